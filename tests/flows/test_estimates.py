@@ -11,8 +11,8 @@ import pytest
 
 from flows.estimates.room import last_time, room_of, told_of_resumes
 from flows.estimates.stages import WITHOUT_START, estimates, resumes_at
-from flows.estimates.work import training_of
-from flows.plan import plan
+from flows.estimates.work import growth, training_of
+from flows.plan import PlannedStage, plan
 from flows.session import session_of
 from models.presets import count_parameters, derive
 from profiles.load import load
@@ -25,6 +25,7 @@ from storage.runs import history
 from storage.runs.record import Estimate, RunRecord, StageRecord
 from storage.store import Store
 from tasks.download import download
+from tasks.download.config import FileSource
 from tasks.stage.decorator import STAGES
 from tasks.stage.session import open_session
 from tasks.training.checkpoint_marker import CheckpointMarker
@@ -163,7 +164,7 @@ def test_of_the_same_inputs_parts_are_taken_to_be_there(tmp_path: Path) -> None:
     measured = estimates(session.store, plan(profile_of(tmp_path, "dedup.sketch.ngram=4")), None)["dedup"]
     assert measured.seconds == pytest.approx(10.0), "what another setting measured is work"
     assert measured.source.endswith("/" + other.key()[:8])
-    (tmp_path / "notes.jsonl").write_text('{"text": "A note of some other words."}\n')
+    (tmp_path / "notes.jsonl").write_text('{"text": "A word of some notes."}\n')
     found = estimates(session.store, plan(profile), None)["dedup"]
     assert found.seconds == pytest.approx(10.0), "of other documents nothing is there"
 
@@ -224,3 +225,85 @@ def test_a_plan_tells_of_time_and_disk_for_people_and_for_programs(tmp_path: Pat
     assert stages["pretrain"]["estimate"]["source"] == WITHOUT_START
     assert found["disk"]["free"] > found["disk"]["needed"] > found["disk"]["checkpoints"] > 0
     assert room_of(store, plan(profile), None).checkpoints == 0
+
+
+def line_of(profile: Profile, name: str) -> PlannedStage:
+    """A stage as it is planned."""
+    (line,) = (line for line in plan(profile) if line.name == name)
+    return line
+
+
+def test_download_is_scaled_by_the_bytes_of_its_sources(tmp_path: Path) -> None:
+    profile = profile_of(tmp_path)
+    with open_session(session_of(profile)) as session:
+        raw, _ = download.materialize(profile.download, [])
+    assert raw.manifest is not None
+    size = (tmp_path / "notes.jsonl").stat().st_size
+    assert raw.manifest.facts["source_bytes"] == {"notes": size}
+    with (tmp_path / "notes.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "x" * 3 * size}) + "\n")
+    now = (tmp_path / "notes.jsonl").stat().st_size / size
+    line = line_of(load("smoke", settings := [*sources_of(profile), "download.benchmarks=[arc_easy]"]), "download")
+    found = estimates(session.store, [line], None)["download"]
+    assert found.seconds == pytest.approx(now * raw.manifest.facts["seconds"], rel=0.01)
+    assert f"scaled ×{now:,.3g} by the bytes of its sources" in found.source
+    limited = load("smoke", [value.replace("]}]", "], limit: 1}]") for value in settings])
+    assert growth(session.store, line_of(limited, "download"), raw.manifest, None, {}).ratio < now, "as it was read"
+
+
+def sources_of(profile: Profile) -> list[str]:
+    """The settings of a profile's store and of its only source of files."""
+    (source,) = profile.download.sources
+    assert isinstance(source, FileSource)
+    paths = f"download.sources=[{{kind: files, name: {source.name}, paths: {source.paths}}}]"
+    return [paths, f"runtime.store={profile.runtime.store}"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "ratio"),
+    [([], 2), (["evaluate.max_items=5"], 0.5), (["evaluate.tasks=[arc_easy]"], 1), (["dpo=null"], 4 / 3)],
+)
+def test_evaluation_is_scaled_by_questions_and_the_size_of_models(
+    settings: list[str], ratio: float, tmp_path: Path
+) -> None:
+    profile = load("smoke", [f"runtime.store={tmp_path / 'store'}", *settings])
+    store, work = session_of(profile).store, training_of(profile)
+    assert profile.evaluate is not None
+    assert work is not None
+    base = publish(store, "base", {}, counts={"parameters": work.parameters // 2})
+    tasks = {name: {"items": 20} for name in ("arc_easy", "piqa")}
+    told = {
+        "counts": {"scores": {"base": {"tasks": tasks}}}, "facts": {"seconds": 8.0},
+        "origins": {f"models.{name}": InputRef(location=base) for name in ("base", "sft", "dpo")},
+    }  # fmt: skip
+    config = {**profile.evaluate.model_dump(mode="json"), "max_items": None}
+    publish(store, "evaluate", config, "smoke/evaluate", **told)
+    found = estimates(store, [line_of(profile, "evaluate")], work)["evaluate"]
+    assert found.seconds == pytest.approx(8 * ratio, rel=0.01)
+    assert ("by questions × parameters of models from evaluate/" in found.source) is (ratio != 1)
+
+
+def test_export_is_scaled_by_formats_and_the_size_of_the_model(tmp_path: Path) -> None:
+    profile = load("smoke", [f"runtime.store={tmp_path / 'store'}", "export.formats=[safetensors, gguf-f32, gguf-q8_0]"])
+    store, work = session_of(profile).store, training_of(profile)
+    assert profile.export is not None
+    assert work is not None
+    model = publish(store, "dpo", {}, counts={"parameters": work.parameters // 2})
+    config = {**profile.export.model_dump(mode="json"), "formats": ["safetensors"]}
+    told = {"facts": {"seconds": 4.0}, "origins": {"model": InputRef(location=model)}}
+    publish(store, "export", config, "smoke/export", **told)
+    found = estimates(store, [line_of(profile, "export")], work)["export"]
+    assert found.seconds == pytest.approx(4 * 3 * 2, rel=0.01)
+    assert found.source.startswith("scaled ×6 by formats × parameters from export/")
+
+
+def test_parts_that_are_made_at_once_count_once(tmp_path: Path) -> None:
+    profile = load("smoke", [f"runtime.store={tmp_path / 'store'}"])
+    store = session_of(profile).store
+    assert profile.evaluate is not None
+    created = "2026-11-24T12:00:00.000000+00:00"
+    scores = [publish(store, "score", {"n": n}, created=created, facts={"seconds": 30.0}) for n in range(3)]
+    uses = {f"score.base/{n}": InputRef(location=where) for n, where in enumerate(scores)}
+    told = {"facts": {"seconds": 33.0}, "uses": uses, "created": "2026-11-24T12:00:01.000000+00:00"}
+    publish(store, "evaluate", profile.evaluate.model_dump(mode="json"), "smoke/evaluate", **told)
+    assert estimates(store, [line_of(profile, "evaluate")], None)["evaluate"].seconds == pytest.approx(33)
