@@ -173,7 +173,7 @@ def plan(
 
     Each stage is a HIT or a MISS, with the reason, its size, how long it will take, and by what that is known: an
     earlier run, scaled by the work that there is now, or arithmetic. A training that would resume is priced from its
-    checkpoint.
+    checkpoint. --to and --refresh are those of a run.
 
     Then the model that the size dial gives, and the arithmetic of training it:
     do its tokens suit its parameters, how much memory does one device need for what,

@@ -146,7 +146,11 @@ def test_of_the_same_inputs_parts_are_taken_to_be_there(tmp_path: Path) -> None:
     assert payload is not None
     made = "2026-11-24T12:00:00.000000+00:00"
     sketch = profile.dedup.sketch.model_dump(mode="json")
-    before = {"facts": {"seconds": 7.0}, "created": "2026-11-24T11:59:58.000000+00:00", "inputs": payload.inputs}
+    before: dict[str, Any] = {
+        "facts": {"seconds": 7.0},
+        "created": "2026-11-24T11:59:58.000000+00:00",
+        "inputs": payload.inputs,
+    }
     part = publish(session.store, "sketches", sketch, version=STAGES["sketches"].version, **before)
     folder = session.store.workspace("dedup", "other") / "out"
     folder.mkdir()
@@ -272,7 +276,7 @@ def test_evaluation_is_scaled_by_questions_and_the_size_of_models(
     assert work is not None
     base = publish(store, "base", {}, counts={"parameters": work.parameters // 2})
     tasks = {name: {"items": 20} for name in ("arc_easy", "piqa")}
-    told = {
+    told: dict[str, Any] = {
         "counts": {"scores": {"base": {"tasks": tasks}}}, "facts": {"seconds": 8.0},
         "origins": {f"models.{name}": InputRef(location=base) for name in ("base", "sft", "dpo")},
     }  # fmt: skip
@@ -284,13 +288,15 @@ def test_evaluation_is_scaled_by_questions_and_the_size_of_models(
 
 
 def test_export_is_scaled_by_formats_and_the_size_of_the_model(tmp_path: Path) -> None:
-    profile = load("smoke", [f"runtime.store={tmp_path / 'store'}", "export.formats=[safetensors, gguf-f32, gguf-q8_0]"])
+    profile = load(
+        "smoke", [f"runtime.store={tmp_path / 'store'}", "export.formats=[safetensors, gguf-f32, gguf-q8_0]"]
+    )
     store, work = session_of(profile).store, training_of(profile)
     assert profile.export is not None
     assert work is not None
     model = publish(store, "dpo", {}, counts={"parameters": work.parameters // 2})
     config = {**profile.export.model_dump(mode="json"), "formats": ["safetensors"]}
-    told = {"facts": {"seconds": 4.0}, "origins": {"model": InputRef(location=model)}}
+    told: dict[str, Any] = {"facts": {"seconds": 4.0}, "origins": {"model": InputRef(location=model)}}
     publish(store, "export", config, "smoke/export", **told)
     found = estimates(store, [line_of(profile, "export")], work)["export"]
     assert found.seconds == pytest.approx(4 * 3 * 2, rel=0.01)
@@ -304,6 +310,6 @@ def test_parts_that_are_made_at_once_count_once(tmp_path: Path) -> None:
     created = "2026-11-24T12:00:00.000000+00:00"
     scores = [publish(store, "score", {"n": n}, created=created, facts={"seconds": 30.0}) for n in range(3)]
     uses = {f"score.base/{n}": InputRef(location=where) for n, where in enumerate(scores)}
-    told = {"facts": {"seconds": 33.0}, "uses": uses, "created": "2026-11-24T12:00:01.000000+00:00"}
+    told: dict[str, Any] = {"facts": {"seconds": 33.0}, "uses": uses, "created": "2026-11-24T12:00:01.000000+00:00"}
     publish(store, "evaluate", profile.evaluate.model_dump(mode="json"), "smoke/evaluate", **told)
     assert estimates(store, [line_of(profile, "evaluate")], None)["evaluate"].seconds == pytest.approx(33)

@@ -136,7 +136,7 @@ def test_a_plan_ends_where_a_run_would_and_makes_anew_what_it_would(tmp_path: Pa
 
 def test_a_file_that_a_later_stage_needs_ends_the_plan(tmp_path: Path) -> None:
     settings = [f"runtime.store={tmp_path / 'store'}", f"evaluate.language.files={{mine: {tmp_path}/absent.txt}}"]
-    with pytest.raises(ConfigError, match="absent.txt"):
+    with pytest.raises(ConfigError, match=r"absent\.txt"):
         plan(load("smoke", settings))
 
 

@@ -272,6 +272,8 @@ def test_a_collection_keeps_the_newest_records(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_look_that_finds_nothing_leaves_no_record(tmp_path: Path) -> None:
+    from prefect.client.schemas.objects import State
+
     from flows.deployed.on_new_data import on_new_data
 
     profile = profile_of(tmp_path)
@@ -279,6 +281,7 @@ def test_a_look_that_finds_nothing_leaves_no_record(tmp_path: Path) -> None:
     sources = json.dumps(record.config["download"]["sources"])
     settings = [f"download.sources={sources}", "download.benchmarks=[arc_easy]", f"runtime.store={tmp_path / 'store'}"]
     state = on_new_data.fn("smoke", settings, "download")
+    assert isinstance(state, State)
     assert state.name == "Unchanged"
     assert history.ids(Store(str(tmp_path / "store"))) == [record.id]
     assert list((tmp_path / "store" / "leases").iterdir()) == []
