@@ -56,7 +56,18 @@ with beginning():
     from rich.console import Console
     from rich.markup import escape
 
-    from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, Scheduler, StoreUrl, Yes, settings
+    from flows.options import (
+        DEFAULT_STORE,
+        LastStage,
+        Overrides,
+        Paranoid,
+        ProfileName,
+        Refreshed,
+        Scheduler,
+        StoreUrl,
+        Yes,
+        settings,
+    )
     from storage.credentials import guard
     from storage.errors import GristmillError
     from storage.files.disk import DiskFaults
@@ -98,11 +109,8 @@ def options(
 def run(
     profile: ProfileName = "tiny",
     overrides: Overrides = None,
-    to: Annotated[str | None, typer.Option(metavar="STAGE", help="end after this stage")] = None,
-    refresh: Annotated[
-        list[str] | None,
-        typer.Option(metavar="STAGE", help="make this stage, or a part of one such as form, anew though it is there"),
-    ] = None,
+    to: LastStage = None,
+    refresh: Refreshed = None,
     store: StoreUrl = None,
     paranoid: Paranoid = False,
     yes: Yes = False,
@@ -138,6 +146,8 @@ def stage(
 def plan(
     profile: ProfileName = "tiny",
     overrides: Overrides = None,
+    to: LastStage = None,
+    refresh: Refreshed = None,
     device: Annotated[
         str | None,
         typer.Option(help="train on this, such as h100, a100, rtx4090 or cpu; by default what the profile asks for"),
@@ -163,7 +173,7 @@ def plan(
 
     Each stage is a HIT or a MISS, with the reason, its size, how long it will take, and by what that is known: an
     earlier run, scaled by the work that there is now, or arithmetic. A training that would resume is priced from its
-    checkpoint.
+    checkpoint. --to and --refresh are those of a run.
 
     Then the model that the size dial gives, and the arithmetic of training it:
     do its tokens suit its parameters, how much memory does one device need for what,
@@ -185,9 +195,10 @@ def plan(
     Utilisation and price are assumptions, which you replace by your own.
     """
     from flows.commands.plan import show_plan
+    from flows.records.recorder import Asked
 
-    asked = settings(overrides, store)
-    show_plan(console, profile, asked, device, price, utilisation, scale or [], workers, as_json)
+    asked = Asked(profile, settings(overrides, store), to, refresh or [])
+    show_plan(console, asked, device, price, utilisation, scale or [], workers, as_json)
 
 
 @app.command()

@@ -26,6 +26,13 @@ Paranoid = Annotated[
         help="hash every artifact's files again, those in a bucket too, even if inode, size and times are the same",
     ),
 ]
+LastStage = Annotated[str | None, typer.Option("--to", metavar="STAGE", help="end after this stage")]
+Refreshed = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--refresh", metavar="STAGE", help="make this stage, or a part of one such as form, anew though it is there"
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="don't ask before a stage that runtime.approve names")]
 
 

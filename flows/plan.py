@@ -80,6 +80,7 @@ def _ask(
     entries = refs.history(session.store, f"{session.profile}/{stage.name}")  # one that is damaged ends the run here
     waiting = sorted({given.location for given in stage.named(inputs).values() if isinstance(given, Pending)})
     if waiting:
+        stage.fingerprints(config)  # what a profile names and is not there ends the plan, not the run hours later
         guess = _readable(session.store, entries[-1].location) if entries else _like(session.store, stage, config)
         waits = PlannedStage(stage.name, False, f"waits for {', '.join(waiting)}", None, guess, inputs, config)
         return replace(waits, forecast=_forecast(session, stage, config, inputs, guess)), pending

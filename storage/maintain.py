@@ -207,7 +207,7 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
         if store.uploads:
             store.uploads.abort(upload)
     for run in garbage.records:
-        store.discard(history.file_of(run))
+        history.remove(store, run)
     return replace(garbage, artifacts=artifacts, workspaces=workspaces, checkpoints=checkpoints)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,10 +11,12 @@ from rich.markup import escape
 from flows.arithmetic import TrainingPlan, pretraining_of, training_plan
 from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
-from flows.estimates.room import last_time, room_of, told_of_resumes, told_of_room
-from flows.estimates.stages import estimates, resumes_at, training_of
+from flows.estimates.room import last_time, room_of, told_of_resumes, told_of_room, told_of_runs, told_of_sources
+from flows.estimates.stages import WITHOUT_START, estimates, resumes_at
+from flows.estimates.work import training_of
 from flows.plan import PlannedStage, plan
-from flows.session import session_of
+from flows.records.recorder import Asked
+from flows.session import names_to, session_of
 from flows.tables import new_table
 from models.presets import derive, explain
 from profiles.load import load
@@ -26,11 +28,16 @@ from storage.units import duration, size_of
 from tasks.stage.history import nearest
 from tasks.training.links import LINKS
 
+UNMEASURED = "no run has measured it yet"
+MEASURE = (
+    "No run in this store has measured {} yet: one on a little text, of any profile, gives the rates from which a plan "
+    "is scaled."
+)
+
 
 def show_plan(
     console: Console,
-    name: str,
-    overrides: list[str],
+    asked: Asked,
     device: str | None = None,
     price: float | None = None,
     utilisation: float | None = None,
@@ -38,15 +45,18 @@ def show_plan(
     workers: int | None = None,
     json_wanted: bool = False,
 ) -> None:
-    """A table of stages; then, of a profile that pretrains, the model that the size dial gives, and what it takes to
-    train it; then what larger corpora would cost. As JSON, the stages and the larger corpora alone."""
-    profile = load(name, overrides)
+    """A table of stages; then, of a run that pretrains, the model that the size dial gives, and what it takes to train
+    it; then what larger corpora would cost. As JSON, the stages, the disk and the larger corpora alone."""
+    profile = load(asked.profile, asked.overrides)
+    session = session_of(profile, asked.to, asked.refresh)
     sizes = sizes_of(scale)
+    reached = names_to(profile, asked.to)
     # First, as it refuses an unknown device
-    training = training_plan(profile, device, price, utilisation) if profile.pretrain else None
-    lines = plan(profile)
+    training = (
+        training_plan(profile, device, price, utilisation) if profile.pretrain and "pretrain" in reached else None
+    )
+    lines, store = plan(profile, session), session.store
     if json_wanted:
-        store = session_of(profile).store
         expected = estimates(store, lines, training_of(profile, _seconds(training)))
         larger = scale_as_json(profile, store, lines, sizes, workers or profile.runtime.data.workers)
         stages = [_as_json(store, line, expected.get(line.name)) for line in lines]
@@ -54,22 +64,13 @@ def show_plan(
         print(json.dumps({"stages": stages, "scale": larger, "disk": room}, indent=1))
         return
     table = new_table("stage", "", "size", "time", "by", "why", right=["size", "time"])
-    store = session_of(profile).store
     expected = estimates(store, lines, training_of(profile, _seconds(training)))
     for line in lines:
-        guess = "" if line.hit else "~"
-        seconds = expected[line.name].seconds if line.name in expected else None
-        table.add_row(
-            line.name,
-            "[cyan]HIT[/]" if line.hit else "[yellow]MISS[/]",
-            guess + size_of(line.manifest.size) if line.manifest else "?",
-            "" if line.hit else guess + duration(seconds) if seconds is not None else "?",
-            expected[line.name].source if line.name in expected else "",
-            escape(line.why),
-        )
+        table.add_row(*_cells(line, expected.get(line.name)))
     console.print(table)
     console.print(f"\n{_to_make(lines, expected)}", soft_wrap=True)
-    notes = [*told_of_resumes(store, lines, training.steps if training else None), *last_time(store, profile.name)]
+    notes = [*told_of_sources(profile), *told_of_runs(store, lines)]
+    notes += [*told_of_resumes(store, lines, training.steps if training else None), *last_time(store, profile.name)]
     for text in [*notes, *told_of_room(store, lines, training)]:
         console.print(text, soft_wrap=True, highlight=False)
     for line in lines:
@@ -79,13 +80,27 @@ def show_plan(
     if training:
         show_model(console, profile)
         show_training(console, training)
-    show_posttraining(console, profile, training.parameters if training else None)
+    show_posttraining(console, profile, reached, training.parameters if training else None)
     if sizes:
         show_scale(console, profile, store, lines, training, sizes, workers or profile.runtime.data.workers)
 
 
 def _seconds(training: TrainingPlan | None) -> float | None:
     return None if training is None or training.bill.hours is None else training.bill.hours * 3600
+
+
+def _cells(line: PlannedStage, expected: Estimate | None) -> tuple[str, ...]:
+    """A line of the plan as a row of its table."""
+    guess = "" if line.hit else "~"
+    time = "" if line.hit else guess + duration(expected.seconds) if expected else "?"
+    return (
+        line.name,
+        "[cyan]HIT[/]" if line.hit else "[yellow]MISS[/]",
+        guess + size_of(line.manifest.size) if line.manifest else "?",
+        f"{time} + start" if expected and expected.source.startswith(WITHOUT_START) else time,
+        expected.source if expected else "" if line.hit else UNMEASURED,
+        escape(line.why),
+    )
 
 
 def _as_json(store: Store, line: PlannedStage, expected: Estimate | None) -> dict[str, object]:
@@ -109,16 +124,17 @@ def _to_make(lines: list[PlannedStage], expected: Mapping[str, Estimate]) -> str
         return "Nothing to make."
     unknown = [name for name in misses if name not in expected]
     seconds = sum(expected[name].seconds for name in misses if name in expected)
-    computed = [name for name in misses if name in expected and expected[name].source.startswith("arithmetic")]
-    how = f" (the training of {', '.join(computed)} alone, by the arithmetic below)" if computed else ""
+    computed = [name for name in misses if name in expected and expected[name].source.startswith(WITHOUT_START)]
+    how = f" (the training of {', '.join(computed)} by the arithmetic below, without its start)" if computed else ""
     parts = [f"about {duration(seconds)}{how}"] * (len(unknown) < len(misses))
-    parts += [f"unknown for {', '.join(unknown)} (never made before)"] * bool(unknown)
-    return f"{len(misses)} to make: {', '.join(parts)}."
+    parts += [f"unknown for {', '.join(unknown)}"] * bool(unknown)
+    measured = f" {MEASURE.format('it' if len(unknown) == 1 else 'them')}" if unknown else ""
+    return f"{len(misses)} to make: {', '.join(parts)}.{measured}"
 
 
-def show_posttraining(console: Console, profile: Profile, parameters: int | None) -> None:
-    """What each process needs to load the model, in the stages after its pretraining."""
-    links = [name for name in LINKS if getattr(profile, name) is not None]
+def show_posttraining(console: Console, profile: Profile, reached: Collection[str], parameters: int | None) -> None:
+    """What each process needs to load the model, in those of the stages after its pretraining that are `reached`."""
+    links = [name for name in LINKS if name in reached]
     if not links:
         return
     ranks = profile.runtime.training.processes

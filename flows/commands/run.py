@@ -17,7 +17,8 @@ from rich.console import Console
 
 from flows.deployed.approval import AtTerminal
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS
-from flows.estimates.stages import estimates, training_of
+from flows.estimates.stages import estimates
+from flows.estimates.work import training_of
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
 from flows.plan import PlannedStage, plan

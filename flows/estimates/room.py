@@ -1,20 +1,31 @@
-"""What a plan says beside its stages: where a training goes on, how good the last estimates were, and the disk."""
+"""What a plan says beside its stages: what its sources are, who makes a stage already, where a training goes on, how
+good the last estimates were, and the disk."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from rich.markup import escape
+
 from flows.arithmetic import TrainingPlan
 from flows.estimates.stages import resumes_at
 from flows.plan import PlannedStage
+from flows.tables import harmless
+from profiles.schema import Profile
 from storage.errors import StoreError
+from storage.files import locks
 from storage.files.disk import existing
 from storage.maintain import find_garbage
 from storage.runs import history
+from storage.runs.alive import running
 from storage.store import Store
 from storage.units import duration, size_of
+from tasks.download.config import FileSource
+from tasks.download.sources.files import find_files, size
+from tasks.stage.decorator import STAGES
 
 LOOKED_AT = 50  # records, for the last run that was planned
 
@@ -58,6 +69,40 @@ def told_of_room(store: Store, lines: Sequence[PlannedStage], training: Training
     yield f"Disk: about {size_of(room.needed)} needed{part}, {size_of(room.free)} free{gc}."
     if room.needed > room.free:
         yield "[bold red]The disk will be full before the run ends[/]: free space, or choose another store."
+
+
+def told_of_sources(profile: Profile) -> Iterator[str]:
+    """The local files that the profile names as sources, which are there. Raises SourceError for those that are not."""
+    named = [source for source in profile.download.sources if isinstance(source, FileSource)]
+    told = []
+    for source in named:
+        count = len(find_files(source))
+        name = escape(harmless(source.name))
+        told.append(f"{name} {count:,} {'file' if count == 1 else 'files'}, {size_of(size(source))}")
+    if told:
+        yield f"Files of sources, all there: {'; '.join(told)}."
+
+
+def told_of_runs(store: Store, lines: Sequence[PlannedStage]) -> Iterator[str]:
+    """What other runs make now, and which of it a run of this plan would wait for."""
+    keys = {line.name: line.payload.key() for line in lines if line.payload and not line.hit}
+    same = {name for name, key in keys.items() if locks.is_held(store.local / "locks" / f"{name}-{key}")}
+    for record in running(store):
+        if not record.working or record.process == os.getpid():
+            continue
+        whole = _whole(record.working)
+        waits = ", which a run of this plan would wait for" if whole in same else ""
+        same.discard(whole)
+        stage, profile = (escape(harmless(name)) for name in (record.working, record.profile))
+        yield f"{stage} is being made now by the run {record.id} of {profile}{waits}."
+    for name in sorted(same):
+        yield f"{name} is being made now by another process, which a run of this plan would wait for."
+
+
+def _whole(stage: str) -> str:
+    """The stage itself, or that which it is a part of."""
+    known = STAGES.get(stage.partition(".")[0])
+    return _whole(known.part_of) if known and known.part_of else stage
 
 
 def told_of_resumes(store: Store, lines: Sequence[PlannedStage], steps: int | None) -> Iterator[str]:

@@ -40,17 +40,29 @@ NAME = 18  # characters of the longest name of a stage, with the indent of a par
 
 @dataclass
 class Pace:
-    """How fast one kind of work goes, so that the time left can be guessed."""
+    """How fast one kind of work goes, so that the time left can be guessed. It counts from the first step that was
+    done: before it are the start of processes, imports and compilation, or what was done before a resume."""
 
-    started: float = field(default_factory=time.monotonic)
-    first: float = 0.0
+    first: float = 0.0  # how far the work was when it was first heard of
+    clock: Callable[[], float] = time.monotonic
+    started: float = field(init=False)
+    since: tuple[float, float] | None = None  # when the first step was done, and how far the work was then
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+        self.heard(self.first)
+
+    def heard(self, done: float) -> None:
+        """The work got so far."""
+        if self.since is None and done:
+            self.since = self.clock(), done
 
     def describe(self, progress: Progress) -> str:
         """`120/800 steps · 4.2 steps/s · 2 min left · loss 3.9`."""
-        seconds = time.monotonic() - self.started
+        began, done = self.since or (self.started, progress.done)
+        seconds, worked = self.clock() - began, progress.done - done
         of_total = f"/{progress.total:,.0f}" if progress.total else ""
         parts = [f"{progress.done:,.0f}{of_total} {progress.unit}"]
-        worked = progress.done - self.first
         if seconds > 1 and worked > 0:
             rate = worked / seconds
             parts.append(f"{rate:,.1f} {progress.unit}/s")
@@ -128,7 +140,9 @@ class PrefectObserver(Observer):
                 get_run_logger().log(level, "%s: %s", stage, message)
 
     def _pace(self, progress: Progress) -> Pace:
-        return self.paces.setdefault((progress.stage, progress.unit, progress.total), Pace(first=progress.done))
+        pace = self.paces.setdefault((progress.stage, progress.unit, progress.total), Pace(progress.done))
+        pace.heard(progress.done)
+        return pace
 
     def progressed(self, progress: Progress) -> None:
         """A line every `LOG_SECONDS`. At most one update of the artifact every `PREFECT_SECONDS`; short stages never

@@ -12,6 +12,7 @@ from typing import Any
 
 from flows.pages.bars import Bar, draw_bars
 from flows.records.recorder import Asked
+from flows.session import names_to
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.errors import GristmillError
@@ -19,7 +20,18 @@ from storage.manifest import Manifest
 from storage.units import duration, size_of
 from tasks.download.config import PAIR_ROLES
 from tasks.stage.history import NEVER_MADE
-from tasks.stage.pages import Markup, embed_plots, escaped, input_of, linked, measured, readable_table, time_of
+from tasks.stage.pages import (
+    KEY_SHOWN,
+    Markup,
+    embed_plots,
+    escaped,
+    input_of,
+    linked,
+    making_of,
+    measured,
+    readable_table,
+    time_of,
+)
 from tasks.stage.session import Session, Step
 
 LOSSES = "loss*.png"
@@ -39,11 +51,10 @@ def summary(session: Session, profile: Profile) -> list[dict[str, str]]:
     for stage, artifact in made_by(session, profile).items():
         manifest, step = artifact.manifest, session.steps[stage]
         assert manifest is not None
-        making = duration(float(manifest.facts.get("seconds", 0)))
         this = "from the store" if step.cached else f"made in {duration(step.worked)}"
         rows.append(
             {"stage": stage, "result": result_of(manifest), "size": size_of(manifest.size), "this run": this,
-             "making took": making}
+             "making took": making_of(manifest)}
         )  # fmt: skip
     return rows
 
@@ -141,7 +152,7 @@ def _rows(session: Session, profile: Profile, to: str | None, error: BaseExcepti
                 "in this run": duration(time.monotonic() - session.unfinished[name]),
             }
             continue
-        took = measured(step.artifact.manifest) if step.artifact.manifest else {}
+        took = measured(step.artifact.manifest) if step.artifact.manifest and not step.others else {}
         number = f" ({1 + len(step.others)})" if step.others else ""
         yield {
             "stage": Markup(f"{indent}{linked(name, session)}{number}"),
@@ -150,12 +161,30 @@ def _rows(session: Session, profile: Profile, to: str | None, error: BaseExcepti
             **{head: took.get(head, "") for head in ("making took", "CPU", "peak memory")},
             "size": size_of(sum(one.manifest.size for one in (step.artifact, *step.others) if one.manifest)),
         }
+        if step.others:
+            yield from _together(name, step, session, depth + 1)
     if error is not None:
-        names = profile.stage_names
-        wanted = names[: names.index(to) + 1] if to in names else names
-        for name in wanted:
+        for name in names_to(profile, to):
             if name not in session.steps and name not in session.unfinished:
                 yield {"stage": name, "": "not reached"}
+
+
+def _together(name: str, step: Step, session: Session, depth: int) -> Iterator[dict[str, str]]:
+    """A row for each of the artifacts that were obtained together, by the name that the stage has for it."""
+    whole = session.steps.get(step.part_of)
+    uses = whole.artifact.manifest.uses if whole and whole.artifact.manifest else {}
+    named = {ref.location: other.removeprefix(f"{name}.") for other, ref in uses.items()}
+    for one in (step.artifact, *step.others):
+        if one.manifest is None:
+            continue
+        took = measured(one.manifest)
+        stage, _, key = one.location.partition("/")
+        title = escaped(named.get(one.location, "")) or f"`{stage}/{key[:KEY_SHOWN]}`"
+        yield {
+            "stage": Markup(f"{'&ensp;' * 2 * (depth - 1)}↳ {title}"),
+            "": Markup("**made now**") if one.location in step.made else "from the store",
+            **{head: took.get(head, "") for head in ("making took", "CPU", "peak memory", "size")},
+        }
 
 
 def _tree(session: Session) -> list[tuple[str, int]]:

@@ -24,6 +24,7 @@ def stage_record(step: Step) -> StageRecord:
         digest=artifact.digest,
         cached=step.cached,
         why=step.why,
+        part_of=step.part_of,
         seconds=round(step.seconds, 3),
         peak_memory_bytes=peak,
         figures=figures_of(manifest) if manifest else {},

@@ -127,13 +127,23 @@ class Recorder(AbstractContextManager["Recorder"]):
     ) -> None:
         if not self._begun and error is not None:
             return
-        state, said = _ending(error)
-        working = self.record.working if error is not None else ""
-        self._write(state=state, error=said, ended=_now(), working=working)
+        looked = error is None and not self._session.steps
+        if looked:
+            self._forget()
+        else:
+            state, said = _ending(error)
+            working = self.record.working if error is not None else ""
+            self._write(state=state, error=said, ended=_now(), working=working)
         with suppress(OSError, StoreError):  # of a lease that its folder has lost
             self._stack.close()
-        if self._session.runtime.tracking.pipeline:
+        if self._session.runtime.tracking.pipeline and not looked:
             self._track()
+
+    def _forget(self) -> None:
+        """Leave no record of a run that looked, found nothing to do, and took nothing: of those there are many."""
+        if self._begun and self._works:
+            with suppress(OSError, StoreError):
+                history.remove(self._session.store, self.record.id)
 
     def _track(self) -> None:
         from flows.records.track import track  # imports a tracker, which takes seconds

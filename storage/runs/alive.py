@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from storage.errors import StoreError
 from storage.files import locks
 from storage.leases import FOLDER as LEASES
+from storage.runs import history
 from storage.runs.record import RunRecord, State
 from storage.store import Store
 
@@ -29,6 +31,19 @@ def alive(store: Store, run: str) -> Iterator[bool]:
             if shared:
                 shared.release()
             path.unlink(missing_ok=True)
+
+
+def running(store: Store) -> list[RunRecord]:
+    """The records of the runs that are seen to run: on this machine, or on all where a bucket tells of their leases."""
+    here = (path.name for path in (store.local / LEASES).glob("*") if locks.is_held(path))
+    there = store.lock_objects.contents(LEASES, remove=False) if store.lock_objects else ()
+    found = []
+    for name in sorted({*here, *(str(content.get("run", "")) for content in there)}):
+        if history.started(name):
+            with suppress(StoreError):
+                record = history.read(store, name)
+                found += [record] if record is not None else []
+    return found
 
 
 def state_of(store: Store, record: RunRecord) -> State:

@@ -18,6 +18,11 @@ def write(store: Store, record: RunRecord) -> None:
     store.write_text(file_of(record.id), record.to_json())
 
 
+def remove(store: Store, run: str) -> None:
+    """Delete the record of a run, if there is one."""
+    store.discard(file_of(run))
+
+
 def file_of(run: str) -> str:
     """Where the record of a run lies in the store."""
     return f"{FOLDER}/{run}.json"

@@ -53,6 +53,7 @@ class StageRecord(Part):
     digest: str = ""
     cached: bool
     why: str = Field("", description="it was made")
+    part_of: str = Field("", description="the stage that obtained it while it worked")
     seconds: Seconds = Field(description="that the run spent on it, waiting included")
     peak_memory_bytes: int | None = Field(
         None, description="of the largest process that made it, in this run or before"

@@ -9,6 +9,7 @@ from tasks.dedup.config import DedupConfig, SketchConfig
 from tasks.dedup.earlier import earlier_digests
 from tasks.shards.adopted import check_documents
 from tasks.stage import stage
+from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 from tasks.stage.protocol import Forecast
 from tasks.stage.runtime import Runtime
@@ -31,12 +32,17 @@ def forecast(config: DedupConfig, documents: int, runtime: Runtime) -> Forecast:
     return forecast_dedup(config, documents, runtime)
 
 
+def parts(config: DedupConfig) -> dict[str, StageConfig]:
+    """The config of what dedup obtains, by name."""
+    return {"sketches": config.sketch}
+
+
 def check_adopted(config: DedupConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
     """Check that a folder made elsewhere has documents in our layout. Raises DamagedArtifact, EmptyOutput."""
     check_documents(folder)
 
 
-@stage(version=6, runtime=("data",), sources=earlier_digests, forecast=forecast, adopted=check_adopted)
+@stage(version=6, runtime=("data",), sources=earlier_digests, forecast=forecast, adopted=check_adopted, parts=parts)
 def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None:
     """Remove exact and near-duplicates, keeping one of each cluster.
 

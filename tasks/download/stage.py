@@ -70,6 +70,7 @@ def download(config: DownloadConfig, out: Output) -> None:
     A row that cannot be used is quarantined with its reason and location; a pair that was cut is in the ledger too.
     Raises SourceError for a source that loses more than `max_quarantined_share` or is empty.
     """
+    out.fact(source_bytes={each.name: files.size(each) for each in config.sources if isinstance(each, FileSource)})
     writer = ShardWriter(config, out.path / "documents")
     verdicts: list[Verdict] = []
     refused: dict[str, list[Refused]] = {}

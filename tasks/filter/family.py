@@ -110,6 +110,13 @@ class Family:
             for name, digest in one.sources(its_config).items()
         }
 
+    def parts(self, config: StageConfig) -> dict[str, StageConfig]:
+        """The configs of what `measure` obtains, by name."""
+        measuring = self.measured_by(*self.sections(config))
+        if measuring is None:
+            return {}
+        return {self.name: measuring, **({self.model.name: measuring.model} if self.model else {})}
+
     def measure(
         self, config: StageConfig, documents: Artifact, benchmarks: Artifact, passed: Artifact | None, out: Output
     ) -> tuple[Artifact | None, Artifact | None]:

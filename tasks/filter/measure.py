@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
-from tasks.filter.families import in_two
+from tasks.filter.families import families_of, in_two
 from tasks.filter.family import PASSED, Family
 from tasks.filter.passed.stage import passed
+from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 
 
@@ -34,6 +35,15 @@ def measure(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out
     obtain(last)
     _tabulate(models, out)
     return measured
+
+
+def parts(config: FilterConfig) -> dict[str, StageConfig]:
+    """The config of each part that the filter obtains, by the part's name."""
+    found: dict[str, StageConfig] = {"repair": config.repair} if config.repair else {}
+    for family in families_of(config):
+        found |= family.parts(config)
+    first, last = in_two(config)
+    return {**found, **({PASSED: _read_by(first, config)} if last else {})}
 
 
 def _read_by(first: Iterable[Family], config: FilterConfig) -> FilterConfig:

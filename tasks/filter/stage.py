@@ -8,7 +8,7 @@ from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
 from tasks.filter.families import check_here as check_families_here
 from tasks.filter.families import fingerprints, finish, rules, sources
-from tasks.filter.measure import measure
+from tasks.filter.measure import measure, parts
 from tasks.filter.repair.stage import repair
 from tasks.shards.adopted import check_documents, check_rows
 from tasks.stage import stage
@@ -42,6 +42,7 @@ def check_adopted(config: FilterConfig, folder: Artifact, inputs: Mapping[str, A
     check=check,
     check_here=check_here,
     adopted=check_adopted,
+    parts=parts,
 )
 def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Keep the documents that pass every rule, with personal data in them and in their metadata replaced.

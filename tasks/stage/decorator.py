@@ -36,10 +36,10 @@ from storage.units import duration
 from tasks.stage import machine
 from tasks.stage.config import StageConfig
 from tasks.stage.environment import environment
-from tasks.stage.history import explain_miss, find_earlier
+from tasks.stage.history import attempt, attempted, explain_miss, find_earlier
 from tasks.stage.output import Output
 from tasks.stage.pages import KEY_SHOWN, call_within, in_task, publish_page
-from tasks.stage.protocol import AdoptionCheck, Forecaster, Input, RuntimeCheck, Together
+from tasks.stage.protocol import AdoptionCheck, Forecaster, Input, PartsOf, RuntimeCheck, Together
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Maker, Session, Step, current, resources
 from tasks.stage.source import source_digest
@@ -90,6 +90,7 @@ class _Work(NamedTuple):
     inputs: Sequence[Input]
     out: Output
     folder: Path
+    before: dict[str, Any]  # facts of attempts that were killed
     started: float
     spent: float  # CPU seconds before
     peak: machine.Peak
@@ -113,6 +114,7 @@ class Stage:
         check_here: RuntimeCheck | None = None,
         adopted: AdoptionCheck | None = None,
         together: Together | None = None,
+        parts: PartsOf | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = resources()(function)  # workers serve a whole call, and none outlives it
@@ -127,6 +129,7 @@ class Stage:
         self.here = check_here
         self.adopted = adopted
         self.together = together
+        self.parts = parts
         parameters = list(inspect.signature(function).parameters)
         if parameters[0] != "config" or parameters[-1] != "out":
             raise ConfigError(f"Stage {name} takes ({', '.join(parameters)}).", "It must take (config, inputs…, out).")
@@ -150,10 +153,10 @@ class Stage:
     def payload(self, config: StageConfig, inputs: Sequence[Input]) -> KeyPayload:
         """What bears the identity of this stage's artifact. `sources` outside the store are fingerprinted here."""
         digests = {name: artifact.digest for name, artifact in self.named(inputs).items()}
-        digests |= {f"source:{name}": digest for name, digest in self._fingerprints(config).items()}
+        digests |= {f"source:{name}": digest for name, digest in self.fingerprints(config).items()}
         return KeyPayload(stage=self.name, version=self.version, config=config.model_dump(mode="json"), inputs=digests)
 
-    def _fingerprints(self, config: StageConfig) -> Mapping[str, str]:
+    def fingerprints(self, config: StageConfig) -> Mapping[str, str]:
         """Digests of what lies outside the store: taken once a run, so that a plan and its run agree."""
         if self.sources is None:
             return {}
@@ -381,7 +384,8 @@ class Stage:
         while session.store.manifest(location) is None and time.monotonic() < deadline:
             time.sleep(1)
         artifact = session.store.get(location, session.checking(self.name))
-        made = artifact.manifest.facts.get("seconds", 0.0) if artifact.manifest else 0.0
+        facts = artifact.manifest.facts if artifact.manifest else {}
+        made = facts.get("seconds", 0.0) - facts.get("earlier_seconds", 0.0)
         session.waits.append(max(0.0, time.monotonic() - asked - made))  # for the pool to begin
         return artifact
 
@@ -444,7 +448,8 @@ class Stage:
     ) -> Artifact:
         with session.waiting(self._turn(session)):
             work = self._begin(session, payload, config, inputs, refresh)
-            self.function(work.config, *work.inputs, work.out)
+            with attempted(work.folder):
+                self.function(work.config, *work.inputs, work.out)
             return self._publish(session, work)
 
     def _turn(self, session: Session) -> AbstractContextManager[None]:
@@ -469,6 +474,7 @@ class Stage:
             with resources() as held:  # workers of data stages have memory that a training needs
                 held.close()
         work = session.store.workspace(self.name, payload.key())
+        before = attempt(work, anew=refresh)
         aside = session.store.aside(self.name, payload.key())
         trains = "training" in self.runtime and not session.store.is_folder
         remote = f"{CHECKPOINTS}/{self.name}/{payload.key()}" if trains else ""
@@ -486,11 +492,12 @@ class Stage:
         out.scratch.mkdir(parents=True, exist_ok=True)
         # By name: the order in which a mapping was given is not in the key, so it must not shape the result
         given = [dict(sorted(one.items())) if isinstance(one, Mapping) else one for one in inputs]
-        return _Work(payload, config, given, out, work, time.monotonic(), machine.cpu_seconds(), machine.Peak())
+        begun = time.monotonic(), machine.cpu_seconds(), machine.Peak()
+        return _Work(payload, config, given, out, work, before, *begun)
 
     def _publish(self, session: Session, done: _Work) -> Artifact:
         """Check the laws and publish what was made."""
-        payload, config, inputs, out, work, started, spent, peak = done
+        payload, config, inputs, out, work, before, started, spent, peak = done
         out.check()
         self._check_sources(config, payload, work)
         files = list_files(out.path)
@@ -507,7 +514,8 @@ class Stage:
                 "peak_memory_bytes": peak.bytes,
                 **_text(out.path, self.named(inputs).get("documents")),
                 **out.facts,
-                "seconds": round(time.monotonic() - started, 3),
+                **before,
+                "seconds": round(time.monotonic() - started + before.get("earlier_seconds", 0.0), 3),
             },
             source_digest=self.source,
             environment=environment(),
@@ -558,6 +566,7 @@ def stage(
     check_here: RuntimeCheck | None = None,
     adopted: AdoptionCheck | None = None,
     together: Together | None = None,
+    parts: PartsOf | None = None,
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function `(config, inputs…, out) -> None`.
 
@@ -569,14 +578,15 @@ def stage(
     of every stage before the first one starts. `check_here` does so for what this machine has not; a plan, which may be
     for another machine, leaves it out. `adopted(config, folder, inputs)` raises a GristmillError for a folder made
     elsewhere that can't stand for the stage's artifact; without it, none can. `together(calls)` makes several artifacts
-    that share what is dear, such as an open model: it yields the number of each call that is done.
+    that share what is dear, such as an open model: it yields the number of each call that is done. `parts(config)`
+    gives the config of each part that the stage will obtain, by its name: a plan looks which are there.
     """
 
     def wrap(function: Callable[..., None]) -> Stage:
         made = Stage(
             function, name or function.__name__, version, part_of=part_of, section=section, runtime=runtime,
             sources=sources, forecast=forecast, check=check, check_here=check_here, adopted=adopted,
-            together=together,
+            together=together, parts=parts,
         )  # fmt: skip
         STAGES[made.name] = made
         return made

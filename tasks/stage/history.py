@@ -1,9 +1,13 @@
-"""What a stage made before: why an artifact must be made, and what of an earlier one can be taken over."""
+"""What a stage did before: why an artifact must be made, what of an earlier one can be taken over, and how long
+attempts at it took that were killed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
@@ -13,6 +17,7 @@ from storage.manifest import Manifest
 from storage.store import Store
 
 NEVER_MADE = "never made before"
+ATTEMPTS = "attempts.json"  # in an artifact's working folder
 
 
 def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False) -> str:
@@ -53,6 +58,39 @@ def find_earlier(store: Store, payload: KeyPayload, source: str, same: Sequence[
         with suppress(StoreError):  # it is damaged, or was collected just now
             return store.get(location, hashed=False)  # each file is checked as it is taken over
     return None
+
+
+def attempt(work: Path, *, anew: bool) -> dict[str, Any]:
+    """Note that an artifact is begun in its working folder, and give the facts of attempts before, if there were any
+    since it was last begun `anew`: how many there are with this one, the seconds that they took, and when the first
+    began.
+
+    One that was killed could not say when it ended (see `attempted`): it is taken to have worked until it last wrote a
+    file.
+    """
+    file, now = work / ATTEMPTS, time.time()
+    number, seconds, first = 1, 0.0, now
+    if not anew:
+        with suppress(OSError, ValueError, KeyError, TypeError):  # there is none, or the kill left a part of it
+            before = json.loads(file.read_text())
+            written = max(path.lstat().st_mtime for path in [file, *work.rglob("*")])
+            took = max(0.0, written - float(before["began"]))
+            number, seconds, first = int(before["number"]) + 1, float(before["seconds"]) + took, float(before["first"])
+    file.write_text(json.dumps({"number": number, "seconds": seconds, "first": first, "began": now}))
+    if number == 1:
+        return {}
+    return {"attempts": number, "earlier_seconds": round(seconds, 3), "first_begun": first}
+
+
+@contextmanager
+def attempted(work: Path) -> Iterator[None]:
+    """Within the block an artifact is made in its working folder; what ends the block ends the attempt, unless it is a
+    kill."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            (work / ATTEMPTS).touch()
 
 
 def _short(value: Any) -> str:

@@ -100,11 +100,19 @@ def time_of(step: Step) -> str:
     return f"{duration(step.seconds)}{waiting}"
 
 
+def making_of(manifest: Manifest) -> str:
+    """How long the making of an artifact took, whichever run made it: all attempts, if it was killed and resumed."""
+    if "seconds" not in manifest.facts:
+        return ""
+    attempts = manifest.facts.get("attempts")
+    return duration(manifest.facts["seconds"]) + (f" in {attempts} attempts" if attempts else "")
+
+
 def measured(manifest: Manifest) -> dict[str, str]:
     """What the making of an artifact took, whichever run made it."""
     facts = manifest.facts
     known = {
-        "making took": duration(facts["seconds"]) if "seconds" in facts else "",
+        "making took": making_of(manifest),
         "CPU": duration(facts["cpu_seconds"]) if "cpu_seconds" in facts else "",
         "peak memory": size_of(facts["peak_memory_bytes"]) if "peak_memory_bytes" in facts else "",
         "text": size_of(facts["text_bytes"]) if "text_bytes" in facts else "",

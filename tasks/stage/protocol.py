@@ -25,6 +25,7 @@ Forecaster = Callable[[Any, int, Runtime], Forecast]  # (config, documents, runt
 RuntimeCheck = Callable[[Any, Runtime], None]  # (config, runtime)
 AdoptionCheck = Callable[[Any, Artifact, Mapping[str, Artifact]], None]  # (config, folder, inputs by name)
 Together = Callable[[Sequence[Any]], Iterator[int]]  # of calls (config, inputs, out): the number of each that is done
+PartsOf = Callable[[Any], Mapping[str, StageConfig]]  # (config): the configs of parts, by their names
 
 
 class AnyStage(Protocol):
@@ -37,6 +38,9 @@ class AnyStage(Protocol):
 
     def named(self, inputs: Sequence[Input]) -> dict[str, Artifact]:
         """The input artifacts by name."""
+
+    def fingerprints(self, config: StageConfig) -> Mapping[str, str]:
+        """Digests of what lies outside the store. Raises SourceError for what is not there."""
 
     def payload(self, config: StageConfig, inputs: Sequence[Input]) -> KeyPayload:
         """What bears the identity of this stage's artifact."""

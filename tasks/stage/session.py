@@ -36,7 +36,8 @@ class Step(NamedTuple):
     seconds: float  # that the run spent on it, waiting included
     waited: float = 0.0  # of these, for other runs: for a lock, a turn to train, a work pool
     part_of: str = ""  # the stage that obtained it while it worked
-    others: tuple[Artifact, ...] = ()  # that were made together with it
+    others: tuple[Artifact, ...] = ()  # that were obtained together with it
+    made: frozenset[str] = frozenset()  # the locations of those of them all that were made
 
     @property
     def worked(self) -> float:
@@ -92,7 +93,8 @@ class Session:
         made, name = sum(not cached for _, cached in found), self.name_of(stage)
         first, *others = (artifact for artifact, _ in found)
         why = self.reasons.get(name, "") if made else ""
-        step = Step(first, not made, why, seconds, waited, self.within, tuple(others))
+        anew = frozenset(artifact.location for artifact, cached in found if not cached)
+        step = Step(first, not made, why, seconds, waited, self.within, tuple(others), anew)
         self.steps[name] = step
         self.observer.gathered(stage, made=made, cached=len(found) - made, seconds=step.worked)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from flows.arithmetic import TrainingPlan, training_plan
 from flows.commands.plan import show_plan
 from flows.commands.training import show_training
+from flows.records.recorder import Asked
 from models.memory import Setup
 from profiles.load import load
 from storage.errors import ConfigError
@@ -103,7 +104,7 @@ def test_what_does_not_fit_says_so_with_the_way_out() -> None:
 def test_the_memory_of_starting_and_ending_is_told(tmp_path: Path) -> None:
     console = Console(width=160)
     with console.capture() as captured:
-        show_plan(console, "cluster", [f"runtime.store={tmp_path / 'store'}"], device="h100")
+        show_plan(console, Asked("cluster", [f"runtime.store={tmp_path / 'store'}"]), device="h100")
     lines = captured.get().splitlines()
     plan = planned("cluster")
     whole = 4 * plan.parameters
@@ -124,7 +125,7 @@ def test_what_trains_but_cant_start_does_not_fit() -> None:
 def test_plan_prints_every_table(tmp_path: Path) -> None:
     console = Console(width=160)
     with console.capture() as captured:
-        show_plan(console, "gpu", [f"runtime.store={tmp_path / 'store'}"], device="a100")
+        show_plan(console, Asked("gpu", [f"runtime.store={tmp_path / 'store'}"]), device="a100")
     text = captured.get()
     for line in (
         "The model",
@@ -180,7 +181,7 @@ def test_what_is_held_and_counted_is_named() -> None:
 def test_the_time_of_a_pretraining_that_was_never_made_is_the_arithmetics(tmp_path: Path) -> None:
     console = Console(width=160)
     with console.capture() as captured:
-        show_plan(console, "gpu", [f"runtime.store={tmp_path / 'store'}"], device="a100")
+        show_plan(console, Asked("gpu", [f"runtime.store={tmp_path / 'store'}"]), device="a100")
     text = captured.get()
     assert (
         "11 to make: about 5 h 8 min (the training of pretrain alone, by the arithmetic below), unknown for download"

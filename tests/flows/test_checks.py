@@ -11,6 +11,7 @@ from rich.console import Console
 from flows.commands.doctor import examine
 from flows.commands.plan import show_plan
 from flows.commands.run import run_pipeline
+from flows.records.recorder import Asked
 from flows.session import start
 from storage.errors import ConfigError
 
@@ -46,7 +47,7 @@ def test_a_run_refuses_it_and_has_made_nothing(setting: str, named: str, tmp_pat
 def test_a_plan_for_another_machine_works(setting: str, tmp_path: Path) -> None:
     console = Console(width=160)
     with console.capture() as captured:
-        show_plan(console, "smoke", [setting, f"runtime.store={tmp_path / 'store'}"])
+        show_plan(console, Asked("smoke", [setting, f"runtime.store={tmp_path / 'store'}"]))
     text = captured.get()
     assert "11 to make" in text
     assert ("does not exist on this machine" in text) == ("hostfile" in setting)
@@ -60,7 +61,7 @@ def test_a_plan_refuses_what_no_machine_can_do(tmp_path: Path) -> None:
         *(([setting], named) for setting, named in NOWHERE.items()),
     ):
         with pytest.raises(ConfigError, match=named):
-            show_plan(Console(quiet=True), "smoke", [*settings, f"runtime.store={tmp_path / 'store'}"])
+            show_plan(Console(quiet=True), Asked("smoke", [*settings, f"runtime.store={tmp_path / 'store'}"]))
 
 
 def test_the_doctor_refuses_what_a_run_would(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flows.estimates.parts import Parts, parts_of
+from flows.plan import PlannedStage
 from storage.shards.documents import Document, read_documents, shard_name, write_documents
 from storage.store import Store
 from tasks.filter import FilterConfig, filter_documents
@@ -149,6 +152,24 @@ def test_what_cannot_be_looked_at_is_said(store: Store, arguments: list[str], na
     done = gristmill("filter", "look", arguments[0], "tiny", f"--store={store.root}", *OFF, *arguments[1:])
     assert done.returncode == 1
     assert named in done.stderr.replace("\n", " ")
+
+
+def test_a_plan_knows_which_signals_another_setting_measures_anew(store: Store) -> None:
+    places = {location.partition("/")[0]: location for location in store.locations()}
+    earlier = store.manifest(places["filter"])
+    assert earlier is not None
+    inputs = store.get(places["dedup"]).part("documents"), store.get(places["download"]).part("benchmarks")
+
+    def found(**settings: Any) -> Parts:
+        config = FilterConfig.model_validate({**SETTINGS, **settings})
+        payload = filter_documents.payload(config, inputs)
+        return parts_of(store, PlannedStage("filter", False, "", payload, earlier, inputs, config), earlier, 1.0)
+
+    last = {"passed", "pii", "pii_metadata"}  # measured of the documents that pass the rules of the others
+    assert (found().missing, found().unknown, found().any_there) == ({}, [], True)
+    assert set(found(gopher_quality={"min_words": 60}).missing) == last
+    assert set(found(form={"as_datatrove": True}).missing) == {*last, "form"}
+    assert found(toxicity={}).unknown == ["toxicity", "toxicity_model"]
 
 
 def test_a_signal_of_the_users_own_is_looked_at_too(store: Store, tmp_path: Path) -> None:

@@ -13,15 +13,21 @@ import pytest
 from flows.pages.bars import Bar, draw_bars
 from flows.pages.log import Once
 from flows.pages.names import is_random, profile_of, run_name
+from flows.pages.progress import Pace
 from flows.pages.report import run_page, summary
 from flows.records.recorder import Asked
 from flows.session import session_of
 from profiles.load import load
 from profiles.schema import Profile
+from storage.artifact import Artifact
 from storage.errors import SourceError
+from storage.store import Store
 from tasks.dedup import dedup
 from tasks.download import download
+from tasks.stage.progress import Progress
 from tasks.stage.session import Session, open_session
+from tests.runtimes import runtime_of
+from tests.tasks.stage.test_together import WordsConfig, words
 
 SETTINGS = ["download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]", "download.benchmarks=[arc_easy]"]
 
@@ -122,3 +128,28 @@ def test_an_error_is_logged_once_and_without_a_traceback_where_a_person_can_mend
     assert kept.filter(record)
     assert record.exc_info, "a defect keeps its traceback"
     assert not kept.filter(record)
+
+
+def test_the_time_left_counts_from_the_first_step_that_was_done() -> None:
+    times = [0.0]
+    pace = Pace(clock=lambda: times[-1])
+    shown = []
+    for now, done in ((20.0, 0), (60.0, 21), (62.0, 25), (64.0, 29)):  # a start of a minute, from a checkpoint
+        times.append(now)
+        pace.heard(done)
+        shown.append(pace.describe(Progress("pretrain", done, 101, "steps")))
+    assert shown[1] == "21/101 steps", "of one step nothing is known but that the start is over"
+    assert shown[3] == "29/101 steps · 2.0 steps/s · 36.0 s left"
+
+
+def test_artifacts_that_were_made_together_have_a_row_each(tmp_path: Path) -> None:
+    with open_session(Session(Store(str(tmp_path / "store")), runtime_of(workers=1), "smoke")) as session:
+        (tmp_path / "text").mkdir()
+        (tmp_path / "text" / "a.txt").write_text("!")
+        text = Artifact.at(tmp_path / "text")
+        words.materialize(WordsConfig(words=("b",)), (text,))
+        words.materialize(WordsConfig(words=("a", "b")), (text,))
+    page = run_page(session, load("smoke", SETTINGS), Asked("smoke"), 1)
+    assert re.search(r"\| ↳ \[demo-word\]\(\S+\) \(2\) \| \*\*made now\*\* \|", page)
+    assert re.search(r"\| &ensp;&ensp;↳ a \| \*\*made now\*\* \|", page)
+    assert re.search(r"\| &ensp;&ensp;↳ b \| from the store \|", page)

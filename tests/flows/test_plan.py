@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,19 +10,24 @@ from pathlib import Path
 import pytest
 
 from flows.arithmetic import training_plan
+from flows.estimates.room import told_of_runs
 from flows.pipeline import stages
 from flows.plan import plan
-from flows.session import Run, handed_on, session_of, start
+from flows.records.recorder import Asked
+from flows.session import Run, handed_on, recorded, session_of, start
 from profiles.load import load
 from storage import remembered
 from storage.artifact import Artifact
 from storage.digests import file_digest
 from storage.errors import ConfigError
+from storage.files import locks
 from tasks.dedup import dedup
 from tasks.download import download
 from tasks.stage.config import StageConfig
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.session import open_session
+from tests.flows.test_cli import gristmill
+from tests.flows.test_runs import profile_of, run_stages
 
 
 def test_a_run_hashes_its_sources_once_for_its_plan_and_its_work(
@@ -107,3 +113,48 @@ def test_memory_and_disk_of_dedup_are_forecast_as_soon_as_documents_can_be_count
     assert 512 * documents < forecast.disk < 1024 * documents
     assert "21 bands of 6 rows" in forecast.note
     assert {line.name: line for line in plan(profile)}["dedup"].forecast is None  # a hit needs nothing
+
+
+def test_a_plan_ends_where_a_run_would_and_makes_anew_what_it_would(tmp_path: Path) -> None:
+    profile = profile_of(tmp_path)
+    run_stages(profile, "download")
+    sources = json.dumps([source.model_dump() for source in profile.download.sources])
+    asked = ["smoke", f"--set=download.sources={sources}", "--set=download.benchmarks=[arc_easy]"]
+    asked += [f"--store={tmp_path / 'store'}", "--to=dedup"]
+    told = gristmill("plan", *asked, "--refresh=download")
+    assert "Files of sources, all there: notes 1 file, 34 B." in told.stdout, told.stderr
+    assert "refresh was asked for" in told.stdout
+    assert "filter" not in told.stdout
+    assert "The model" not in told.stdout, "nothing is trained"
+    found = json.loads(gristmill("plan", *asked, "--json").stdout)
+    assert [(line["stage"], line["hit"]) for line in found["stages"]] == [("download", True), ("dedup", False)]
+    assert gristmill("plan", *asked, "--to=nothing").returncode == 1
+    (tmp_path / "notes.jsonl").unlink()
+    gone = gristmill("plan", *asked)
+    assert (gone.returncode, "no file matches" in gone.stderr) == (1, True)
+
+
+def test_a_file_that_a_later_stage_needs_ends_the_plan(tmp_path: Path) -> None:
+    settings = [f"runtime.store={tmp_path / 'store'}", f"evaluate.language.files={{mine: {tmp_path}/absent.txt}}"]
+    with pytest.raises(ConfigError, match=r"absent\.txt"):
+        plan(load("smoke", settings))
+
+
+def test_a_plan_says_what_another_run_makes_now(tmp_path: Path) -> None:
+    profile = profile_of(tmp_path)
+    session = session_of(profile, "download")
+    session.store.begin()
+    lines = plan(profile, session)
+    assert list(told_of_runs(session.store, lines)) == []
+    assert lines[0].payload is not None
+    with locks.hold(session.store.local / "locks" / f"download-{lines[0].payload.key()}"):
+        (told,) = told_of_runs(session.store, lines)
+        assert told == "download is being made now by another process, which a run of this plan would wait for."
+        with recorded(profile, session, Asked("smoke")) as run:
+            assert run.record is not None
+            record = run.record.record = run.record.record.model_copy(update={"process": 1})
+            run.session.observer.started("download", "never made before")
+            (told,) = told_of_runs(session.store, lines)
+            waits = "of smoke, which a run of this plan would wait for."
+            assert told == f"download is being made now by the run {record.id} {waits}"
+    assert list(told_of_runs(session.store, lines)) == [], "it has ended"

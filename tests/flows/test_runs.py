@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.commands.runs.compare import stage_rows
 from flows.pipeline import stages
 from flows.records.recorder import Asked, Recorder
 from flows.session import handed_on, recorded, session_of, start
@@ -23,7 +24,7 @@ from storage.artifact import Artifact
 from storage.errors import StoreError, TrainingError
 from storage.runs import history
 from storage.runs.alive import alive, state_of
-from storage.runs.record import RunRecord, new_id
+from storage.runs.record import RunRecord, StageRecord, new_id
 from storage.store import Store
 from tasks.stage.config import StageConfig
 from tasks.stage.progress import Observer
@@ -268,3 +269,30 @@ def test_a_collection_keeps_the_newest_records(tmp_path: Path, monkeypatch: pyte
     assert history.ids(store) == [record.id, "2026-01-03T00-00-00-abcdef"]
     with pytest.raises(StoreError, match="There is no run 2026-01-01"):
         history.find(store, "2026-01-01")
+
+
+def test_a_look_that_finds_nothing_leaves_no_record(tmp_path: Path) -> None:
+    from prefect.client.schemas.objects import State
+
+    from flows.deployed.on_new_data import on_new_data
+
+    profile = profile_of(tmp_path)
+    record = run_stages(profile, "download")
+    sources = json.dumps(record.config["download"]["sources"])
+    settings = [f"download.sources={sources}", "download.benchmarks=[arc_easy]", f"runtime.store={tmp_path / 'store'}"]
+    state = on_new_data.fn("smoke", settings, "download")
+    assert isinstance(state, State)
+    assert state.name == "Unchanged"
+    assert history.ids(Store(str(tmp_path / "store"))) == [record.id]
+    assert list((tmp_path / "store" / "leases").iterdir()) == []
+
+
+def test_parts_of_a_stage_that_one_run_took_from_the_store_are_not_only_in_the_other(tmp_path: Path) -> None:
+    made, cached = run_stages(profile_of(tmp_path), "dedup"), run_stages(profile_of(tmp_path), "dedup")
+    assert "sketches" not in cached.stages
+    for pair in ((made, cached), (cached, made)):
+        results = {name: result for name, result, _, _ in stage_rows(*pair)}
+        assert results["sketches"] == "not asked for by one: dedup was there"
+    below = StageRecord(location="part/a", cached=False, seconds=1, part_of="sketches")
+    deeper = made.model_copy(update={"stages": {**made.stages, "below": below}})
+    assert {name: result for name, result, _, _ in stage_rows(deeper, cached)}["below"].endswith("dedup was there")

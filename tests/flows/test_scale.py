@@ -11,6 +11,7 @@ from rich.console import Console
 from flows.commands.plan import show_plan
 from flows.commands.scale import corpus_bytes, costs, sizes_of
 from flows.plan import plan
+from flows.records.recorder import Asked
 from flows.session import session_of
 from profiles.load import load
 from storage.errors import ConfigError
@@ -68,7 +69,7 @@ def test_what_was_measured_is_scaled_and_what_was_not_is_named(settings: list[st
     assert cost.disk == pytest.approx(manifest.size * 10**12 / text)
     console = Console(width=200)
     with console.capture() as captured:
-        show_plan(console, "tiny", settings, scale=["1TB"], workers=1000)
+        show_plan(console, Asked("tiny", settings), scale=["1TB"], workers=1000)
     told = captured.get()
     assert "1.0 TB of text" in told
     assert "dedup, filter, tokenizer, tokenize: no run in this store has measured them" in told
@@ -96,7 +97,7 @@ def test_what_a_stage_read_is_told_and_scaled(settings: list[str], tmp_path: Pat
 
 
 def test_a_plan_for_programs(settings: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    show_plan(Console(), "tiny", settings, scale=["1TB", "2TB"], workers=10, json_wanted=True)
+    show_plan(Console(), Asked("tiny", settings), scale=["1TB", "2TB"], workers=10, json_wanted=True)
     told = json.loads(capsys.readouterr().out)
     stages = {stage["stage"]: stage for stage in told["stages"]}
     assert stages["download"]["hit"]

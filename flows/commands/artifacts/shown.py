@@ -14,6 +14,7 @@ from flows.tables import harmless, new_table
 from storage.keys import differences
 from storage.manifest import Manifest
 from storage.units import duration, size_of
+from tasks.stage.pages import making_of
 
 MANY = 12  # rows of a table, from which the rest is counted
 LONGEST = 80  # characters of a value
@@ -39,8 +40,7 @@ def show_manifest(console: Console, location: str, manifest: Manifest) -> None:
 
 
 def _head(location: str, manifest: Manifest) -> Iterator[str]:
-    seconds = float(manifest.facts.get("seconds", 0))
-    how = f"{escape(manifest.adopted)}" if manifest.adopted else f"made in {duration(seconds)}"
+    how = f"{escape(manifest.adopted)}" if manifest.adopted else f"made in {making_of(manifest)}"
     yield f"[bold]{location}[/] {size_of(manifest.size)}, {how}, {manifest.created[:19].replace('T', ' ')} UTC"
     if "summary" in manifest.counts:
         yield escape(harmless(str(manifest.counts["summary"])))

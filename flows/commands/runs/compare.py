@@ -90,12 +90,23 @@ def stage_rows(
     for name in dict.fromkeys([*first.stages, *second.stages]):
         one, two = first.stages.get(name), second.stages.get(name)
         if one is None or two is None:
-            same = "only in one" if _is_whole(first, second) else "not reached by one"
+            whole = _taken_whole(name, *((second, first) if one is None else (first, second)))
+            missing = "only in one" if _is_whole(first, second) else "not reached by one"
+            same = f"not asked for by one: {whole} was there" if whole else missing
         elif one.location == two.location:
             same = "the same artifact"
         else:
             same = "the same bytes" if one.digest == two.digest else "other bytes"
         yield name, same, one, two
+
+
+def _taken_whole(name: str, having: RunRecord, lacking: RunRecord) -> str:
+    """The stage that one run took from the store, and so did not ask for this part of it, as the other did; empty where
+    it did not."""
+    whole = having.stages[name].part_of
+    while whole in having.stages and whole not in lacking.stages:  # a part of a part
+        whole = having.stages[whole].part_of
+    return whole if whole in lacking.stages and lacking.stages[whole].cached else ""
 
 
 def _is_whole(first: RunRecord, second: RunRecord) -> bool:

@@ -101,6 +101,17 @@ def fingerprint(source: FileSource) -> dict[str, str]:
     return digests
 
 
+def size(source: FileSource) -> int:
+    """Bytes of all files of a source. Raises SourceError for one that can't be read."""
+    total = 0
+    for path in find_files(source):
+        try:
+            total += path.stat().st_size
+        except OSError as error:
+            raise _unreadable(path, error) from error
+    return total
+
+
 def _unreadable(path: Path, error: Exception) -> SourceError:
     return SourceError(f"{path} can't be read: {error}.", "Replace the file, or remove it from `paths`.")
 

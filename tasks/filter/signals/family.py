@@ -32,6 +32,12 @@ class NamedFamily(Family):
         """As its rules begin."""
         return f"{FIELD}.{self.title}"
 
+    def parts(self, config: StageConfig) -> dict[str, StageConfig]:
+        """See the base."""
+        measuring = self.measured_by(*self.sections(config))
+        scorer = isinstance(measuring, ClassifierSignalConfig)
+        return {self.name: measuring, **({f"signals_model.{self.title}": measuring.scorer()} if scorer else {})}
+
     def measure(
         self, config: StageConfig, documents: Artifact, benchmarks: Artifact, passed: Artifact | None, out: Output
     ) -> tuple[Artifact | None, Artifact | None]:

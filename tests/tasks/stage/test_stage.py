@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +22,9 @@ from storage.store import Store
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import STAGES
-from tasks.stage.history import NEVER_MADE, explain_miss, nearest
+from tasks.stage.history import ATTEMPTS, NEVER_MADE, attempt, explain_miss, nearest
 from tasks.stage.output import Output
+from tasks.stage.pages import making_of
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
@@ -73,6 +76,13 @@ def measured(config: CopyConfig, documents: Artifact, out: Output) -> None:
 def grown(config: CopyConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     FOUND.append(out.earlier("model"))
     (out.path / "a.txt").write_text((documents.path / "a.txt").read_text())
+
+
+@stage(version=1, name="demo-fails-once")
+def fails_once(config: CopyConfig, out: Output) -> None:
+    if (out.scratch.parents[2] / "fail").exists():
+        raise RuntimeError("as it was told")
+    (out.path / "a.txt").write_text("done")
 
 
 @stage(version=1, name="demo-chain")
@@ -450,3 +460,31 @@ def test_what_is_made_elsewhere_is_asked_for_on_a_miss_alone_and_taken_from_the_
     assert asked == [("demo-copy", False), ("demo-copy", True)]
     assert refused == ["checked"] * 2, "what later stages would refuse is asked before anything is sent"
     assert far.steps["demo-copy"].artifact == first
+
+
+def test_the_making_of_what_was_killed_took_all_its_attempts(session: Session) -> None:
+    session.store.begin()
+    (session.store.local / "fail").touch()
+    with pytest.raises(RuntimeError):
+        fails_once.materialize(CopyConfig(), ())
+    (session.store.local / "fail").unlink()
+    (work,) = (session.store.local / "work").glob("demo-fails-once-*")
+    began = time.time() - 1000
+    (work / ATTEMPTS).write_text(json.dumps({"number": 1, "seconds": 0.0, "first": began, "began": began}))
+    (work / "scratch" / "checkpoint").touch()
+    for path in (work, *work.rglob("*")):
+        os.utime(path, times=(began, began + 60))  # it was killed a minute after it had begun
+    made, _ = fails_once.materialize(CopyConfig(), ())
+    assert made.manifest is not None
+    facts = made.manifest.facts
+    assert (facts["attempts"], facts["earlier_seconds"]) == (2, pytest.approx(60, abs=0.01))
+    assert 60 <= facts["seconds"] < 1000
+    assert making_of(made.manifest).endswith(" in 2 attempts")
+
+
+def test_a_refresh_begins_to_count_anew_and_what_a_kill_left_of_the_count_is_no_error(tmp_path: Path) -> None:
+    assert attempt(tmp_path, anew=False) == {}
+    assert attempt(tmp_path, anew=False)["attempts"] == 2
+    assert attempt(tmp_path, anew=True) == {}
+    (tmp_path / ATTEMPTS).write_text('{"numb')
+    assert attempt(tmp_path, anew=False) == {}
