@@ -71,19 +71,13 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
             # A worker has nobody who watches but Prefect's log
             watched = replace(session_of(chosen, until, refresh), observer=PrefectObserver(), approve=OnPage(chosen))
             run = stack.enter_context(recorded(chosen, watched, asked))
-            check_stages(chosen, names_to(chosen, until))
+            check_stages(chosen, chosen.names_to(until))
         if run.record:
             run.record.in_flow()
         elsewhere = Elsewhere(run.profile, run.session.until, _whole)
         session = stack.enter_context(open_session(replace(run.session, elsewhere=elsewhere)))
         stack.enter_context(shown(run.profile, session, asked))
         yield run.profile
-
-
-def names_to(profile: Profile, until: str | None) -> tuple[str, ...]:
-    """The stages of a profile that a run reaches which ends with one of them."""
-    names = profile.stage_names
-    return names[: names.index(until) + 1] if until in names else names
 
 
 def check_stages(profile: Profile, names: Collection[str]) -> None:

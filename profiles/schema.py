@@ -130,6 +130,11 @@ class Profile(BaseModel):
         names = (*(FROM_BASE if self.base else FROM_SCRATCH), *self.links, *AT_THE_END)
         return tuple(name for name in names if getattr(self, name) is not None)
 
+    def names_to(self, until: str | None) -> tuple[str, ...]:
+        """The stages that a run reaches which ends with one of them."""
+        names = self.stage_names
+        return names[: names.index(until) + 1] if until in names else names
+
     @property
     def links(self) -> tuple[LinkName, ...]:
         """The stages of post-training, in order."""

@@ -16,7 +16,7 @@ from flows.estimates.stages import WITHOUT_START, estimates, resumes_at
 from flows.estimates.work import training_of
 from flows.plan import PlannedStage, plan
 from flows.records.recorder import Asked
-from flows.session import names_to, session_of
+from flows.session import session_of
 from flows.tables import new_table
 from models.presets import derive, explain
 from profiles.load import load
@@ -50,7 +50,7 @@ def show_plan(
     profile = load(asked.profile, asked.overrides)
     session = session_of(profile, asked.to, asked.refresh)
     sizes = sizes_of(scale)
-    reached = names_to(profile, asked.to)
+    reached = profile.names_to(asked.to)
     # First, as it refuses an unknown device
     training = (
         training_plan(profile, device, price, utilisation) if profile.pretrain and "pretrain" in reached else None

@@ -12,7 +12,6 @@ from typing import Any
 
 from flows.pages.bars import Bar, draw_bars
 from flows.records.recorder import Asked
-from flows.session import names_to
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.errors import GristmillError
@@ -164,7 +163,7 @@ def _rows(session: Session, profile: Profile, to: str | None, error: BaseExcepti
         if step.others:
             yield from _together(name, step, session, depth + 1)
     if error is not None:
-        for name in names_to(profile, to):
+        for name in profile.names_to(to):
             if name not in session.steps and name not in session.unfinished:
                 yield {"stage": name, "": "not reached"}
 

@@ -184,8 +184,8 @@ def test_the_time_of_a_pretraining_that_was_never_made_is_the_arithmetics(tmp_pa
         show_plan(console, Asked("gpu", [f"runtime.store={tmp_path / 'store'}"]), device="a100")
     text = captured.get()
     assert (
-        "11 to make: about 5 h 8 min (the training of pretrain alone, by the arithmetic below), unknown for download"
-        in text
+        "11 to make: about 5 h 8 min (the training of pretrain by the arithmetic below, without its start), "
+        "unknown for download" in text
     )
     assert "about 0.0 s" not in text
     assert duration(3600 * 47.5) == "47 h 30 min"
