@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from flows.deployed.ends import told
 from flows.deployed.left_open import LeftOpen
 from flows.server import answers
 from storage.files import locks
@@ -139,6 +140,28 @@ def test_what_a_killed_run_has_left_open_is_ended(api: str, tmp_path: Path) -> N
     flow, task = states(api, run)
     assert (flow["name"], task["name"]) == ("Crashed", "Crashed")
     assert task["message"] == "Its run ended as Crashed while this was open."
+
+
+def test_a_run_of_a_deployment_whose_server_does_not_answer_says_which(
+    api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.flow_engine import run_flow
+
+    @flow
+    @told
+    def asks() -> str:
+        raise httpx.ConnectError("refused")
+
+    monkeypatch.setenv("PREFECT_API_URL", api)
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow(asks), name="asks")
+        run = client.create_flow_run_from_deployment(deployment)
+    run_flow(asks, flow_run=run, return_type="state")
+    state = httpx.get(f"{api}/flow_runs/{run.id}", timeout=30).json()["state"]
+    assert state["name"] == "Failed"
+    assert state["message"].startswith(f"The Prefect server at {api} did not answer the run: refused.\nWhat to do: Run")
 
 
 @pytest.mark.soak
