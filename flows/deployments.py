@@ -33,7 +33,8 @@ def deploy(environment: Mapping[str, str], pools: Sequence[str] = ()) -> None:
     each with a deployment for the stages that a profile gives to it. Raises ServerError."""
     declared = yaml.safe_load(DECLARED.read_text())
     declared["deployments"] += [
-        {"name": pool, "entrypoint": STAGES, "work_pool": {"name": pool}, "parameters": {}} for pool in pools
+        {"name": pool, "entrypoint": STAGES, "work_pool": {"name": pool}, "parameters": {}, "tags": [pool]}
+        for pool in pools
     ]
     wanted = {"deployments": {"name": {"any_": [each["name"] for each in declared["deployments"]]}}}
     there = _list("deployments", wanted, environment)
@@ -46,23 +47,36 @@ def deploy(environment: Mapping[str, str], pools: Sequence[str] = ()) -> None:
         yaml.safe_dump(declared, file)
         file.flush()
         _prefect(["--no-prompt", "deploy", "--all", "--prefect-file", file.name], environment)
+    for each in _list("deployments", wanted, environment):
+        _refuse_unknown(each, environment)
+
+
+def _refuse_unknown(deployment: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Let the server refuse parameters that the flow has not, by naming those that it has: the schema that Prefect
+    makes of a flow lets them pass, and the run would end by them. Raises ServerError."""
+    schema = deployment["parameter_openapi_schema"]
+    schema = {**schema, "propertyNames": {"enum": list(schema["properties"])}}
+    _ask("patch", f"deployments/{deployment['id']}", {"parameter_openapi_schema": schema}, environment)
 
 
 def _list(kind: str, wanted: Mapping[str, Any], environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """What the server has of a kind. Raises ServerError."""
-    try:
-        answer = httpx.post(
-            f"{environment['PREFECT_API_URL']}/{kind}/filter", json=wanted, auth=credentials(environment), timeout=30
-        )
-        found: list[dict[str, Any]] = answer.raise_for_status().json()
-    except httpx.HTTPError as error:
-        problem = f"The Prefect server gave no list of its {kind.replace('_', ' ')}: {error}."
-        raise ServerError(problem, "Start it again.") from None
+    found: list[dict[str, Any]] = _ask("post", f"{kind}/filter", wanted, environment).json()
     return found
 
 
+def _ask(method: str, path: str, body: Mapping[str, Any], environment: Mapping[str, str]) -> httpx.Response:
+    """The server's answer. Raises ServerError."""
+    address = f"{environment['PREFECT_API_URL']}/{path}"
+    try:
+        answer = httpx.request(method, address, json=body, auth=credentials(environment), timeout=30)
+        return answer.raise_for_status()
+    except httpx.HTTPError as error:
+        raise ServerError(f"The Prefect server did not answer /{path}: {error}.", "Start it again.") from None
+
+
 def _as_it_is(declared: dict[str, Any], there: list[dict[str, Any]]) -> dict[str, Any]:
-    """A deployment as prefect.yaml declares it, with the parameters and schedules that it has on the server."""
+    """A deployment as prefect.yaml declares it, with the parameters, schedules and tags that it has on the server."""
     same = [each for each in there if each["name"] == declared["name"] and each["entrypoint"] == declared["entrypoint"]]
     if not same:
         return declared
@@ -76,7 +90,8 @@ def _as_it_is(declared: dict[str, Any], there: list[dict[str, Any]]) -> dict[str
         for each in found["schedules"]
     ]
     parameters = {name: value for name, value in found["parameters"].items() if value is not None}
-    return {**declared, "parameters": parameters, "schedules": schedules, "paused": found["paused"]}
+    tags = sorted({*declared.get("tags", ()), *found["tags"]})
+    return {**declared, "parameters": parameters, "schedules": schedules, "paused": found["paused"], "tags": tags}
 
 
 def _prefect(arguments: list[str], environment: Mapping[str, str]) -> None:

@@ -39,7 +39,7 @@ class Stop:
             return
         self._stopping = True
         self.reason = self.reason or signal.Signals(number)
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 @contextmanager

@@ -254,11 +254,26 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"{path} is missing")
         elif problem["type"] == "model_type":
             lines.append(f"{path} is a section with keys of its own, not {json.dumps(problem['input'], default=str)}")
+        elif problem["type"] == "string_pattern_mismatch":  # the pattern says less than the words beside it
+            wanted = _description(problem["loc"])
+            lines.append(f"{path} = {problem['input']!r} is not written as it must be" + f": {wanted}" * bool(wanted))
         elif isinstance(problem["input"], Mapping):  # a whole section, whose keys don't agree
             lines.append(f"{path}: {message}" if path else message)
         else:
             lines.append(f"{path} = {problem['input']!r}: {message}")
     return "; ".join(lines) + "."
+
+
+def _description(location: Sequence[int | str]) -> str:
+    """What the field is for in whose value a location lies."""
+    names = [part for part in location if isinstance(part, str)]
+    found = [
+        field.description or ""
+        for model in _models_at(location[: location.index(names[-1]) + 1])
+        for name, field in model.model_fields.items()
+        if name == names[-1]
+    ]
+    return found[0] if found else ""
 
 
 def _nearest(location: Sequence[int | str]) -> str:

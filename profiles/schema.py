@@ -66,8 +66,8 @@ class Profile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(
-        description="names the refs: NAME/pretrain, NAME/export, …; without it, a profile that "
-        "extends another has the name of its file",
+        description="lower-case letters, digits, - and _; names the refs: NAME/pretrain, NAME/export, …; without it, "
+        "a profile that extends another has the name of its file",
         pattern=NAME,
     )
     description: str = Field("", description="one line for `gristmill profile list`")

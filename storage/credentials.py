@@ -47,7 +47,7 @@ _TOKEN = re.compile(  # as their issuers document them for scanners
     r"|(?<=AccountKey=)[\w+/=]{20,}|(?<=SharedAccessKey=)[\w+/=]{20,}|(?<=[Bb]earer )[\w\-.~+/=]{16,}"
     r"|sk-(?:(?:proj|ant|svcacct)-[\w\-]{20,}|[A-Za-z0-9]{32,})|xox[abeoprs]-[\w\-]{10,})"
 )
-# The same for JSON schemas, short as it is shown to whoever fails it: what a text without credentials matches
+# The same for JSON schemas: what a text without credentials matches
 NO_CREDENTIALS = (
     r"^(?![\s\S]*://([^\s/?#@:\[]*:(?!\d+[,/])\S*@|\S*[?&]\S*([Tt]oken|[Ss]ecret|[Pp]ass|[Ss]ignature|[Kk]ey|sig|jwt)\w*=)"
     r"|[\s\S]*(%2[Ff]%2[Ff]|%25\d|://\S*[?&][^=\s]*%[^=\s]*=)|filter\.pii\.salt=(?!\{|null))"

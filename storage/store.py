@@ -131,7 +131,15 @@ class Store:
         """Create the store before the first write, so that merely opening one leaves nothing on disk."""
         if not self.fs.exists(f"{self.root}/{STORE_FILE}"):
             if self._has_folders:
-                self.fs.makedirs(self.root, exist_ok=True)
+                try:
+                    self.fs.makedirs(self.root, exist_ok=True)
+                except OSError as error:
+                    if error.errno not in (*NO_PATH, errno.ENOENT):  # DiskFaults knows the others
+                        raise
+                    raise StoreError(
+                        f"No store can be made at {self.url}: {error.strerror}.",
+                        "Set runtime.store (--store) to a folder on a disk where this user may write.",
+                    ) from error
             self._write(STORE_FILE, json.dumps({"format": FORMAT}))
 
     @functools.cached_property

@@ -28,9 +28,10 @@ from flows.session import Run, check_stages, handed_on, recorded, session_of
 from flows.stop import Stop, stoppable
 from flows.tables import new_table
 from profiles.load import load
-from storage.errors import GristmillError
+from storage.errors import GristmillError, causes
 from storage.leases import Lease
 from storage.units import duration
+from tasks.stage.pages import as_signal
 
 
 def run_pipeline(
@@ -91,9 +92,19 @@ def _run_in_prefect(
     else:
         console.print("  [dim]starting Prefect's server[/]")
     with temporary_server(stop, _import_pipeline), handed_on(run):
+        from prefect.exceptions import TerminationSignal
+
         from flows.pipeline import pipeline
 
-        pipeline(name, overrides, to, refresh)
+        try:
+            pipeline(name, overrides, to, refresh)
+        except (TerminationSignal, httpx.HTTPError) as error:  # by the latter a signal ends while the server is away
+            sent = [one for one in causes(error) if isinstance(one, TerminationSignal | KeyboardInterrupt)]
+            if not sent:
+                raise
+            if (number := as_signal(sent[0]).signal) != signal.SIGINT:
+                stop.on_signal(number, None)
+            raise KeyboardInterrupt from None
 
 
 def _import_pipeline() -> None:

@@ -8,7 +8,6 @@ who would look, so it is not held.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from flows.deployed.cancelled import end_as_cancelled
 from flows.pages.progress import TerminalObserver
 from profiles.schema import Profile
 from storage.errors import ApprovalError, ConfigError
@@ -124,7 +124,7 @@ def _waits(run: FlowRun, name: str) -> bool:
     state = run.state
     assert state is not None
     if state.is_cancelling():
-        os.kill(os.getpid(), signal.SIGTERM)
+        end_as_cancelled(run.id)
     elif state.is_final():
         raise ApprovalError(f"{name} was not approved: the run is {str(state.name).lower()}.", AGAIN)
     return not state.is_running()

@@ -1,4 +1,8 @@
-"""A run that is cancelled on its page though nobody ends it: it was started at a terminal, or its worker is gone."""
+"""A run that somebody stops: it ends as *Cancelled*, with a message that says by what.
+
+Prefect takes every signal for a crash but that of a worker. So a run whose end nobody else tells, that of a terminal or
+one whose worker is gone, says so itself. One that is cancelled on its page though nobody ends it is ended here.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,26 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import httpx
 
+from flows.server import answers
+from tasks.stage.pages import as_signal
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
 LOOK_SECONDS = 5.0
 WORKER_SECONDS = 45.0  # in which a worker ends what it has started, the checkpoint of a training included
+AGAIN = "Run it again: what is finished is taken from the store, and the rest resumes."
+ON_PAGE: set[UUID] = set()  # runs of this process that were ended as their page asked
 
 
 @contextmanager
 def ended_when_cancelled(run: UUID, *, has_worker: bool) -> Iterator[None]:
-    """Within the block this process is ended as by a worker where its flow run stays *Cancelling*. Prefect's engine
-    says *Crashed* then, as of every signal."""
+    """Within the block this process is ended as by a worker where its flow run stays *Cancelling*."""
     if not os.environ.get("PREFECT_API_URL"):  # nobody else knows a server of the run's own
         yield
         return
@@ -45,5 +57,47 @@ def _watch(run: UUID, patience: float, over: threading.Event) -> None:
                     continue
                 since = time.monotonic() if since is None else since
                 if time.monotonic() - since >= patience:
-                    os.kill(os.getpid(), signal.SIGTERM)
+                    end_as_cancelled(run)
                     return
+
+
+def end_as_cancelled(run: UUID) -> None:
+    """End this process in order, as a worker would: its page asks for it."""
+    ON_PAGE.add(run)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def cancelled(by: BaseException) -> State[None] | None:
+    """The state of the current flow run, which `by` has stopped: a KeyboardInterrupt or Prefect's TerminationSignal.
+    Whoever calls the flow is raised the latter. None where a worker stops the run, and tells its state, and where the
+    server is away."""
+    from prefect.context import FlowRunContext
+    from prefect.states import Cancelled
+
+    context, sent = FlowRunContext.get(), as_signal(by)
+    if context is None or context.flow_run is None:
+        return None
+    if context.flow_run.id in ON_PAGE:
+        how = "Cancelled on its page."
+    elif context.flow_run.deployment_id is None:
+        how = f"Stopped by {name_of(sent.signal)} at the terminal."
+    else:
+        return None
+    if not hurry():
+        return None
+    return Cancelled(message=f"{how} {AGAIN}", data=sent)
+
+
+def name_of(number: int) -> str:
+    """What a person calls a signal."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+def hurry() -> bool:
+    """Somebody has stopped the run: wait for no server that is away. Whether the server is there."""
+    from prefect.settings import PREFECT_API_URL, get_current_settings
+
+    there = answers((PREFECT_API_URL.value() or "").removesuffix("/api"))
+    if not there:
+        get_current_settings().client.max_retries = 0
+    return there

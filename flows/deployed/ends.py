@@ -1,14 +1,23 @@
-"""How a flow run ends by an error that a person can mend: Failed, with two sentences and no traceback on its page."""
+"""How a flow run begins and ends: found by its profile, and ended by an error that a person can mend, or by a signal,
+with sentences and no traceback on its page.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
+import httpx
+
+from flows.deployed.cancelled import AGAIN, cancelled
 from flows.pages.log import tell_once
-from storage.errors import GristmillError
+from flows.pages.names import profile_among
+from storage.errors import GristmillError, ServerError
+from tasks.stage.pages import interrupts
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -19,13 +28,24 @@ R = TypeVar("R")
 
 def told(function: Callable[P, R]) -> Callable[P, R]:
     """A flow's function that ends in the state of its error. Whoever calls the flow is raised the error itself."""
+    tell_once()  # of parameters, too, that no flow knows, and that Prefect looks at first
 
     @functools.wraps(function)
     def run(*arguments: P.args, **named: P.kwargs) -> R:
         try:
-            return function(*arguments, **named)
+            with _tagged():
+                return function(*arguments, **named)
         except GristmillError as error:
             return cast(R, failed(error))
+        except httpx.HTTPError as error:
+            if not _is_deployed():
+                raise  # whoever has called the flow knows which server that is
+            return cast(R, failed(server_is_away(error)))
+        except interrupts() as error:
+            state = cancelled(error)
+            if state is None:
+                raise
+            return cast(R, state)
 
     # Prefect would look for the names in the annotations among those of this module
     run.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
@@ -38,6 +58,37 @@ def failed(error: GristmillError) -> State[None]:
     from prefect import get_run_logger
     from prefect.states import Failed
 
-    tell_once()
     get_run_logger().error("%s", error)
     return Failed(message=error.on_page, data=error)
+
+
+def server_is_away(error: httpx.HTTPError) -> ServerError:
+    """What a request of a deployment's run came to."""
+    said = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+    address = os.environ.get("PREFECT_API_URL", "")
+    return ServerError(f"The Prefect server at {address} did not answer the run: {said}.", AGAIN)
+
+
+def _is_deployed() -> bool:
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    return context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
+
+
+def _tagged() -> AbstractContextManager[object]:
+    """The flow run has its profile as a tag from now on, and its tasks within the block. Its deployment's tags it has
+    already."""
+    from prefect import tags
+    from prefect.client.orchestration import get_client
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return nullcontext()
+    profile = profile_among(context.parameters or {})
+    if not profile:
+        return nullcontext()
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(context.flow_run.id, tags={*context.flow_run.tags, profile})
+    return tags(profile)

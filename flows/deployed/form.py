@@ -3,6 +3,9 @@
 Prefect makes the form of their JSON schema, and its server refuses what does not match it before a run is created. So
 the names of profiles and stages are choices there, an override must have a value, and none of them can hold a
 password, which would stay in the server's database. Python sees plain strings, and the run itself checks the rest.
+
+A refusal by a `pattern` would quote the pattern and the value, which may hold a password. So one is a condition of an
+`if`, and what is wanted stands as the `const` of its `else`: "'a ref such as tiny/dpo' was expected".
 """
 
 from __future__ import annotations
@@ -31,13 +34,20 @@ class Schema:
         return self.make()
 
 
+def _only(wanted: str, *conditions: dict[str, Any]) -> dict[str, Any]:
+    """One of the conditions must hold; else it is told what is `wanted`."""
+    return {"if": {"anyOf": conditions}, "else": {"const": wanted}}
+
+
 def _profile() -> dict[str, Any]:
+    a_file = {"pattern": rf"{NO_CREDENTIALS}[\s\S]*\.ya?ml$"}
     return {
         "description": "What to run: a profile that comes with Gristmill, or the path of a YAML file on the worker.",
         "anyOf": [
             {"title": "one of Gristmill's", "type": "string", "enum": names()},
-            {"title": "a file", "type": "string", "pattern": rf"{NO_CREDENTIALS}[\s\S]*\.ya?ml$"},
+            {"title": "a file", "type": "string"},
         ],
+        **_only(f"{', '.join(names())}, or the path of a .yaml file without a password", {"enum": names()}, a_file),
     }
 
 
@@ -46,7 +56,13 @@ def _settings() -> dict[str, Any]:
         "description": "Keys that have other values than in the profile, each as `section.key=value`, for example "
         "`pretrain.steps=2000`, or `runtime.approve=[pretrain]` to be asked first. docs/profiles.md lists them.",
         "type": "array",
-        "items": {"type": "string", "pattern": rf"{NO_CREDENTIALS}\w+(\.[^\s.=]+)*="},
+        "items": {
+            "type": "string",
+            **_only(
+                "section.key=value, with no password or token in it",
+                {"pattern": rf"{NO_CREDENTIALS}\w+(\.[^\s.=]+)*="},
+            ),
+        },
         "examples": [["pretrain.steps=2000"]],
     }
 
@@ -81,7 +97,7 @@ def _ref() -> dict[str, Any]:
         "description": "An artifact in the store: a ref such as tiny/dpo, an earlier one such as tiny/dpo@2, or "
         "stage/key.",
         "type": "string",
-        "pattern": r"^[\w.-]+/[\w.-]+(@\d+)?$",
+        **_only("a ref such as tiny/dpo or tiny/dpo@2, or stage/key", {"pattern": r"^[\w.-]+/[\w.-]+(@\d+)?$"}),
     }
 
 
@@ -89,8 +105,7 @@ def _address() -> dict[str, Any]:
     return {
         "description": "Where to: hf://OWNER/NAME, the URL of a bucket or a server, or a folder of the worker.",
         "type": "string",
-        "minLength": 1,
-        "pattern": NO_CREDENTIALS,
+        **_only("an address without a password or token in it", {"minLength": 1, "pattern": NO_CREDENTIALS}),
     }
 
 
@@ -98,8 +113,7 @@ def _store() -> dict[str, Any]:
     return {
         "description": "The store of the release: a folder, or an fsspec URL such as s3://bucket/path.",
         "type": "string",
-        "minLength": 1,
-        "pattern": NO_CREDENTIALS,
+        **_only("an address without a password or token in it", {"minLength": 1, "pattern": NO_CREDENTIALS}),
     }
 
 

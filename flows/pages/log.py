@@ -2,7 +2,7 @@
 
 Prefect logs an error with its traceback for each task that it goes through and for the flow, and once more with the
 state of each. An error that a person can mend is told by the flow's end, in two sentences (flows/deployed/ends.py); a
-traceback of it says nothing. A defect keeps its own, once.
+traceback of it says nothing, nor does one of a signal, whose state tells it. A defect keeps its own, once.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import logging
 import re
 
 from storage.errors import GristmillError
+from tasks.stage.pages import interrupts
 
 TOLD = "_told_in_log"  # on an error: builtin ones take attributes, but no weak references
-ENDED = re.compile("Finished in state (?:Failed|Crashed|TimedOut)")
-LOGGERS = ("prefect.task_runs", "prefect.flow_runs")
+ENDED = re.compile("Finished in state (?:Failed|Crashed|Cancelled|TimedOut)")
+# Of a run that ends before its flow begins: by parameters that the flow has not, which schedules can have
+UNKNOWN = re.compile(r"Function expects parameters \[(.*)\] but was provided with parameters \[(.*)\]")
+LOGGERS = ("prefect.task_runs", "prefect.flow_runs", "prefect.engine")
 
 
 class Once(logging.Filter):
@@ -24,8 +27,14 @@ class Once(logging.Filter):
         """See the base."""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            if isinstance(error, GristmillError) or vars(error).get(TOLD):
+            if isinstance(error, (GristmillError, *interrupts())) or vars(error).get(TOLD):
                 return False
+            if unknown := UNKNOWN.fullmatch(str(error)):
+                there, given = (re.findall("'([^']*)'", names) for names in unknown.groups())
+                wrong = ", ".join(name for name in given if name not in there)
+                record.msg = f"There is no parameter {wrong}. The parameters are {', '.join(there)}."
+                record.args, record.exc_info = (), None
+                return True
             setattr(error, TOLD, True)
         elif record.levelno == logging.ERROR and (ended := ENDED.match(str(record.msg))):
             record.levelno, record.levelname = logging.INFO, "INFO"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from profiles.schema import ALL
 from storage.credentials import redact
 
 LONGEST = 80  # characters
@@ -49,6 +50,18 @@ def _by_parameters(given: dict[str, Any]) -> str:
     if "name" in given:  # of one stage
         return run_name(profile, given.get("overrides") or (), given["name"], [given["name"]] * bool(given["refresh"]))
     return run_name(profile, given.get("overrides") or (), given.get("to"), given.get("refresh") or ())
+
+
+def profile_among(given: Mapping[str, Any]) -> str:
+    """The profile that a flow's parameters name: as such, in a stage's order, or before the slash of a ref; none where
+    that is a stage's artifact."""
+    if "profile" in given:
+        return redact(profile_of(str(given["profile"])))
+    if "order" in given:
+        order = given["order"]
+        return str(order["profile"] if isinstance(order, Mapping) else order.profile)
+    first, _, _ = str(given.get("ref", "")).partition("/")
+    return "" if first in ALL else first
 
 
 def profile_of(given: str) -> str:

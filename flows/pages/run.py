@@ -1,4 +1,4 @@
-"""What a run does in Prefect beside its stages: it is tagged, and has a page of what it came to, however it ends."""
+"""What a run does in Prefect beside its stages: it has a page of what it came to, however it ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 
 import httpx
 
-from flows.deployed.cancelled import ended_when_cancelled
-from flows.pages.log import tell_once
+from flows.deployed.cancelled import ended_when_cancelled, hurry
 from flows.pages.report import run_page
 from flows.records.recorder import Asked
 from profiles.schema import Profile
@@ -22,40 +21,27 @@ from tasks.stage.session import Session
 @contextmanager
 def shown(profile: Profile, session: Session, asked: Asked) -> Iterator[None]:
     """The block is a flow run's work; outside of a flow run nothing is shown. Raises what the block raises."""
-    from prefect import tags
     from prefect.context import FlowRunContext
 
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         yield
         return
-    tell_once()
-    _tag(profile.name)
     started, ended = time.monotonic(), False
     try:
         deployed = context.flow_run.deployment_id is not None
-        with tags(profile.name), ended_when_cancelled(context.flow_run.id, has_worker=deployed):
+        with ended_when_cancelled(context.flow_run.id, has_worker=deployed):
             yield
         ended = True
     finally:
         error = None if ended else sys.exc_info()[1]
+        if error is not None and not isinstance(error, Exception):
+            hurry()
         if not isinstance(error, httpx.HTTPError | ServerError):  # after which nobody is there to show it to
             if error is not None:
                 session.observer.failed(_short(error))
             if error is not None or session.steps:  # one that looked, and found nothing to do, has nothing to tell
                 _publish(profile, session, asked, time.monotonic() - started, error)
-
-
-def _tag(profile: str) -> None:
-    """Find a run by its profile."""
-    from prefect.client.orchestration import get_client
-    from prefect.context import FlowRunContext
-
-    context = FlowRunContext.get()
-    assert context is not None
-    assert context.flow_run is not None
-    with get_client(sync_client=True) as client:
-        client.update_flow_run(context.flow_run.id, tags={*context.flow_run.tags, profile})
 
 
 def _short(error: BaseException) -> str:

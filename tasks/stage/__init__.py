@@ -10,7 +10,7 @@ source.py       the digest of a stage's source code
 history.py      what a stage made before
 named.py        earlier artifacts that a config names
 environment.py  where an artifact was made
-pages.py        pages of Markdown for the Prefect UI
+pages.py        how a task of Prefect ends, and its page of Markdown
 figures.py      figures whose bytes depend on the numbers alone
 progress.py     what a running stage tells whoever watches
 protocol.py     what session and output need to know of a stage

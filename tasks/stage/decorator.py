@@ -38,7 +38,7 @@ from tasks.stage.config import StageConfig
 from tasks.stage.environment import environment
 from tasks.stage.history import attempt, attempted, explain_miss, find_earlier
 from tasks.stage.output import Output
-from tasks.stage.pages import KEY_SHOWN, call_within, in_task, publish_page
+from tasks.stage.pages import KEY_SHOWN, call_within, in_state, in_task, publish_page
 from tasks.stage.protocol import AdoptionCheck, Forecaster, Input, PartsOf, RuntimeCheck, Together
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Maker, Session, Step, current, resources
@@ -204,14 +204,11 @@ class Stage:
 
         def run(config: StageConfig, *inputs: Input) -> Any:
             from prefect.context import TaskRunContext
-            from prefect.states import Completed, Failed
+            from prefect.states import Completed
 
             context = TaskRunContext.get()
             forced = bool(context and context.task.refresh_cache)
-            try:
-                artifact, cached = self.materialize(config, inputs, refresh=forced)
-            except GristmillError as error:  # as a state: Prefect would show where it was raised, which is no defect
-                return Failed(message=error.on_page, data=error)
+            artifact, cached = self.materialize(config, inputs, refresh=forced)
             step = self._publish_page()
             if cached:
                 return Completed(name="Cached", message=_where(artifact), data=artifact)
@@ -224,12 +221,9 @@ class Stage:
         """As `task`, of several artifacts that are made together."""
 
         def run(calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> Any:
-            from prefect.states import Completed, Failed
+            from prefect.states import Completed
 
-            try:
-                found = self.materialize_all(calls)
-            except GristmillError as error:
-                return Failed(message=error.on_page, data=error)
+            found = self.materialize_all(calls)
             self._publish_page()
             artifacts, made = [artifact for artifact, _ in found], sum(not cached for _, cached in found)
             message = f"{made} made, {len(found) - made} from the store."
@@ -253,7 +247,7 @@ class Stage:
             retry_delay_seconds=list(RETRY_SECONDS),
             retry_condition_fn=_may_pass,
         )
-        return as_task(run)
+        return as_task(in_state(run))
 
     def _run_name(self, config: StageConfig | None, inputs: Sequence[Input], number: str = "") -> str:
         """A task run's name: profile, stage, and the beginning of the artifact's key, where it can be known."""

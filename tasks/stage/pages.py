@@ -1,4 +1,4 @@
-"""Pages of Markdown for the Prefect UI: what a run took or made of a stage, in one piece that needs no file.
+"""What a stage shows in Prefect: how its task ends, and a page of Markdown with what a run took or made of it.
 
 Links are relative to the server: `/artifacts/artifact/ID` is the page that this run wrote, `/artifacts/key/KEY` those
 of all runs. Tables on a page are made for reading: numbers to the right, long text last and cut.
@@ -7,23 +7,29 @@ of all runs. Tables on a page are made for reading: numbers to the right, long t
 from __future__ import annotations
 
 import base64
+import functools
 import re
+import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from storage.artifact import Artifact
+from storage.errors import GristmillError
 from storage.units import duration, size_of
 
 if TYPE_CHECKING:
+    from prefect.exceptions import TerminationSignal
+
     from storage.manifest import InputRef, Manifest
     from tasks.stage.session import Session, Step
 
 MAX_PLOT_BYTES = 200_000  # a Prefect artifact must stay under 1 MB, a run report holds three, and base64 adds a third
 KEY_SHOWN = 6  # hex digits of a key that tell a profile's artifacts apart
 LONG, CUT = 40, 100  # characters from which a cell's column goes last, and at which it is cut
+STOPPED = "The run was stopped while it worked on this."
 LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
@@ -50,6 +56,42 @@ def call_within(task: Any, *arguments: Any) -> Any:
     if around := get_transaction():
         around.commit_mode = CommitMode.EAGER
     return task(*arguments, return_state=True).result()
+
+
+def interrupts() -> tuple[type[BaseException], ...]:
+    """What a signal raises within a flow run. To be asked for while something is raised: Prefect is imported."""
+    from prefect.exceptions import TerminationSignal
+
+    return KeyboardInterrupt, TerminationSignal
+
+
+def as_signal(error: BaseException) -> TerminationSignal:
+    """One of `interrupts` as the result of a state. A KeyboardInterrupt, which Prefect would raise in the thread of its
+    event loop, would end that one."""
+    from prefect.exceptions import TerminationSignal
+
+    if isinstance(error, TerminationSignal):
+        return error
+    return TerminationSignal(signal.Signals.__members__.get(str(error), signal.SIGINT))
+
+
+def in_state(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A task's function that returns the state in which an error that a person can mend, or a signal, ends it: Prefect
+    would show where it was raised, and takes every signal for a crash. Whoever asks the state for its result is raised
+    the error itself."""
+
+    @functools.wraps(run)
+    def ending(*arguments: Any, **named: Any) -> Any:
+        from prefect.states import Cancelled, Failed
+
+        try:
+            return run(*arguments, **named)
+        except GristmillError as error:
+            return Failed(message=error.on_page, data=error)
+        except interrupts() as error:
+            return Cancelled(message=STOPPED, data=as_signal(error))
+
+    return ending
 
 
 def publish_page(name: str, session: Session) -> str:

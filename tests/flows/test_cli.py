@@ -407,3 +407,22 @@ def test_the_table_of_a_run_says_what_was_quarantined_of_pairs_too() -> None:
     payload = KeyPayload(stage="download", version=1, config={}, inputs={})
     made = Manifest(key=payload.key(), payload=payload, digest="", files={}, counts=counts, created="")
     assert result_of(made) == "90 documents in, 90 kept, 31 pairs quarantined"
+
+
+@pytest.mark.parametrize("module", ["gc", "typer", "storage.files.disk"])
+def test_ctrl_c_while_the_command_imports_what_it_needs_ends_with_a_sentence(module: str) -> None:
+    script = f"""
+import builtins, os, signal, sys
+imported = builtins.__import__
+def interrupted(name, among=None, *rest):
+    if name == {module!r} and among and among.get("__name__") == "flows.cli":
+        os.kill(os.getpid(), signal.SIGINT)
+    return imported(name, among, *rest)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as at a terminal
+builtins.__import__ = interrupted
+sys.argv = ["/somewhere/gristmill", "--version"]
+from flows.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "Interrupted before anything had begun.\n")

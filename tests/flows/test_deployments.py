@@ -72,17 +72,25 @@ def started(ui: Ui, deployment: str, **parameters: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "wanted"),
     [
-        {"profile": "tinyy"},
-        {"to": "pretrian"},
-        {"refresh": ["fitler"]},
-        {"overrides": ["pretrain"]},
-        {"profile": "https://host/mine.yaml?token=hunter2+battery"},
+        ({"profile": "tinyy"}, "or the path of a .yaml file without a password' was expected"),
+        ({"to": "pretrian"}, "'pretrian' is not one of ['download'"),
+        ({"refresh": ["fitler"]}, "'fitler' is not one of"),
+        ({"overrides": ["pretrain"]}, "'section.key=value, with no password or token in it' was expected"),
+        ({"profile": "https://host/mine.yaml?token=hunter2+battery"}, "or the path of a .yaml file without a password"),
+        ({"overrides": ["runtime.store=s3://me:hunter2@bucket"]}, "with no password or token in it' was expected"),
+        ({"nonsense": 1}, "'nonsense' is not one of ['profile', 'overrides', 'to', 'refresh']"),
     ],
 )
-def test_what_no_run_could_honour_is_refused_before_there_is_one(ui: Ui, wrong: dict[str, Any]) -> None:
-    assert asked(ui, "by-hand", **wrong).status_code == httpx.codes.CONFLICT
+def test_what_no_run_could_honour_is_refused_in_words_before_there_is_one(
+    ui: Ui, wrong: dict[str, Any], wanted: str
+) -> None:
+    answer = asked(ui, "by-hand", **wrong)
+    assert answer.status_code == httpx.codes.CONFLICT
+    assert wanted in answer.json()["detail"]
+    assert "hunter2" not in answer.text
+    assert "(?!" not in answer.text
 
 
 def test_the_form_offers_profiles_and_stages_and_describes_each_field(ui: Ui) -> None:
@@ -103,6 +111,25 @@ def test_a_wrong_key_fails_a_run_in_two_sentences_without_a_traceback(ui: Ui) ->
         "What to do: `gristmill profile schema` lists every key."
     )
     until("nothing logged", 30, lambda: any("Finished" in line for line in ui.logs(run)))
+    assert not any("Traceback" in line for line in ui.logs(run))
+    assert set(httpx.get(f"{ui.api}/flow_runs/{run}", timeout=30).json()["tags"]) == {"smoke", "by-hand"}
+    (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": ["export-ref"]}})
+    body = {"parameters": {"profile": "smoke", "ref": "smoke/nothing"}}
+    made = httpx.post(f"{ui.api}/deployments/{found['id']}/create_flow_run", json=body, timeout=90)
+    of_ref = str(made.raise_for_status().json()["id"])
+    assert state(ui, of_ref, *END)["name"] == "Failed"
+    assert set(httpx.get(f"{ui.api}/flow_runs/{of_ref}", timeout=30).json()["tags"]) == {"smoke", "export-ref"}
+
+
+def test_a_parameter_that_no_flow_knows_is_told_in_a_sentence_where_nothing_has_refused_it(ui: Ui) -> None:
+    """As of a schedule that has parameters of its own."""
+    (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": ["by-hand"]}})
+    body = {"parameters": {"profile": "smoke", "nonsense": 1}, "enforce_parameter_schema": False}
+    made = httpx.post(f"{ui.api}/deployments/{found['id']}/create_flow_run", json=body, timeout=90)
+    run = str(made.raise_for_status().json()["id"])
+    state(ui, run, *END)
+    told = "There is no parameter nonsense. The parameters are profile, overrides, to, refresh."
+    until("it is not told", 30, lambda: told in ui.logs(run))
     assert not any("Traceback" in line for line in ui.logs(run))
 
 

@@ -147,7 +147,7 @@ def test_deployments_are_registered_with_the_password_of_the_server() -> None:
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/api"
-        with pytest.raises(ServerError, match="gave no list"):
+        with pytest.raises(ServerError, match="did not answer /deployments/filter"):
             deploy({"PREFECT_API_URL": address, "PREFECT_API_AUTH_STRING": "me:secret"})
     assert given == [f"Basic {base64.b64encode(b'me:secret').decode()}"]
 

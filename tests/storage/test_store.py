@@ -329,3 +329,9 @@ def test_local_copies_of_a_buckets_artifacts_are_for_their_owner_only(make: Make
     made = make(Store("memory://owner", cache=tmp_path / "here"), "filter", {"removed/0.txt": b"personal"})
     assert Store("memory://owner", cache=tmp_path / "there").get(made.location).path.is_dir()
     assert (tmp_path / "there").stat().st_mode & 0o077 == 0
+
+
+def test_a_store_that_can_not_be_made_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(StoreError, match="No store can be made at /proc/nope: No such file") as caught:
+        Store("/proc/nope").begin()
+    assert "runtime.store" in caught.value.remedy

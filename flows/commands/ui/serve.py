@@ -21,6 +21,7 @@ from rich.markup import escape
 
 from flows.commands.ui.health import Health
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS, automate
+from flows.deployed.left_open import LeftOpen
 from flows.deployments import POOL, deploy
 from flows.server import last_lines, only_own_pages, start, starting_alone, stop, wait
 from flows.stop import stoppable
@@ -82,7 +83,7 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
                 worker.start()
             console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
             console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run")
-            _watch(console, children, Health(address, said, environment), said)
+            _watch(console, children, Health(address, said, environment), LeftOpen(address, environment), said)
         except KeyboardInterrupt:
             raise SystemExit(stopped.exit_code) from None
         finally:
@@ -111,8 +112,9 @@ def _children(address: str, environment: dict[str, str], pools: Sequence[str], s
     return [_Child("Prefect server", serving), *workers]
 
 
-def _watch(console: Console, children: list[_Child], health: Health, said: IO[bytes]) -> None:
-    """Start again what has ended, and say how all are, for ever. Raises ServerError for what ends again and again."""
+def _watch(console: Console, children: list[_Child], health: Health, left_open: LeftOpen, said: IO[bytes]) -> None:
+    """Start again what has ended, say how all are, and end what runs that are gone left open, for ever. Raises
+    ServerError for what ends again and again."""
     while True:
         for child in children:
             if not child.has_ended():
@@ -130,6 +132,7 @@ def _watch(console: Console, children: list[_Child], health: Health, said: IO[by
                     worker.ends.clear()  # they may have ended because it was not there
         for line in health.news(len(children) - 1):
             console.print(line, highlight=False, soft_wrap=True)
+        left_open.look()
         time.sleep(LOOK_SECONDS)
 
 

@@ -1,0 +1,65 @@
+"""Task runs that their run has left open: it was killed, or its server was away, when it should have ended them.
+
+A worker or an automation sees that a run is gone, and gives the run its state. Of its tasks nobody tells Prefect's
+server, which would show them as *Running* for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+
+from flows.server import credentials
+
+LOOK_SECONDS = 10.0
+LATE_SECONDS = 30.0  # of a task the server hears by events, which may come after its run's end
+MOST = 200  # at one look: more than a run has
+# The state of a run, and the one that its open tasks get
+ENDS = {"CRASHED": "CRASHED", "FAILED": "CRASHED", "CANCELLED": "CANCELLED"}
+OPEN = ("PENDING", "RUNNING", "PAUSED", "SCHEDULED")
+
+
+class LeftOpen:
+    """Those of the server at `address`."""
+
+    def __init__(self, address: str, environment: Mapping[str, str]) -> None:
+        self._client = httpx.Client(base_url=f"{address}/api", timeout=10, auth=credentials(environment))
+        self._looked = 0.0
+
+    def look(self) -> None:
+        """End them, if it is time to look for some again. A server that does not answer is asked the next time."""
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._looked = time.monotonic()
+            with suppress(httpx.HTTPError):
+                self.end(LATE_SECONDS)
+
+    def end(self, late: float) -> int:
+        """End those of runs that ended at least `late` seconds ago. Returns how many. Raises HTTPError."""
+        ended = {
+            "state": {"type": {"any_": list(ENDS)}},
+            "end_time": {"before_": (datetime.now(UTC) - timedelta(seconds=late)).isoformat()},
+        }
+        still = {"state": {"type": {"any_": OPEN}}}
+        found = self._asked("/task_runs/filter", {"task_runs": still, "flow_runs": ended, "limit": MOST})
+        if not found:
+            return 0
+        runs = {"id": {"any_": sorted({str(task["flow_run_id"]) for task in found})}}
+        states = {run["id"]: run["state_type"] for run in self._asked("/flow_runs/filter", {"flow_runs": runs})}
+        for task in found:
+            state = {"type": ENDS.get(states.get(task["flow_run_id"], ""), "CRASHED"), "message": _why(task, states)}
+            answer = self._client.post(f"/task_runs/{task['id']}/set_state", json={"state": state, "force": True})
+            answer.raise_for_status()
+        return len(found)
+
+    def _asked(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._client.post(path, json=body).raise_for_status().json()
+        return found
+
+
+def _why(task: Mapping[str, Any], states: Mapping[str, str]) -> str:
+    return f"Its run ended as {states.get(task['flow_run_id'], 'CRASHED').capitalize()} while this was open."
