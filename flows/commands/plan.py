@@ -14,7 +14,7 @@ from flows.commands.training import show_training
 from flows.estimates.room import last_time, room_of, told_of_resumes, told_of_room
 from flows.estimates.stages import estimates, resumes_at, training_of
 from flows.plan import PlannedStage, plan
-from flows.session import session_of
+from flows.session import session_of, whole_of
 from flows.tables import new_table
 from models.presets import derive, explain
 from profiles.load import load
@@ -49,11 +49,13 @@ def show_plan(
         store = session_of(profile).store
         expected = estimates(store, lines, training_of(profile, _seconds(training)))
         larger = scale_as_json(profile, store, lines, sizes, workers or profile.runtime.data.workers)
-        stages = [_as_json(store, line, expected.get(line.name)) for line in lines]
+        stages = [_as_json(store, profile, line, expected.get(line.name)) for line in lines]
         room = room_of(store, lines, training)._asdict()
         print(json.dumps({"stages": stages, "scale": larger, "disk": room}, indent=1))
         return
-    table = new_table("stage", "", "size", "time", "by", "why", right=["size", "time"])
+    pools = {line.name: profile.pool_of(whole_of(line.name)) or "" for line in lines if not line.hit}
+    where = ["pool"] if any(pools.values()) else []
+    table = new_table("stage", "", *where, "size", "time", "by", "why", right=["size", "time"])
     store = session_of(profile).store
     expected = estimates(store, lines, training_of(profile, _seconds(training)))
     for line in lines:
@@ -62,6 +64,7 @@ def show_plan(
         table.add_row(
             line.name,
             "[cyan]HIT[/]" if line.hit else "[yellow]MISS[/]",
+            *([pools.get(line.name, "")] if where else []),
             guess + size_of(line.manifest.size) if line.manifest else "?",
             "" if line.hit else guess + duration(seconds) if seconds is not None else "?",
             expected[line.name].source if line.name in expected else "",
@@ -88,12 +91,13 @@ def _seconds(training: TrainingPlan | None) -> float | None:
     return None if training is None or training.bill.hours is None else training.bill.hours * 3600
 
 
-def _as_json(store: Store, line: PlannedStage, expected: Estimate | None) -> dict[str, object]:
+def _as_json(store: Store, profile: Profile, line: PlannedStage, expected: Estimate | None) -> dict[str, object]:
     manifest = line.manifest
     return {
         "stage": line.name,
         "hit": line.hit,
         "why": line.why,
+        "pool": None if line.hit else profile.pool_of(whole_of(line.name)),
         "bytes": manifest.size if manifest else None,
         "seconds": manifest.facts.get("seconds") if manifest else None,
         "estimate": expected.model_dump() if expected else None,
