@@ -1,4 +1,5 @@
-"""How a flow run ends by an error that a person can mend: Failed, with two sentences and no traceback on its page."""
+"""How a flow run ends before its time: by an error that a person can mend, Failed, with two sentences and no traceback
+on its page; cancelled there, in order, whoever started it."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
+from flows.deployed.cancelled import ended_when_cancelled
 from flows.pages.log import tell_once
 from storage.errors import GristmillError
 
@@ -18,12 +20,14 @@ R = TypeVar("R")
 
 
 def told(function: Callable[P, R]) -> Callable[P, R]:
-    """A flow's function that ends in the state of its error. Whoever calls the flow is raised the error itself."""
+    """A flow's function that ends in the state of its error, and when it is cancelled. Whoever calls the flow is raised
+    the error itself."""
 
     @functools.wraps(function)
     def run(*arguments: P.args, **named: P.kwargs) -> R:
         try:
-            return function(*arguments, **named)
+            with ended_when_cancelled():
+                return function(*arguments, **named)
         except GristmillError as error:
             return cast(R, failed(error))
 

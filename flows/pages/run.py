@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import httpx
 
-from flows.deployed.cancelled import ended_when_cancelled
+from flows.deployed.suspended import waits_for
 from flows.pages.log import tell_once
 from flows.pages.report import run_page
 from flows.records.recorder import Asked
@@ -33,8 +33,7 @@ def shown(profile: Profile, session: Session, asked: Asked) -> Iterator[None]:
     _tag(profile.name)
     started, ended = time.monotonic(), False
     try:
-        deployed = context.flow_run.deployment_id is not None
-        with tags(profile.name), ended_when_cancelled(context.flow_run.id, has_worker=deployed):
+        with tags(profile.name):
             yield
         ended = True
     finally:
@@ -61,7 +60,9 @@ def _tag(profile: str) -> None:
 def _short(error: BaseException) -> str:
     if isinstance(error, GristmillError):
         return error.message
-    return f"{type(error).__name__}." if isinstance(error, Exception) else "cancelled or interrupted."
+    if isinstance(error, Exception):
+        return f"{type(error).__name__}."
+    return waits_for(error) or "cancelled or interrupted."
 
 
 def _publish(profile: Profile, session: Session, asked: Asked, seconds: float, error: BaseException | None) -> None:
