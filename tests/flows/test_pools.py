@@ -152,7 +152,8 @@ def test_the_plan_names_the_pool_of_each_stage_that_must_be_made(
     plain(tmp_path / "store", "download")
     pooled = [*sets, "runtime.pools={data: cpu, training: gpu}"]
     show_plan(Console(width=200), "smoke", pooled)
-    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.split()}
+    table, _, _ = capsys.readouterr().out.partition("\n\n")
+    rows = {line.split()[0]: line.split() for line in table.splitlines()}
     assert rows["stage"][:2] == ["stage", "pool"]
     assert rows["download"][1] == "HIT"
     assert rows["download"][2] != "cpu", "the store makes nothing"
