@@ -74,7 +74,7 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
             check_stages(chosen, chosen.names_to(until))
         if run.record:
             run.record.in_flow()
-        elsewhere = Elsewhere(run.profile, run.session.until, _whole)
+        elsewhere = Elsewhere(run.profile, run.session.until, whole_of)
         session = stack.enter_context(open_session(replace(run.session, elsewhere=elsewhere)))
         stack.enter_context(shown(run.profile, session, asked))
         yield run.profile
@@ -86,7 +86,7 @@ def check_stages(profile: Profile, names: Collection[str]) -> None:
     Raises ConfigError as the first that can't.
     """
     for name in names:
-        if _whole(name) != name:
+        if whole_of(name) != name:
             continue  # it has the section of another stage, which is asked
         config = getattr(profile, name)
         STAGES[name].check_runtime(config, profile.runtime)
@@ -123,10 +123,10 @@ def session_of(
     )
 
 
-def _whole(name: str) -> str:
+def whole_of(name: str) -> str:
     """The stage whose section of the profile this one has: that which it is a part of, or the stage itself."""
     whole = STAGES[name].part_of or STAGES[name].section
-    return _whole(whole) if whole else name
+    return whole_of(whole) if whole else name
 
 
 def _runs(profile: Profile, name: str) -> bool:

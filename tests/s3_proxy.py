@@ -49,6 +49,7 @@ class Proxy(ThreadingHTTPServer):
         self.fetched: Counter[str] = Counter()  # objects whose bytes arrived whole, by bucket/key
         self.sent, self.received = 0, 0  # bytes of bodies, as the client sees it
         self.denied: set[str] = set()  # methods that are always answered with 403
+        self.away = ""  # what has this in its address is answered with 503
         self.kill: Callable[[], None] = lambda: None
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -107,6 +108,8 @@ class _Relay(BaseHTTPRequestHandler):
 
     def _pass_on(self) -> None:
         fault = self.server.due(self.command)
+        if self.server.away and self.server.away in unquote(self.path):
+            fault = "503"
         length = int(self.headers.get("Content-Length") or 0)
         if fault == "reset" or (fault == "cut upload" and length):
             self.rfile.read(length // 2 if fault == "cut upload" else 0)

@@ -16,7 +16,7 @@ from flows.estimates.stages import WITHOUT_START, estimates, resumes_at
 from flows.estimates.work import training_of
 from flows.plan import PlannedStage, plan
 from flows.records.recorder import Asked
-from flows.session import session_of
+from flows.session import session_of, whole_of
 from flows.tables import new_table
 from models.presets import derive, explain
 from profiles.load import load
@@ -59,14 +59,16 @@ def show_plan(
     if json_wanted:
         expected = estimates(store, lines, training_of(profile, _seconds(training)))
         larger = scale_as_json(profile, store, lines, sizes, workers or profile.runtime.data.workers)
-        stages = [_as_json(store, line, expected.get(line.name)) for line in lines]
+        stages = [_as_json(store, profile, line, expected.get(line.name)) for line in lines]
         room = room_of(store, lines, training)._asdict()
         print(json.dumps({"stages": stages, "scale": larger, "disk": room}, indent=1))
         return
-    table = new_table("stage", "", "size", "time", "by", "why", right=["size", "time"])
+    pools = {line.name: profile.pool_of(whole_of(line.name)) or "" for line in lines if not line.hit}
+    where = ["pool"] if any(pools.values()) else []
+    table = new_table("stage", "", *where, "size", "time", "by", "why", right=["size", "time"])
     expected = estimates(store, lines, training_of(profile, _seconds(training)))
     for line in lines:
-        table.add_row(*_cells(line, expected.get(line.name)))
+        table.add_row(*_cells(line, expected.get(line.name), [pools.get(line.name, "")] if where else []))
     console.print(table)
     console.print(f"\n{_to_make(lines, expected)}", soft_wrap=True)
     notes = [*told_of_sources(profile), *told_of_runs(store, lines)]
@@ -89,13 +91,14 @@ def _seconds(training: TrainingPlan | None) -> float | None:
     return None if training is None or training.bill.hours is None else training.bill.hours * 3600
 
 
-def _cells(line: PlannedStage, expected: Estimate | None) -> tuple[str, ...]:
+def _cells(line: PlannedStage, expected: Estimate | None, pool: Sequence[str]) -> tuple[str, ...]:
     """A line of the plan as a row of its table."""
     guess = "" if line.hit else "~"
     time = "" if line.hit else guess + duration(expected.seconds) if expected else "?"
     return (
         line.name,
         "[cyan]HIT[/]" if line.hit else "[yellow]MISS[/]",
+        *pool,
         guess + size_of(line.manifest.size) if line.manifest else "?",
         f"{time} + start" if expected and expected.source.startswith(WITHOUT_START) else time,
         expected.source if expected else "" if line.hit else UNMEASURED,
@@ -103,12 +106,13 @@ def _cells(line: PlannedStage, expected: Estimate | None) -> tuple[str, ...]:
     )
 
 
-def _as_json(store: Store, line: PlannedStage, expected: Estimate | None) -> dict[str, object]:
+def _as_json(store: Store, profile: Profile, line: PlannedStage, expected: Estimate | None) -> dict[str, object]:
     manifest = line.manifest
     return {
         "stage": line.name,
         "hit": line.hit,
         "why": line.why,
+        "pool": None if line.hit else profile.pool_of(whole_of(line.name)),
         "bytes": manifest.size if manifest else None,
         "seconds": manifest.facts.get("seconds") if manifest else None,
         "estimate": expected.model_dump() if expected else None,

@@ -22,9 +22,10 @@ from flows.estimates.work import training_of
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
 from flows.plan import PlannedStage, plan
+from flows.pools.send import pools_of
 from flows.records.recorder import Asked
 from flows.server import check_address, temporary_server
-from flows.session import Run, check_stages, handed_on, recorded, session_of
+from flows.session import Run, check_stages, handed_on, recorded, session_of, whole_of
 from flows.stop import Stop, stoppable
 from flows.tables import new_table
 from profiles.load import load
@@ -56,7 +57,9 @@ def run_pipeline(
             lines = plan(profile, run.session)
             if run.record and not all(line.hit for line in lines):
                 run.record.expect(estimates(run.session.store, lines, training_of(profile)))
-            check_stages(profile, [line.name for line in lines if not line.hit])
+            missing = [line.name for line in lines if not line.hit]
+            check_stages(profile, missing)
+            pools_of(profile, map(whole_of, missing))
             # Where nothing is to be made, a temporary Prefect server would cost more than all else
             if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines):
                 _run_in_prefect(run, console, stop, name, overrides, to, refresh)

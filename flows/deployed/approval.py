@@ -1,8 +1,8 @@
 """A person's approval before a dear stage is made: runtime.approve.
 
 Asked only where the stage is not in the store. At a terminal with y or n; on the page of a run of a Prefect server by
-its Resume, for which the run waits in this process, in the state *Paused*. A run that a schedule started has nobody
-who would look, so it is not held.
+its Resume. A run of a deployment waits without a process, *Suspended* (suspended.py); one of a terminal, which nobody
+could start again, in its own, *Paused*. A run that a schedule started has nobody who would look, so it is not held.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from flows.deployed.cancelled import end_as_cancelled
+from flows.deployed.suspended import ANSWERS, suspend
 from flows.pages.progress import TerminalObserver
 from profiles.schema import Profile
 from storage.errors import ApprovalError, ConfigError
@@ -26,6 +26,7 @@ from tasks.stage.protocol import AnyStage
 from tasks.stage.session import current
 
 if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State
 
 POLL_SECONDS = 2.0
@@ -40,8 +41,9 @@ class OnPage:
     profile: Profile
 
     def __call__(self, stage: AnyStage, payload: KeyPayload) -> None:
-        """Return once somebody has pressed Resume. Raises ApprovalError where nobody does in time."""
-        wait_for_resume(stage.name, f"must be made{cost(self.profile, payload)}", self.profile.runtime.approve_hours)
+        """Return once somebody has pressed Resume. Raises what `wait_for_resume` raises."""
+        must = f"must be made{cost(self.profile, payload)}"
+        wait_for_resume(stage.name, must, self.profile.runtime.approve_hours, of=payload.key())
 
 
 @dataclass(frozen=True)
@@ -80,14 +82,15 @@ def cost(profile: Profile, payload: KeyPayload) -> str:
     return ""
 
 
-def wait_for_resume(name: str, what: str, hours: float, *, always: bool = False) -> None:
-    """Pause the current flow run until somebody resumes it, unless a schedule has started it and it is not `always`.
+def wait_for_resume(name: str, what: str, hours: float, *, of: str, always: bool = False) -> None:
+    """Have the current flow run wait until somebody resumes it; one that a schedule has started only if `always`.
 
-    Raises ApprovalError where nobody does within `hours`, or the run is ended on its page; ConfigError outside a run.
+    `of` is the key or the digest of what is approved: a run that begins again is not asked for the same once more, but
+    for what has changed meanwhile. Raises Prefect's Pause, which ends the process of a deployment's run; ApprovalError
+    where nobody resumes within `hours`, or the run is ended on its page; ConfigError outside a run.
     """
     from prefect.client.orchestration import get_client
     from prefect.context import FlowRunContext
-    from prefect.states import Paused
 
     session, context = current(), FlowRunContext.get()
     if context is None or context.flow_run is None:
@@ -103,28 +106,32 @@ def wait_for_resume(name: str, what: str, hours: float, *, always: bool = False)
     if run.auto_scheduled and not always:
         told("goes on without approval: a schedule has started this run")
         return
-    told(f"{what}. Press Resume to go on, Cancel to end the run: it waits for {duration(hours * 3600)}")
+    ask = f"{what}. {ANSWERS}"
+    limit = f"it waits for {duration(hours * 3600)}"
     with get_client(sync_client=True) as client:
-        paused: State[None] = Paused(
-            timeout_seconds=int(hours * 3600) + LATER_SECONDS, reschedule=False, pause_key=f"approve-{name}"
-        )
-        paused.message = f"{name} {what}. Resume goes on, Cancel ends the run."
-        client.set_flow_run_state(run.id, paused)
-        deadline = time.monotonic() + hours * 3600
-        while _waits(client.read_flow_run(run.id), name):
-            if time.monotonic() > deadline:
-                raise ApprovalError(f"Nobody has approved {name} within {duration(hours * 3600)}.", AGAIN)
-            time.sleep(POLL_SECONDS)
+        if run.deployment_id is not None:
+            suspend(client, run.id, f"{name} {ask}", hours * 3600, f"{name}-{of}", lambda: told(f"{ask} {limit}."))
+        else:
+            told(f"{ask} {limit}.")
+            _pause(client, run, name, ask, hours)
     told("approved")
 
 
-def _waits(run: FlowRun, name: str) -> bool:
-    """Whether a run still waits. One that is cancelled ends this process as a worker would end it, which a run of a
-    terminal has not."""
-    state = run.state
-    assert state is not None
-    if state.is_cancelling():
-        end_as_cancelled(run.id)
-    elif state.is_final():
-        raise ApprovalError(f"{name} was not approved: the run is {str(state.name).lower()}.", AGAIN)
-    return not state.is_running()
+def _pause(client: SyncPrefectClient, run: FlowRun, name: str, ask: str, hours: float) -> None:
+    """Return once the run has been resumed. Raises ApprovalError. A cancelled one is ended as at any other time."""
+    from prefect.states import Paused
+
+    paused: State[None] = Paused(timeout_seconds=int(hours * 3600) + LATER_SECONDS, reschedule=False)
+    paused.message = f"{name} {ask}"
+    client.set_flow_run_state(run.id, paused)
+    deadline = time.monotonic() + hours * 3600
+    while True:
+        state = client.read_flow_run(run.id).state
+        assert state is not None
+        if state.is_running():
+            return
+        if state.is_final():
+            raise ApprovalError(f"{name} was not approved: the run is {str(state.name).lower()}.", AGAIN)
+        if time.monotonic() > deadline:
+            raise ApprovalError(f"Nobody has approved {name} within {duration(hours * 3600)}.", AGAIN)
+        time.sleep(POLL_SECONDS)

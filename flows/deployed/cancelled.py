@@ -30,13 +30,18 @@ ON_PAGE: set[UUID] = set()  # runs of this process that were ended as their page
 
 
 @contextmanager
-def ended_when_cancelled(run: UUID, *, has_worker: bool) -> Iterator[None]:
-    """Within the block this process is ended as by a worker where its flow run stays *Cancelling*."""
-    if not os.environ.get("PREFECT_API_URL"):  # nobody else knows a server of the run's own
+def ended_when_cancelled() -> Iterator[None]:
+    """Within the block, a flow run's, this process is ended as by a worker where the run stays *Cancelling*."""
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    # Nobody else knows a server of the run's own
+    if context is None or context.flow_run is None or not os.environ.get("PREFECT_API_URL"):
         yield
         return
+    patience = 0.0 if context.flow_run.deployment_id is None else WORKER_SECONDS
     over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(run, WORKER_SECONDS if has_worker else 0.0, over), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(context.flow_run.id, patience, over), daemon=True)
     watcher.start()
     try:
         yield

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import httpx
 
-from flows.deployed.cancelled import AGAIN, cancelled
+from flows.deployed.cancelled import AGAIN, cancelled, ended_when_cancelled
 from flows.pages.log import tell_once
 from flows.pages.names import profile_among
 from storage.errors import GristmillError, ServerError
@@ -27,13 +27,14 @@ R = TypeVar("R")
 
 
 def told(function: Callable[P, R]) -> Callable[P, R]:
-    """A flow's function that ends in the state of its error. Whoever calls the flow is raised the error itself."""
+    """A flow's function that ends in the state of its error, and when it is cancelled. Whoever calls the flow is raised
+    the error itself."""
     tell_once()  # of parameters, too, that no flow knows, and that Prefect looks at first
 
     @functools.wraps(function)
     def run(*arguments: P.args, **named: P.kwargs) -> R:
         try:
-            with _tagged():
+            with ended_when_cancelled(), _tagged():
                 return function(*arguments, **named)
         except GristmillError as error:
             return cast(R, failed(error))

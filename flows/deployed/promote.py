@@ -59,9 +59,8 @@ def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public =
         lines += [f"Licences: {warning}" for warning in outgoing.warnings]
         lines += [f"Found in {found.where}: {found.what}" for found in outgoing.findings]
         create_markdown_artifact("\n\n".join(lines), key="release", description="What would go out")
-        wait_for_resume(
-            ref, f"goes out to {url}; the artifact `release` of this run says what it holds", hours, always=True
-        )
+        what = f"goes out to {url}; the artifact `release` of this run says what it holds"
+        wait_for_resume(ref, what, hours, of=artifact.digest, always=True)
         send(outgoing, scheme, url, public)
     name = f"{RELEASED}/{ref.partition('@')[0].partition('/')[0]}"
     number = refs.move(opened, name, artifact.location, artifact.digest)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from flows.deployed.suspended import waits_for
 from flows.pages.bars import Bar, draw_bars
 from flows.records.recorder import Asked
 from profiles.schema import Profile
@@ -100,6 +101,8 @@ def _title(session: Session, error: BaseException | None) -> str:
     where = "".join(f" in {name}" for name in [*session.unfinished][:1])
     if error is None:
         return f"{session.profile}: completed"
+    if waits_for(error):
+        return f"{session.profile}: waits for approval{where}"
     return f"{session.profile}: {'failed' if isinstance(error, Exception) else 'stopped'}{where}"
 
 
@@ -115,6 +118,9 @@ def _error(session: Session, error: BaseException | None) -> Iterator[str]:
         told = f"{type(error).__name__}: {error}"
         yield f"> **{within or 'Before the first stage'}:** {escaped(told)}"
         yield "> This is a defect; the run's log has its traceback."
+    elif waits := waits_for(error):
+        yield f"> {escaped(waits)}"
+        return
     else:
         yield f"> The run was cancelled or interrupted{f' while it worked on {within}' if within else ''}."
     yield "What was made is in the store: the same run again goes on from there."

@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 
 import httpx
 
-from flows.deployed.cancelled import ended_when_cancelled, hurry
+from flows.deployed.cancelled import hurry
+from flows.deployed.suspended import waits_for
 from flows.pages.report import run_page
 from flows.records.recorder import Asked
 from profiles.schema import Profile
@@ -29,9 +30,7 @@ def shown(profile: Profile, session: Session, asked: Asked) -> Iterator[None]:
         return
     started, ended = time.monotonic(), False
     try:
-        deployed = context.flow_run.deployment_id is not None
-        with ended_when_cancelled(context.flow_run.id, has_worker=deployed):
-            yield
+        yield
         ended = True
     finally:
         error = None if ended else sys.exc_info()[1]
@@ -47,7 +46,9 @@ def shown(profile: Profile, session: Session, asked: Asked) -> Iterator[None]:
 def _short(error: BaseException) -> str:
     if isinstance(error, GristmillError):
         return error.message
-    return f"{type(error).__name__}." if isinstance(error, Exception) else "cancelled or interrupted."
+    if isinstance(error, Exception):
+        return f"{type(error).__name__}."
+    return waits_for(error) or "cancelled or interrupted."
 
 
 def _publish(profile: Profile, session: Session, asked: Asked, seconds: float, error: BaseException | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
 from pydantic import TypeAdapter
@@ -25,6 +25,17 @@ from tasks.stage.session import Maker, Session, current
 
 WITNESS = TypeAdapter(Witness)
 PROBES = "probes"  # in the store, for as long as a pool is asked whether it sees it
+
+
+def pools_of(profile: Profile, stages: Iterable[str]) -> list[str]:
+    """The work pools that stages would be given to. Raises ConfigError where there are any, but no server to ask."""
+    named = list(dict.fromkeys(pool for name in stages if (pool := profile.pool_of(name))))
+    if named and not os.environ.get("PREFECT_API_URL"):
+        raise ConfigError(
+            f"runtime.pools gives stages to {', '.join(named)}, but the run has no Prefect server to ask.",
+            "Set PREFECT_API_URL to that of the pools' server, or leave runtime.pools out.",
+        )
+    return named
 
 
 class Elsewhere:
@@ -63,15 +74,10 @@ class Elsewhere:
 
     def _checked(self, session: Session, stage: str, later: Sequence[str]) -> dict[str, Pool]:
         """The pools of stages that may be made yet, all of which can be used."""
-        named = dict.fromkeys(pool for name in later if (pool := self._profile.pool_of(name)))
+        named = pools_of(self._profile, later)
         if not named:
             return {}
-        if not os.environ.get("PREFECT_API_URL"):
-            raise ConfigError(
-                f"runtime.pools gives stages to {', '.join(named)}, but the run has no Prefect server to ask.",
-                "Set PREFECT_API_URL to that of the pools' server, or leave runtime.pools out.",
-            )
-        pools = {pool.name: pool for pool in pools_of_server(list(named))}
+        pools = {pool.name: pool for pool in pools_of_server(named)}
         store = session.store
         if store.is_folder:
             store.begin()

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
+from flows.deployed.suspended import waits_for
 from flows.records.figures import scores_of, stage_record
 from profiles.schema import Profile
 from storage.artifact import Artifact
@@ -136,7 +137,7 @@ class Recorder(AbstractContextManager["Recorder"]):
             self._write(state=state, error=said, ended=_now(), working=working)
         with suppress(OSError, StoreError):  # of a lease that its folder has lost
             self._stack.close()
-        if self._session.runtime.tracking.pipeline and not looked:
+        if self._session.runtime.tracking.pipeline and not looked and not waits_for(error):
             self._track()
 
     def _forget(self) -> None:
@@ -173,7 +174,8 @@ class Watching(Renamed):
 
 
 def _ending(error: BaseException | None) -> tuple[State, str]:
-    """What became of a run that ended with `error`: one that a signal or a person ended was stopped."""
+    """What became of a run that ended with `error`: one that a signal or a person ended was stopped, as was one that
+    waits for a person, and that is another record when it begins again."""
     if error is None:
         return "completed", ""
     if isinstance(error, GristmillError):
@@ -181,7 +183,7 @@ def _ending(error: BaseException | None) -> tuple[State, str]:
     if isinstance(error, Exception):
         first = (str(error).splitlines() or [""])[0]
         return "failed", redact(f"{type(error).__name__}: {first}".removesuffix(": "))
-    return "stopped", ""
+    return "stopped", waits_for(error)
 
 
 def _now() -> str:

@@ -56,13 +56,21 @@ def may_pass(error: BaseException | None) -> bool:
     """Whether an error came of a network or a server that was away or busy, so that later it may not come again."""
     seen = 0
     while error is not None and seen < LONGEST_CHAIN:
-        answered = getattr(getattr(error, "response", None), "status_code", None)
+        answered = _status(error)
         if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror, *_loaded(AWAY))):
             return True
         if isinstance(answered, int) and (answered in BUSY or answered >= SERVER_ERROR):
             return True
         error, seen = error.__cause__, seen + 1
     return False
+
+
+def _status(error: BaseException) -> object:
+    """What the server answered that an error is about, as httpx and requests keep it, or botocore."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return getattr(response, "status_code", None)
 
 
 def _loaded(errors: Mapping[str, Sequence[str]]) -> tuple[type[BaseException], ...]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from tests.pipeline.runs import mind_signals
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 180.0
+END = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
 class Ui(NamedTuple):
@@ -37,8 +38,22 @@ class Ui(NamedTuple):
 
     def asked(self, path: str, **body: Any) -> list[dict[str, Any]]:
         """What the server answers."""
-        found: list[dict[str, Any]] = httpx.post(f"{self.api}{path}", json=body, timeout=30).raise_for_status().json()
+        found: list[dict[str, Any]] = self.send("POST", path, body).raise_for_status().json()
         return found
+
+    def send(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        """The answer of the server, once it has room for the question: its SQLite refuses when it is busy, and it may
+        be started again."""
+        answers: list[httpx.Response] = []
+
+        def taken() -> bool:
+            with suppress(httpx.TransportError):
+                answers.append(httpx.request(method, f"{self.api}{path}", json=body, timeout=90))
+                return answers[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
+            return False
+
+        until("the server is too busy", 180, taken)
+        return answers[-1]
 
     def logs(self, flow_run: str) -> list[str]:
         """What a flow run and its tasks have logged."""
@@ -52,6 +67,55 @@ def until(what: str, seconds: float, holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.5)
+
+
+def pressed(ui: Ui, deployment: str, **parameters: Any) -> httpx.Response:
+    """The answer to whoever presses Run, with these parameters in the form."""
+    (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": [deployment]}})
+    body = {"parameters": {"profile": "smoke", **parameters}}
+    return ui.send("POST", f"/deployments/{found['id']}/create_flow_run", body)
+
+
+def started(ui: Ui, deployment: str, **parameters: Any) -> str:
+    """The id of the run that this begins."""
+    return str(pressed(ui, deployment, **parameters).raise_for_status().json()["id"])
+
+
+def state(ui: Ui, run: str, *kinds: str, seconds: float = 180) -> dict[str, Any]:
+    """A run's state, once it is one of these kinds."""
+    found: list[dict[str, Any]] = []
+
+    def reached() -> bool:
+        found.append(ui.send("GET", f"/flow_runs/{run}").json()["state"])
+        return found[-1]["type"] in kinds
+
+    until(f"{run} is never {kinds}", seconds, reached)
+    return found[-1]
+
+
+def resume(ui: Ui, run: str) -> None:
+    """As the button of a run's page does."""
+    ui.send("POST", f"/flow_runs/{run}/resume", {}).raise_for_status()
+
+
+def cancel(ui: Ui, run: str) -> None:
+    """As the button of a run's page does."""
+    ui.send("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}}).raise_for_status()
+
+
+def artifacts(ui: Ui, run: str) -> list[dict[str, Any]]:
+    """Prefect's artifacts of a run: pages, progress."""
+    return ui.asked("/artifacts/filter", flow_runs={"id": {"any_": [run]}})
+
+
+def processes_of(run: str) -> list[int]:
+    """What works for a flow run of a deployment, which all inherit the variable that names it."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"PREFECT__FLOW_RUN_ID={run}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
 
 
 @contextmanager

@@ -18,10 +18,11 @@ import pytest
 from flows.deployed.of_ref import alone
 from profiles.load import load
 from storage.errors import ConfigError
+from storage.runs import history
+from storage.runs.record import RunRecord
 from storage.store import Store
-from tests.flows.running_ui import Ui, running_ui, until
+from tests.flows.running_ui import END, Ui, pressed, processes_of, resume, running_ui, started, state, until
 
-END = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 SOURCE = "download.sources=[{kind: files, name: mine, paths: [mine.jsonl]}]"
 SMALL = [SOURCE, "download.benchmarks=[arc_easy]"]
 BESIDE = "runtime.store=elsewhere"
@@ -41,36 +42,6 @@ def add_text(folder: Path, rows: int) -> None:
             file.write(json.dumps({"text": f"The fox number {number} of {rows} sleeps in the forest."}) + "\n")
 
 
-def asked(ui: Ui, deployment: str, **parameters: Any) -> httpx.Response:
-    """The answer to whoever presses Run."""
-    (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": [deployment]}})
-    body = {"parameters": {"profile": "smoke", **parameters}}
-    answers: list[httpx.Response] = []
-
-    def taken() -> bool:  # by SQLite, which refuses when it is busy
-        answers.append(httpx.post(f"{ui.api}/deployments/{found['id']}/create_flow_run", json=body, timeout=90))
-        return answers[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
-
-    until("the server is too busy", 120, taken)
-    return answers[-1]
-
-
-def state(ui: Ui, run: str, *kinds: str) -> dict[str, Any]:
-    """A run's state, once it is one of these kinds."""
-    found: list[dict[str, Any]] = []
-
-    def reached() -> bool:
-        found.append(httpx.get(f"{ui.api}/flow_runs/{run}", timeout=30).json()["state"])
-        return found[-1]["type"] in kinds
-
-    until(f"{run} is never {kinds}", 180, reached)
-    return found[-1]
-
-
-def started(ui: Ui, deployment: str, **parameters: Any) -> str:
-    return str(asked(ui, deployment, **parameters).raise_for_status().json()["id"])
-
-
 @pytest.mark.parametrize(
     ("wrong", "wanted"),
     [
@@ -86,7 +57,7 @@ def started(ui: Ui, deployment: str, **parameters: Any) -> str:
 def test_what_no_run_could_honour_is_refused_in_words_before_there_is_one(
     ui: Ui, wrong: dict[str, Any], wanted: str
 ) -> None:
-    answer = asked(ui, "by-hand", **wrong)
+    answer = pressed(ui, "by-hand", **wrong)
     assert answer.status_code == httpx.codes.CONFLICT
     assert wanted in answer.json()["detail"]
     assert "hunter2" not in answer.text
@@ -145,21 +116,41 @@ def test_data_that_is_as_it_was_makes_nothing_and_new_data_does(ui: Ui) -> None:
     assert len(list(Store(str(folder / "store")).locations("download"))) == 2
 
 
-def test_a_dear_stage_waits_for_a_person(ui: Ui) -> None:
+def test_a_dear_stage_waits_for_a_person_without_a_process(ui: Ui) -> None:
     asks = [*SMALL, BESIDE, "runtime.approve=[download]"]
-    run = started(ui, "by-hand", overrides=asks, to="download")
+    anew = [*SMALL, "runtime.store=third", "runtime.approve=[download]", "runtime.approve_hours=0.0005"]
+    late, run = (started(ui, "by-hand", overrides=each, to="download") for each in (anew, asks))
     waiting = state(ui, run, "PAUSED", *END)
-    assert waiting["name"] == "Paused"
+    assert waiting["name"] == "Suspended"
     assert waiting["message"].startswith("download must be made")
+    until("it waits in a process", 30, lambda: not processes_of(run))
     store = Store(str(ui.log.parent / "elsewhere"))
     assert not list(store.locations("download"))
-    httpx.post(f"{ui.api}/flow_runs/{run}/resume", json={}, timeout=30).raise_for_status()
+    assert not any("Traceback" in line for line in ui.logs(run))
+    resume(ui, run)
     assert state(ui, run, *END)["name"] == "Completed"
+    assert state(ui, late, *END)["message"] == "The flow was paused and never resumed."
+    first, *_ = [each for each in history.records(store) if isinstance(each, RunRecord) and each.state == "stopped"]
+    assert first.error == waiting["message"]
     again = started(ui, "by-hand", overrides=asks, to="download")
     assert state(ui, again, "PAUSED", *END)["name"] == "Completed", "what is in the store needs no approval"
-    anew = [*SMALL, "runtime.store=third", "runtime.approve=[download]", "runtime.approve_hours=0.0005"]
-    late = state(ui, started(ui, "by-hand", overrides=anew, to="download"), *END)
-    assert late["message"].startswith("Nobody has approved download within 1.8 s.\nWhat to do: ")
+
+
+@pytest.mark.soak
+def test_approval_is_of_what_was_shown(ui: Ui) -> None:
+    """Sources that change while a run waits are asked for anew."""
+    mine = ui.log.parent / "changing.jsonl"
+    mine.write_text(json.dumps({"text": "The fox sleeps in the forest."}) + "\n")
+    changing = "download.sources=[{kind: files, name: mine, paths: [changing.jsonl]}]"
+    asks = [changing, "download.benchmarks=[]", "runtime.store=changing", "runtime.approve=[download]"]
+    run = started(ui, "by-hand", overrides=asks, to="download")
+    first = state(ui, run, "PAUSED", *END)
+    mine.write_text(json.dumps({"text": "The bear sleeps in the forest."}) + "\n")
+    resume(ui, run)
+    assert state(ui, run, "RUNNING", "PENDING", "SCHEDULED", *END)["id"] != first["id"]
+    assert state(ui, run, "PAUSED", *END)["name"] == "Suspended"
+    resume(ui, run)
+    assert state(ui, run, *END)["name"] == "Completed"
 
 
 def test_without_anybody_to_ask_a_terminal_says_so_and_yes_goes_on(tmp_path: Path) -> None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from pydantic import ValidationError
+from rich.console import Console
 
+from flows.commands.plan import show_plan
 from flows.deployments import deploy
-from flows.pipeline import stages
 from flows.pools.order import Order, Work
 from flows.pools.work import made
 from flows.session import session_of
@@ -29,23 +28,9 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError, PoolError
 from storage.store import Store
 from tasks.stage.decorator import STAGES
-from tasks.stage.session import open_session
-from tests.flows.running_ui import Ui, running_ui, until
+from tests.flows.running_ui import END, Ui, artifacts, cancel, processes_of, running_ui, started, state, until
+from tests.flows.small import SMALL, plain
 from tests.pipeline.runs import digests
-
-SMALL = (
-    "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 60, instructions: 20, preferences: 10, "
-    "answer_words: 20}]",
-    "download.benchmarks=[arc_easy]",
-    "download.benchmark_items=5",
-    "filter.toxicity=null",
-    "filter.pii=null",
-    "filter.contamination=null",
-    "pretrain.steps=4",
-    "pretrain.warmup_steps=1",
-    "pretrain.validation_every=4",
-    "pretrain.sample_prompts=[]",
-)
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +57,6 @@ def run(ui: Ui, store: Path, to: str, *sets: str) -> tuple[int, str]:
     process = start(ui, store, to, *sets)
     said, _ = process.communicate(timeout=900)
     return process.returncode, said
-
-
-def plain(store: Path, to: str) -> dict[str, str]:
-    """The digests of a run in this process, without Prefect."""
-    session = session_of(load("smoke", [*SMALL, f"runtime.store={store}"]), to)
-    with open_session(replace(session, call=lambda stage, config, inputs: stage.materialize(config, inputs)[0])):
-        stages(load("smoke", SMALL))
-    return digests(store)
 
 
 def newest_run(ui: Ui) -> dict[str, Any]:
@@ -156,16 +133,36 @@ def test_a_pool_that_is_not_there_is_said_before_anything_is_made(ui: Ui, tmp_pa
     assert digests(tmp_path / "store") == {}
 
 
-def test_without_a_server_pools_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    from flows.pools.send import Elsewhere
+def test_without_a_server_pools_are_refused_before_the_run_starts_one(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=download", f"--store={tmp_path / 'store'}"]
+    command += [f"--set={value}" for value in (*SMALL, "runtime.pools.data=cpu")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "Error: runtime.pools gives stages to cpu, but the run has no Prefect server to ask." in done.stderr
+    assert "starting Prefect's server" not in done.stdout
 
-    profile = load("smoke", ["runtime.pools.data=cpu", f"runtime.store={tmp_path}"])
-    with (
-        open_session(session_of(profile)),
-        pytest.raises(ConfigError, match="gives stages to cpu, but the run has no Prefect server"),
-    ):
-        Elsewhere(profile, None, str)("download")
+
+def test_the_plan_names_the_pool_of_each_stage_that_must_be_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [*SMALL, f"runtime.store={tmp_path / 'store'}"]
+    show_plan(Console(width=200), "smoke", sets)
+    assert "pool" not in capsys.readouterr().out
+    plain(tmp_path / "store", "download")
+    pooled = [*sets, "runtime.pools={data: cpu, training: gpu}"]
+    show_plan(Console(width=200), "smoke", pooled)
+    table, _, _ = capsys.readouterr().out.partition("\n\n")
+    rows = {line.split()[0]: line.split() for line in table.splitlines()}
+    assert rows["stage"][:2] == ["stage", "pool"]
+    assert rows["download"][1] == "HIT"
+    assert rows["download"][2] != "cpu", "the store makes nothing"
+    assert rows["dedup"][1:3] == ["MISS", "cpu"]
+    assert rows["pretrain"][1:3] == ["MISS", "gpu"]
+    assert rows["export"][1] == "MISS"
+    show_plan(Console(width=200), "smoke", pooled, json_wanted=True)
+    told = {stage["stage"]: stage["pool"] for stage in json.loads(capsys.readouterr().out)["stages"]}
+    assert [told[name] for name in ("download", "dedup", "pretrain", "export")] == [None, "cpu", "gpu", None]
 
 
 @pytest.mark.soak
@@ -199,6 +196,8 @@ def test_a_run_of_a_terminal_that_is_cancelled_on_its_page_ends_with_its_stage_o
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 143, said
     until("the run on the pool goes on", 60, lambda: sent(ui)[0]["state_name"] == "Cancelled")
+    told = ui.logs(str(sent(ui)[0]["id"]))
+    assert not [line for line in told if "Traceback" in line], told
 
 
 @pytest.mark.soak
@@ -212,46 +211,21 @@ def test_a_run_of_a_terminal_that_is_cancelled_on_its_page_ends(ui: Ui, tmp_path
     until("it goes on", 30, lambda: newest_run(ui)["state_name"] in ("Cancelled", "Crashed"))
 
 
-def cancel(ui: Ui, run: str) -> None:
-    """As the button of a run's page does."""
-    body = {"state": {"type": "CANCELLING"}}
-    httpx.post(f"{ui.api}/flow_runs/{run}/set_state", json=body, timeout=30).raise_for_status()
-
-
-def processes_of(run: str) -> list[int]:
-    """What works for a flow run of a deployment, which all inherit the variable that names it."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if f"PREFECT__FLOW_RUN_ID={run}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
-
-
 @pytest.mark.soak
 def test_a_cancelled_training_leaves_no_process_and_its_rerun_resumes(ui: Ui, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    (deployment,) = ui.asked("/deployments/filter", deployments={"name": {"any_": ["by-hand"]}})
     overrides = [*SMALL, f"runtime.store={store}", "pretrain.steps=400", "pretrain.validation_every=400"]
-    body = {"parameters": {"profile": "smoke", "overrides": overrides, "to": "pretrain"}}
-
-    def started() -> str:
-        path = f"{ui.api}/deployments/{deployment['id']}/create_flow_run"
-        return str(httpx.post(path, json=body, timeout=30).raise_for_status().json()["id"])
-
-    def state(run: str) -> str:
-        return str(httpx.get(f"{ui.api}/flow_runs/{run}", timeout=30).json()["state"]["type"])
-
-    run = started()
+    run = started(ui, "by-hand", overrides=overrides, to="pretrain")
     until("it does not train", 300, lambda: any("pretrain-live" in str(each["key"]) for each in artifacts(ui, run)))
     assert processes_of(run)
     cancel(ui, run)
     begun = time.monotonic()
     until("processes are left", 40, lambda: not processes_of(run))
     print(f"gone {time.monotonic() - begun:.1f} s after Cancel")
-    until("not cancelled", 40, lambda: state(run) == "CANCELLED")
-    again = started()
-    until("it does not end", 300, lambda: state(again) == "COMPLETED")
+    assert state(ui, run, *END)["type"] == "CANCELLED"
+    assert not [line for line in ui.logs(run) if "Traceback" in line]
+    again = started(ui, "by-hand", overrides=overrides, to="pretrain")
+    assert state(ui, again, *END, seconds=300)["type"] == "COMPLETED"
     opened = Store(str(store))
     (location,) = opened.locations("pretrain")
     manifest = opened.manifest(location)
@@ -259,30 +233,17 @@ def test_a_cancelled_training_leaves_no_process_and_its_rerun_resumes(ui: Ui, tm
     assert 0 < manifest.facts["resumed_from_step"] < 400
 
 
-def artifacts(ui: Ui, run: str) -> list[dict[str, Any]]:
-    return ui.asked("/artifacts/filter", flow_runs={"id": {"any_": [run]}})
-
-
 @pytest.mark.soak
 def test_two_runs_that_are_started_at_once_train_one_after_the_other(ui: Ui, tmp_path: Path) -> None:
     store = tmp_path / "store"
     code, said = run(ui, store, "tokenize")
     assert code == 0, said
-    (deployment,) = ui.asked("/deployments/filter", deployments={"name": {"any_": ["by-hand"]}})
-    started = []
-    for steps in (40, 41):
-        overrides = [*SMALL, f"runtime.store={store}", f"pretrain.steps={steps}"]
-        parameters = {"profile": "smoke", "overrides": overrides, "to": "pretrain"}
-        path = f"/deployments/{deployment['id']}/create_flow_run"
-        answer = httpx.post(f"{ui.api}{path}", json={"parameters": parameters}, timeout=30).raise_for_status()
-        started.append(str(answer.json()["id"]))
-
-    def over() -> bool:
-        runs = ui.asked("/flow_runs/filter", flow_runs={"id": {"any_": started}})
-        return all(each["state_type"] == "COMPLETED" for each in runs)
-
-    until("both have not trained", 400, over)
-    waited = [run for run in started if any("which trains on this machine" in line for line in ui.logs(run))]
+    both = [
+        started(ui, "by-hand", overrides=[*SMALL, f"runtime.store={store}", f"pretrain.steps={steps}"], to="pretrain")
+        for steps in (40, 41)
+    ]
+    assert [state(ui, each, *END, seconds=400)["type"] for each in both] == ["COMPLETED"] * 2
+    waited = [run for run in both if any("which trains on this machine" in line for line in ui.logs(run))]
     assert len(waited) == 1
     opened = Store(str(store))
     trained = []

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +31,19 @@ def server() -> Iterator[None]:
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
     ):
         yield
+
+
+def test_prefects_script_for_hooks_finds_our_modules() -> None:
+    """It runs from a folder that has a storage.py: each run that was cancelled or had crashed told of that, by a
+    traceback."""
+    import prefect.runner
+
+    script = Path(prefect.runner.__file__).parent
+    assert (script / "storage.py").exists()
+    code = f"import sys; sys.path.insert(0, {str(script)!r}); import flows.stage"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_stages_are_tasks_and_the_cached_ones_say_so(server: None, tmp_path: Path) -> None:

@@ -43,3 +43,15 @@ def test_a_store_that_is_away_may_come_again() -> None:
     with pytest.raises(StoreError) as caught, reaching("s3://bucket"):
         raise ConnectionRefusedError
     assert may_pass(caught.value)
+
+
+@pytest.mark.parametrize(("status", "passes"), [(503, True), (429, True), (403, False)])
+def test_a_bucket_that_answers_that_it_is_busy_may_be_asked_again(status: int, passes: bool) -> None:
+    """s3fs makes an OSError of what botocore says."""
+    from botocore.exceptions import ClientError
+    from s3fs.errors import translate_boto_error
+
+    answer = {"Error": {"Code": str(status)}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    with pytest.raises(StoreError) as caught, reaching("s3://bucket"):
+        raise translate_boto_error(ClientError(answer, "PutObject"))
+    assert may_pass(caught.value) is passes
