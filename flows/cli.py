@@ -6,33 +6,16 @@ next run resumes. Prefect is imported only by the commands that run something.
 
 from __future__ import annotations
 
+import gc
 import os
+import re
 import signal
 import sys
-
-
-def _end_at_once(number: int, frame: object) -> None:
-    os.write(2, b"Interrupted before anything had begun.\n")
-    os._exit(128 + number)
-
-
-def _mind_interrupts() -> None:
-    """From now on Ctrl-C ends the process with a sentence and no traceback: nothing has begun."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end_at_once)
-
-
-# Before anything else is imported, where this is the command and not a module of somebody's
-if __name__ == "__main__" or os.path.basename(sys.argv[0]) == "gristmill":
-    _mind_interrupts()
-
-import gc  # noqa: E402
-import re  # noqa: E402
-from collections.abc import Collection, Iterator  # noqa: E402
-from contextlib import contextmanager  # noqa: E402
-from importlib import import_module  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Annotated  # noqa: E402
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
 
 gc.set_threshold(50_000)  # what is imported stays: looking through it for garbage is a fifth of a command's start
 
@@ -41,11 +24,17 @@ gc.set_threshold(50_000)  # what is imported stays: looking through it for garba
 def beginning() -> Iterator[None]:
     """While imports take their time, Ctrl-C ends the process with a sentence and no traceback."""
     before = signal.getsignal(signal.SIGINT)
-    _mind_interrupts()
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end_at_once)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _end_at_once(number: int, frame: object) -> None:
+    os.write(2, b"Interrupted before anything had begun.\n")
+    os._exit(128 + number)
 
 
 # Nothing leaves the machine unless a profile says so: set before any library reads its environment.
@@ -113,9 +102,7 @@ def options(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and end")
     ] = False,
 ) -> None:
-    """What stands before a command, which minds Ctrl-C itself."""
-    if signal.getsignal(signal.SIGINT) is _end_at_once:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """What stands before a command."""
 
 
 @app.command()

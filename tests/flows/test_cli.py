@@ -409,7 +409,7 @@ def test_the_table_of_a_run_says_what_was_quarantined_of_pairs_too() -> None:
     assert result_of(made) == "90 documents in, 90 kept, 31 pairs quarantined"
 
 
-@pytest.mark.parametrize("module", ["gc", "typer", "storage.files.disk"])
+@pytest.mark.parametrize("module", ["typer", "storage.files.disk"])
 def test_ctrl_c_while_the_command_imports_what_it_needs_ends_with_a_sentence(module: str) -> None:
     script = f"""
 import builtins, os, signal, sys

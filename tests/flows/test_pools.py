@@ -21,6 +21,7 @@ from flows.commands.plan import show_plan
 from flows.deployments import deploy
 from flows.pools.order import Order, Work
 from flows.pools.work import made
+from flows.records.recorder import Asked
 from flows.session import session_of
 from profiles.load import load, names
 from profiles.schema import Profile
@@ -147,11 +148,11 @@ def test_the_plan_names_the_pool_of_each_stage_that_must_be_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets = [*SMALL, f"runtime.store={tmp_path / 'store'}"]
-    show_plan(Console(width=200), "smoke", sets)
+    show_plan(Console(width=200), Asked("smoke", sets))
     assert "pool" not in capsys.readouterr().out
     plain(tmp_path / "store", "download")
     pooled = [*sets, "runtime.pools={data: cpu, training: gpu}"]
-    show_plan(Console(width=200), "smoke", pooled)
+    show_plan(Console(width=200), Asked("smoke", pooled))
     table, _, _ = capsys.readouterr().out.partition("\n\n")
     rows = {line.split()[0]: line.split() for line in table.splitlines()}
     assert rows["stage"][:2] == ["stage", "pool"]
@@ -160,7 +161,7 @@ def test_the_plan_names_the_pool_of_each_stage_that_must_be_made(
     assert rows["dedup"][1:3] == ["MISS", "cpu"]
     assert rows["pretrain"][1:3] == ["MISS", "gpu"]
     assert rows["export"][1] == "MISS"
-    show_plan(Console(width=200), "smoke", pooled, json_wanted=True)
+    show_plan(Console(width=200), Asked("smoke", pooled), json_wanted=True)
     told = {stage["stage"]: stage["pool"] for stage in json.loads(capsys.readouterr().out)["stages"]}
     assert [told[name] for name in ("download", "dedup", "pretrain", "export")] == [None, "cpu", "gpu", None]
 
