@@ -30,6 +30,7 @@ CORE_SCHEMA = {
 }
 SCHEMA = "`gristmill profile schema` lists every key."
 PRESET = "filter.preset"
+LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's words for what is no list
 MOST_NODES = 100_000  # a profile has some hundred values
 
 
@@ -254,6 +255,8 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"{path} is missing")
         elif problem["type"] == "model_type":
             lines.append(f"{path} is a section with keys of its own, not {json.dumps(problem['input'], default=str)}")
+        elif problem["type"] in LISTS:
+            lines.append(f"{path} is a list, such as [{problem['input']}], not {problem['input']!r}")
         elif problem["type"] == "string_pattern_mismatch":  # the pattern says less than the words beside it
             wanted = _description(problem["loc"])
             lines.append(f"{path} = {problem['input']!r} is not written as it must be" + f": {wanted}" * bool(wanted))

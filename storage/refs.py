@@ -91,6 +91,8 @@ def resolve(store: Store, text: str) -> str:
 
     A key may be abbreviated as long as it is unique. Raises StoreError, listing what exists.
     """
+    if not text:
+        raise StoreError("No artifact is named.", "Give a ref such as tiny/pretrain: `gristmill store ls` lists them.")
     name, _, number = text.partition("@")
     entries = history(store, name)
     if entries and not number:

@@ -194,9 +194,13 @@ class Store:
         path = self.local / name
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(text)
-        flush(draft)
-        draft.rename(path)
+        try:
+            draft.write_text(text)
+            flush(draft)
+            draft.rename(path)
+        except OSError:  # a full disk, of which a part of the draft would keep the rest
+            draft.unlink(missing_ok=True)
+            raise
         flush(path.parent)
 
     def read_bytes(self, name: str) -> bytes | None:

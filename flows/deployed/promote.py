@@ -43,8 +43,7 @@ def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public =
     artifact = find_release(opened, ref)
     assert artifact.manifest is not None
     scores = artifact.manifest.origins.get(SCORES)
-    if scores is not None:
-        check_gates(opened.get(scores.location))
+    gates = None if scores is None else check_gates(opened.get(scores.location))
     with tempfile.TemporaryDirectory(prefix="gristmill-release-") as folder:
         saved = Path(folder) / "release"
         save(artifact, saved)
@@ -55,7 +54,7 @@ def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public =
                 "Take it out and export again. If it is none, push it with `gristmill release push --allow-secret`.",
             )
         lines = [f"# {ref} to {url}", f"`{artifact.location}`", _table(outgoing.sizes)]
-        lines.append("Its gates have passed." if scores else "It was not evaluated, so it has no gates.")
+        lines.append(told_of_gates(gates))
         lines += [f"Licences: {warning}" for warning in outgoing.warnings]
         lines += [f"Found in {found.where}: {found.what}" for found in outgoing.findings]
         create_markdown_artifact("\n\n".join(lines), key="release", description="What would go out")
@@ -66,6 +65,15 @@ def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public =
     number = refs.move(opened, name, artifact.location, artifact.digest)
     get_run_logger().info("%s holds the release, which is %s@%d now", url, name, number)
     return artifact.location
+
+
+def told_of_gates(gates: int | None) -> str:
+    """What stood in a release's way, for who lets it out: so many gates, all of them met; None if it has no scores."""
+    if gates is None:
+        return "It was not evaluated, so it has no gates."
+    if not gates:
+        return "Its evaluation has no gates: `evaluate.gates` of its profile names none."
+    return f"It has met {gates} gate{'s' if gates > 1 else ''}."
 
 
 def _table(sizes: dict[str, int]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from storage.errors import StoreError
+from storage.files.disk import FULL
 from storage.runs.record import FOLDER, RunRecord, parsed
 from storage.store import Store
 
@@ -14,8 +15,15 @@ LAST = "last"
 
 
 def write(store: Store, record: RunRecord) -> None:
-    """Write a record in place of what is there, so that readers see the old one or the new."""
-    store.write_text(file_of(record.id), record.to_json())
+    """Write a record in place of what is there, so that readers see the old one or the new. On a full disk the old one
+    gives its place to the new one, and where that is not enough there is none, rather than one that is not true."""
+    try:
+        store.write_text(file_of(record.id), record.to_json())
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        remove(store, record.id)
+        store.write_text(file_of(record.id), record.to_json())
 
 
 def remove(store: Store, run: str) -> None:

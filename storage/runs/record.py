@@ -100,10 +100,10 @@ class RunRecord(Part):
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None of one that has not ended."""
+        """How long it took; None of one that has not ended. A clock that was put back meanwhile makes it 0."""
         if self.ended is None:
             return None
-        return (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.started)).total_seconds()
+        return max(0.0, (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.started)).total_seconds())
 
     @property
     def made(self) -> list[str]:

@@ -16,8 +16,9 @@ import pytest
 
 from flows.deployed.automations import SILENT_SECONDS, automate
 from flows.server import answers
+from storage import refs
 from storage.store import Store
-from tests.flows.running_ui import END, Ui, cancel, processes_of, resume, running_ui, started, state, until
+from tests.flows.running_ui import END, Ui, artifacts, cancel, processes_of, resume, running_ui, started, state, until
 from tests.flows.small import SMALL, plain
 from tests.pipeline.runs import digests
 from tests.s3_proxy import Proxy
@@ -46,6 +47,20 @@ def bucket() -> Iterator[Proxy]:
 def ui(tmp_path_factory: pytest.TempPathFactory, bucket: Proxy) -> Iterator[Ui]:
     with running_ui(tmp_path_factory.mktemp("ui")) as running:
         yield running
+
+
+def test_a_release_goes_out_once_a_person_has_read_what_it_holds_and_has_approved(ui: Ui, tmp_path: Path) -> None:
+    store, out = tmp_path / "store", tmp_path / "out"
+    plain(store, "export", "export.formats=[safetensors]")
+    run = started(ui, "promote", profile=None, ref="smoke/export", store=str(store), to=str(out))
+    assert "goes out to" in state(ui, run, "PAUSED", *END)["message"]
+    assert not out.exists()
+    (page,) = [found["data"] for found in artifacts(ui, run) if found["key"] == "release"]
+    assert "Its evaluation has no gates" in page
+    resume(ui, run)
+    assert state(ui, run, *END)["type"] == "COMPLETED"
+    assert [*out.rglob("*.safetensors")]
+    assert len(refs.history(Store(str(store)), "released/smoke")) == 1
 
 
 def test_one_stage_is_made_anew_by_what_the_form_sends(ui: Ui, tmp_path: Path) -> None:

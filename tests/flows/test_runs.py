@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from storage.store import Store
 from tasks.stage.config import StageConfig
 from tasks.stage.progress import Observer
 from tasks.stage.protocol import AnyStage, Input
+from tests.file_systems import small
 from tests.flows.test_cli import gristmill
 
 
@@ -185,6 +187,34 @@ def test_a_record_that_cant_be_written_ends_no_run(tmp_path: Path) -> None:
     assert "leaves no record" in noted[0]
 
 
+def test_a_full_disk_leaves_a_record_that_is_true_or_none(tmp_path: Path) -> None:
+    with small(tmp_path / "store", size="256k"):
+        profile = profile_of(tmp_path)
+        session = session_of(profile)
+        recorder = Recorder(profile, session, Asked("smoke"))
+        with suppress(TrainingError), recorder:
+            recorder.working("download")
+            (tmp_path / "store" / "fill").write_bytes(bytes(_free(tmp_path / "store")))
+            raise TrainingError("The loss is no number.", "Lower the rate.")
+        states = [record.state for record in history.records(session.store) if isinstance(record, RunRecord)]
+        assert states in (["failed"], [])  # there may be no room for the error's text
+        again = Recorder(profile, session, Asked("smoke"))
+        with again:
+            again.working("download")
+        left = [path.name for path in (tmp_path / "store" / "runs").iterdir()]
+        assert not [name for name in left if ".json." in name], "half a record keeps its room"
+
+
+def _free(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def test_a_clock_that_was_put_back_makes_no_run_shorter_than_nothing(tmp_path: Path) -> None:
+    record = run_stages(profile_of(tmp_path), "download")
+    assert record.model_copy(update={"ended": "1970-01-01T00:00:00Z"}).seconds == 0.0
+
+
 def test_runs_are_listed_filtered_shown_and_compared(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     first = run_stages(profile_of(tmp_path), "download")
@@ -218,6 +248,7 @@ def test_a_damaged_record_is_named_and_hides_no_other(tmp_path: Path) -> None:
     said = gristmill("runs", "--store", store)
     assert record.id in said.stdout
     assert "The record of the run 2026-01-01T00-00-00-abcdef is damaged" in said.stdout
+    assert "No run that can be read is like that." in gristmill("runs", "--state", "failed", "--store", store).stdout
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,7 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
         (f"name={'a' * 200}", "name = .*is not written as it must be: lower-case letters, digits, - and _"),
         ('pretrain.sample_prompts=["\\ud800"]', r"pretrain\.sample_prompts\.0 has half of a surrogate pair"),
         ("pretrain.steps=yes", "valid integer"),
+        ("runtime.tracking.pipeline=mlflow", r"pipeline is a list, such as \[mlflow\], not 'mlflow'"),
         ("filter=[1", "the value is not YAML"),
         ("tokenizer.vocab_size=100000000", "less than or equal to 1048576"),
         ("name.x=1", "name is not a section"),

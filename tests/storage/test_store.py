@@ -132,6 +132,8 @@ def test_refs_keep_their_history(store: Store, make: Make) -> None:
         refs.resolve(store, "tiny/dedup@4")
     with pytest.raises(StoreError, match="neither a ref nor an artifact"):
         refs.resolve(store, "tiny/nothing")
+    with pytest.raises(StoreError, match="No artifact is named"):
+        refs.resolve(store, "")
 
 
 def test_lineage_leads_to_the_sources_and_diff_names_the_field(store: Store, make: Make) -> None:

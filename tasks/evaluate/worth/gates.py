@@ -93,11 +93,12 @@ def write_results(results: Sequence[GateResult], folder: Path) -> None:
     (folder / FILE).write_bytes(_RESULTS.dump_json(list(results), indent=2) + b"\n")
 
 
-def check_gates(evaluation: Artifact) -> None:
-    """Let a release pass whose evaluation met all its gates, or has none. Raises GateError, DamagedArtifact."""
+def check_gates(evaluation: Artifact) -> int:
+    """Let a release pass whose evaluation met all its gates, or has none. Returns how many there are. Raises GateError,
+    DamagedArtifact."""
     path = evaluation.file(FILE)
     if not path.exists():
-        return
+        return 0
     try:
         results = _RESULTS.validate_json(path.read_bytes())
     except ValidationError as error:
@@ -112,6 +113,7 @@ def check_gates(evaluation: Artifact) -> None:
             f"The evaluation is kept{where}, with all scores. Train a better model, or change evaluate.gates.",
             gates=rows(results),
         )
+    return len(results)
 
 
 def _last(run: Answered) -> str:

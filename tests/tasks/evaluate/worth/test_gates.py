@@ -170,7 +170,7 @@ def test_a_failed_gate_stops_a_release_with_the_table_and_a_better_model_passes(
     better = {**MODELS, "dpo": {"blimp": right(125)}}
     again = Answered.read(write_evaluation(tmp_path / "again", better, bits=BITS), "this run")
     write_results(judge_gates(gates, again, {}), again.folder)
-    check_gates(Artifact.at(again.folder))
+    assert check_gates(Artifact.at(again.folder)) == 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "[{}]", "null", '[{"passed": 1}]', "[" * 100_000])
@@ -198,10 +198,10 @@ def test_a_model_that_is_not_measured_is_told_before_a_run() -> None:
 
 
 def test_an_evaluation_without_gates_stops_nothing(run: Answered) -> None:
-    check_gates(Artifact.at(run.folder))
+    assert check_gates(Artifact.at(run.folder)) == 0
     write_results([], run.folder)
     assert json.loads((run.folder / FILE).read_text()) == []
-    check_gates(Artifact.at(run.folder))
+    assert check_gates(Artifact.at(run.folder)) == 0
 
 
 def test_gates_are_about_the_model_that_is_released() -> None:
