@@ -70,9 +70,10 @@ def until(what: str, seconds: float, holds: Callable[[], bool]) -> None:
 
 
 def pressed(ui: Ui, deployment: str, **parameters: Any) -> httpx.Response:
-    """The answer to whoever presses Run, with these parameters in the form."""
+    """The answer to whoever presses Run, with these parameters in the form, and the profile `smoke` where it has one."""
     (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": [deployment]}})
-    body = {"parameters": {"profile": "smoke", **parameters}}
+    profile = {"profile": "smoke"} if "profile" in found["parameter_openapi_schema"]["properties"] else {}
+    body = {"parameters": {**profile, **parameters}}
     return ui.send("POST", f"/deployments/{found['id']}/create_flow_run", body)
 
 

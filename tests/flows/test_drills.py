@@ -52,7 +52,7 @@ def ui(tmp_path_factory: pytest.TempPathFactory, bucket: Proxy) -> Iterator[Ui]:
 def test_a_release_goes_out_once_a_person_has_read_what_it_holds_and_has_approved(ui: Ui, tmp_path: Path) -> None:
     store, out = tmp_path / "store", tmp_path / "out"
     plain(store, "export", "export.formats=[safetensors]")
-    run = started(ui, "promote", profile=None, ref="smoke/export", store=str(store), to=str(out))
+    run = started(ui, "promote", ref="smoke/export", store=str(store), to=str(out))
     assert "goes out to" in state(ui, run, "PAUSED", *END)["message"]
     assert not out.exists()
     (page,) = [found["data"] for found in artifacts(ui, run) if found["key"] == "release"]
