@@ -70,7 +70,7 @@ def until(what: str, seconds: float, holds: Callable[[], bool]) -> None:
 
 
 def pressed(ui: Ui, deployment: str, **parameters: Any) -> httpx.Response:
-    """The answer to whoever presses Run, with these parameters in the form, and the profile `smoke` where it has one."""
+    """The answer to whoever presses Run, with these parameters in the form, and `smoke` where it has a profile."""
     (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": [deployment]}})
     profile = {"profile": "smoke"} if "profile" in found["parameter_openapi_schema"]["properties"] else {}
     body = {"parameters": {**profile, **parameters}}
