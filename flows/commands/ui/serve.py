@@ -21,6 +21,7 @@ from rich.markup import escape
 
 from flows.commands.ui.ending import Ending
 from flows.commands.ui.health import Health
+from flows.commands.ui.trial import trial
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS, automate
 from flows.deployed.left_open import LeftOpen
 from flows.deployments import POOL, deploy
@@ -81,6 +82,8 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
             children[0].start()
             deploy(environment, pools)
             automate(environment, notify)
+            if notify is not None and (why := trial(environment, notify, address)):
+                console.print(f"[yellow]{escape(notify)} can't be told of failures:[/] {escape(why)}", highlight=False)
             for worker in children[1:]:
                 worker.start()
             console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
