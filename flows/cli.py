@@ -454,10 +454,15 @@ def ui(
         typer.Option("--pool", metavar="NAME", help="one more work pool with a worker, for runtime.pools; repeatable"),
     ] = None,
     notify: Annotated[
-        str | None, typer.Option(metavar="TYPE/NAME", help="a notification block that is told of runs that fail")
+        str | None,
+        typer.Option(
+            metavar="TYPE/NAME",
+            help="a notification block that is told of runs that fail, such as slack-webhook/team",
+        ),
     ] = None,
 ) -> None:
-    """Start a Prefect server with the deployments and a worker, and print its address. Ctrl-C ends all three."""
+    """Start a Prefect server with the deployments and a worker, and print its address. Ctrl-C ends runs, then all
+    three."""
     from flows.commands.ui.serve import serve
 
     serve(console, port, pools or [], notify)

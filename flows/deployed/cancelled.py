@@ -17,6 +17,7 @@ from uuid import UUID
 
 import httpx
 
+from flows.deployed.console import reader_is_gone
 from flows.server import answers
 from tasks.stage.pages import as_signal
 
@@ -39,9 +40,9 @@ def ended_when_cancelled() -> Iterator[None]:
     if context is None or context.flow_run is None or not os.environ.get("PREFECT_API_URL"):
         yield
         return
-    patience = 0.0 if context.flow_run.deployment_id is None else WORKER_SECONDS
+    deployed = context.flow_run.deployment_id is not None
     over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(context.flow_run.id, patience, over), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(context.flow_run.id, deployed, over), daemon=True)
     watcher.start()
     try:
         yield
@@ -49,7 +50,7 @@ def ended_when_cancelled() -> Iterator[None]:
         over.set()
 
 
-def _watch(run: UUID, patience: float, over: threading.Event) -> None:
+def _watch(run: UUID, deployed: bool, over: threading.Event) -> None:
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -61,7 +62,8 @@ def _watch(run: UUID, patience: float, over: threading.Event) -> None:
                 if state is None or not state.is_cancelling():
                     continue
                 since = time.monotonic() if since is None else since
-                if time.monotonic() - since >= patience:
+                has_worker = deployed and not reader_is_gone()
+                if time.monotonic() - since >= (WORKER_SECONDS if has_worker else 0):
                     end_as_cancelled(run)
                     return
 

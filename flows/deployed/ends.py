@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 import httpx
 
 from flows.deployed.cancelled import AGAIN, cancelled, ended_when_cancelled
+from flows.deployed.console import outlive_reader
 from flows.pages.log import tell_once
 from flows.pages.names import profile_among
 from storage.errors import GristmillError, ServerError
@@ -33,6 +34,8 @@ def told(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def run(*arguments: P.args, **named: P.kwargs) -> R:
+        if _is_deployed():
+            outlive_reader()
         try:
             with ended_when_cancelled(), _tagged():
                 return function(*arguments, **named)

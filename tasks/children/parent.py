@@ -39,6 +39,9 @@ def main() -> None:
     """`python -m tasks.children.parent PARENT COMMAND…`: end with PARENT, and become COMMAND."""
     parent, *command = sys.argv[1:]
     die_with_parent(int(parent))
+    if os.getsid(0) == os.getpid():  # no terminal's Ctrl-C gets there
+        # What a script starts in the background ignores Ctrl-C, and all below it too, while Prefect's worker ends by it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execvp(command[0], command)
 
 

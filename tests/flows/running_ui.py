@@ -119,9 +119,14 @@ def processes_of(run: str) -> list[int]:
     return found
 
 
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @contextmanager
-def running_ui(folder: Path, *pools: str) -> Iterator[Ui]:
-    """A server with the deployments and a worker for each pool; runs start in `folder`."""
+def running_ui(folder: Path, *pools: str, background: bool = False) -> Iterator[Ui]:
+    """A server with the deployments and a worker for each pool; runs start in `folder`. In the `background` of a script
+    it ignores Ctrl-C."""
     port = free_port()
     environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "flows.cli", "ui", "--port", str(port), *(f"--pool={pool}" for pool in pools)]
@@ -133,7 +138,7 @@ def running_ui(folder: Path, *pools: str) -> Iterator[Ui]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=mind_signals,
+            preexec_fn=_ignore_interrupts if background else mind_signals,
         )
     try:
         deadline = time.monotonic() + START_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -284,3 +285,21 @@ def test_a_worker_that_is_killed_alone_ends_no_run(ui: Ui, undisturbed: dict[str
     os.killpg(worker, signal.SIGKILL)
     assert state(ui, run, *END, seconds=300)["type"] == "COMPLETED"
     assert digests(tmp_path / "store") == undisturbed
+
+
+@pytest.mark.parametrize("ignores", [False, True], ids=["Ctrl-C", "SIGTERM in the background"])
+def test_a_ui_that_is_ended_ends_its_runs_in_order(ignores: bool, tmp_path: Path) -> None:
+    with running_ui(tmp_path, background=ignores) as ui:
+        run = begun(ui, tmp_path / "store")
+        assert processes_of(run)
+        ui.process.send_signal(signal.SIGTERM if ignores else signal.SIGINT)
+        ui.process.wait(90)
+        assert not processes_of(run)
+    assert "1 run is at work; it stops with a checkpoint" in ui.log.read_text()
+    (record,) = (tmp_path / "store" / "runs").glob("*.json")
+    assert json.loads(record.read_text())["state"] == "stopped"
+    assert list((tmp_path / "store" / "work").rglob("checkpoints/step-*/complete.json"))
+    with running_ui(tmp_path) as again:
+        ended = state(again, run, *END)
+        assert ended["name"] == "Cancelled"
+        assert ended["message"].startswith("Stopped as `gristmill ui` was ended.")

@@ -76,6 +76,20 @@ def test_a_server_that_answers_with_an_error_is_quoted_without_its_tracebacks() 
     assert os.environ["PREFECT_HOME"] in caught.value.remedy
 
 
+TELLS = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)"
+
+
+def test_what_is_started_hears_ctrl_c_though_a_script_has_this_process_ignore_it() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with tempfile.TemporaryFile() as said:
+            start([sys.executable, "-c", TELLS], dict(os.environ), said).wait()
+            said.seek(0)
+            assert said.read() == b"True\n"
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_server_that_exits_at_once_is_quoted() -> None:
     with tempfile.TemporaryFile() as said:
         server = start(SAY, dict(os.environ), said)

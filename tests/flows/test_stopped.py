@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
+from rich.console import Console
 
+from flows.commands.ui.ending import RUN, Ending
 from flows.deployed.ends import told
 from flows.deployed.left_open import LeftOpen
 from flows.server import answers
@@ -162,6 +165,45 @@ def test_a_run_of_a_deployment_whose_server_does_not_answer_says_which(
     state = httpx.get(f"{api}/flow_runs/{run.id}", timeout=30).json()["state"]
     assert state["name"] == "Failed"
     assert state["message"].startswith(f"The Prefect server at {api} did not answer the run: refused.\nWhat to do: Run")
+
+
+def at_work(api: str) -> tuple[str, subprocess.Popen[bytes]]:
+    """A run of a deployment that ignores its Cancel, and its process."""
+    flow: Any = asked(api, "/flows/", name="ignores")
+    deployment: Any = asked(api, "/deployments/", name="ignores", flow_id=flow["id"])
+    run: Any = asked(api, f"/deployments/{deployment['id']}/create_flow_run", state={"type": "RUNNING"})
+    environment = {**os.environ, "PREFECT_API_URL": api, RUN.decode().rstrip("="): run["id"]}
+    return str(run["id"]), subprocess.Popen(["sleep", "600"], env=environment)
+
+
+def test_the_end_of_ui_cancels_its_runs_and_says_why_and_ctrl_c_again_does_not_wait(
+    api: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, process = at_work(api)
+    ending = Ending(api.removesuffix("/api"), os.environ)
+
+    def press_again() -> None:
+        until("it is not cancelled", 30, lambda: state_of(api, run)["type"] == "CANCELLING")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # these tests may run in the background
+    again = threading.Thread(target=press_again)
+    again.start()
+    try:
+        ending.in_order(Console())
+    finally:
+        again.join()
+        signal.signal(signal.SIGINT, before)
+    assert process.wait(30) == -signal.SIGKILL
+    assert "1 run is at work; it stops with a checkpoint" in capsys.readouterr().out
+    state = state_of(api, run)
+    assert state["name"] == "Cancelled"
+    assert state["message"].startswith("Stopped as `gristmill ui` was ended. Run it again")
+
+
+def state_of(api: str, run: str) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{api}/flow_runs/{run}", timeout=30).json()["state"]
+    return found
 
 
 @pytest.mark.soak

@@ -19,7 +19,9 @@ from typing import IO
 from rich.console import Console
 from rich.markup import escape
 
+from flows.commands.ui.ending import Ending
 from flows.commands.ui.health import Health
+from flows.commands.ui.trial import trial
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS, automate
 from flows.deployed.left_open import LeftOpen
 from flows.deployments import POOL, deploy
@@ -59,7 +61,8 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
     Raises ConfigError when the port is taken, ServerError when the server can't start, or one of them ends again and
     again.
 
-    Each leads a session of its own, which is ended whole, and is killed by the kernel if this process is.
+    Each leads a session of its own, which is ended whole, and is killed by the kernel if this process is. Runs of
+    deployments are ended first, in order, and nothing of them is left.
     """
     address = f"http://127.0.0.1:{port}"
     environment = {
@@ -73,21 +76,29 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
         "PREFECT_LOGGING_LEVEL": "WARNING",
     }
     with stoppable() as stopped, tempfile.TemporaryFile() as said:
-        children = _children(address, environment, pools, said)
+        children, ending = _children(address, environment, pools, said), Ending(address, environment)
         try:
             _check_free(port)
             children[0].start()
             deploy(environment, pools)
             automate(environment, notify)
+            if notify is not None and (why := trial(environment, notify, address)):
+                console.print(f"[yellow]{escape(notify)} can't be told of failures:[/] {escape(why)}", highlight=False)
             for worker in children[1:]:
                 worker.start()
             console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
             console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run")
             _watch(console, children, Health(address, said, environment), LeftOpen(address, environment), said)
         except KeyboardInterrupt:
+            if children[0].process is not None:
+                ending.in_order(console)
             raise SystemExit(stopped.exit_code) from None
         finally:
-            stop([child.process for child in children if child.process is not None])
+            try:
+                stop([child.process for child in children if child.process is not None])
+            finally:
+                if children[0].process is not None:
+                    ending.at_once()
 
 
 def _children(address: str, environment: dict[str, str], pools: Sequence[str], said: IO[bytes]) -> list[_Child]:

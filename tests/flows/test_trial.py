@@ -1,0 +1,72 @@
+"""The block that `gristmill ui --notify` names is sent a message at the start."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.commands.ui.trial import trial
+
+
+class Receiver(HTTPServer):
+    """Keeps what it is told, and answers by a status."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.heard: list[str] = []
+        self.status = 200
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        self.server.heard.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        self.send_response(self.server.status)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.soak
+def test_a_block_is_sent_a_message_and_its_answer_is_told_without_its_address(receiver: Receiver) -> None:
+    from prefect.settings import PREFECT_API_URL
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=180):
+        api = str(PREFECT_API_URL.value())
+        _webhook(api, f"http://127.0.0.1:{receiver.server_port}/secret")
+        environment = {**os.environ, "PREFECT_API_URL": api}
+        assert trial(environment, "custom-webhook/team", "http://here") == ""
+        (heard,) = receiver.heard
+        assert "Gristmill at http://here: failed and crashed runs will be told here." in heard
+        receiver.status = 500
+        why = trial(environment, "custom-webhook/team", "http://here")
+        assert "500" in why
+        assert "secret" not in why
+
+
+def _webhook(api: str, url: str) -> None:
+    def sent(method: str, path: str, body: Any = None) -> Any:
+        return httpx.request(method, f"{api}{path}", json=body, timeout=60).raise_for_status().json()
+
+    kind = sent("GET", "/block_types/slug/custom-webhook")
+    (schema, *_) = sent("POST", "/block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [kind["id"]]}}})
+    data = {"name": "team", "url": url, "json_data": {"text": "{{subject}} | {{body}}"}}
+    block = {"name": "team", "data": data, "block_type_id": kind["id"], "block_schema_id": schema["id"]}
+    sent("POST", "/block_documents/", block)
