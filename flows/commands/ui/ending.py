@@ -29,7 +29,8 @@ RUN = b"PREFECT__FLOW_RUN_ID="  # in the environment of a deployment's run and o
 
 
 class Ending:
-    """Ends the runs of deployments of the server at `address`."""
+    """Ends the runs of deployments of the server at `address` that work on this machine. One that works elsewhere goes on:
+    the server may be back soon."""
 
     def __init__(self, address: str, environment: Mapping[str, str]) -> None:
         self._api = f"{address}/api"
@@ -53,7 +54,7 @@ class Ending:
 
     def at_once(self) -> None:
         """Kill what is left of runs."""
-        for process in _processes(self._api):
+        for process in _working(self._api):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
@@ -61,7 +62,10 @@ class Ending:
         """Cancel what works; whether there is something to wait for. A server that is too busy is asked again. Raises
         ConnectError."""
         try:
-            runs = self._runs({"state": {"type": {"any_": [*AT_WORK, "CANCELLING"]}}})
+            working = _working(self._api)
+            here = self._asked_to_end.union(working.values())
+            open_ones = {"type": {"any_": [*AT_WORK, "CANCELLING"]}}
+            runs = self._runs({"id": {"any_": sorted(here)}, "state": open_ones}) if here else []
             if runs and not self._told:
                 self._told = True
                 verb = f"{len(runs)} runs are at work; they stop" if len(runs) > 1 else "1 run is at work; it stops"
@@ -75,7 +79,7 @@ class Ending:
             raise
         except httpx.HTTPError:
             return True
-        return bool(runs or _processes(self._api))
+        return bool(runs or working)
 
     def _tell(self) -> None:
         """Say on the pages of runs why they ended: their worker has said only that they did."""
@@ -97,12 +101,13 @@ class Ending:
         answer.raise_for_status()
 
 
-def _processes(api: str) -> list[int]:
-    """What works for runs of deployments of this server, children of trainings included."""
-    found, of_server = [], f"PREFECT_API_URL={api}".encode()
+def _working(api: str) -> dict[int, str]:
+    """Processes that work for runs of deployments of this server, children of trainings included, with the run's id."""
+    found, of_server = dict[int, str](), f"PREFECT_API_URL={api}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or is another user's
             variables = (folder / "environ").read_bytes().split(b"\0")
-            if of_server in variables and any(each.startswith(RUN) for each in variables):
-                found.append(int(folder.name))
+            runs = [each.removeprefix(RUN).decode() for each in variables if each.startswith(RUN)]
+            if runs and of_server in variables:
+                found[int(folder.name)] = runs[0]
     return found
