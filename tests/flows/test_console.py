@@ -11,8 +11,8 @@ import sys, time
 from pathlib import Path
 from flows.deployed.console import outlive_reader, reader_is_gone
 outlive_reader()
-print("begun", flush=True)
 assert not reader_is_gone()
+print("begun", flush=True)
 sys.stdin.read()
 while not reader_is_gone():
     time.sleep(0.01)

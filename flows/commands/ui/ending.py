@@ -29,8 +29,8 @@ RUN = b"PREFECT__FLOW_RUN_ID="  # in the environment of a deployment's run and o
 
 
 class Ending:
-    """Ends the runs of deployments of the server at `address` that work on this machine. One that works elsewhere goes on:
-    the server may be back soon."""
+    """Ends the runs of deployments of the server at `address` that work on this machine. One that works elsewhere goes
+    on: the server may be back soon."""
 
     def __init__(self, address: str, environment: Mapping[str, str]) -> None:
         self._api = f"{address}/api"
