@@ -34,11 +34,14 @@ def _watch(streams: Sequence[int]) -> None:
         poll.register(stream, 0)  # asks for nothing: an error is told nevertheless
     left = len(streams)
     while left:
-        for stream, event in poll.poll():
+        told = poll.poll()
+        broken = [stream for stream, event in told if event & (select.POLLERR | select.POLLHUP)]
+        for stream, _ in told:
             poll.unregister(stream)
-            left -= 1
-            if event & (select.POLLERR | select.POLLHUP):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, stream)
-                os.close(nowhere)
-                _GONE.set()
+        for stream in broken:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream)
+            os.close(nowhere)
+        if broken:
+            _GONE.set()
+        left -= len(told)
