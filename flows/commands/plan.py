@@ -28,7 +28,7 @@ from storage.units import duration, size_of
 from tasks.stage.history import nearest
 from tasks.training.links import LINKS
 
-UNMEASURED = "no run has measured it yet"
+UNMEASURED = "not measured yet"
 MEASURE = (
     "No run in this store has measured {} yet: one on a little text, of any profile, gives the rates from which a plan "
     "is scaled."

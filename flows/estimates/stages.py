@@ -19,7 +19,7 @@ from tasks.training.checkpoint_marker import complete_checkpoints
 
 SAME = 0.05  # of a ratio: from there on a stage is said to be scaled
 ARITHMETIC = "arithmetic"
-WITHOUT_START = f"{ARITHMETIC}, without the start of processes and compilation, which no run has measured"
+WITHOUT_START = f"{ARITHMETIC} without start"  # of processes and compilation, which no run has measured
 
 
 def estimates(store: Store, lines: Iterable[PlannedStage], training: Training | None) -> dict[str, Estimate]:
