@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import yaml
 
-from flows.server import credentials
+from flows.server import patient_client
 from storage.errors import ServerError
 
 DECLARED = Path(__file__).with_name("prefect.yaml")
@@ -67,10 +67,9 @@ def _list(kind: str, wanted: Mapping[str, Any], environment: Mapping[str, str]) 
 
 def _ask(method: str, path: str, body: Mapping[str, Any], environment: Mapping[str, str]) -> httpx.Response:
     """The server's answer. Raises ServerError."""
-    address = f"{environment['PREFECT_API_URL']}/{path}"
     try:
-        answer = httpx.request(method, address, json=body, auth=credentials(environment), timeout=30)
-        return answer.raise_for_status()
+        with patient_client(environment) as client:
+            return client.request(method, f"/{path}", json=body).raise_for_status()
     except httpx.HTTPError as error:
         raise ServerError(f"The Prefect server did not answer /{path}: {error}.", "Start it again.") from None
 

@@ -47,6 +47,7 @@ EPHEMERAL = {
 }
 START_SECONDS = 180
 STOP_SECONDS = 15
+BUSY_SECONDS = 60  # for which a request is repeated
 LAST_LINES = 10
 START_RETRIES = 2  # 6 seconds
 AGAIN = "Run it again: finished work is taken from the store, and the rest resumes."
@@ -209,6 +210,26 @@ def credentials(environment: Mapping[str, str]) -> tuple[str, str] | None:
     """The name and the password by which a server is asked, if it has one."""
     name, _, password = environment.get("PREFECT_API_AUTH_STRING", "").partition(":")
     return (name, password) if name else None
+
+
+class _Patient(httpx.HTTPTransport):
+    """Asks once more where the server is too busy, as its SQLite is that has one writer."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """See the base."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            answer = super().handle_request(request)
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
+                return answer
+            answer.close()
+            time.sleep(1)
+
+
+def patient_client(environment: Mapping[str, str]) -> httpx.Client:
+    """A client of the server of PREFECT_API_URL, which waits where that is too busy."""
+    address, who = environment["PREFECT_API_URL"], credentials(environment)
+    return httpx.Client(base_url=address, auth=who, timeout=30, transport=_Patient())
 
 
 def only_own_pages(port: int | str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from flows.server import credentials
+from flows.server import patient_client
 from storage.errors import ConfigError, ServerError
 
 HEARTBEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
@@ -33,7 +33,7 @@ def automate(environment: Mapping[str, str], notify: str | None) -> None:
     Raises ConfigError for a block that there is not, ServerError.
     """
     try:
-        with httpx.Client(base_url=environment["PREFECT_API_URL"], auth=credentials(environment), timeout=30) as client:
+        with patient_client(environment) as client:
             wanted = [_gone()]
             if notify is not None:
                 wanted.append(_tell(_block(client, notify)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import subprocess
@@ -10,14 +11,14 @@ import sys
 import tempfile
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
 
 from flows.deployments import deploy
-from flows.server import check_address, start, stop, wait, watched
+from flows.server import check_address, patient_client, start, stop, wait, watched
 from flows.stop import stoppable
 from storage.errors import ServerError
 from storage.files.locks import hold
@@ -88,6 +89,25 @@ def test_what_is_started_hears_ctrl_c_though_a_script_has_this_process_ignore_it
             assert said.read() == b"True\n"
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_server_that_is_too_busy_is_asked_again() -> None:
+    class Busy(BaseHTTPRequestHandler):
+        asked = 0
+
+        def do_POST(self) -> None:
+            Busy.asked += 1
+            given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(503 if Busy.asked == 1 else 200)
+            self.end_headers()
+            self.wfile.write(json.dumps([given, self.path]).encode())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with patient_client({"PREFECT_API_URL": f"http://127.0.0.1:{server.server_port}/api"}) as client:
+            answer = client.post("/deployments/filter", json={"limit": 1})
+        server.shutdown()
+    assert (answer.status_code, answer.json(), Busy.asked) == (200, [{"limit": 1}, "/api/deployments/filter"], 2)
 
 
 def test_a_server_that_exits_at_once_is_quoted() -> None:
