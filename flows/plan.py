@@ -51,6 +51,7 @@ class PlannedStage:
     inputs: tuple[Input, ...]
     config: StageConfig
     forecast: Forecast | None = None
+    refresh: frozenset[str] = frozenset()  # stages and parts that the run makes anew
 
 
 def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]:
@@ -64,7 +65,7 @@ def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]
 
     def ask(stage: AnyStage, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
         line, artifact = _ask(session, stage, config, tuple(inputs))
-        lines.append(line)
+        lines.append(replace(line, refresh=frozenset(session.refresh)))
         return artifact
 
     with open_session(replace(session, call=ask)):

@@ -1,4 +1,5 @@
-"""Task runs that their run has left open: it was killed, or its server was away, when it should have ended them.
+"""Task runs that their run has left open: it was killed, or its server was away, when it should have ended them; or it
+was suspended in the middle of them, and began anew.
 
 A worker or an automation sees that a run is gone, and gives the run its state. Of its tasks nobody tells Prefect's
 server, which would show them as *Running* for ever.
@@ -20,7 +21,7 @@ LOOK_SECONDS = 10.0
 LATE_SECONDS = 30.0  # of a task the server hears by events, which may come after its run's end
 MOST = 200  # at one look: more than a run has
 # The state of a run, and the one that its open tasks get
-ENDS = {"CRASHED": "CRASHED", "FAILED": "CRASHED", "CANCELLED": "CANCELLED"}
+ENDS = {"CRASHED": "CRASHED", "FAILED": "CRASHED", "CANCELLED": "CANCELLED", "COMPLETED": "CANCELLED"}
 OPEN = ("PENDING", "RUNNING", "PAUSED", "SCHEDULED")
 
 

@@ -66,13 +66,13 @@ def _looked_up(
     missing, unknown = {}, []
     for name, config in wanted.items():
         before = known.get(name) or _nearest(made[stages[name].name].values(), config)
-        if there[name]:
+        if there[name] and stages[name].name not in line.refresh:
             continue
         if before is None and name not in used:  # of one that was used and is gone the whole has the time
             unknown.append(name)
         elif before is not None:
             missing[name] = float(before.facts.get("seconds", 0))
-    return Parts(own, missing, unknown, any(there.values()))
+    return Parts(own, missing, unknown, any(found and name not in missing for name, found in there.items()))
 
 
 def _is_by(stage: Stage, config: StageConfig, made: Manifest) -> bool:

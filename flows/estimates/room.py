@@ -86,17 +86,20 @@ def told_of_sources(profile: Profile) -> Iterator[str]:
 def told_of_runs(store: Store, lines: Sequence[PlannedStage]) -> Iterator[str]:
     """What other runs make now, and which of it a run of this plan would wait for."""
     keys = {line.name: line.payload.key() for line in lines if line.payload and not line.hit}
-    same = {name for name, key in keys.items() if locks.is_held(store.local / "locks" / f"{name}-{key}")}
+    held = ((name, locks.holder(store.local / "locks" / f"{name}-{key}")) for name, key in keys.items())
+    same = {name: by for name, by in held if by}
     for record in running(store):
         if not record.working or record.process == os.getpid():
             continue
         whole = _whole(record.working)
-        waits = ", which a run of this plan would wait for" if whole in same else ""
-        same.discard(whole)
+        is_waited_for = same.get(whole) == f"process {record.process} on {record.host}"
+        waits = ", which a run of this plan would wait for" if is_waited_for else ""
+        if is_waited_for:
+            del same[whole]
         stage, profile = (escape(harmless(name)) for name in (record.working, record.profile))
         yield f"{stage} is being made now by the run {record.id} of {profile}{waits}."
-    for name in sorted(same):
-        yield f"{name} is being made now by another process, which a run of this plan would wait for."
+    for name, by in sorted(same.items()):
+        yield f"{name} is being made now by {by}, which a run of this plan would wait for."
 
 
 def _whole(stage: str) -> str:

@@ -75,6 +75,9 @@ class Recorder(AbstractContextManager["Recorder"]):
                 "deployment": str(deployment.name or ""),
             }
         )
+        if lasting and (flow_run.run_count or 0) > 1:
+            with suppress(OSError, StoreError):
+                history.remove_waiting(self._session.store, self.record.flow_run)
         self._write()
 
     def working(self, stage: str) -> None:
@@ -174,8 +177,7 @@ class Watching(Renamed):
 
 
 def _ending(error: BaseException | None) -> tuple[State, str]:
-    """What became of a run that ended with `error`: one that a signal or a person ended was stopped, as was one that
-    waits for a person, and that is another record when it begins again."""
+    """What became of a run that ended with `error`: one that a signal or a person ended was stopped."""
     if error is None:
         return "completed", ""
     if isinstance(error, GristmillError):
@@ -183,7 +185,7 @@ def _ending(error: BaseException | None) -> tuple[State, str]:
     if isinstance(error, Exception):
         first = (str(error).splitlines() or [""])[0]
         return "failed", redact(f"{type(error).__name__}: {first}".removesuffix(": "))
-    return "stopped", waits_for(error)
+    return ("waiting", waits) if (waits := waits_for(error)) else ("stopped", "")
 
 
 def _now() -> str:

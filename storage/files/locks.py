@@ -55,6 +55,11 @@ def share(path: Path) -> int:
     return descriptor
 
 
+def holder(path: Path) -> str:
+    """`process 12 on a-host`, which holds the lock at `path`; nothing of a free one."""
+    return path.read_text(errors="replace") if is_held(path) else ""
+
+
 def is_held(path: Path) -> bool:
     """Whether a running process holds the lock at `path`, which need not be writable."""
     try:

@@ -6,8 +6,10 @@ In a bucket whose service has conditional writes, other machines see the lease t
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 
 from storage.errors import StoreError
 from storage.files import locks
@@ -46,8 +48,18 @@ def running(store: Store) -> list[RunRecord]:
     return found
 
 
+def _waited_in_vain(record: RunRecord) -> bool:
+    hours = record.runtime.get("approve_hours")
+    if record.ended is None or not isinstance(hours, int | float):
+        return False
+    return time.time() > datetime.fromisoformat(record.ended).timestamp() + 3600 * hours
+
+
 def state_of(store: Store, record: RunRecord) -> State:
-    """The state of a run as far as it can be told here: `crashed` for one whose process has gone without a word."""
+    """The state of a run as far as it can be told here: `crashed` for one whose process has gone without a word, and
+    `failed` for one whose approval nobody gave in time."""
+    if record.state == "waiting":
+        return "failed" if _waited_in_vain(record) else "waiting"
     if record.state != "running" or locks.is_held(store.local / LEASES / record.id):
         return record.state
     if store.is_folder or record.host == socket.gethostname():

@@ -31,6 +31,13 @@ def remove(store: Store, run: str) -> None:
     store.discard(file_of(run))
 
 
+def remove_waiting(store: Store, flow_run: str) -> None:
+    """Delete what a flow run of Prefect left while it waited for a person: it goes on, and has a new record."""
+    for found in records(store):
+        if isinstance(found, RunRecord) and found.state == "waiting" and found.flow_run == flow_run:
+            remove(store, found.id)
+
+
 def file_of(run: str) -> str:
     """Where the record of a run lies in the store."""
     return f"{FOLDER}/{run}.json"

@@ -20,7 +20,8 @@ from storage.errors import DamagedArtifact, StoreError
 FOLDER = "runs"
 FORMAT = 1
 
-State = Literal["running", "completed", "failed", "stopped", "crashed"]
+# One that waits has no process: when a person has approved, it begins again with a record of its own in place of this
+State = Literal["running", "waiting", "completed", "failed", "stopped", "crashed"]
 
 
 def _time(text: str) -> str:

@@ -160,16 +160,18 @@ def test_a_plan_knows_which_signals_another_setting_measures_anew(store: Store) 
     assert earlier is not None
     inputs = store.get(places["dedup"]).part("documents"), store.get(places["download"]).part("benchmarks")
 
-    def found(**settings: Any) -> Parts:
+    def found(*refresh: str, **settings: Any) -> Parts:
         config = FilterConfig.model_validate({**SETTINGS, **settings})
         payload = filter_documents.payload(config, inputs)
-        return parts_of(store, PlannedStage("filter", False, "", payload, earlier, inputs, config), earlier, 1.0)
+        line = PlannedStage("filter", False, "", payload, earlier, inputs, config, refresh=frozenset(refresh))
+        return parts_of(store, line, earlier, 1.0)
 
     last = {"passed", "pii", "pii_metadata"}  # measured of the documents that pass the rules of the others
     assert (found().missing, found().unknown, found().any_there) == ({}, [], True)
     assert set(found(gopher_quality={"min_words": 60}).missing) == last
     assert set(found(form={"as_datatrove": True}).missing) == {*last, "form"}
     assert found(toxicity={}).unknown == ["toxicity", "toxicity_model"]
+    assert set(found("filter", "form").missing) == {"form"}
 
 
 def test_a_signal_of_the_users_own_is_looked_at_too(store: Store, tmp_path: Path) -> None:

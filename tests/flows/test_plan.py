@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -147,9 +148,12 @@ def test_a_plan_says_what_another_run_makes_now(tmp_path: Path) -> None:
     lines = plan(profile, session)
     assert list(told_of_runs(session.store, lines)) == []
     assert lines[0].payload is not None
-    with locks.hold(session.store.local / "locks" / f"download-{lines[0].payload.key()}"):
+    lock = session.store.local / "locks" / f"download-{lines[0].payload.key()}"
+    with locks.hold(lock):
+        lock.write_text(f"process 1 on {socket.gethostname()}")
         (told,) = told_of_runs(session.store, lines)
-        assert told == "download is being made now by another process, which a run of this plan would wait for."
+        maker = lock.read_text()
+        assert told == f"download is being made now by {maker}, which a run of this plan would wait for."
         with recorded(profile, session, Asked("smoke")) as run:
             assert run.record is not None
             record = run.record.record = run.record.record.model_copy(update={"process": 1})
@@ -157,4 +161,9 @@ def test_a_plan_says_what_another_run_makes_now(tmp_path: Path) -> None:
             (told,) = told_of_runs(session.store, lines)
             waits = "of smoke, which a run of this plan would wait for."
             assert told == f"download is being made now by the run {record.id} {waits}"
+            run.record.record = record.model_copy(update={"process": 2})
+            run.session.observer.started("download", "never made before")
+            other, own = told_of_runs(session.store, lines)
+            assert other == f"download is being made now by the run {record.id} of smoke.", "another artifact"
+            assert own == f"download is being made now by {maker}, which a run of this plan would wait for."
     assert list(told_of_runs(session.store, lines)) == [], "it has ended"

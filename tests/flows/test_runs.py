@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from flows.commands.runs.compare import stage_rows
+from flows.commands.runs.listed import as_it_is
 from flows.pipeline import stages
 from flows.records.recorder import Asked, Recorder
 from flows.session import handed_on, recorded, session_of, start
@@ -208,6 +209,31 @@ def test_a_full_disk_leaves_a_record_that_is_true_or_none(tmp_path: Path) -> Non
 def _free(folder: Path) -> int:
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
+
+
+def test_a_run_that_waits_for_a_person_is_waiting_until_it_goes_on_or_nobody_came(tmp_path: Path) -> None:
+    from prefect.exceptions import Pause
+    from prefect.states import Suspended
+
+    profile = profile_of(tmp_path, "runtime.approve_hours=1")
+    session = session_of(profile)
+    suspended = Suspended(timeout_seconds=3600)
+    suspended.message = "download must be made. Resume goes on, Cancel ends the run."
+    recorder = Recorder(profile, session, Asked("smoke"))
+    with suppress(Pause), recorder:
+        recorder.working("download")
+        raise Pause(state=suspended)
+    record = history.find(session.store, "last")
+    assert (record.state, record.error) == ("waiting", suspended.message)
+    assert gristmill("runs", "--state", "waiting", "--store", str(tmp_path / "store")).stdout.count("waiting") == 1
+    late = record.model_copy(update={"ended": "2020-01-01T00:00:00Z", "flow_run": "one"})
+    assert (as_it_is(session.store, late).state, state_of(session.store, late)) == ("failed", "failed")
+    assert as_it_is(session.store, late).error == "Nobody has approved it in time."
+    history.write(session.store, late)
+    history.remove_waiting(session.store, "another")
+    assert history.ids(session.store) == [record.id]
+    history.remove_waiting(session.store, "one")
+    assert history.ids(session.store) == []
 
 
 def test_a_clock_that_was_put_back_makes_no_run_shorter_than_nothing(tmp_path: Path) -> None:

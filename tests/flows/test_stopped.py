@@ -123,7 +123,9 @@ def test_a_run_that_somebody_stops_reads_cancelled_and_so_does_its_task(
     assert not logs, "it is no error"
 
 
-def test_what_a_killed_run_has_left_open_is_ended(api: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("run_is", "task_is"), [("Crashed", "Crashed"), ("Completed", "Cancelled")])
+def test_what_a_run_has_left_open_is_ended(run_is: str, task_is: str, api: str, tmp_path: Path) -> None:
+    """It was killed, or suspended in the middle of a task that it began anew."""
     left = LeftOpen(api.removesuffix("/api"), os.environ)
     with waiting(api, tmp_path) as (process, run):
         tasks: list[dict[str, Any]] = []
@@ -136,13 +138,13 @@ def test_what_a_killed_run_has_left_open_is_ended(api: str, tmp_path: Path) -> N
         assert left.end(0) == 0, "the run goes on"
         process.kill()
         process.wait()
-        asked(api, f"/flow_runs/{run}/set_state", state={"type": "CRASHED"}, force=True)  # as its worker does
+        asked(api, f"/flow_runs/{run}/set_state", state={"type": run_is.upper()}, force=True)
         assert left.end(600) == 0, "what its task said last may be on its way"
         assert left.end(0) == 1
         assert left.end(0) == 0
     flow, task = states(api, run)
-    assert (flow["name"], task["name"]) == ("Crashed", "Crashed")
-    assert task["message"] == "Its run ended as Crashed while this was open."
+    assert (flow["name"], task["name"]) == (run_is, task_is)
+    assert task["message"] == f"Its run ended as {run_is} while this was open."
 
 
 def test_a_run_of_a_deployment_whose_server_does_not_answer_says_which(

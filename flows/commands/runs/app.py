@@ -28,6 +28,7 @@ class Ended(StrEnum):
     """The states of a run."""
 
     RUNNING = "running"
+    WAITING = "waiting"
     COMPLETED = "completed"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -65,6 +66,7 @@ def runs(
 
         gristmill runs compare 2026-11-23 last
 
+    A run that waits for a person's approval is waiting, and has no process.
     A run is crashed whose process has gone without a word, by a power cut or kill -9. Times are UTC.
     """
     if context.invoked_subcommand is not None:

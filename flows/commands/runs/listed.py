@@ -18,7 +18,14 @@ from storage.runs.record import RunRecord
 from storage.store import Store
 from storage.units import duration
 
-COLOURS = {"running": "cyan", "completed": "green", "failed": "red", "stopped": "yellow", "crashed": "red"}
+COLOURS = {
+    "running": "cyan",
+    "waiting": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "stopped": "yellow",
+    "crashed": "red",
+}
 LONGEST = 60  # characters of what is told of a run
 
 
@@ -68,7 +75,9 @@ def matching(store: Store, wanted: Wanted, unreadable: list[str]) -> Iterator[Ru
 
 def as_it_is(store: Store, record: RunRecord) -> RunRecord:
     """A record with the state that its run is in now."""
-    return record.model_copy(update={"state": state_of(store, record)})
+    state = state_of(store, record)
+    late = {"error": "Nobody has approved it in time."} if (record.state, state) == ("waiting", "failed") else {}
+    return record.model_copy(update={"state": state, **late})
 
 
 def _made(record: RunRecord) -> str:
