@@ -212,12 +212,13 @@ def _free(folder: Path) -> int:
 
 
 def test_a_run_that_waits_for_a_person_is_waiting_until_it_goes_on_or_nobody_came(tmp_path: Path) -> None:
+    from prefect.client.schemas.objects import State
     from prefect.exceptions import Pause
     from prefect.states import Suspended
 
     profile = profile_of(tmp_path, "runtime.approve_hours=1")
     session = session_of(profile)
-    suspended = Suspended(timeout_seconds=3600)
+    suspended: State[None] = Suspended(timeout_seconds=3600)
     suspended.message = "download must be made. Resume goes on, Cancel ends the run."
     recorder = Recorder(profile, session, Asked("smoke"))
     with suppress(Pause), recorder:
