@@ -17,6 +17,7 @@ from rich.console import Console
 
 from flows.deployed.approval import AtTerminal
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS
+from flows.deployed.cancelled import ON_PAGE
 from flows.estimates.stages import estimates
 from flows.estimates.work import training_of
 from flows.pages.progress import TerminalObserver
@@ -143,7 +144,8 @@ def _stopped(stop: Stop, observer: TerminalObserver) -> NoReturn:
     """Raises what ends the command: the error that stopped it, or its exit status after a signal."""
     if isinstance(stop.reason, GristmillError):
         raise stop.reason from None
-    how = {None: "Interrupted", signal.SIGTERM: "Terminated", signal.SIGHUP: "The terminal was closed"}[stop.reason]
+    by_signal = {None: "Interrupted", signal.SIGTERM: "Terminated", signal.SIGHUP: "The terminal was closed"}
+    how = "Cancelled on its page" if ON_PAGE else by_signal[stop.reason]
     with suppress(OSError):
         observer.close()
         observer.console.print(f"{how}. The same command resumes where it stopped.")

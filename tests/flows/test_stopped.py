@@ -114,6 +114,8 @@ def test_a_run_that_somebody_stops_reads_cancelled_and_so_does_its_task(
         said, _ = process.communicate(timeout=120)
     assert process.returncode == code, said
     assert "Traceback" not in said
+    word = {"SIGTERM": "Terminated", "SIGINT": "Interrupted", "page": "Cancelled on its page"}[how]
+    assert f"{word}. The same command resumes where it stopped." in said
     flow, task = states(api, run)
     assert (flow["name"], task["name"]) == ("Cancelled", "Cancelled")
     assert flow["message"].startswith(message)
