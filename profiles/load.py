@@ -257,9 +257,9 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"{path} is a section with keys of its own, not {json.dumps(problem['input'], default=str)}")
         elif problem["type"] in LISTS:
             lines.append(f"{path} is a list, such as [{problem['input']}], not {problem['input']!r}")
-        elif problem["type"] == "string_pattern_mismatch":  # the pattern says less than the words beside it
-            wanted = _description(problem["loc"])
-            lines.append(f"{path} = {problem['input']!r} is not written as it must be" + f": {wanted}" * bool(wanted))
+        elif problem["type"] == "string_pattern_mismatch":  # words first, where there are some
+            wanted = ", ".join(filter(None, [_description(problem["loc"]), f"as {problem['ctx']['pattern']}"]))
+            lines.append(f"{path} = {problem['input']!r} is not written as it must be: {wanted}")
         elif isinstance(problem["input"], Mapping):  # a whole section, whose keys don't agree
             lines.append(f"{path}: {message}" if path else message)
         else:
