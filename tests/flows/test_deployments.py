@@ -123,7 +123,7 @@ def test_a_dear_stage_waits_for_a_person_without_a_process(ui: Ui) -> None:
     waiting = state(ui, run, "PAUSED", *END)
     assert waiting["name"] == "Suspended"
     assert waiting["message"].startswith("download must be made")
-    until("it waits in a process", 30, lambda: not processes_of(run))
+    until("it waits in a process", 120, lambda: not processes_of(run))
     store = Store(str(ui.log.parent / "elsewhere"))
     assert not list(store.locations("download"))
     assert not any("Traceback" in line for line in ui.logs(run))
