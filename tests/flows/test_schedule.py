@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from flows.deployments import deploy
-from flows.server import answers
+from flows.server import answers, patient_client
 from tests.flows.running_ui import Ui, running_ui, until
 
 SOURCES = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]"
@@ -32,7 +32,7 @@ def ui(tmp_path: Path) -> Iterator[Ui]:
 
 
 def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> None:
-    with httpx.Client(base_url=ui.api, timeout=30) as client:
+    with patient_client(ui.environment) as client:
         for origin, allowed in ((ui.api.removesuffix("/api"), True), ("https://example.org", False)):
             asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
             answer = client.options("/deployments/filter", headers=asked)
