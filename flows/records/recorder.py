@@ -75,7 +75,7 @@ class Recorder(AbstractContextManager["Recorder"]):
                 "deployment": str(deployment.name or ""),
             }
         )
-        if lasting and (flow_run.run_count or 0) > 1:
+        if lasting and self.record.deployment:  # which alone waits without a process
             with suppress(OSError, StoreError):
                 history.remove_waiting(self._session.store, self.record.flow_run)
         self._write()
