@@ -56,8 +56,8 @@ def show_plan(
         training_plan(profile, device, price, utilisation) if profile.pretrain and "pretrain" in reached else None
     )
     lines, store = plan(profile, session), session.store
+    expected = estimates(store, lines, training_of(profile, _seconds(training)))
     if json_wanted:
-        expected = estimates(store, lines, training_of(profile, _seconds(training)))
         larger = scale_as_json(profile, store, lines, sizes, workers or profile.runtime.data.workers)
         stages = [_as_json(store, profile, line, expected.get(line.name)) for line in lines]
         room = room_of(store, lines, training)._asdict()
@@ -66,7 +66,6 @@ def show_plan(
     pools = {line.name: profile.pool_of(whole_of(line.name)) or "" for line in lines if not line.hit}
     where = ["pool"] if any(pools.values()) else []
     table = new_table("stage", "", *where, "size", "time", "by", "why", right=["size", "time"])
-    expected = estimates(store, lines, training_of(profile, _seconds(training)))
     for line in lines:
         table.add_row(*_cells(line, expected.get(line.name), [pools.get(line.name, "")] if where else []))
     console.print(table)
