@@ -23,11 +23,13 @@ from storage.shards.parquet import parquet_writer
 from tasks.dedup import kernels
 from tasks.dedup.config import SketchConfig
 from tasks.dedup.keeping.condition import conditions
-from tasks.shards import collect, map_shards
+from tasks.shards import collect
+from tasks.shards.incremental import map_new_shards
 from tasks.stage.output import Output
 from tasks.text.scan import Scanned, Scanner
 
 ROWS, SIGNATURES = "rows.parquet", "signatures.npy"
+FOLDERS = {ROWS: "rows", SIGNATURES: "signatures"}
 CONTENT = b"content"  # Parquet metadata: a hash of the shard's ids, which identifies it whatever its number
 SCHEMA = pa.schema(
     [("id", pa.string()), ("source", pa.string()), ("exact", pa.binary(16)), ("length", pa.int64()),
@@ -47,10 +49,10 @@ class Sketches(NamedTuple):
 
 def sketch_corpus(config: SketchConfig, documents: Artifact, out: Output) -> None:
     """The stage `sketches`."""
-    shards = documents.files("*.parquet")
-    results = map_shards(functools.partial(_sketch_shard, config), shards, out, "sketch", releases_gil=True)
-    collect(results, ROWS, out.path / "rows")
-    collect(results, SIGNATURES, out.path / "signatures")
+    work = functools.partial(_sketch_shard, config)
+    results = map_new_shards(work, documents, out, "sketch", files=FOLDERS, releases_gil=True)
+    for file, folder in FOLDERS.items():
+        collect(results, file, out.path / folder)
     sources: Counter[str] = Counter()
     for result in results:
         sources.update(result.counts["sources"])

@@ -15,7 +15,7 @@ from tasks.stage.protocol import Forecast
 from tasks.stage.runtime import Runtime
 
 
-@stage(version=5, part_of="dedup", runtime=("data",))
+@stage(version=6, part_of="dedup", runtime=("data",))
 def sketches(config: SketchConfig, documents: Artifact, out: Output) -> None:
     """Measure every document. Writes rows/: id, source, and of the normalised text the 128-bit hash (xxh3), the bytes
     and the words; then of the original the defects, the characters in lines of text, in others and in the longest.

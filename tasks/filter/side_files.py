@@ -20,12 +20,14 @@ from storage.errors import DamagedArtifact
 from storage.shards.documents import DOCUMENT_SCHEMA, read_batches
 from storage.shards.parquet import open_parquet, parquet_writer
 from tasks.filter.family import column_of
-from tasks.shards import collect, map_shards
+from tasks.shards import collect
+from tasks.shards.incremental import map_new_shards
 from tasks.stage.output import Output
 
 Measure = Callable[..., pa.RecordBatch]  # texts, or the columns asked for, of a row group → a row of signals for each
 
 FILE = "signals.parquet"
+MEASURE = "measure"  # the work, where nothing else is to be told of it
 IDS = b"ids"  # metadata key: the digest of the measured ids
 
 
@@ -90,6 +92,7 @@ def write_signals(
     measure: Measure,
     documents: Artifact,
     out: Output,
+    name: str = MEASURE,
     *,
     columns: Sequence[str] = ("text",),
     releases_gil: bool = False,
@@ -97,15 +100,21 @@ def write_signals(
     isolated: bool = False,
 ) -> None:
     """Measure the text (or other `columns`) of every document of an artifact into side files with the numbers of the
-    shards.
+    shards. Those of shards that were measured before are taken from there, if work of the same `name` made them.
 
     `measure` must be importable in a worker (a module-level function or a `partial` of one) and return the same columns
     for every batch; `releases_gil`, `accelerators` and `isolated` are as for `map_shards`.
     """
-    shards = documents.files("*.parquet")
     work = functools.partial(_measure_shard, measure, tuple(columns))
-    measured = map_shards(
-        work, shards, out, "measure", releases_gil=releases_gil, accelerators=accelerators, isolated=isolated
+    measured = map_new_shards(
+        work,
+        documents,
+        out,
+        name,
+        files={FILE: ""},
+        releases_gil=releases_gil,
+        accelerators=accelerators,
+        isolated=isolated,
     )
     collect(measured, FILE, out.path)
     out.count(measured=sum(shard.counts["documents"] for shard in measured))

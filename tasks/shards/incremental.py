@@ -1,12 +1,13 @@
 """Shards that an earlier artifact of the stage holds are taken from it: one more shard costs its own work and no more.
 
-For work whose result hangs on one shard, the config, and inputs that can be named. The artifact then carries
+For work whose result hangs on one shard of documents, the config, and the other inputs. The artifact then carries
 shards.json: the name of the work, and for each input shard its SHA-256 and what was counted. A later run of the stage
 finds there the shards with the same SHA-256, and links their files under their new numbers.
 
 What is taken is what would have been made, or an artifact's digest would tell its history (law 4). So stage, version,
-config, source code and the named inputs must be the same (see `Output.earlier`), the work too, and each file must still
-have the SHA-256 of its manifest. One that has not is no error: its shard is worked through anew, and a note says so.
+config, source code and all inputs but the documents must be the same (see `Output.earlier`), the work too, and each
+file must still have the SHA-256 of its manifest. One that has not is no error: its shard is worked through anew, and a
+note says so.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from storage.artifact import Artifact
 from storage.digests import file_digest
@@ -31,18 +33,28 @@ from tasks.shards.shard import ShardResult
 from tasks.stage.output import Output
 
 RECORD = "shards.json"
+DOCUMENTS, SHARDS = "documents", "*.parquet"  # the input that grows, and its shards
+LOOKED_AT = 8  # earlier artifacts: where several corpora are made in turn, the newest may be of another
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)  # another file system, owner, too many, or never
 
 Work = Callable[[Path, Path], dict[str, Any]]
 
 
+class MadeFile(NamedTuple):
+    """A file of an earlier artifact: its place, its SHA-256, and its name for people."""
+
+    path: Path
+    sha256: str
+    name: str
+
+
 @dataclass(frozen=True)
 class Made:
-    """A shard as an earlier artifact has it: what was counted, and of each file its place and its SHA-256."""
+    """A shard as an earlier artifact has it: what was counted, and the files that the work left."""
 
     location: str
     counts: dict[str, Any]
-    files: dict[str, tuple[Path, str]]
+    files: dict[str, MadeFile]
 
 
 Job = tuple[Path, Made | None]
@@ -54,37 +66,72 @@ def map_new_shards(
     out: Output,
     name: str,
     *,
-    files: Sequence[str],
-    same: Sequence[str],
+    files: Mapping[str, str],
     releases_gil: bool = False,
+    accelerators: int = 0,
+    isolated: bool = False,
 ) -> list[ShardResult]:
     """`map_shards` of `work` on the Parquet shards of `documents`, without those that an earlier artifact holds.
 
-    `files` are what `work` may leave in a shard's folder, each collected in the artifact by its stem: train.tokens as
-    train/NNNNN.tokens. `same` names the other inputs that a shard's result hangs on. Writes shards.json.
+    `files` are what `work` may leave in a shard's folder, and the folder of the artifact where each is collected under
+    the shard's number. Writes shards.json.
     """
-    shards = documents.names("*.parquet")
-    digests = [documents.file_digest(documents.folder / shard) for shard in shards]
-    known = _made_before(out.earlier(*same), {*digests}, name, files, out)
-    jobs: list[Job] = [
-        (documents.folder / shard, known.get(digest)) for shard, digest in zip(shards, digests, strict=True)
-    ]
-    documents.bring(shard for shard, (_, made) in zip(shards, jobs, strict=True) if made is None)
-    results = map_shards(partial(_take_or_work, work), jobs, out, name, releases_gil=releases_gil)
+    jobs: list[Job] = list(
+        zip(
+            (documents.folder / shard for shard in documents.names(SHARDS)),
+            made_before(documents, out, name, files, [DOCUMENTS]),
+            strict=True,
+        )
+    )
+    documents.bring(path.name for path, made in jobs if made is None)
+    results = map_shards(
+        partial(_take_or_work, work),
+        jobs,
+        out,
+        name,
+        releases_gil=releases_gil,
+        accelerators=accelerators,
+        isolated=isolated,
+    )
     _tell(results, out)
     made = [ShardResult(result.folder, result.counts["counts"]) for result in results]
-    rows = [{"sha256": digest, "counts": result.counts} for digest, result in zip(digests, made, strict=True)]
-    record = json.dumps({"work": name, "shards": rows}, sort_keys=True, separators=(",", ":"))
-    (out.path / RECORD).write_text(record + "\n")
+    record_shards(documents, made, out, name)
     return made
 
 
-def _made_before(
-    earlier: Artifact | None, wanted: Collection[str], name: str, files: Sequence[str], out: Output
+def made_before(
+    documents: Artifact, out: Output, name: str, files: Mapping[str, str], changing: Collection[str]
+) -> list[Made | None]:
+    """For each shard of `documents`, what earlier artifacts hold of it that the work of this `name` made, whatever
+    their `changing` inputs were (see `Output.earlier`); None for a new one."""
+    wanted = _digests(documents)
+    known: dict[str, Made] = {}
+    for earlier in islice(out.earlier(*changing), LOOKED_AT):
+        known |= _made_in(earlier, {*wanted} - known.keys(), name, files, out)
+        if len(known) == len({*wanted}):
+            break
+    return [known.get(digest) for digest in wanted]
+
+
+def record_shards(documents: Artifact, made: Sequence[ShardResult], out: Output, name: str) -> None:
+    """Write shards.json, by which later artifacts find what this one holds."""
+    rows = [
+        {"sha256": digest, "counts": result.counts} for digest, result in zip(_digests(documents), made, strict=True)
+    ]
+    record = json.dumps({"work": name, "shards": rows}, sort_keys=True, separators=(",", ":"))
+    (out.path / RECORD).write_text(record + "\n")
+
+
+def _digests(documents: Artifact) -> list[str]:
+    return [documents.file_digest(documents.folder / shard) for shard in documents.names(SHARDS)]
+
+
+def _made_in(
+    earlier: Artifact, wanted: Collection[str], name: str, files: Mapping[str, str], out: Output
 ) -> dict[str, Made]:
     """The shards of an earlier artifact that were made of what has one of the `wanted` SHA-256, by that, if the same
     work made them."""
-    if earlier is None or earlier.manifest is None or RECORD not in earlier.manifest.files:
+    if earlier.manifest is None or RECORD not in earlier.manifest.files:
         return {}
     try:
         text = earlier.file(RECORD).read_bytes()
@@ -101,14 +148,16 @@ def _made_before(
     for number, shard in enumerate(record["shards"]):
         if shard["sha256"] not in wanted:
             continue
-        places = {file: f"{Path(file).stem}/{number:05d}{Path(file).suffix}" for file in files}
+        places = {
+            file: (Path(folder) / f"{number:05d}{Path(file).suffix}").as_posix() for file, folder in files.items()
+        }
         try:
             earlier.bring(place for place in places.values() if place in earlier.manifest.files)
         except DamagedArtifact as error:
             out.warn(f"can't be taken: {error.message}")
             continue
         listed = {
-            file: (earlier.folder / place, earlier.manifest.files[place].sha256)
+            file: MadeFile(earlier.folder / place, earlier.manifest.files[place].sha256, f"{earlier.location}/{place}")
             for file, place in places.items()
             if place in earlier.manifest.files
         }
@@ -128,18 +177,18 @@ def _take_or_work(work: Work, job: Job, folder: Path) -> dict[str, Any]:
 
 def _take(made: Made, folder: Path) -> str:
     """Link the files of a shard into `folder`; the name of one that is not as it was, and none is linked then."""
-    for file, (path, sha256) in made.files.items():
-        if not link_same(path, folder / file, sha256):
+    for file, earlier in made.files.items():
+        if not link_same(earlier, folder / file):
             for other in made.files:
                 (folder / other).unlink(missing_ok=True)  # else the work would write into the earlier artifact
-            return f"{made.location}/{path.parent.name}/{path.name}"
+            return earlier.name
     return ""
 
 
-def link_same(path: Path, target: Path, sha256: str) -> bool:
-    """As `link`, of a file that must have this SHA-256; nothing is left of one that has not."""
+def link_same(made: MadeFile, target: Path) -> bool:
+    """As `link`, of a file that must still be as it was made; nothing is left of one that is not."""
     # Linked first: what is hashed is then what is kept, though the earlier artifact be collected meanwhile
-    if link(path, target) and file_digest(target) == sha256:
+    if link(made.path, target) and file_digest(target) == made.sha256:
         return True
     target.unlink(missing_ok=True)
     return False
@@ -162,8 +211,13 @@ def _tell(results: Sequence[ShardResult], out: Output) -> None:
     taken = Counter(result.counts["taken"] for result in results if "taken" in result.counts)
     for location, count in taken.items():
         out.note(f"{count} of {len(results)} shards taken from {location}")
+    tell_damaged(results, out)
+    out.fact(shards_reused=taken.total())
+
+
+def tell_damaged(results: Sequence[ShardResult], out: Output) -> None:
+    """Warn of the files that could not be taken, which the shards' work counted as `damaged`."""
     damaged = [result.counts["damaged"] for result in results if "damaged" in result.counts]
     if damaged:
         more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
         out.warn(f"{damaged[0]}{more} can't be taken, missing or with changed bytes: made anew")
-    out.fact(shards_reused=taken.total())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,12 @@ def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | N
     return min(known, key=lambda m: len(differences(m.payload.model_dump(), target)), default=None)
 
 
-def find_earlier(store: Store, payload: KeyPayload, source: str, same: Sequence[str]) -> Artifact | None:
-    """The newest artifact of the stage with this version, config, source code and the `same` inputs that can be
-    trusted: its manifest agrees with itself and its files are there. In a bucket store it is fetched."""
+def find_earlier(store: Store, payload: KeyPayload, source: str, changing: Collection[str]) -> Iterator[Artifact]:
+    """The artifacts of the stage with this version, config, source code and inputs, but for the `changing` ones, the
+    newest first: those that can be trusted, whose manifest agrees with itself and whose files are there."""
 
     def identity(of: KeyPayload) -> tuple[Any, ...]:
-        return of.version, of.config, {name: of.inputs.get(name) for name in same}
+        return of.version, of.config, {name: of.inputs[name] for name in of.inputs if name not in changing}
 
     alike = [
         (manifest.created, location)
@@ -55,9 +55,11 @@ def find_earlier(store: Store, payload: KeyPayload, source: str, same: Sequence[
         if manifest.source_digest == source and identity(manifest.payload) == identity(payload)
     ]
     for _, location in sorted(alike, reverse=True):
-        with suppress(StoreError):  # it is damaged, or was collected just now
-            return store.get(location, hashed=False)  # each file is checked as it is taken over
-    return None
+        try:
+            found = store.get(location, hashed=False)  # each file is checked as it is taken over
+        except StoreError:  # it is damaged, or was collected just now
+            continue
+        yield found
 
 
 def attempt(work: Path, *, anew: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ no part of the artifact: there lies what a stage saw of its own work (speeds, cu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tasks.stage.runtime import Runtime
 from tasks.stage.session import current, told_as
 
 Row = Mapping[str, Any]
-FindEarlier = Callable[[Sequence[str]], Artifact | None]
+FindEarlier = Callable[[Sequence[str]], Iterator[Artifact]]
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Output:
     counts: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     uses: dict[str, InputRef] = field(default_factory=dict)
-    find_earlier: FindEarlier = lambda same: None
+    find_earlier: FindEarlier = lambda changing: iter(())
     remote: str = ""  # where in the store's bucket checkpoints go; empty where the store is a folder
 
     @classmethod
@@ -51,14 +51,14 @@ class Output:
         output.scratch.mkdir(parents=True, exist_ok=True)
         return output
 
-    def earlier(self, *same: str) -> Artifact | None:
-        """The newest artifact that this stage made with the same version, config and source code, and of the inputs
-        with these names the same; the others may differ. None in a plain call, and when a refresh was asked for.
+    def earlier(self, *changing: str) -> Iterator[Artifact]:
+        """What this stage made with the same version, config, source code and inputs, but for the inputs with these
+        names, which may differ: the newest first. Nothing in a plain call, and when a refresh was asked for.
 
         It bears no identity: the result must be the same with it and without (law 4). Its manifest agrees with itself
         and its files are there in their sizes; whoever takes one hashes it.
         """
-        return self.find_earlier(same)
+        return self.find_earlier(changing)
 
     def count(self, **counts: Any) -> None:
         """Record numbers of the result: the same in, the same counts."""

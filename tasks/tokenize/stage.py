@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation")
 MEASURES = ("documents", "tokens", "bytes")
-FILES = tuple(f"{split}{suffix}" for split in SPLITS for suffix in (".tokens", SUFFIX))
+FILES = {f"{split}{suffix}": split for split in SPLITS for suffix in (".tokens", SUFFIX)}  # and the folder of each
 CHECKED_ONE_IN = 1000  # documents: `tokenizers` is more than ten times as slow
 CHECKED_CHARACTERS = 1 << 18  # per document
 
@@ -93,8 +93,8 @@ def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, o
     unseen = [source for source in _sources(totals) if not totals["validation", source]["documents"]]
     if unseen:
         out.warn(f"no document of {', '.join(unseen)} is held out: the validation loss does not cover it")
-    for file in FILES:
-        collect(results, file, out.path / Path(file).stem)
+    for file, split in FILES.items():
+        collect(results, file, out.path / split)
     _report(totals, digest, out)
 
 
@@ -115,7 +115,7 @@ def _encode(
     from tasks.tokenizer.encoder.encode import Encoders, LibraryEncoder
     from tasks.tokenizer.encoder.tables import make_tables, obstacle, read_settings
 
-    encode = partial(map_new_shards, documents=documents, out=out, files=FILES, same=["tokenizer"])
+    encode = partial(map_new_shards, documents=documents, out=out, files=FILES)
     settings = read_settings(tokenizer)
     problem = obstacle(settings)
     checked: Counter[str] = Counter()

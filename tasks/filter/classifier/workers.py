@@ -16,7 +16,7 @@ import numpy as np
 from storage.artifact import Artifact
 from storage.shards.arrays import Float64
 from tasks.filter.classifier.scorer import open_classifier
-from tasks.filter.side_files import Measure, write_signals
+from tasks.filter.side_files import MEASURE, Measure, write_signals
 from tasks.shards import map_shards
 from tasks.stage.output import Output
 
@@ -61,7 +61,8 @@ def finished() -> None:
 def score_signals(measure: Measure, documents: Artifact, out: Output) -> None:
     """`write_signals` of a function that scores on the device `where`."""
     where = placement(out)
-    write_signals(functools.partial(measure, where=where), documents, out, accelerators=where.accelerators)
+    name = f"{MEASURE}-{where.device}"  # another device rounds otherwise
+    write_signals(functools.partial(measure, where=where), documents, out, name, accelerators=where.accelerators)
     finished()
 
 

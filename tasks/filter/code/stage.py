@@ -11,7 +11,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=2, name="code", part_of="filter", runtime=("data",))
+@stage(version=3, name="code", part_of="filter", runtime=("data",))
 def code_signals(config: CodeConfig, documents: Artifact, out: Output) -> None:
     """Measure source code as The Stack and StarCoder 2 do (Kocetkov et al. 2022, Lozhkov et al. 2024).
 

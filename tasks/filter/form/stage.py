@@ -17,7 +17,7 @@ def fingerprints(config: FormConfig) -> dict[str, str]:
     return {PACKAGE: spacy_version(config.spacy)} if config.spacy else {}
 
 
-@stage(version=4, name="form", part_of="filter", runtime=("data",), sources=fingerprints)
+@stage(version=5, name="form", part_of="filter", runtime=("data",), sources=fingerprints)
 def form_signals(config: FormConfig, documents: Artifact, out: Output) -> None:
     """Measure the signals of Gopher's quality and repetition rules, C4 and FineWeb; see `rules.py` for each.
 

@@ -28,7 +28,7 @@ def fingerprints(config: ListsConfig) -> dict[str, str]:
     return found
 
 
-@stage(version=1, name="lists", part_of="filter", runtime=("data",), sources=fingerprints)
+@stage(version=2, name="lists", part_of="filter", runtime=("data",), sources=fingerprints)
 def lists_signals(config: ListsConfig, documents: Artifact, out: Output) -> None:
     """Look for listed hosts, addresses and words.
 

@@ -11,7 +11,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=1, name="mathematics", part_of="filter", runtime=("data",))
+@stage(version=2, name="mathematics", part_of="filter", runtime=("data",))
 def mathematics_signals(config: MathematicsConfig, documents: Artifact, out: Output) -> None:
     """Find formulas in LaTeX. Columns: `mathematics_formulas`, their number, and `mathematics_share`, the share of the
     text's characters that they are, with their marks."""

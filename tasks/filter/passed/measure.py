@@ -1,7 +1,7 @@
 """Side files of signals that are measured for marked documents only; the others are null, which means not asked.
 
-When a threshold moves, other documents are marked. Those that the newest earlier artifact of the same documents and
-config has measured are taken from there, a row at a time, and only the new ones are measured. What is taken is what
+When a threshold moves, other documents are marked. Those that an earlier artifact of the same config has measured in a
+shard of the same bytes are taken from there, a row at a time, and only the new ones are measured. What is taken is what
 would have been measured, so the bytes are the same with it and without (law 4). A side file that is not as it was made
 is no error: its shard is measured anew, and a note says so.
 """
@@ -9,8 +9,8 @@ is no error: its shard is measured anew, and a note says so.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.artifact import Artifact
-from storage.errors import DamagedArtifact
 from storage.shards.arrays import Bool
 from storage.shards.documents import read_batches
 from storage.shards.parquet import parquet_writer
@@ -27,6 +26,7 @@ from tasks.filter.family import PASSED
 from tasks.filter.side_files import (
     FILE,
     IDS,
+    MEASURE,
     IdDigest,
     Measure,
     Measured,
@@ -35,18 +35,10 @@ from tasks.filter.side_files import (
     nothing_of,
 )
 from tasks.shards import ShardResult, collect, map_shards
-from tasks.shards.incremental import link_same
+from tasks.shards.incremental import DOCUMENTS, Made, link_same, made_before, record_shards, tell_damaged
 from tasks.stage.output import Output
 
 EARLIER = "earlier"
-
-
-class Earlier(NamedTuple):
-    """The side file of a shard in an earlier artifact: its place, its SHA-256, and its name for people."""
-
-    path: Path
-    sha256: str
-    name: str
 
 
 class Group(NamedTuple):
@@ -71,38 +63,21 @@ def write_passed(
     For signals whose rows hang each on its own document, the config and the source code, and on nothing else.
     """
     shards = measured_shards(documents, {} if passed is None else {PASSED: passed})
-    earlier = out.earlier("documents")
+    earlier = made_before(documents, out, MEASURE, {FILE: ""}, [DOCUMENTS, PASSED])
     work = functools.partial(_measure_shard, measure, tuple(columns))
-    measured = map_shards(
-        work,
-        list(zip(shards, _side_files(earlier, len(shards)), strict=True)),
-        out,
-        "measure",
-        releases_gil=releases_gil,
-    )
+    measured = map_shards(work, list(zip(shards, earlier, strict=True)), out, MEASURE, releases_gil=releases_gil)
     collect(measured, FILE, out.path)
+    record_shards(documents, [ShardResult(shard.folder, {}) for shard in measured], out, MEASURE)
     out.count(measured=sum(shard.counts["measured"] for shard in measured))
-    _tell(measured, earlier, out)
-
-
-def _side_files(artifact: Artifact | None, shards: int) -> list[Earlier | None]:
-    """Those of an artifact of the same documents, which has one for each shard under its number."""
-    if artifact is None or artifact.manifest is None:
-        return [None] * shards
-    files = artifact.manifest.files
-    names = [f"{number:05d}.parquet" for number in range(shards)]
-    with suppress(DamagedArtifact):
-        artifact.bring(names)
-        return [Earlier(artifact.folder / name, files[name].sha256, f"{artifact.location}/{name}") for name in names]
-    return [None] * shards
+    _tell(measured, out)
 
 
 def _measure_shard(
-    measure: Measure, columns: Sequence[str], job: tuple[Measured, Earlier | None], folder: Path
+    measure: Measure, columns: Sequence[str], job: tuple[Measured, Made | None], folder: Path
 ) -> dict[str, Any]:
     shard, earlier = job
     link = folder / f"{EARLIER}.parquet"
-    damaged = earlier is not None and not link_same(earlier.path, link, earlier.sha256)
+    damaged = earlier is not None and not link_same(earlier.files[FILE], link)
     nothing = nothing_of(measure, columns)
     known = {} if earlier is None or damaged else {EARLIER: link}
     digest, groups = _groups(shard._replace(side_files={**shard.side_files, **known}), nothing.schema.names)
@@ -118,7 +93,10 @@ def _measure_shard(
         writer.add_key_value_metadata({IDS: digest.hex()})
     link.unlink(missing_ok=True)
     asked = sum(int(group.asked.sum()) for group in groups)
-    return {"measured": asked, "taken": asked - len(new), **({"damaged": earlier.name} if damaged and earlier else {})}
+    counts = {"measured": asked, "taken": asked - len(new)}
+    if earlier is None:
+        return counts
+    return {**counts, "damaged": earlier.files[FILE].name} if damaged else {**counts, "from": earlier.location}
 
 
 def _groups(shard: Measured, names: Sequence[str]) -> tuple[IdDigest, list[Group]]:
@@ -156,12 +134,12 @@ def _rows(group: Group, measured: pa.RecordBatch) -> pa.RecordBatch:
     return measured.take(pa.array(places, mask=~group.asked))
 
 
-def _tell(measured: Sequence[ShardResult], earlier: Artifact | None, out: Output) -> None:
-    taken = sum(shard.counts["taken"] for shard in measured)
-    if earlier is not None and taken:
-        out.note(f"{taken:,} of {out.counts['measured']:,} documents taken from {earlier.location}")
-    damaged = [shard.counts["damaged"] for shard in measured if "damaged" in shard.counts]
-    if damaged:
-        more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-        out.warn(f"{damaged[0]}{more} can't be taken, missing or with changed bytes: measured anew")
-    out.fact(documents_reused=taken)
+def _tell(measured: Sequence[ShardResult], out: Output) -> None:
+    taken = Counter[str]()
+    for shard in measured:
+        taken[shard.counts.get("from", "")] += shard.counts["taken"]
+    for location, count in taken.items():
+        if count:
+            out.note(f"{count:,} of {out.counts['measured']:,} documents taken from {location}")
+    tell_damaged(measured, out)
+    out.fact(documents_reused=taken.total())

@@ -24,7 +24,7 @@ def perplexity_model(config: PerplexityModelConfig, documents: Artifact, out: Ou
     train_model(config, documents, out)
 
 
-@stage(version=2, name="perplexity", part_of="filter", runtime=("data",))
+@stage(version=3, name="perplexity", part_of="filter", runtime=("data",))
 def perplexity_signals(config: PerplexityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     """Perplexity of each document (CCNet: Wenzek et al. 2020): `perplexity` per word; relative to this corpus,
     `perplexity_percentile` from 0 to 100 and `perplexity_bucket` (head, middle or tail). Null without words."""

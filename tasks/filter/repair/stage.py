@@ -8,7 +8,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=2, part_of="filter", runtime=("data",))
+@stage(version=3, part_of="filter", runtime=("data",))
 def repair(config: RepairConfig, documents: Artifact, out: Output) -> None:
     """Repair texts: mojibake and HTML entities (ftfy, Speer 2019), control characters, white space, wrapped lines.
 

@@ -17,10 +17,12 @@ from tasks.filter.classifier.workers import Placement, placement
 from tasks.filter.semantic.config import EmbeddingsConfig
 from tasks.filter.semantic.encoder import open_encoder
 from tasks.filter.side_files import FILE, IDS, IdDigest
-from tasks.shards import collect, map_shards
+from tasks.shards import collect
+from tasks.shards.incremental import map_new_shards
 from tasks.stage.output import Output
 
 EMBEDDINGS, TOKENS = "embeddings.npy", "tokens"
+FOLDERS = {FILE: "", EMBEDDINGS: ""}
 SCHEMA = pa.schema([(TOKENS, pa.int64())])
 
 
@@ -28,10 +30,11 @@ def embed_documents(config: EmbeddingsConfig, documents: Artifact, encoder: Arti
     """See the stage `embeddings`."""
     where = placement(out)
     work = functools.partial(_embed_shard, config.model_dump_json(), encoder.path, where)
-    embedded = map_shards(work, documents.files("*.parquet"), out, "embed", accelerators=where.accelerators)
+    name = f"embed-{where.device}"  # another device rounds otherwise
+    embedded = map_new_shards(work, documents, out, name, files=FOLDERS, accelerators=where.accelerators)
     open_encoder.cache_clear()  # of this process, if it was the only worker
-    collect(embedded, FILE, out.path)
-    collect(embedded, EMBEDDINGS, out.path)
+    for file, folder in FOLDERS.items():
+        collect(embedded, file, out.path / folder)
     out.count(
         documents=sum(shard.counts["documents"] for shard in embedded),
         tokens=sum(shard.counts["tokens"] for shard in embedded),

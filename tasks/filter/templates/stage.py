@@ -24,7 +24,7 @@ def template_counts(config: TemplateCountsConfig, documents: Artifact, out: Outp
     count_templates(config, documents, out)
 
 
-@stage(version=1, name="templates", part_of="filter", runtime=("data",))
+@stage(version=2, name="templates", part_of="filter", runtime=("data",))
 def template_signals(config: TemplatesConfig, documents: Artifact, counts: Artifact, out: Output) -> None:
     """How much of a document its host repeats. Columns: `boilerplate`, the share of its characters, white space left
     out, in sentences that enough documents of the host have word for word; `template_share`, in those and in sentences

@@ -41,7 +41,8 @@ class CopyConfig(StageConfig):
 
 
 RUNS: list[str] = []
-FOUND: list[Artifact | None] = []
+FOUND: list[str] = []
+OUTSIDE = {"lists": "a" * 64}
 CHANGED: dict[str, str] = {}  # the digest of an outside source that changes while it is read
 
 
@@ -72,9 +73,9 @@ def measured(config: CopyConfig, documents: Artifact, out: Output) -> None:
     (out.path / "a.txt").write_text(f"{config.times} {(signals.path / 'a.txt').read_text()}")
 
 
-@stage(version=1, name="demo-grown")
+@stage(version=1, name="demo-grown", sources=lambda config: dict(OUTSIDE))
 def grown(config: CopyConfig, documents: Artifact, model: Artifact, out: Output) -> None:
-    FOUND.append(out.earlier("model"))
+    FOUND[:] = [artifact.location for artifact in out.earlier("documents")]
     (out.path / "a.txt").write_text((documents.path / "a.txt").read_text())
 
 
@@ -297,29 +298,33 @@ def test_what_was_made_alike_of_other_inputs_is_found_and_nothing_else(
     inputs = [source.materialize(SourceConfig(text=text), ())[0].part("documents") for text in "abcdef"]
     model, other_model = inputs[4:]
 
-    def found(documents: Artifact, with_model: Artifact = model, times: int = 1, refresh: bool = False) -> str | None:
-        FOUND.clear()
-        grown.materialize(CopyConfig(times=times), (documents, with_model), refresh=refresh)
-        (earlier,) = FOUND
-        return earlier.location if earlier else None
+    def found(documents: Artifact, with_model: Artifact = model, times: int = 1, refresh: bool = False) -> list[str]:
+        made, cached = grown.materialize(CopyConfig(times=times), (documents, with_model), refresh=refresh)
+        assert refresh or not cached
+        locations.append(made.location)
+        return list(FOUND)
 
-    assert found(inputs[0]) is None
-    (first,) = session.store.locations("demo-grown")
-    assert found(inputs[1]) == first
-    assert found(inputs[0], refresh=True) is None
-    assert found(inputs[0], with_model=other_model) is None
-    assert found(inputs[0], times=2) is None
+    locations: list[str] = []
+    assert found(inputs[0]) == []
+    assert found(inputs[1]) == locations[:1]
+    assert found(inputs[0], refresh=True) == []
+    assert found(inputs[0], with_model=other_model) == []
+    assert found(inputs[0], times=2) == []
     with monkeypatch.context() as changed:
         changed.setattr(grown, "version", 2)
-        assert found(inputs[2]) is None
+        assert found(inputs[2]) == []
     with monkeypatch.context() as changed:
         changed.setattr(type(grown), "source", property(lambda self: "other"))
-        assert found(inputs[2]) is None
-    assert found(inputs[3]) is not None
-    FOUND.clear()
+        assert found(inputs[2]) == []
+    with monkeypatch.context() as changed:
+        changed.setitem(OUTSIDE, "lists", "b" * 64)
+        session.fingerprints.clear()
+        assert found(inputs[2]) == [], "what lies outside the store is another"
+    session.fingerprints.clear()
+    assert found(inputs[3]) == [locations[1], locations[0]], "the newest first"
     out = Output.at(session.store.local / "plain")
     grown.function(CopyConfig(), inputs[0], model, out)
-    assert FOUND == [None]
+    assert FOUND == []
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,8 @@ def test_a_shard_is_known_by_its_bytes_wherever_it_stands(tokenizer: Path, tmp_p
     assert reused(made) == 3
     fresh = Place(tmp_path / "fresh", tokenizer).run("b", [shard(5), shard(2), shard(1), shard(2)])
     assert made.digest == fresh.digest
-    assert reused(place.run("c", [shard(5), *A])) == 3, "what was taken over serves again"
+    again = place.run("c", [shard(5), *A])
+    assert reused(again) == 4, "from the newest what it has, from the one before the rest"
 
 
 def test_a_shard_without_a_document_of_a_split_is_taken_without_its_file(tokenizer: Path, tmp_path: Path) -> None:
@@ -259,28 +260,55 @@ def test_a_file_is_copied_where_it_cannot_be_linked(tmp_path: Path) -> None:
     assert not link(source, tmp_path / "gone")
 
 
-def test_shards_stay_the_same_through_every_stage_when_a_source_is_appended(tokenizer: Path, tmp_path: Path) -> None:
+MORE_SIGNALS = [
+    "filter.repair={}",
+    "filter.code={}",
+    "filter.mathematics={}",
+    "filter.lists={measure: {words: {en: words.txt}}, keep_listed_words: {en: 0.5}}",
+    "filter.signals={shouts: {measure: {kind: python, file: shouts.py, columns: [loud]}, max: {loud: 1}}}",
+]
+
+
+def test_of_an_appended_source_only_its_own_shards_are_worked_through_in_every_stage(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And all artifacts are those of a store that has seen nothing before."""
     from profiles.load import load
     from tasks.dedup import dedup
     from tasks.download import download
     from tasks.filter import filter_documents
 
-    store = Store(str(tmp_path / "store"))
-    made = []
-    for corpora in (["encyclopedia"], ["encyclopedia", "packages"]):
+    monkeypatch.chdir(tmp_path)
+    Path("words.txt").write_text("fox\n")
+    Path("shouts.py").write_text("def measure(texts):\n    return {'loud': ['!' in text for text in texts]}\n")
+
+    def run(store: Store, *corpora: str) -> dict[str, Artifact]:
         sources = ", ".join(f"{{kind: embedded, corpora: [{name}], limit: 60}}" for name in corpora)
-        profile = load("smoke", [f"download.sources=[{sources}]", "download.shard_documents=60"])
+        profile = load("smoke", [f"download.sources=[{sources}]", "download.shard_documents=30", *MORE_SIGNALS])
         assert profile.dedup is not None
         assert profile.filter is not None
-        with open_session(Session(store, runtime_of(workers=1, threads=1, device="cpu"))):
+        with open_session(Session(store, runtime_of(workers=1, threads=1, device="cpu"))) as session:
             raw, _ = download.materialize(profile.download, ())
             unique, _ = dedup.materialize(profile.dedup, (raw.part("documents"),))
             clean, _ = filter_documents.materialize(profile.filter, (unique.part("documents"), raw.part("benchmarks")))
-            inputs = (clean.part("documents"), Artifact.at(tokenizer))
-            made.append(tokenize.materialize(profile.tokenize, inputs)[0])
-    shards = len(clean.part("documents").files("*.parquet"))
-    assert shards > 1
-    assert reused(made[1]) == shards - 1
+            tokenize.materialize(profile.tokenize, (clean.part("documents"), Artifact.at(tokenizer)))
+        return {name: step.artifact for name, step in session.steps.items() if not step.cached}
+
+    store = Store(str(tmp_path / "store"))
+    first = run(store, "encyclopedia")
+    grown, fresh = (
+        run(store, "encyclopedia", "packages"),
+        run(Store(str(tmp_path / "fresh")), "encyclopedia", "packages"),
+    )
+    assert {name: grown[name].digest for name in grown} == {name: fresh[name].digest for name in grown}
+    before, shards = (len(made["download"].part("documents").names("*.parquet")) for made in (first, grown))
+    assert 1 < before < shards
+    by_shard = {name: reused(made) for name, made in grown.items() if "shards_reused" in manifest(made).facts}
+    assert set(by_shard.values()) == {before}
+    families = {"form", "language", "toxicity", "code", "mathematics", "lists", "signals.shouts"}
+    assert by_shard.keys() == {"sketches", "repair", "tokenize", *families}
+    documents = {name: manifest(made).facts.get("documents_reused") for name, made in grown.items()}
+    assert {name for name, taken in documents.items() if taken} == {"pii", "pii_metadata"}
 
 
 def test_a_kept_vocabulary_stays_and_only_new_shards_are_tokenized(tmp_path: Path) -> None:
