@@ -401,4 +401,4 @@ class Profile(BaseModel):
 def _nearest(name: str, known: Sequence[str]) -> str:
     """The names, or those that one may have meant."""
     near = difflib.get_close_matches(name, known)
-    return f"{', '.join(known)}: did you mean {' or '.join(near)}?" if near else ", ".join(known)
+    return f"{', '.join(known)} (did you mean {' or '.join(near)}?)" if near else ", ".join(known)

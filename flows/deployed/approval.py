@@ -13,15 +13,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
-
 from flows.deployed.suspended import ANSWERS, suspend
 from flows.pages.progress import TerminalObserver
 from profiles.schema import Profile
 from storage.errors import ApprovalError, ConfigError
 from storage.keys import KeyPayload
 from storage.units import duration
-from tasks.stage.history import nearest
 from tasks.stage.protocol import AnyStage
 from tasks.stage.session import current
 
@@ -57,7 +54,7 @@ class AtTerminal:
         """Return for a yes. Raises ApprovalError for a no, ConfigError where nobody can be asked."""
         if sys.stdin.isatty():
             self.observer.close()
-            if not typer.confirm(f"{stage.name} must be made{cost(self.profile, payload)}. Make it?"):
+            if not _agreed(f"{stage.name} must be made{cost(self.profile, payload)}. Make it? [y/N] "):
                 raise ApprovalError(f"{stage.name} was not approved, so it is not made.", AGAIN)
         elif os.environ.get("PREFECT_API_URL"):
             OnPage(self.profile)(stage, payload)
@@ -68,18 +65,38 @@ class AtTerminal:
             )
 
 
-def cost(profile: Profile, payload: KeyPayload) -> str:
-    """What a stage is likely to take, as the end of a sentence; nothing where that can't be told."""
-    session = current()
-    earlier = nearest(session.store, payload) if session else None
-    if earlier is not None and "seconds" in earlier.facts:
-        return f", which took {duration(float(earlier.facts['seconds']))} the last time"
-    if payload.stage == "pretrain":
-        from flows.arithmetic import training_plan
+def _agreed(question: str) -> bool:
+    """Whether a person at the terminal says yes. Ctrl-C ends the run as it does elsewhere, which click's own question
+    makes an error of its own of; the end of the input is a no."""
+    while True:
+        try:
+            answer = input(question).strip().lower()
+        except EOFError:
+            return False
+        if answer in ("y", "yes"):
+            return True
+        if answer in ("", "n", "no"):
+            return False
+        print("Answer y for yes or n for no.")
 
-        hours = training_plan(profile).bill.hours
-        return f", about {duration(hours * 3600)} by arithmetic" if hours is not None else ""
-    return ""
+
+def cost(profile: Profile, payload: KeyPayload) -> str:
+    """What a stage is likely to take, by the plan, as the end of a sentence; nothing where that can't be told."""
+    from flows.arithmetic import training_plan
+    from flows.estimates.stages import WITHOUT_START, estimates
+    from flows.estimates.work import training_of
+    from flows.plan import plan
+
+    session = current()
+    if session is None:
+        return ""
+    hours = training_plan(profile).bill.hours if payload.stage == "pretrain" else None
+    training = training_of(profile, None if hours is None else hours * 3600)
+    found = estimates(session.store, plan(profile, session), training).get(payload.stage)
+    if found is None:
+        return ""
+    start = " and its start" if found.source.startswith(WITHOUT_START) else ""
+    return f", about {duration(found.seconds)}{start} ({found.source})"
 
 
 def wait_for_resume(name: str, what: str, hours: float, *, of: str, always: bool = False) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from flows.deployed.suspended import WAITS
 from flows.server import patient_client
 from storage.errors import ConfigError, ServerError
 
@@ -46,11 +47,16 @@ def automate(environment: Mapping[str, str], notify: str | None) -> None:
 def _create(client: httpx.Client, automation: dict[str, Any]) -> None:
     named = {"automations": {"name": {"any_": [automation["name"]]}}}
     there = client.post("/automations/filter", json=named).raise_for_status().json()
-    if there and there[0]["actions"] == automation["actions"]:
+    if there and _does(there[0]) == _does(automation):
         return
     for old in there:
         client.delete(f"/automations/{old['id']}").raise_for_status()
     client.post("/automations/", json=automation).raise_for_status()
+
+
+def _does(automation: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What is ours of an automation; how long it waits, and whether it is on, is whose server it is on."""
+    return automation["actions"], sorted(automation["trigger"]["expect"])
 
 
 def _gone() -> dict[str, Any]:
@@ -63,7 +69,7 @@ def _gone() -> dict[str, Any]:
             "match": OF_RUNS,
             "for_each": ["prefect.resource.id"],
             "after": [BEAT],
-            "expect": [BEAT, *(f"prefect.flow-run.{state}" for state in QUIET)],
+            "expect": [BEAT, WAITS, *(f"prefect.flow-run.{state}" for state in QUIET)],
             "threshold": 1,
             "within": SILENT_SECONDS,
         },

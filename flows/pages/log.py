@@ -15,6 +15,7 @@ from tasks.stage.pages import interrupts
 
 TOLD = "_told_in_log"  # on an error: builtin ones take attributes, but no weak references
 ENDED = re.compile("Finished in state (?:Failed|Crashed|Cancelled|TimedOut)")
+SUSPENDED = "Finished in state Running"  # of a task, whose run has ended to wait for a person
 # Of a run that ends before its flow begins: by parameters that the flow has not, which schedules can have
 UNKNOWN = re.compile(r"Function expects parameters \[(.*)\] but was provided with parameters \[(.*)\]")
 LOGGERS = ("prefect.task_runs", "prefect.flow_runs", "prefect.engine")
@@ -36,6 +37,8 @@ class Once(logging.Filter):
                 record.args, record.exc_info = (), None
                 return True
             setattr(error, TOLD, True)
+        elif str(record.msg).startswith(SUSPENDED):
+            return False
         elif record.levelno == logging.ERROR and (ended := ENDED.match(str(record.msg))):
             record.levelno, record.levelname = logging.INFO, "INFO"
             record.msg, record.args = ended[0], ()

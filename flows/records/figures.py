@@ -25,7 +25,8 @@ def stage_record(step: Step) -> StageRecord:
         cached=step.cached,
         why=step.why,
         part_of=step.part_of,
-        seconds=round(step.seconds, 3),
+        seconds=round(step.worked, 3),
+        waited=round(step.waited, 3),
         peak_memory_bytes=peak,
         figures=figures_of(manifest) if manifest else {},
     )

@@ -53,6 +53,7 @@ class Recorder(AbstractContextManager["Recorder"]):
             process=os.getpid(), started=_now(),
         )  # fmt: skip
         self._works, self._begun = True, False
+        self._waited: RunRecord | None = None  # the run's record from when it began to wait for a person
         if session.runtime.tracking.pipeline:
             from flows.records.track import check_trackers
 
@@ -77,8 +78,11 @@ class Recorder(AbstractContextManager["Recorder"]):
         )
         if lasting and self.record.deployment:  # which alone waits without a process
             with suppress(OSError, StoreError):
-                history.remove_waiting(self._session.store, self.record.flow_run)
+                self._waited = history.waiting(self._session.store, self.record.flow_run)
         self._write()
+        if self._waited and self._works:
+            with suppress(OSError, StoreError):
+                history.remove(self._session.store, self._waited.id)
 
     def working(self, stage: str) -> None:
         """A stage is being made."""
@@ -99,6 +103,8 @@ class Recorder(AbstractContextManager["Recorder"]):
         stages = {name: stage_record(steps[name]) for name in [*steps]}
         scores = scores_of(steps["evaluate"].artifact) if "evaluate" in steps else {}
         self.record = self.record.model_copy(update={"stages": stages, "scores": scores, **ended})
+        if self._waited:
+            self.record = self.record.going_on_from(self._waited)
         try:
             history.write(self._session.store, self.record)
             self._written = time.monotonic()
@@ -131,7 +137,7 @@ class Recorder(AbstractContextManager["Recorder"]):
     ) -> None:
         if not self._begun and error is not None:
             return
-        looked = error is None and not self._session.steps
+        looked = error is None and not self._session.steps and self._waited is None
         if looked:
             self._forget()
         else:

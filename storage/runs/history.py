@@ -31,11 +31,12 @@ def remove(store: Store, run: str) -> None:
     store.discard(file_of(run))
 
 
-def remove_waiting(store: Store, flow_run: str) -> None:
-    """Delete what a flow run of Prefect left while it waited for a person: it goes on, and has a new record."""
+def waiting(store: Store, flow_run: str) -> RunRecord | None:
+    """The record that a flow run of Prefect left when it began to wait for a person."""
     for found in records(store):
         if isinstance(found, RunRecord) and found.state == "waiting" and found.flow_run == flow_run:
-            remove(store, found.id)
+            return found
+    return None
 
 
 def file_of(run: str) -> str:

@@ -20,7 +20,7 @@ from storage.errors import DamagedArtifact, StoreError
 FOLDER = "runs"
 FORMAT = 1
 
-# One that waits has no process: when a person has approved, it begins again with a record of its own in place of this
+# One that waits has no process: when a person has approved, it begins again, and its new record takes this one over
 State = Literal["running", "waiting", "completed", "failed", "stopped", "crashed"]
 
 
@@ -55,7 +55,8 @@ class StageRecord(Part):
     cached: bool
     why: str = Field("", description="it was made")
     part_of: str = Field("", description="the stage that obtained it while it worked")
-    seconds: Seconds = Field(description="that the run spent on it, waiting included")
+    seconds: Seconds = Field(description="that the run spent on it")
+    waited: Seconds = Field(0.0, description="that it waited for other runs besides, or for a person at a terminal")
     peak_memory_bytes: int | None = Field(
         None, description="of the largest process that made it, in this run or before"
     )
@@ -87,6 +88,7 @@ class RunRecord(Part):
     seen_everywhere: bool = Field(False, description="other machines can tell whether it still runs")
     started: Time
     ended: Time | None = None
+    earlier_seconds: Seconds = Field(0.0, description="that it took before it waited, without a process, for a person")
     state: State = "running"
     error: str = Field("", description="why it failed, in a sentence")
     stages: dict[str, StageRecord] = {}
@@ -101,10 +103,24 @@ class RunRecord(Part):
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None of one that has not ended. A clock that was put back meanwhile makes it 0."""
+        """How long it took, but for the time without a process; None of one that has not ended. A clock that was put
+        back meanwhile makes it 0."""
         if self.ended is None:
             return None
-        return max(0.0, (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.started)).total_seconds())
+        took = datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.started)
+        return self.earlier_seconds + max(0.0, took.total_seconds())
+
+    def going_on_from(self, waited: RunRecord) -> RunRecord:
+        """This record of a run that has gone on since it waited for a person: what it made before, it has made."""
+        made = {name: stage for name, stage in waited.stages.items() if not stage.cached}
+        mine = {
+            name: made[name] if name in made and stage.cached and stage.location == made[name].location else stage
+            for name, stage in self.stages.items()
+        }
+        estimates = {**waited.estimates, **self.estimates}
+        return self.model_copy(
+            update={"stages": {**made, **mine}, "estimates": estimates, "earlier_seconds": waited.seconds or 0.0}
+        )
 
     @property
     def made(self) -> list[str]:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from flows.deployed.of_ref import alone
+from flows.deployed.suspended import WAITS
 from profiles.load import load
 from storage.errors import ConfigError
 from storage.runs import history
@@ -116,30 +117,53 @@ def test_data_that_is_as_it_was_makes_nothing_and_new_data_does(ui: Ui) -> None:
     assert len(list(Store(str(folder / "store")).locations("download"))) == 2
 
 
+def events(ui: Ui, run: str) -> list[str]:
+    """The names of a flow run's events, in order."""
+    wanted = {"resource": {"id": [f"prefect.flow-run.{run}"]}, "order": "ASC"}
+    return [event["event"] for event in ui.send("POST", "/events/filter", {"filter": wanted}).json()["events"]]
+
+
 def of_run(store: Store, run: str) -> list[RunRecord]:
     """The records of a flow run."""
     return [each for each in history.records(store) if isinstance(each, RunRecord) and each.flow_run == run]
 
 
 def test_a_dear_stage_waits_for_a_person_without_a_process(ui: Ui) -> None:
-    asks = [*SMALL, BESIDE, "runtime.approve=[download]"]
-    anew = [*SMALL, "runtime.store=third", "runtime.approve=[download]", "runtime.approve_hours=0.0005"]
-    late, run = (started(ui, "by-hand", overrides=each, to="download") for each in (anew, asks))
+    asks = [*SMALL, BESIDE, "runtime.approve=[dedup]"]
+    run = started(ui, "by-hand", overrides=asks, to="dedup")
     waiting = state(ui, run, "PAUSED", *END)
     assert waiting["name"] == "Suspended"
-    assert waiting["message"].startswith("download must be made")
+    assert waiting["message"].startswith("dedup must be made")
     until("it waits in a process", 120, lambda: not processes_of(run))
     store = Store(str(ui.log.parent / "elsewhere"))
-    assert not list(store.locations("download"))
-    assert not any("Traceback" in line for line in ui.logs(run))
+    assert not list(store.locations("dedup"))
+    assert not any("Traceback" in line or "Finished in state Running" in line for line in ui.logs(run))
+    until("nothing says that it waits", 30, lambda: WAITS in events(ui, run))
+    assert events(ui, run)[-1] == WAITS, "a heartbeat after it would begin a silence"
     (record,) = of_run(store, run)
-    assert (record.state, record.error) == ("waiting", waiting["message"])
+    assert (record.state, record.error, record.made) == ("waiting", waiting["message"], ["download"])
     resume(ui, run)
     assert state(ui, run, *END)["name"] == "Completed"
-    assert state(ui, late, *END)["message"] == "The flow was paused and never resumed."
     until("no record of its own", 30, lambda: [each.state for each in of_run(store, run)] == ["completed"])
-    again = started(ui, "by-hand", overrides=asks, to="download")
+    (whole,) = of_run(store, run)
+    assert whole.made == ["download", "sketches", "dedup"], "what it made before it waited, it has made"
+    assert whole.stages["download"] == record.stages["download"]
+    assert whole.earlier_seconds == record.seconds
+    again = started(ui, "by-hand", overrides=asks, to="dedup")
     assert state(ui, again, "PAUSED", *END)["name"] == "Completed", "what is in the store needs no approval"
+
+
+def test_a_run_that_nobody_has_approved_asks_again_when_it_is_run_again(ui: Ui) -> None:
+    asks = [*SMALL, "runtime.store=third", "runtime.approve=[download]", "runtime.approve_hours=0.0005"]
+    run = started(ui, "by-hand", overrides=asks, to="download")
+    assert state(ui, run, *END)["message"] == "The flow was paused and never resumed."
+    again = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True}
+    ui.send("POST", f"/flow_runs/{run}/set_state", again).raise_for_status()
+    assert state(ui, run, "RUNNING", "PAUSED")
+    assert state(ui, run, *END)["message"] == "The flow was paused and never resumed."
+    states = [each["name"] for each in ui.send("GET", f"/flow_run_states/?flow_run_id={run}").json()]
+    assert states.count("Suspended") == 2
+    assert not list(Store(str(ui.log.parent / "third")).locations("download"))
 
 
 @pytest.mark.soak
@@ -182,7 +206,7 @@ def test_without_anybody_to_ask_a_terminal_says_so_and_yes_goes_on(tmp_path: Pat
 
 
 def test_approval_is_of_a_stage_that_there_is() -> None:
-    with pytest.raises(ConfigError, match="did you mean pretrain"):
+    with pytest.raises(ConfigError, match=r"export \(did you mean pretrain\?\)\. "):
         load("smoke", ["runtime.approve=[pretrian]"])
 
 

@@ -231,10 +231,20 @@ def test_a_run_that_waits_for_a_person_is_waiting_until_it_goes_on_or_nobody_cam
     assert (as_it_is(session.store, late).state, state_of(session.store, late)) == ("failed", "failed")
     assert as_it_is(session.store, late).error == "Nobody has approved it in time."
     history.write(session.store, late)
-    history.remove_waiting(session.store, "another")
-    assert history.ids(session.store) == [record.id]
-    history.remove_waiting(session.store, "one")
-    assert history.ids(session.store) == []
+    assert history.waiting(session.store, "another") is None
+    assert history.waiting(session.store, "one") == late
+
+
+def test_a_run_that_goes_on_has_made_what_it_made_before_it_waited(tmp_path: Path) -> None:
+    first = run_stages(profile_of(tmp_path), "download")
+    waited = first.model_copy(update={"state": "waiting", "ended": first.started, "earlier_seconds": 7.0})
+    later = run_stages(profile_of(tmp_path), "download").going_on_from(waited)
+    assert later.stages == first.stages
+    assert not later.stages["download"].cached
+    assert later.seconds is not None
+    assert later.seconds > later.earlier_seconds == 7.0
+    anew = later.stages["download"].model_copy(update={"location": "download/another"})
+    assert later.model_copy(update={"stages": {"download": anew}}).going_on_from(waited).stages["download"] == anew
 
 
 def test_a_clock_that_was_put_back_makes_no_run_shorter_than_nothing(tmp_path: Path) -> None:
@@ -276,6 +286,9 @@ def test_a_damaged_record_is_named_and_hides_no_other(tmp_path: Path) -> None:
     assert record.id in said.stdout
     assert "The record of the run 2026-01-01T00-00-00-abcdef is damaged" in said.stdout
     assert "No run that can be read is like that." in gristmill("runs", "--state", "failed", "--store", store).stdout
+    told = gristmill("runs", "--json", "--store", store)
+    assert [row["id"] for row in json.loads(told.stdout)] == [record.id]
+    assert "The record of the run 2026-01-01T00-00-00-abcdef is damaged" in told.stderr
 
 
 @pytest.mark.parametrize(

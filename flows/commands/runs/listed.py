@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -45,6 +46,8 @@ def list_runs(console: Console, store: Store, wanted: Wanted, limit: int, json_w
     shown = found[:limit]
     if json_wanted:
         print(json.dumps([record.model_dump(mode="json") for record in shown], indent=1))
+        for message in unreadable:
+            print(message, file=sys.stderr)
         return
     table = new_table("run", "profile", "state", "took", "made", "", right=["took"])
     for record in shown:

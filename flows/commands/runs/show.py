@@ -69,7 +69,7 @@ def _stages(record: RunRecord) -> Table:
     for name, stage in record.stages.items():
         where, _, key = stage.location.partition("/")
         told = {
-            "took": duration(stage.seconds),
+            "took": duration(stage.seconds) + (f" (+ {duration(stage.waited)} waiting)" if stage.waited >= 1 else ""),
             "planned": f"~{duration(planned[name].seconds)}" if name in planned else "",
             "memory": size_of(stage.peak_memory_bytes) if stage.peak_memory_bytes else "",
         }

@@ -44,8 +44,8 @@ BEGINNINGS = {
 
 
 def find_files(source: FileSource) -> list[Path]:
-    """The files of a source, sorted, without duplicates. Raises SourceError for a path or glob that matches none, and
-    for an unknown file type."""
+    """The files of a source, sorted, without duplicates. Raises SourceError for a path or glob that matches none, for
+    a link to nothing, and for an unknown file type."""
     found: set[Path] = set()
     seen: set[Path] = set()
     for pattern in source.paths:
@@ -54,6 +54,10 @@ def find_files(source: FileSource) -> list[Path]:
         matches = sorted((path for path in met if path.is_file()), key=lambda path: (len(path.parts), path))
         if not matches:
             raise _no_files(source, pattern, met)
+        if broken := [path for path in met if path.is_symlink() and not path.exists()]:
+            raise SourceError(
+                f"Source {source.name}: {broken[0]} is a link that leads nowhere.", "Mend the link, or remove it."
+            )
         for path in matches:  # by its shortest path, as a loop of symbolic links leads to a file again and again
             if path.resolve() not in seen:
                 seen.add(path.resolve())

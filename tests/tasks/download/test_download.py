@@ -235,11 +235,13 @@ def test_a_folder_instead_of_files_and_a_relative_path_say_what_to_write(
     (tmp_path / "data" / "inner").mkdir(parents=True)
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    (tmp_path / "lines.jsonl").write_bytes(lines(GOOD))
     monkeypatch.chdir(tmp_path)
     for pattern, message, remedy in (
         ("pipe.jsonl", "pipe.jsonl is a pipe or a device", "plain files"),
         ("p*.jsonl", "p*.jsonl matches only a pipe or a device", "plain files"),
         ("loop.jsonl", "loop.jsonl is a link that leads nowhere", "plain files"),
+        ("l*.jsonl", "loop.jsonl is a link that leads nowhere", "Mend the link"),
         ("s3://bucket/a.jsonl", "s3://bucket/a.jsonl is a URL, which is not read", "Download it"),
         ("data", "data is a folder", "data/**/*.jsonl"),
         ("data/", "is a folder", "data/**/*.jsonl"),
