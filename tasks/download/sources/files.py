@@ -11,6 +11,7 @@ import glob
 import gzip
 import io
 import json
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -54,7 +55,8 @@ def find_files(source: FileSource) -> list[Path]:
         matches = sorted((path for path in met if path.is_file()), key=lambda path: (len(path.parts), path))
         if not matches:
             raise _no_files(source, pattern, met)
-        if broken := [path for path in met if path.is_symlink() and not path.exists()]:
+        # Where it leads in the end: the path itself may go through a loop until the system gives up
+        if broken := [path for path in met if path.is_symlink() and not Path(os.path.realpath(path)).exists()]:
             raise SourceError(
                 f"Source {source.name}: {broken[0]} is a link that leads nowhere.", "Mend the link, or remove it."
             )
