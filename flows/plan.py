@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from flows.estimates.planned import Pending, PlannedStage
 from flows.pipeline import stages
 from flows.session import session_of
 from profiles.schema import Profile
 from storage import refs
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
-from storage.keys import KeyPayload, differences
+from storage.keys import differences
 from storage.manifest import Manifest
 from storage.shards.documents import count_rows
 from storage.store import Store
@@ -25,33 +26,6 @@ from tasks.stage.config import StageConfig
 from tasks.stage.history import explain_miss, nearest
 from tasks.stage.protocol import AnyStage, Forecast, Input
 from tasks.stage.session import Session, open_session
-
-
-class Pending(Artifact):
-    """Stands for an artifact that is not made yet."""
-
-    def part(self, name: str) -> Artifact:
-        """A part of what is not made is not made."""
-        return self
-
-    def whole(self) -> Artifact:
-        """Nor is the whole."""
-        return self
-
-
-@dataclass(frozen=True)
-class PlannedStage:
-    """One line of the plan. `payload` is None when an input is not made yet."""
-
-    name: str
-    hit: bool
-    why: str
-    payload: KeyPayload | None
-    manifest: Manifest | None  # of the hit, or of the nearest earlier artifact
-    inputs: tuple[Input, ...]
-    config: StageConfig
-    forecast: Forecast | None = None
-    refresh: frozenset[str] = frozenset()  # stages and parts that the run makes anew
 
 
 def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]:

@@ -11,10 +11,11 @@ from rich.markup import escape
 from flows.arithmetic import TrainingPlan, pretraining_of, training_plan
 from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
+from flows.estimates.planned import PlannedStage
 from flows.estimates.room import last_time, room_of, told_of_resumes, told_of_room, told_of_runs, told_of_sources
 from flows.estimates.stages import WITHOUT_START, estimates, resumes_at
 from flows.estimates.work import training_of
-from flows.plan import PlannedStage, plan
+from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of, whole_of
 from flows.tables import new_table

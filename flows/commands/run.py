@@ -18,11 +18,12 @@ from rich.console import Console
 from flows.deployed.approval import AtTerminal
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS
 from flows.deployed.cancelled import ON_PAGE
+from flows.estimates.planned import PlannedStage
 from flows.estimates.stages import estimates
 from flows.estimates.work import training_of
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
-from flows.plan import PlannedStage, plan
+from flows.plan import plan
 from flows.pools.send import pools_of
 from flows.records.recorder import Asked
 from flows.server import check_address, temporary_server

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from flows.arithmetic import TrainingPlan
-from flows.plan import PlannedStage
+from flows.estimates.planned import PlannedStage
 from flows.tables import new_table
 from models.compute import bill
 from models.growth import LAWS, Growth, Measured, fit
@@ -81,6 +81,9 @@ def _alike(line: PlannedStage, manifests: Mapping[str, Manifest]) -> Iterator[tu
         if manifest.stage != line.name or manifest.payload.version != like.version or not same:
             continue
         text = corpus_bytes(manifest, manifests)
+        parts = [manifests[place.location] for place in manifest.uses.values() if place.location in manifests]
+        if any(made.facts.get("share_reused") for made in (manifest, *parts)):
+            continue  # it did not do all of the work
         if text and "cpu_seconds" in manifest.facts:
             yield text, manifest
 

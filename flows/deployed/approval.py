@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from profiles.schema import Profile
 from storage.errors import ApprovalError, ConfigError
 from storage.keys import KeyPayload
 from storage.units import duration
-from tasks.stage.protocol import AnyStage
+from tasks.stage.config import StageConfig
+from tasks.stage.history import nearest
+from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.session import current
 
 if TYPE_CHECKING:
@@ -37,9 +40,9 @@ class OnPage:
 
     profile: Profile
 
-    def __call__(self, stage: AnyStage, payload: KeyPayload) -> None:
+    def __call__(self, stage: AnyStage, config: StageConfig, inputs: Sequence[Input], payload: KeyPayload) -> None:
         """Return once somebody has pressed Resume. Raises what `wait_for_resume` raises."""
-        must = f"must be made{cost(self.profile, payload)}"
+        must = f"must be made{cost(self.profile, stage, config, inputs, payload)}"
         wait_for_resume(stage.name, must, self.profile.runtime.approve_hours, of=payload.key())
 
 
@@ -50,14 +53,15 @@ class AtTerminal:
     profile: Profile
     observer: TerminalObserver
 
-    def __call__(self, stage: AnyStage, payload: KeyPayload) -> None:
+    def __call__(self, stage: AnyStage, config: StageConfig, inputs: Sequence[Input], payload: KeyPayload) -> None:
         """Return for a yes. Raises ApprovalError for a no, ConfigError where nobody can be asked."""
         if sys.stdin.isatty():
             self.observer.close()
-            if not _agreed(f"{stage.name} must be made{cost(self.profile, payload)}. Make it? [y/N] "):
+            must = f"must be made{cost(self.profile, stage, config, inputs, payload)}"
+            if not _agreed(f"{stage.name} {must}. Make it? [y/N] "):
                 raise ApprovalError(f"{stage.name} was not approved, so it is not made.", AGAIN)
         elif os.environ.get("PREFECT_API_URL"):
-            OnPage(self.profile)(stage, payload)
+            OnPage(self.profile)(stage, config, inputs, payload)
         else:
             raise ConfigError(
                 f"runtime.approve asks before {stage.name}, and nobody is there to be asked.",
@@ -80,19 +84,22 @@ def _agreed(question: str) -> bool:
         print("Answer y for yes or n for no.")
 
 
-def cost(profile: Profile, payload: KeyPayload) -> str:
-    """What a stage is likely to take, by the plan, as the end of a sentence; nothing where that can't be told."""
+def cost(profile: Profile, stage: AnyStage, config: StageConfig, inputs: Sequence[Input], payload: KeyPayload) -> str:
+    """What a stage is likely to take, as `gristmill plan` has it, as the end of a sentence; nothing where that can't be
+    told."""
     from flows.arithmetic import training_plan
+    from flows.estimates.planned import PlannedStage
     from flows.estimates.stages import WITHOUT_START, estimates
     from flows.estimates.work import training_of
-    from flows.plan import plan
 
     session = current()
     if session is None:
         return ""
-    hours = training_plan(profile).bill.hours if payload.stage == "pretrain" else None
+    earlier, refresh = nearest(session.store, payload), frozenset(session.refresh)
+    line = PlannedStage(stage.name, False, "", payload, earlier, tuple(inputs), config, refresh=refresh)
+    hours = training_plan(profile).bill.hours if stage.name == "pretrain" else None
     training = training_of(profile, None if hours is None else hours * 3600)
-    found = estimates(session.store, plan(profile, session), training).get(payload.stage)
+    found = estimates(session.store, [line], training).get(stage.name)
     if found is None:
         return ""
     start = " and its start" if found.source.startswith(WITHOUT_START) else ""
@@ -109,15 +116,18 @@ def wait_for_resume(name: str, what: str, hours: float, *, of: str, always: bool
     from prefect.client.orchestration import get_client
     from prefect.context import FlowRunContext
 
+    from flows.pages.progress import PrefectObserver
+
     session, context = current(), FlowRunContext.get()
     if context is None or context.flow_run is None:
         raise ConfigError(
             f"{name} waits for approval, but there is no flow run to resume.", "Leave runtime.approve out."
         )
 
+    observer = session.observer if session else PrefectObserver()  # of a promotion, which has no stages
+
     def told(said: str) -> None:
-        if session:
-            session.observer.noted(name, said)
+        observer.noted(name, said)
 
     run = context.flow_run
     if run.auto_scheduled and not always:

@@ -40,7 +40,7 @@ def _only(wanted: str, *conditions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _profile() -> dict[str, Any]:
-    a_file = {"pattern": rf"{NO_CREDENTIALS}[\s\S]*\.ya?ml$"}
+    a_file = {"type": "string", "pattern": rf"{NO_CREDENTIALS}[\s\S]*\.ya?ml$"}  # of what is no string, all are true
     return {
         "description": "What to run: a profile that comes with Gristmill, or the path of a YAML file on the worker.",
         "anyOf": [

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from flows.plan import PlannedStage
+from flows.estimates.planned import PlannedStage
 from storage.errors import DamagedArtifact
 from storage.keys import KeyPayload, differences
 from storage.manifest import Manifest
@@ -21,6 +21,7 @@ from tasks.stage.decorator import STAGES, Stage
 
 OUTSIDE = "source:"  # begins what an artifact read from outside the store, among its inputs
 DOCUMENTS = "documents"
+MOST_REUSED = 0.9  # of what an artifact is made of, else its seconds say nothing of the rest
 
 
 class Parts(NamedTuple):
@@ -36,7 +37,7 @@ def parts_of(store: Store, line: PlannedStage, earlier: Manifest, ratio: float) 
     """Of a stage that must be made and was made before, of which there is now `ratio` times the work."""
     known = _known(store, earlier)
     within = [part for part in known.values() if _within(part, earlier)]
-    own = max(0.0, float(earlier.facts.get("seconds", 0)) - _span(within))
+    own = max(0.0, anew_seconds(earlier) - _span(within))
     same = line.payload is not None and _inside(line.payload) == _inside(earlier.payload)
     wanted = STAGES[line.name].parts
     if wanted is None:
@@ -71,8 +72,14 @@ def _looked_up(
         if before is None and name not in used:  # of one that was used and is gone the whole has the time
             unknown.append(name)
         elif before is not None:
-            missing[name] = float(before.facts.get("seconds", 0))
+            missing[name] = anew_seconds(before)
     return Parts(own, missing, unknown, any(found and name not in missing for name, found in there.items()))
+
+
+def anew_seconds(made: Manifest) -> float:
+    """What making an artifact would have taken, had it taken over nothing of an earlier one."""
+    reused = min(float(made.facts.get("share_reused", 0)), MOST_REUSED)
+    return float(made.facts.get("seconds", 0)) / (1 - reused)
 
 
 def _is_by(stage: Stage, config: StageConfig, made: Manifest) -> bool:

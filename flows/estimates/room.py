@@ -11,8 +11,8 @@ from typing import NamedTuple
 from rich.markup import escape
 
 from flows.arithmetic import TrainingPlan
+from flows.estimates.planned import PlannedStage
 from flows.estimates.stages import resumes_at
-from flows.plan import PlannedStage
 from flows.tables import harmless
 from profiles.schema import Profile
 from storage.errors import StoreError

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flows.estimates.parts import parts_of
+from flows.estimates.planned import PlannedStage
 from flows.estimates.work import Growth, Training, growth, text_out
-from flows.plan import PlannedStage
 from storage.manifest import Manifest
 from storage.runs.record import Estimate
 from storage.store import CHECKPOINTS, Store

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from flows.plan import Pending, PlannedStage
+from flows.estimates.planned import Pending, PlannedStage
 from models.presets import ShapeError, count_parameters, derive, flops_per_token
 from profiles.schema import Profile
 from storage.artifact import Artifact

@@ -159,12 +159,13 @@ def parsed(text: str | bytes, name: str) -> RunRecord:
         first = error.errors()[0]
         told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
         raise DamagedArtifact(
-            f"The record of the run {name} is damaged: {told}.", f"Delete {FOLDER}/{name}.json: nothing needs it."
+            f"The record of the run {name} is damaged: {told}.",
+            f"Delete {FOLDER}/{name}.json in the store: nothing needs it.",
         ) from error
     if record.id != name:
         raise DamagedArtifact(
             f"The record of the run {name} is damaged: it says that it is {record.id}.",
-            f"Delete {FOLDER}/{name}.json: nothing needs it.",
+            f"Delete {FOLDER}/{name}.json in the store: nothing needs it.",
         )
     if record.format != FORMAT:
         raise StoreError(

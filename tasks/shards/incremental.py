@@ -212,7 +212,7 @@ def _tell(results: Sequence[ShardResult], out: Output) -> None:
     for location, count in taken.items():
         out.note(f"{count} of {len(results)} shards taken from {location}")
     tell_damaged(results, out)
-    out.fact(shards_reused=taken.total())
+    out.fact(shards_reused=taken.total(), share_reused=taken.total() / max(1, len(results)))
 
 
 def tell_damaged(results: Sequence[ShardResult], out: Output) -> None:

@@ -335,7 +335,7 @@ class Stage:
         cached = artifact is not None
         if not cached and session.approve and self.name in session.runtime.approve:
             asked = time.monotonic()
-            session.approve(self, payload)
+            session.approve(self, config, inputs, payload)
             session.waits.append(time.monotonic() - asked)
         maker = session.elsewhere(self.name) if session.elsewhere and artifact is None else None
         if artifact is not None:

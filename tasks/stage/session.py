@@ -45,7 +45,7 @@ class Step(NamedTuple):
         return max(0.0, self.seconds - self.waited)
 
 
-Approve = Callable[[AnyStage, KeyPayload], None]
+Approve = Callable[[AnyStage, StageConfig, Sequence[Input], KeyPayload], None]
 Call = Callable[[AnyStage, StageConfig, Sequence[Input]], Artifact]
 Maker = Callable[[AnyStage, str, StageConfig, Sequence[Input], bool], str]  # (stage, key, config, inputs, refresh)
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from flows.estimates.planned import PlannedStage
 from flows.estimates.room import last_time, room_of, told_of_resumes
 from flows.estimates.stages import WITHOUT_START, estimates, resumes_at
 from flows.estimates.work import growth, training_of
-from flows.plan import PlannedStage, plan
+from flows.plan import plan
 from flows.session import session_of
 from models.presets import count_parameters, derive
 from profiles.load import load
@@ -136,7 +137,8 @@ def test_a_data_stage_is_scaled_by_the_text_that_it_reads(tmp_path: Path) -> Non
     assert found["filter"].seconds == pytest.approx(0.9), "of what dedup is expected to leave"
 
 
-def test_of_the_same_inputs_parts_are_taken_to_be_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reused", [0.0, 0.5, 1.0])
+def test_of_the_same_inputs_parts_are_taken_to_be_there(reused: float, tmp_path: Path) -> None:
     profile = profile_of(tmp_path)
     with open_session(session_of(profile)) as session:
         raw, _ = download.materialize(profile.download, [])
@@ -147,7 +149,7 @@ def test_of_the_same_inputs_parts_are_taken_to_be_there(tmp_path: Path) -> None:
     made = "2026-11-24T12:00:00.000000+00:00"
     sketch = profile.dedup.sketch.model_dump(mode="json")
     before: dict[str, Any] = {
-        "facts": {"seconds": 7.0},
+        "facts": {"seconds": 7.0, "share_reused": reused},
         "created": "2026-11-24T11:59:58.000000+00:00",
         "inputs": payload.inputs,
     }
@@ -166,11 +168,12 @@ def test_of_the_same_inputs_parts_are_taken_to_be_there(tmp_path: Path) -> None:
     assert found.seconds == pytest.approx(3.0)
     assert found.source.endswith("its parts from the store")
     measured = estimates(session.store, plan(profile_of(tmp_path, "dedup.sketch.ngram=4")), None)["dedup"]
-    assert measured.seconds == pytest.approx(10.0), "what another setting measured is work"
+    anew = 3.0 + 7.0 / (1 - min(reused, 0.9))
+    assert measured.seconds == pytest.approx(anew), "what another setting measured is work, all of it"
     assert measured.source.endswith("/" + other.key()[:8])
     (tmp_path / "notes.jsonl").write_text('{"text": "A word of some notes."}\n')
     found = estimates(session.store, plan(profile), None)["dedup"]
-    assert found.seconds == pytest.approx(10.0), "of other documents nothing is there"
+    assert found.seconds == pytest.approx(anew), "of other documents nothing is there"
 
 
 def test_a_checkpoint_is_seen_and_only_the_rest_priced(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flows.estimates.parts import Parts, parts_of
-from flows.plan import PlannedStage
+from flows.estimates.planned import PlannedStage
 from storage.shards.documents import Document, read_documents, shard_name, write_documents
 from storage.store import Store
 from tasks.filter import FilterConfig, filter_documents

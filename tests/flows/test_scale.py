@@ -96,6 +96,28 @@ def test_what_a_stage_read_is_told_and_scaled(settings: list[str], tmp_path: Pat
     assert found["dedup"].bytes_in == pytest.approx(1000 * text)
 
 
+def test_what_took_over_shards_tells_nothing_of_the_work(settings: list[str], tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+
+    def dedup_costs(text: int, *more: str) -> float:
+        profile = load("tiny", [*settings, "download.shard_documents=1", *more])
+        with open_session(session_of(profile)):
+            from tasks.dedup import dedup
+            from tasks.download import download
+
+            raw = download.materialize(profile.download, ())[0]
+            assert profile.dedup is not None
+            dedup.materialize(profile.dedup, (raw.part("documents"),))
+        return {one.stage: one.core_hours for one in costs(profile, store, plan(profile), text)}["dedup"]
+
+    first = dedup_costs(10**9)
+    (tmp_path / "more.txt").write_text("A word more.")
+    paths = [str(tmp_path / name) for name in ("text.txt", "more.txt")]
+    assert dedup_costs(10**9, f"download.sources=[{{kind: files, name: words, paths: {json.dumps(paths)}}}]") == first
+    shares = {manifest.facts["share_reused"] for _, manifest in store.manifests("sketches")}
+    assert shares == {0.0, 0.5}
+
+
 def test_a_plan_for_programs(settings: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     show_plan(Console(), Asked("tiny", settings), scale=["1TB", "2TB"], workers=10, json_wanted=True)
     told = json.loads(capsys.readouterr().out)

@@ -54,7 +54,9 @@ def list_runs(console: Console, store: Store, wanted: Wanted, limit: int, json_w
         took = duration(record.seconds) if record.seconds is not None else ""
         state = f"[{COLOURS[record.state]}]{record.state}[/]"
         table.add_row(record.id, escape(record.profile), state, took, _made(record), escape(remark(record)))
-    none = f"No run{' that can be read' * bool(unreadable)} is like that."
+    none = (
+        f"No run{' that can be read' * bool(unreadable)} is like that." if wanted != Wanted() else "No run can be read."
+    )
     console.print(table if shown else none if history.ids(store) else "No run has left a record yet.")
     if len(found) > limit:
         console.print(f"\nThere are older ones: --limit {2 * limit}, or --since, --profile, --state, --made.")

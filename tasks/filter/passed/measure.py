@@ -142,4 +142,4 @@ def _tell(measured: Sequence[ShardResult], out: Output) -> None:
         if count:
             out.note(f"{count:,} of {out.counts['measured']:,} documents taken from {location}")
     tell_damaged(measured, out)
-    out.fact(documents_reused=taken.total())
+    out.fact(documents_reused=taken.total(), share_reused=taken.total() / max(1, out.counts["measured"]))
