@@ -19,6 +19,7 @@ from storage.store import Store
 QUESTION, AGAIN = b"Make it? [y/N] ", b"Answer y for yes or n for no."
 COMMAND = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=download", "--set=runtime.approve=[download]"]
 SOURCE = "--set=download.sources=[{kind: files, name: mine, paths: [mine.txt]}]"
+PERSON = 0.5  # seconds to an answer: Ctrl-C between the prompt and the wait for a line would be seen after the line
 LINE = "The fox sleeps in the forest.\n"
 
 
@@ -44,6 +45,7 @@ def at_terminal(folder: Path, *turns: tuple[bytes, bytes]) -> tuple[int, str]:
                     break
             if waited and (found := said.find(waited[0][0], read)) >= 0:
                 read = found + len(waited[0][0])
+                time.sleep(PERSON)
                 os.write(ours, waited.pop(0)[1])
         return process.wait(timeout=60), said.decode()
     finally:
