@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 2.0
 LATER_SECONDS = 3600  # the server gives up after the run itself, whose sentence says more
+PERSON = "a person's approval"
 AGAIN = "Run it again: what is finished is taken from the store, and you are asked anew."
 
 
@@ -56,6 +57,8 @@ class AtTerminal:
     def __call__(self, stage: AnyStage, config: StageConfig, inputs: Sequence[Input], payload: KeyPayload) -> None:
         """Return for a yes. Raises ApprovalError for a no, ConfigError where nobody can be asked."""
         if sys.stdin.isatty():
+            if session := current():
+                session.observer.waiting(stage.name, PERSON)
             self.observer.close()
             must = f"must be made{cost(self.profile, stage, config, inputs, payload)}"
             if not _agreed(f"{stage.name} {must}. Make it? [y/N] "):
@@ -140,6 +143,7 @@ def wait_for_resume(name: str, what: str, hours: float, *, of: str, always: bool
             suspend(client, run.id, f"{name} {ask}", hours * 3600, f"{name}-{of}", lambda: told(f"{ask} {limit}."))
         else:
             told(f"{ask} {limit}.")
+            observer.waiting(name, PERSON)
             _pause(client, run, name, ask, hours)
     told("approved")
 

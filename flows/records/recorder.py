@@ -86,12 +86,18 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     def working(self, stage: str) -> None:
         """A stage is being made."""
-        self.record = self.record.model_copy(update={"working": stage})
+        self.record = self.record.model_copy(update={"working": stage, "waits_for": ""})
         self._write()  # a training that is killed may say nothing more for days
+
+    def waits(self, what: str) -> None:
+        """The run waits, for long perhaps."""
+        self.record = self.record.model_copy(update={"waits_for": what})
+        self._write()
 
     def went_on(self) -> None:
         """Write what the run came to so far, unless that was written just now."""
-        if time.monotonic() - self._written >= APART_SECONDS:
+        if self.record.waits_for or time.monotonic() - self._written >= APART_SECONDS:
+            self.record = self.record.model_copy(update={"waits_for": ""})
             self._write()
 
     def _write(self, **ended: Any) -> None:
@@ -143,7 +149,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         else:
             state, said = _ending(error)
             working = self.record.working if error is not None else ""
-            self._write(state=state, error=said, ended=_now(), working=working)
+            self._write(state=state, error=said, ended=_now(), working=working, waits_for="")
         with suppress(OSError, StoreError):  # of a lease that its folder has lost
             self._stack.close()
         if self._session.runtime.tracking.pipeline and not looked and not waits_for(error):
@@ -175,6 +181,11 @@ class Watching(Renamed):
         """See the base."""
         self.recorder.working(stage)
         super().started(stage, why)
+
+    def waiting(self, stage: str, what: str) -> None:
+        """See the base."""
+        self.recorder.waits(what)
+        super().waiting(stage, what)
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
         """See the base."""

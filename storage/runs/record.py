@@ -93,6 +93,7 @@ class RunRecord(Part):
     error: str = Field("", description="why it failed, in a sentence")
     stages: dict[str, StageRecord] = {}
     working: str = Field("", description="the stage that was being made when this was written")
+    waits_for: str = Field("", description="what it waited for when this was written: another run, or a person")
     scores: dict[str, Score] = Field(default_factory=dict, description="by model and task")
     estimates: dict[str, Estimate] = Field(
         default_factory=dict, description="of the plan, by stage that had to be made"

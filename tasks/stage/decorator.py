@@ -435,7 +435,7 @@ class Stage:
         return [found[payload.key()] for payload in payloads]
 
     def _waiting(self, session: Session) -> Callable[[str], None]:
-        return lambda holder: session.observer.noted(self.name, f"waiting for {holder}, which makes the same artifact")
+        return lambda holder: session.observer.waiting(self.name, f"{holder}, which makes the same artifact")
 
     def _make(
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
@@ -453,8 +453,8 @@ class Stage:
             return nullcontext()
         from tasks.training.turns import own_turn  # what trains imports this package
 
-        told = functools.partial(session.observer.noted, self.name)
-        return own_turn(runtime.compute, lambda holder: told(f"waiting for {holder}, which trains on this machine"))
+        told = functools.partial(session.observer.waiting, self.name)
+        return own_turn(runtime.compute, lambda holder: told(f"{holder}, which trains on this machine"))
 
     def _begin(
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool

@@ -42,6 +42,10 @@ class Observer:
         """Something that went wrong, or may be, and does not end the run."""
         self.noted(stage, message)
 
+    def waiting(self, stage: str, what: str) -> None:
+        """A stage waits for another run, or for a person."""
+        self.noted(stage, f"waiting for {what}")
+
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
         """A stage has its artifact: made now in so many seconds, without what it waited for other runs, or found."""
 
@@ -80,6 +84,10 @@ class Renamed(Observer):
     def warned(self, stage: str, message: str) -> None:
         """See the base."""
         self.observer.warned(self._named(stage), message)
+
+    def waiting(self, stage: str, what: str) -> None:
+        """See the base."""
+        self.observer.waiting(self._named(stage), what)
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
         """See the base."""

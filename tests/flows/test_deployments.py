@@ -32,13 +32,13 @@ BESIDE = "runtime.store=elsewhere"
 @pytest.fixture(scope="module")
 def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     folder = tmp_path_factory.mktemp("ui")
-    add_text(folder, 20)
+    add_text(folder / "mine.jsonl", 20)
     with running_ui(folder) as running:
         yield running
 
 
-def add_text(folder: Path, rows: int) -> None:
-    with (folder / "mine.jsonl").open("a") as file:
+def add_text(path: Path, rows: int) -> None:
+    with path.open("a") as file:
         for number in range(rows):
             file.write(json.dumps({"text": f"The fox number {number} of {rows} sleeps in the forest."}) + "\n")
 
@@ -105,16 +105,24 @@ def test_a_parameter_that_no_flow_knows_is_told_in_a_sentence_where_nothing_has_
     assert not any("Traceback" in line for line in ui.logs(run))
 
 
-def test_data_that_is_as_it_was_makes_nothing_and_new_data_does(ui: Ui) -> None:
-    folder = ui.log.parent
-    names = []
-    for _ in range(2):
-        run = started(ui, "on-new-data", overrides=SMALL, to="download")
-        names.append(state(ui, run, *END)["name"])
-    assert names == ["Completed", "Unchanged"]
-    add_text(folder, 3)
-    assert state(ui, started(ui, "on-new-data", overrides=SMALL, to="download"), *END)["name"] == "Completed"
-    assert len(list(Store(str(folder / "store")).locations("download"))) == 2
+def test_data_that_is_as_it_was_makes_nothing_and_a_file_more_is_all_that_is_measured(ui: Ui) -> None:
+    watched = ui.log.parent / "watched"
+    watched.mkdir()
+    source = "download.sources=[{kind: files, name: watched, paths: ['watched/*.jsonl']}]"
+    asks = [source, "download.benchmarks=[]", "download.shard_documents=10", "runtime.store=grown"]
+    add_text(watched / "2026-11-24.jsonl", 20)
+    runs = [started(ui, "on-new-data", overrides=asks, to="dedup")]
+    assert state(ui, runs[0], *END)["name"] == "Completed"
+    runs.append(started(ui, "on-new-data", overrides=asks, to="dedup"))
+    assert state(ui, runs[1], *END)["name"] == "Unchanged"
+    add_text(watched / "2026-11-25.jsonl", 3)
+    runs.append(started(ui, "on-new-data", overrides=asks, to="dedup"))
+    assert state(ui, runs[2], *END)["name"] == "Completed"
+    store = Store(str(ui.log.parent / "grown"))
+    assert [len(of_run(store, run)) for run in runs] == [1, 0, 1]
+    newest = max((made for _, made in store.manifests("sketches")), key=lambda made: made.created)
+    assert (newest.facts["shards_reused"], newest.counts["sketched"]) == (2, 23)
+    assert any("2 of 3 shards taken from sketches/" in line for line in ui.logs(runs[2]))
 
 
 def events(ui: Ui, run: str) -> list[str]:
@@ -184,7 +192,7 @@ def test_approval_is_of_what_was_shown(ui: Ui) -> None:
 
 
 def test_without_anybody_to_ask_a_terminal_says_so_and_yes_goes_on(tmp_path: Path) -> None:
-    add_text(tmp_path, 5)
+    add_text(tmp_path / "mine.jsonl", 5)
     command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=download", "--set=runtime.approve=[download]"]
     command += [f"--set={value}" for value in SMALL]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -8,10 +8,12 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from flows.commands.runs.listed import remark
 from storage.runs import history
 from storage.runs.record import RunRecord
 from storage.store import Store
@@ -23,8 +25,11 @@ PERSON = 0.5  # seconds to an answer: Ctrl-C between the prompt and the wait for
 LINE = "The fox sleeps in the forest.\n"
 
 
-def at_terminal(folder: Path, *turns: tuple[bytes, bytes]) -> tuple[int, str]:
-    """The exit status, and what is printed. Of each turn, the second is typed once the first has been printed."""
+def at_terminal(
+    folder: Path, *turns: tuple[bytes, bytes], meanwhile: Callable[[], None] = lambda: None
+) -> tuple[int, str]:
+    """The exit status, and what is printed. Of each turn, the second is typed once the first has been printed and
+    `meanwhile` has been called."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "200"}
     environment.pop("PREFECT_API_URL", None)
@@ -46,6 +51,7 @@ def at_terminal(folder: Path, *turns: tuple[bytes, bytes]) -> tuple[int, str]:
             if waited and (found := said.find(waited[0][0], read)) >= 0:
                 read = found + len(waited[0][0])
                 time.sleep(PERSON)
+                meanwhile()
                 os.write(ours, waited.pop(0)[1])
         return process.wait(timeout=60), said.decode()
     finally:
@@ -81,11 +87,19 @@ def test_a_no_fails_the_run_and_ctrl_c_stops_it(
     answer: bytes, code: int, says: str, state: str, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.txt").write_text(LINE)
-    returned, said = at_terminal(tmp_path, (QUESTION, b"maybe\n"), (AGAIN, b""), (QUESTION, answer))
+    remarks = []
+    returned, said = at_terminal(
+        tmp_path,
+        (QUESTION, b"maybe\n"),
+        (AGAIN, b""),
+        (QUESTION, answer),
+        meanwhile=lambda: remarks.append(remark(only_record(tmp_path))),
+    )
     assert returned == code
+    assert set(remarks) == {"waits for a person's approval"}
     assert says in said
     assert "Traceback" not in said
-    assert only_record(tmp_path).state == state
+    assert (only_record(tmp_path).state, only_record(tmp_path).waits_for) == (state, "")
     assert not list(Store(str(tmp_path / "store")).locations("download"))
 
 

@@ -97,6 +97,8 @@ def remark(record: RunRecord) -> str:
     """What there is to say of a run on one line: why it failed, where it is or was, or what was changed."""
     if record.error:
         text = record.error
+    elif record.state == "running" and record.waits_for:
+        text = f"waits for {record.waits_for}"
     elif record.state in ("running", "crashed", "stopped") and record.working:
         text = f"{'making' if record.state == 'running' else 'while it made'} {record.working}"
     else:

@@ -46,7 +46,9 @@ def _head(record: RunRecord) -> Iterator[str]:
         yield f"Prefect  {record.flow_run_url or record.flow_run}"
     if record.peak_memory_bytes:
         yield f"memory   {size_of(record.peak_memory_bytes)} at the most, of one process"
-    if record.working and record.state != "completed":
+    if record.waits_for and record.state == "running":
+        yield f"waits    for {escape(harmless(record.waits_for))}"
+    elif record.working and record.state != "completed":
         yield f"{'making ' if record.state == 'running' else 'ended in'}  {record.working}"
     if record.error:
         yield f"[red]{escape(harmless(record.error))}[/]"
