@@ -5,9 +5,9 @@ shards.json: the name of the work, and for each input shard its SHA-256 and what
 finds there the shards with the same SHA-256, and links their files under their new numbers.
 
 What is taken is what would have been made, or an artifact's digest would tell its history (law 4). So stage, version,
-config, source code and all inputs but the documents must be the same (see `Output.earlier`), the work too, and each
-file must still have the SHA-256 of its manifest. One that has not is no error: its shard is worked through anew, and a
-note says so.
+config, source code, libraries and all inputs but the documents must be the same (see `Output.earlier`), the work too,
+and each file must still have the SHA-256 of its manifest. One that has not is no error: its shard is worked through
+anew, and a note says so.
 """
 
 from __future__ import annotations

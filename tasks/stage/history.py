@@ -15,6 +15,7 @@ from storage.errors import StoreError
 from storage.keys import KeyPayload, differences
 from storage.manifest import Manifest
 from storage.store import Store
+from tasks.stage.environment import shapes_alike
 
 NEVER_MADE = "never made before"
 ATTEMPTS = "attempts.json"  # in an artifact's working folder
@@ -43,8 +44,9 @@ def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | N
 
 
 def find_earlier(store: Store, payload: KeyPayload, source: str, changing: Collection[str]) -> Iterator[Artifact]:
-    """The artifacts of the stage with this version, config, source code and inputs, but for the `changing` ones, the
-    newest first: those that can be trusted, whose manifest agrees with itself and whose files are there."""
+    """The artifacts of the stage with this version, config, source code and inputs, but for the `changing` ones, that
+    the same libraries have made, the newest first: those that can be trusted, whose manifest agrees with itself and
+    whose files are there."""
 
     def identity(of: KeyPayload) -> tuple[Any, ...]:
         return of.version, of.config, {name: of.inputs[name] for name in of.inputs if name not in changing}
@@ -52,7 +54,9 @@ def find_earlier(store: Store, payload: KeyPayload, source: str, changing: Colle
     alike = [
         (manifest.created, location)
         for location, manifest in store.manifests(payload.stage)
-        if manifest.source_digest == source and identity(manifest.payload) == identity(payload)
+        if manifest.source_digest == source
+        and identity(manifest.payload) == identity(payload)
+        and shapes_alike(manifest.environment)
     ]
     for _, location in sorted(alike, reverse=True):
         try:

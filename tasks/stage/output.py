@@ -52,8 +52,8 @@ class Output:
         return output
 
     def earlier(self, *changing: str) -> Iterator[Artifact]:
-        """What this stage made with the same version, config, source code and inputs, but for the inputs with these
-        names, which may differ: the newest first. Nothing in a plain call, and when a refresh was asked for.
+        """What this stage made with the same version, config, source code, libraries and inputs, but for the inputs
+        with these names, which may differ: the newest first. Nothing in a plain call, and when a refresh was asked for.
 
         It bears no identity: the result must be the same with it and without (law 4). Its manifest agrees with itself
         and its files are there in their sizes; whoever takes one hashes it.

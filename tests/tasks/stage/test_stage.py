@@ -321,6 +321,9 @@ def test_what_was_made_alike_of_other_inputs_is_found_and_nothing_else(
         session.fingerprints.clear()
         assert found(inputs[2]) == [], "what lies outside the store is another"
     session.fingerprints.clear()
+    with monkeypatch.context() as changed:
+        changed.setattr("tasks.stage.environment._version", lambda library: "1000.0")
+        assert found(inputs[4]) == [], "another version of a library"
     assert found(inputs[3]) == [locations[1], locations[0]], "the newest first"
     out = Output.at(session.store.local / "plain")
     grown.function(CopyConfig(), inputs[0], model, out)
