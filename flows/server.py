@@ -23,7 +23,7 @@ import httpx
 from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 
 from flows.database import Database, home, own_database
-from flows.stop import Stop
+from flows.stop import AGAIN, Stop
 from storage.errors import ServerError
 from storage.files.locks import hold
 from tasks.children.launchers import free_port
@@ -50,7 +50,6 @@ STOP_SECONDS = 15
 BUSY_SECONDS = 60  # for which a request is repeated
 LAST_LINES = 10
 START_RETRIES = 2  # 6 seconds
-AGAIN = "Run it again: finished work is taken from the store, and the rest resumes."
 GIVEN = "Start it, correct PREFECT_API_URL, or unset it: a run then has a server of its own."
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from storage.errors import GristmillError
 
+AGAIN = "Run it again: what is finished is taken from the store, and the rest resumes."
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # by Slurm, Docker and systemd; by a terminal that is closed
 
 

@@ -19,6 +19,7 @@ import httpx
 
 from flows.deployed.console import reader_is_gone
 from flows.server import answers
+from flows.stop import AGAIN
 from tasks.stage.pages import as_signal
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 5.0
 WORKER_SECONDS = 45.0  # in which a worker ends what it has started, the checkpoint of a training included
-AGAIN = "Run it again: what is finished is taken from the store, and the rest resumes."
 ON_PAGE: set[UUID] = set()  # runs of this process that were ended as their page asked
 
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import httpx
 
-from flows.deployed.cancelled import AGAIN, cancelled, ended_when_cancelled
+from flows.deployed.cancelled import cancelled, ended_when_cancelled
 from flows.deployed.console import outlive_reader
 from flows.pages.log import tell_once
 from flows.pages.names import profile_among
+from flows.stop import AGAIN
 from storage.errors import GristmillError, ServerError
 from tasks.stage.pages import interrupts
 

@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from flows.deployed.cancelled import AGAIN
 from flows.server import credentials
+from flows.stop import AGAIN
 
 # A training has 25 seconds to write a checkpoint, after 30 a worker kills, and a signal takes a while to get there
 GRACE_SECONDS = 45.0
