@@ -68,6 +68,8 @@ def _asked(client: SyncPrefectClient, run: UUID, key: str) -> list[bool]:
 
 
 def _say_it_waits(run: UUID) -> None:
+    if "PREFECT_API_URL" not in os.environ:  # which a worker gives all that it starts
+        return
     event = {
         "event": WAITS,
         "id": str(uuid4()),

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from flows.deployed.automations import GONE, automate
 from flows.deployed.of_ref import alone
 from flows.deployed.suspended import WAITS
 from profiles.load import load
@@ -122,7 +123,7 @@ def test_data_that_is_as_it_was_makes_nothing_and_a_file_more_is_all_that_is_mea
     assert [len(of_run(store, run)) for run in runs] == [1, 0, 1]
     newest = max((made for _, made in store.manifests("sketches")), key=lambda made: made.created)
     assert (newest.facts["shards_reused"], newest.counts["sketched"]) == (2, 23)
-    assert any("2 of 3 shards taken from sketches/" in line for line in ui.logs(runs[2]))
+    until("nothing says so", 30, lambda: any("2 of 3 shards taken from sketches/" in line for line in ui.logs(runs[2])))
 
 
 def events(ui: Ui, run: str) -> list[str]:
@@ -172,6 +173,24 @@ def test_a_run_that_nobody_has_approved_asks_again_when_it_is_run_again(ui: Ui) 
     states = [each["name"] for each in ui.send("GET", f"/flow_run_states/?flow_run_id={run}").json()]
     assert states.count("Suspended") == 2
     assert not list(Store(str(ui.log.parent / "third")).locations("download"))
+
+
+def test_an_automation_of_an_earlier_version_is_renewed_and_one_that_is_off_stays_off(ui: Ui) -> None:
+    def gone() -> dict[str, Any]:
+        (found,) = ui.asked("/automations/filter", automations={"name": {"any_": [GONE]}})
+        return dict(found)
+
+    created = gone()
+    ui.send("PATCH", f"/automations/{created['id']}", {"enabled": False}).raise_for_status()
+    automate(ui.environment, None)
+    assert (gone()["id"], gone()["enabled"]) == (created["id"], False)
+    older = created["trigger"]["expect"]
+    older.remove(WAITS)
+    body = {name: created[name] for name in ("name", "description", "trigger", "actions")}
+    ui.send("PUT", f"/automations/{created['id']}", body).raise_for_status()
+    automate(ui.environment, None)
+    assert WAITS in gone()["trigger"]["expect"]
+    assert gone()["enabled"]
 
 
 @pytest.mark.soak

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -65,6 +66,7 @@ def _in_front() -> None:
     import fcntl
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which is ignored by what a script starts in its background
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 

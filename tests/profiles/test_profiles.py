@@ -458,8 +458,8 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
         (["download.sources=[{kind: embedded}, {kind: embedded}]"], "are named speeches, encyclopedia-en"),
         (
             ["evaluate.tasks=[arc_esy]", "download.benchmarks=[arc_easy, piqa]"],
-            "evaluate.tasks names arc_esy, but the benchmarks of download are arc_easy, piqa, descriptions: "
-            "did you mean arc_easy?",
+            "evaluate.tasks names arc_esy, but the benchmarks of download are arc_easy, piqa, descriptions "
+            "(did you mean arc_easy?).",
         ),
         (
             ["evaluate.tasks=[gsm9k]", "download.harness=[{task: gsm8k, files: {test: a.jsonl}}]"],
