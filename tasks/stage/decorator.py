@@ -481,7 +481,8 @@ class Stage:
         out = Output(self.name, work / "out", work / "scratch", aside, session.runtime, session.observer)
         out.remote = remote
         if not refresh:
-            out.find_earlier = functools.partial(find_earlier, session.store, payload, self.source)
+            told = functools.partial(session.observer.warned, self.name)
+            out.find_earlier = functools.partial(find_earlier, session.store, payload, self.source, told)
         out.path.mkdir(parents=True)
         out.scratch.mkdir(parents=True, exist_ok=True)
         # By name: the order in which a mapping was given is not in the key, so it must not shape the result

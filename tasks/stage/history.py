@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,12 @@ def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | N
     return min(known, key=lambda m: len(differences(m.payload.model_dump(), target)), default=None)
 
 
-def find_earlier(store: Store, payload: KeyPayload, source: str, changing: Collection[str]) -> Iterator[Artifact]:
+def find_earlier(
+    store: Store, payload: KeyPayload, source: str, told: Callable[[str], None], changing: Collection[str]
+) -> Iterator[Artifact]:
     """The artifacts of the stage with this version, config, source code and inputs, but for the `changing` ones, that
     the same libraries have made, the newest first: those that can be trusted, whose manifest agrees with itself and
-    whose files are there."""
+    whose files are there; of others it is `told`."""
 
     def identity(of: KeyPayload) -> tuple[Any, ...]:
         return of.version, of.config, {name: of.inputs[name] for name in of.inputs if name not in changing}
@@ -61,7 +63,8 @@ def find_earlier(store: Store, payload: KeyPayload, source: str, changing: Colle
     for _, location in sorted(alike, reverse=True):
         try:
             found = store.get(location, hashed=False)  # each file is checked as it is taken over
-        except StoreError:  # it is damaged, or was collected just now
+        except StoreError as error:  # it is damaged, or was collected just now
+            told(f"nothing is taken from {location}: {error.message}")
             continue
         yield found
 

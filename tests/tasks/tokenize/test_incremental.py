@@ -205,6 +205,7 @@ def test_an_artifact_that_lacks_a_file_is_passed_over_for_an_older_one(tokenizer
     (newer.path / "train/00001.tokens").unlink()
     made = place.run("b", B)
     assert reused(made) == 2
+    assert any(f"nothing is taken from {newer.location}: " in note for note in place.notes.said)
     assert made.digest == Place(tmp_path / "fresh", tokenizer).run("b", B).digest
 
 
