@@ -39,6 +39,7 @@ def peaks(folder: Path, world: World, runtime: dict[str, Any], precision: str) -
     config = {"precision": precision, "global_batch": world.size}
     case = {"shape": "mistral", "changes": CHANGES, "config": config, "runtime": {"micro_batch": 1, **runtime}}
     ids_BT = torch.randint(0, VOCABULARY, (1, CONTEXT))
+    gc.collect()  # so that no case decides when the next one's garbage goes
     with LiveStorages() as live:
         engine = open_engine(make_spec(folder, case), world)
         start = live.peak
