@@ -17,6 +17,7 @@ import pytest
 from flows.commands.runs.compare import stage_rows
 from flows.commands.runs.listed import as_it_is
 from flows.pipeline import stages
+from flows.records.figures import stage_record
 from flows.records.recorder import Asked, Recorder
 from flows.session import handed_on, recorded, session_of, start
 from profiles.load import load
@@ -31,6 +32,7 @@ from storage.store import Store
 from tasks.stage.config import StageConfig
 from tasks.stage.progress import Observer
 from tasks.stage.protocol import AnyStage, Input
+from tasks.stage.session import Step
 from tests.file_systems import small
 from tests.flows.test_cli import gristmill
 
@@ -367,3 +369,8 @@ def test_parts_of_a_stage_that_one_run_took_from_the_store_are_not_only_in_the_o
     below = StageRecord(location="part/a", cached=False, seconds=1, part_of="sketches")
     deeper = made.model_copy(update={"stages": {**made.stages, "below": below}})
     assert {name: result for name, result, _, _ in stage_rows(deeper, cached)}["below"].endswith("dedup was there")
+
+
+def test_what_a_stage_waited_is_not_what_it_took(tmp_path: Path) -> None:
+    record = stage_record(Step(Artifact.at(tmp_path), False, "never made before", seconds=10.0, waited=4.0))
+    assert (record.seconds, record.waited) == (6.0, 4.0)
