@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
         "system": platform.system(),
         "cpu": _cpu(),
         "gpu": _gpu(),
-        "gristmill": version("gristmill"),
+        "gristmill": _version("gristmill"),
         **_commit(ROOT),
         **{library: _version(library) for library in LIBRARIES},
     }
