@@ -23,7 +23,7 @@ from storage.shards.parquet import parquet_writer
 from tasks.dedup import kernels
 from tasks.dedup.config import SketchConfig
 from tasks.dedup.keeping.condition import conditions
-from tasks.shards import collect
+from tasks.shards import collect_all
 from tasks.shards.incremental import map_new_shards
 from tasks.stage.output import Output
 from tasks.text.scan import Scanned, Scanner
@@ -51,8 +51,7 @@ def sketch_corpus(config: SketchConfig, documents: Artifact, out: Output) -> Non
     """The stage `sketches`."""
     work = functools.partial(_sketch_shard, config)
     results = map_new_shards(work, documents, out, "sketch", files=FOLDERS, releases_gil=True)
-    for file, folder in FOLDERS.items():
-        collect(results, file, out.path / folder)
+    collect_all(results, FOLDERS, out.path)
     sources: Counter[str] = Counter()
     for result in results:
         sources.update(result.counts["sources"])

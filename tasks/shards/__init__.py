@@ -14,7 +14,7 @@ adopted.py       documents and rows made elsewhere, checked
 incremental.py   shards that an earlier artifact holds are taken from it
 """
 
-from tasks.shards.seam import LazyShards, collect, map_shards
+from tasks.shards.seam import LazyShards, collect, collect_all, map_shards
 from tasks.shards.shard import ShardResult
 
-__all__ = ["LazyShards", "ShardResult", "collect", "map_shards"]
+__all__ = ["LazyShards", "ShardResult", "collect", "collect_all", "map_shards"]

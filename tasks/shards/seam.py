@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import nullcontext
 from pathlib import Path
@@ -88,6 +88,12 @@ def collect(results: Sequence[ShardResult], file: str, folder: Path) -> None:
         made = result.folder / file
         if made.exists():
             (folder / f"{number:05d}{made.suffix}").hardlink_to(made)
+
+
+def collect_all(results: Sequence[ShardResult], files: Mapping[str, str], folder: Path) -> None:
+    """`collect` each of the `files`, which have their own folder in `folder`."""
+    for file, place in files.items():
+        collect(results, file, folder / place)
 
 
 class _Progress:

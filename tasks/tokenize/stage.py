@@ -40,7 +40,7 @@ from storage.shards.arrays import Bool, Int64
 from storage.shards.documents import read_batches
 from storage.shards.token_sources import SUFFIX, source_runs, write_sources
 from storage.shards.tokens import TokenWriter, open_tokens
-from tasks.shards import ShardResult, collect
+from tasks.shards import ShardResult, collect_all
 from tasks.shards.incremental import map_new_shards
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
@@ -93,8 +93,7 @@ def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, o
     unseen = [source for source in _sources(totals) if not totals["validation", source]["documents"]]
     if unseen:
         out.warn(f"no document of {', '.join(unseen)} is held out: the validation loss does not cover it")
-    for file, split in FILES.items():
-        collect(results, file, out.path / split)
+    collect_all(results, FILES, out.path)
     _report(totals, digest, out)
 
 

@@ -16,7 +16,7 @@ from storage.artifact import Artifact
 from storage.shards.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.text import Repair, chosen, repair_texts
-from tasks.shards import ShardResult, collect
+from tasks.shards import ShardResult, collect_all
 from tasks.shards.incremental import map_new_shards
 from tasks.stage.output import Output
 
@@ -28,8 +28,7 @@ WHAT = ("documents", "characters")  # counted per source and repair
 def repair_documents(config: RepairConfig, documents: Artifact, out: Output) -> None:
     """See the stage `repair`."""
     done = map_new_shards(functools.partial(_repair_shard, config), documents, out, "repair", files=FOLDERS)
-    for file, folder in FOLDERS.items():
-        collect(done, file, out.path / folder)
+    collect_all(done, FOLDERS, out.path)
     _account(done, config, out)
 
 

@@ -17,7 +17,7 @@ from tasks.filter.classifier.workers import Placement, placement
 from tasks.filter.semantic.config import EmbeddingsConfig
 from tasks.filter.semantic.encoder import open_encoder
 from tasks.filter.side_files import FILE, IDS, IdDigest
-from tasks.shards import collect
+from tasks.shards import collect_all
 from tasks.shards.incremental import map_new_shards
 from tasks.stage.output import Output
 
@@ -33,8 +33,7 @@ def embed_documents(config: EmbeddingsConfig, documents: Artifact, encoder: Arti
     name = f"embed-{where.device}"  # another device rounds otherwise
     embedded = map_new_shards(work, documents, out, name, files=FOLDERS, accelerators=where.accelerators)
     open_encoder.cache_clear()  # of this process, if it was the only worker
-    for file, folder in FOLDERS.items():
-        collect(embedded, file, out.path / folder)
+    collect_all(embedded, FOLDERS, out.path)
     out.count(
         documents=sum(shard.counts["documents"] for shard in embedded),
         tokens=sum(shard.counts["tokens"] for shard in embedded),
