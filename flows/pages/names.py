@@ -11,6 +11,19 @@ from profiles.schema import ALL
 from storage.credentials import redact
 
 LONGEST = 80  # characters
+GREEK = (
+    "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho|sigma|tau|upsilon|phi|chi|psi|"
+    "omega"
+)
+PRAISE = (
+    "Awesome|Ergonomic|Fantastic|Generic|Gorgeous|Handcrafted|Handmade|Incredible|Intelligent|Licensed|Practical|Refined|"
+    "Rustic|Sleek|Small|Tasty|Unbranded"
+)
+MADE_UP = (
+    "[a-z]+-[a-z]+",  # the server: an adjective and an animal
+    rf"(?:{GREEK})\d*(?:-+[a-z]+)+",  # the form: a star, as in chi4-morthond and iota-canis-majoris-fringe
+    rf"(?:{PRAISE})-[^\W\d_][^-]{{0,5}}",  # the form of the new UI: a dish, as in Tasty-Sushi
+)
 
 
 def run_name(profile: str, overrides: Sequence[str], to: str | None, refresh: Collection[str]) -> str:
@@ -70,5 +83,5 @@ def profile_of(given: str) -> str:
 
 
 def is_random(name: str) -> bool:
-    """Whether Prefect, or its form, made up a name where nobody gave one: an adjective, a dash and an animal."""
-    return re.fullmatch("[a-z]+-[a-z]+", name) is not None
+    """Whether Prefect, or one of its two forms, made up a name where nobody gave one."""
+    return any(re.fullmatch(form, name) for form in MADE_UP)

@@ -53,9 +53,17 @@ def test_a_run_is_named_by_what_was_asked_and_not_by_how_it_is_run() -> None:
     assert profile_of("mine/other.yaml") == "other"
 
 
-@pytest.mark.parametrize(("name", "random"), [("magic-otter", True), ("Ann tries 4,000 steps", False), ("v2", False)])
-def test_a_name_that_a_person_gave_is_told_from_one_that_prefect_made_up(name: str, random: bool) -> None:
-    assert is_random(name) is random
+@pytest.mark.parametrize(
+    "name",
+    ["magic-otter", "chi4-morthond", "iota4-ina-fringe", "pi733-canis-majoris-mass", "eta--warp", "Tasty-Pho"],
+)
+def test_a_name_that_prefect_or_its_form_made_up_is_replaced(name: str) -> None:
+    assert is_random(name)
+
+
+@pytest.mark.parametrize("name", ["Ann tries 4,000 steps", "v2", "alpha", "lr3-warm", "chi4-400", "Small-vocabulary"])
+def test_a_name_that_a_person_gave_stays(name: str) -> None:
+    assert not is_random(name)
 
 
 def test_the_page_of_a_run_tells_what_was_made_and_why_and_what_it_took(tmp_path: Path) -> None:
