@@ -1,8 +1,9 @@
 """The form of a deployment: the parameters of its flow, as types.
 
 Prefect makes the form of their JSON schema, and its server refuses what does not match it before a run is created. So
-the names of profiles and stages are choices there, an override must have a value, and none of them can hold a
-password, which would stay in the server's database. Python sees plain strings, and the run itself checks the rest.
+the names of profiles and stages are choices there, an override must have a key that there is and a value, and none of
+them can hold a password, which would stay in the server's database. Python sees plain strings, and the run itself
+checks the rest.
 
 A refusal by a `pattern` would quote the pattern and the value, which may hold a password. So one is a condition of an
 `if`, and what is wanted stands as the `const` of its `else`: "'a ref such as tiny/dpo' was expected".
@@ -10,14 +11,14 @@ A refusal by a `pattern` would quote the pattern and the value, which may hold a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import GetJsonSchemaHandler
+from pydantic import BaseModel, GetJsonSchemaHandler
 
-from profiles.load import names
-from profiles.schema import ALL
+from profiles.load import models_in, names
+from profiles.schema import ALL, Profile
 from storage.credentials import NO_CREDENTIALS
 from tasks.stage.decorator import STAGES
 
@@ -62,9 +63,35 @@ def _settings() -> dict[str, Any]:
                 "section.key=value, with no password or token in it",
                 {"pattern": rf"{NO_CREDENTIALS}\w+(\.[^\s.=]+)*="},
             ),
+            "then": _only("a key that docs/profiles.md lists", {"pattern": f"^({keys([Profile])})="}),
         },
         "examples": [["pretrain.steps=2000"]],
     }
+
+
+def keys(groups: Iterable[type[BaseModel]]) -> str:
+    """A pattern of the keys of these groups, each with those of the groups in it, and with any below names of one's
+    own."""
+    found: dict[str, list[type[BaseModel]]] = {}
+    free = set[str]()
+    for group in groups:
+        for name, field in group.model_fields.items():
+            found.setdefault(name, []).extend(models_in(field.annotation))
+            if _names_things(field.annotation):
+                free.add(name)
+    return "|".join(
+        rf"{name}(\.[^\s=]+)?" if name in free else rf"{name}(\.({keys(below)}))?" if below else name
+        for name, below in found.items()
+    )
+
+
+def _names_things(annotation: Any) -> bool:
+    """Whether a value may be a mapping whose keys are no fields."""
+    return (
+        annotation is Any
+        or get_origin(annotation) in (dict, Mapping)
+        or any(_names_things(argument) for argument in get_args(annotation))
+    )
 
 
 def _last_stage() -> dict[str, Any]:

@@ -51,6 +51,7 @@ def add_text(path: Path, rows: int) -> None:
         ({"to": "pretrian"}, "'pretrian' is not one of ['download'"),
         ({"refresh": ["fitler"]}, "'fitler' is not one of"),
         ({"overrides": ["pretrain"]}, "'section.key=value, with no password or token in it' was expected"),
+        ({"overrides": ["filter=null", "pretrain.stepss=3"]}, "'a key that docs/profiles.md lists' was expected"),
         ({"profile": "https://host/mine.yaml?token=hunter2+battery"}, "or the path of a .yaml file without a password"),
         ({"overrides": ["runtime.store=s3://me:hunter2@bucket"]}, "with no password or token in it' was expected"),
         ({"nonsense": 1}, "'nonsense' is not one of ['profile', 'overrides', 'to', 'refresh']"),
@@ -77,10 +78,10 @@ def test_the_form_offers_profiles_and_stages_and_describes_each_field(ui: Ui) ->
     assert "form" in fields["refresh"]["items"]["enum"]
 
 
-def test_a_wrong_key_fails_a_run_in_two_sentences_without_a_traceback(ui: Ui) -> None:
-    run = started(ui, "by-hand", overrides=["pretrain.stepss=3"])
+def test_a_wrong_value_fails_a_run_in_two_sentences_without_a_traceback(ui: Ui) -> None:
+    run = started(ui, "by-hand", overrides=["pretrain.steps=-3"])
     assert state(ui, run, *END)["message"] == (
-        "Profile smoke: unknown key pretrain.stepss (did you mean pretrain.steps?).\n"
+        "Profile smoke: pretrain.steps = -3: Input should be greater than or equal to 1.\n"
         "What to do: `gristmill profile schema` lists every key."
     )
     until("nothing logged", 30, lambda: any("Finished" in line for line in ui.logs(run)))
