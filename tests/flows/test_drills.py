@@ -219,14 +219,14 @@ def test_a_webhook_hears_once_of_a_run_that_failed(ui: Ui) -> None:
     ui.send("POST", "/block_documents/", block).raise_for_status()
     automate(ui.environment, "custom-webhook/drill")
     time.sleep(10)  # until the server's triggers know of it
-    run = started(ui, "by-hand", overrides=["pretrain.stepss=3"])
+    run = started(ui, "by-hand", overrides=["pretrain.steps=-3"])
     assert state(ui, run, *END)["type"] == "FAILED"
     until("nobody is told", 60, lambda: bool(listener.heard))
     time.sleep(10)  # in which another one would come
     (heard,) = listener.heard
     name = ui.send("GET", f"/flow_runs/{run}").json()["name"]
     assert name in heard
-    assert "unknown key pretrain.stepss" in heard
+    assert "pretrain.steps = -3" in heard
     assert run in heard
     listener.shutdown()
 
