@@ -42,23 +42,28 @@ class Ui(NamedTuple):
         return found
 
     def send(self, method: str, path: str, body: Any = None) -> httpx.Response:
-        """The answer of the server, once it has room for the question: its SQLite refuses when it is busy, and it may
-        be started again."""
-        answers: list[httpx.Response] = []
-
-        def taken() -> bool:
-            with suppress(httpx.TransportError):
-                answers.append(httpx.request(method, f"{self.api}{path}", json=body, timeout=90))
-                return answers[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
-            return False
-
-        until("the server is too busy", 180, taken)
-        return answers[-1]
+        """See `sent`."""
+        return sent(self.api, method, path, body)
 
     def logs(self, flow_run: str) -> list[str]:
         """What a flow run and its tasks have logged."""
         wanted = {"flow_run_id": {"any_": [flow_run]}}
         return [str(line["message"]) for line in self.asked("/logs/filter", logs=wanted, sort="TIMESTAMP_ASC")]
+
+
+def sent(api: str, method: str, path: str, body: Any = None) -> httpx.Response:
+    """The answer of a server, once it has room for the question: its SQLite refuses when it is busy, and it may be
+    started again."""
+    answers: list[httpx.Response] = []
+
+    def taken() -> bool:
+        with suppress(httpx.TransportError):
+            answers.append(httpx.request(method, f"{api}{path}", json=body, timeout=90))
+            return answers[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
+        return False
+
+    until("the server is too busy", 180, taken)
+    return answers[-1]
 
 
 def until(what: str, seconds: float, holds: Callable[[], bool]) -> None:

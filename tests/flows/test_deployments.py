@@ -86,20 +86,17 @@ def test_a_wrong_value_fails_a_run_in_two_sentences_without_a_traceback(ui: Ui) 
     )
     until("nothing logged", 30, lambda: any("Finished" in line for line in ui.logs(run)))
     assert not any("Traceback" in line for line in ui.logs(run))
-    assert set(httpx.get(f"{ui.api}/flow_runs/{run}", timeout=30).json()["tags"]) == {"smoke", "by-hand"}
-    (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": ["export-ref"]}})
-    body = {"parameters": {"profile": "smoke", "ref": "smoke/nothing"}}
-    made = httpx.post(f"{ui.api}/deployments/{found['id']}/create_flow_run", json=body, timeout=90)
-    of_ref = str(made.raise_for_status().json()["id"])
+    assert set(ui.send("GET", f"/flow_runs/{run}").json()["tags"]) == {"smoke", "by-hand"}
+    of_ref = started(ui, "export-ref", ref="smoke/nothing")
     assert state(ui, of_ref, *END)["name"] == "Failed"
-    assert set(httpx.get(f"{ui.api}/flow_runs/{of_ref}", timeout=30).json()["tags"]) == {"smoke", "export-ref"}
+    assert set(ui.send("GET", f"/flow_runs/{of_ref}").json()["tags"]) == {"smoke", "export-ref"}
 
 
 def test_a_parameter_that_no_flow_knows_is_told_in_a_sentence_where_nothing_has_refused_it(ui: Ui) -> None:
     """As of a schedule that has parameters of its own."""
     (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": ["by-hand"]}})
     body = {"parameters": {"profile": "smoke", "nonsense": 1}, "enforce_parameter_schema": False}
-    made = httpx.post(f"{ui.api}/deployments/{found['id']}/create_flow_run", json=body, timeout=90)
+    made = ui.send("POST", f"/deployments/{found['id']}/create_flow_run", body)
     run = str(made.raise_for_status().json()["id"])
     state(ui, run, *END)
     told = "There is no parameter nonsense. The parameters are profile, overrides, to, refresh."

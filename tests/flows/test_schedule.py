@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from flows.deployments import deploy
@@ -75,7 +74,7 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> No
     assert b"a/secret+of=tests" not in kept
     # Registered again, as at the next start of `gristmill ui`, the deployment keeps what was changed on the server
     deploy(ui.environment)
-    again = httpx.get(f"{ui.api}/deployments/name/pipeline/nightly", timeout=30).raise_for_status().json()
+    again = ui.send("GET", "/deployments/name/pipeline/nightly").raise_for_status().json()
     assert again["parameters"] == parameters
     ((active, times),) = [(schedule["active"], schedule["schedule"]) for schedule in again["schedules"]]
     assert active is True

@@ -22,7 +22,7 @@ from flows.deployed.left_open import LeftOpen
 from flows.server import answers
 from storage.files import locks
 from tasks.children.launchers import free_port
-from tests.flows.running_ui import until
+from tests.flows.running_ui import sent, until
 from tests.pipeline.runs import ROOT, mind_signals
 
 SETTINGS = ["download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]", "download.benchmarks=[arc_easy]"]
@@ -40,7 +40,7 @@ def api() -> Iterator[str]:
 
 
 def asked(api: str, path: str, **body: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx.post(f"{api}{path}", json=body, timeout=30).raise_for_status().json()
+    found: list[dict[str, Any]] = sent(api, "POST", path, body).raise_for_status().json()
     return found
 
 
@@ -91,8 +91,12 @@ def states(api: str, run: str) -> list[dict[str, Any]]:
 
     until("its task is open", 30, known)
     (task,) = tasks
-    state: dict[str, Any] = httpx.get(f"{api}/flow_runs/{run}", timeout=30).json()["state"]
-    return [state, task["state"]]
+    return [state_of(api, run), task["state"]]
+
+
+def state_of(api: str, run: str) -> dict[str, Any]:
+    found: dict[str, Any] = sent(api, "GET", f"/flow_runs/{run}").json()["state"]
+    return found
 
 
 @pytest.mark.parametrize(
@@ -166,7 +170,7 @@ def test_a_run_of_a_deployment_whose_server_does_not_answer_says_which(
         deployment = client.create_deployment(client.create_flow(asks), name="asks")
         run = client.create_flow_run_from_deployment(deployment)
     run_flow(asks, flow_run=run, return_type="state")
-    state = httpx.get(f"{api}/flow_runs/{run.id}", timeout=30).json()["state"]
+    state = state_of(api, str(run.id))
     assert state["name"] == "Failed"
     assert state["message"].startswith(f"The Prefect server at {api} did not answer the run: refused.\nWhat to do: Run")
 
@@ -203,11 +207,6 @@ def test_the_end_of_ui_cancels_its_runs_and_says_why_and_ctrl_c_again_does_not_w
     state = state_of(api, run)
     assert state["name"] == "Cancelled"
     assert state["message"].startswith("Stopped as `gristmill ui` was ended. Run it again")
-
-
-def state_of(api: str, run: str) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{api}/flow_runs/{run}", timeout=30).json()["state"]
-    return found
 
 
 @pytest.mark.soak

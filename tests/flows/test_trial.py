@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-import httpx
 import pytest
 
 from flows.commands.ui.trial import trial
+from tests.flows.running_ui import sent
 
 
 class Receiver(HTTPServer):
@@ -62,11 +62,11 @@ def test_a_block_is_sent_a_message_and_its_answer_is_told_without_its_address(re
 
 
 def _webhook(api: str, url: str) -> None:
-    def sent(method: str, path: str, body: Any = None) -> Any:
-        return httpx.request(method, f"{api}{path}", json=body, timeout=60).raise_for_status().json()
+    def asked(method: str, path: str, body: Any = None) -> Any:
+        return sent(api, method, path, body).raise_for_status().json()
 
-    kind = sent("GET", "/block_types/slug/custom-webhook")
-    (schema, *_) = sent("POST", "/block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [kind["id"]]}}})
+    kind = asked("GET", "/block_types/slug/custom-webhook")
+    (schema, *_) = asked("POST", "/block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [kind["id"]]}}})
     data = {"name": "team", "url": url, "json_data": {"text": "{{subject}} | {{body}}"}}
     block = {"name": "team", "data": data, "block_type_id": kind["id"], "block_schema_id": schema["id"]}
-    sent("POST", "/block_documents/", block)
+    asked("POST", "/block_documents/", block)
