@@ -11,7 +11,8 @@ A refusal by a `pattern` would quote the pattern and the value, which may hold a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
@@ -63,15 +64,16 @@ def _settings() -> dict[str, Any]:
                 "section.key=value, with no password or token in it",
                 {"pattern": rf"{NO_CREDENTIALS}\w+(\.[^\s.=]+)*="},
             ),
-            "then": _only("a key that docs/profiles.md lists", {"pattern": f"^({keys([Profile])})="}),
+            "then": _only("a key that docs/profiles.md lists", {"pattern": f"^({_keys((Profile,))})="}),
         },
         "examples": [["pretrain.steps=2000"]],
     }
 
 
-def keys(groups: Iterable[type[BaseModel]]) -> str:
-    """A pattern of the keys of these groups, each with those of the groups in it, and with any below names of one's
-    own."""
+@functools.cache  # Prefect asks for each flow
+def _keys(groups: tuple[type[BaseModel], ...]) -> str:
+    """A pattern of the keys of these groups, and of those of the groups in them; in a mapping from names of the user's
+    own, any."""
     found: dict[str, list[type[BaseModel]]] = {}
     free = set[str]()
     for group in groups:
@@ -80,7 +82,7 @@ def keys(groups: Iterable[type[BaseModel]]) -> str:
             if _names_things(field.annotation):
                 free.add(name)
     return "|".join(
-        rf"{name}(\.[^\s=]+)?" if name in free else rf"{name}(\.({keys(below)}))?" if below else name
+        rf"{name}(\.[^\s=]+)?" if name in free else rf"{name}(\.({_keys(tuple(below))}))?" if below else name
         for name, below in found.items()
     )
 
