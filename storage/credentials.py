@@ -27,31 +27,31 @@ REMEDY = (
 )
 LEAST = 8  # characters of a secret in the environment: shorter ones are words, such as `false`
 
+IN_SCHEME = r"[a-z0-9+.\-]"
+PORT = r"\d+(?:[/?#\s\"',;)\]}]|$)"
 # A password may hold slashes and @. A port is none; a lone name before @ is a secret only in HTTP, where it is a token
 _USERINFO = re.compile(
-    r"([a-z][a-z0-9+.\-]*://)(?:[^\s/?#@:\[]*:(?!\d+(?:[/?#\s\"',;)\]}]|$))\S*@|(?<=http://)[^\s/?#@]+@"
-    r"|(?<=https://)[^\s/?#@]+@)",
+    rf"((?<!{IN_SCHEME}){IN_SCHEME}+://)(?:[^\s/?#@:\[]*:(?!{PORT})\S*@|(?<=http://)[^\s/?#@]+@|(?<=https://)[^\s/?#@]+@)",
     re.IGNORECASE,
 )
-_URL = re.compile(r"[a-z][a-z0-9+.\-]*://\S+", re.IGNORECASE)
-_NAMED = (
-    r"\w*(?:token|secret|passw|passphrase|jwt|bearer|oauth|credential|signature|connection.string|authori[sz]ation)\w*"
-    r"|\w*access.?key\w*"
+_URL = re.compile(rf"(?<!{IN_SCHEME}){IN_SCHEME}+://\S+", re.IGNORECASE)
+# How secrets are named, in parameters of URLs and options of file systems: words in a name, whole names
+IN_NAMES = (
+    r"token|secret|passw|passphrase|jwt|bearer|oauth|credential|signature|connection[_.\- ]?string"
+    r"|authori(?:s|z)ation|access[_.\- ]?key"
 )
+NAMES = r"(?:api|account|private)?[_\-]?key|pwd|pass|session|sig|sas|auth"
+_NAMED = rf"\w{{0,60}}(?:{IN_NAMES})\w{{0,60}}"
 _PARAMETER = re.compile(
-    rf"([?&;#](?:[\w\-.%]*[\-.])?(?:{_NAMED}|(?:api|account|private)?[_\-]?key|pwd|pass|session|sig|sas|auth)=)[^&;#\s\"'<>]+",
+    rf"([?&;#](?:[\w\-.%]*[\-.])?(?:{_NAMED}|{NAMES})=)[^&;#\s\"'<>]+",
     re.IGNORECASE,
 )
-_TOKEN = re.compile(  # as their issuers document them for scanners
+TOKEN = (  # as their issuers document them for scanners
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{60,}|A(?:KI|SI)A[A-Z2-7]{16}\b|pnu_\w{30,}"
     r"|(?<=AccountKey=)[\w+/=]{20,}|(?<=SharedAccessKey=)[\w+/=]{20,}|(?<=[Bb]earer )[\w\-.~+/=]{16,}"
     r"|sk-(?:(?:proj|ant|svcacct)-[\w\-]{20,}|[A-Za-z0-9]{32,})|xox[abeoprs]-[\w\-]{10,})"
 )
-# The same for JSON schemas: what a text without credentials matches
-NO_CREDENTIALS = (
-    r"^(?![\s\S]*://([^\s/?#@:\[]*:(?!\d+[,/])\S*@|\S*[?&]\S*([Tt]oken|[Ss]ecret|[Pp]ass|[Ss]ignature|[Kk]ey|sig|jwt)\w*=)"
-    r"|[\s\S]*(%2[Ff]%2[Ff]|%25\d|://\S*[?&][^=\s]*%[^=\s]*=)|filter\.pii\.salt=(?!\{|null))"
-)
+_TOKEN = re.compile(TOKEN)
 _VARIABLE = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|SALT|AUTH_STRING|CONNECTION_STRING|ACCESS_KEY_ID|SAS"
     r"|(?:API|ACCESS|ACCOUNT|PRIVATE|SECRET)_?KEY)$|^FSSPEC_\w+_(?:KEY|USERNAME)$"

@@ -11,16 +11,15 @@ A refusal by a `pattern` would quote the pattern and the value, which may hold a
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any
 
-from pydantic import BaseModel, GetJsonSchemaHandler
+from pydantic import GetJsonSchemaHandler
 
-from profiles.load import models_in, names
+from flows.deployed.patterns import CHARACTERS, NO_CREDENTIALS, OVERRIDE, SALT, keys
+from profiles.load import names
 from profiles.schema import ALL, Profile
-from storage.credentials import NO_CREDENTIALS
 from tasks.stage.decorator import STAGES
 
 
@@ -41,8 +40,22 @@ def _only(wanted: str, *conditions: dict[str, Any]) -> dict[str, Any]:
     return {"if": {"anyOf": conditions}, "else": {"const": wanted}}
 
 
+def _all(first: tuple[str, dict[str, Any]], *others: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    """Each condition must hold; else it is told what is wanted by the first that does not."""
+    return {**_only(*first), **({"then": _all(*others)} if others else {})}
+
+
+ADDRESS = _all(
+    ("an address", {"minLength": 1, "pattern": CHARACTERS}),
+    ("an address without a password or token in it", {"pattern": NO_CREDENTIALS}),
+)
+
+
 def _profile() -> dict[str, Any]:
-    a_file = {"type": "string", "pattern": rf"{NO_CREDENTIALS}[\s\S]*\.ya?ml$"}  # of what is no string, all are true
+    a_file = {
+        "type": "string",
+        "pattern": rf"{CHARACTERS}{NO_CREDENTIALS}[\s\S]*\.ya?ml$",
+    }  # of what is no string, all are true
     return {
         "description": "What to run: a profile that comes with Gristmill, or the path of a YAML file on the worker.",
         "anyOf": [
@@ -60,40 +73,19 @@ def _settings() -> dict[str, Any]:
         "type": "array",
         "items": {
             "type": "string",
-            **_only(
-                "section.key=value, with no password or token in it",
-                {"pattern": rf"{NO_CREDENTIALS}\w+(\.[^\s.=]+)*="},
+            **_all(
+                ("text without control characters", {"pattern": CHARACTERS}),
+                ("section.key=value", {"pattern": OVERRIDE}),
+                (
+                    "a key that docs/profiles.md lists (a list is given whole)",
+                    {"pattern": f"^({keys(Profile)})="},
+                ),
+                ("a value without a password or token in it", {"pattern": NO_CREDENTIALS}),
+                ("filter.pii.salt.env=VARIABLE in place of a salt", {"not": {"pattern": SALT}}),
             ),
-            "then": _only("a key that docs/profiles.md lists", {"pattern": f"^({_keys((Profile,))})="}),
         },
         "examples": [["pretrain.steps=2000"]],
     }
-
-
-@functools.cache  # Prefect asks for each flow
-def _keys(groups: tuple[type[BaseModel], ...]) -> str:
-    """A pattern of the keys of these groups, and of those of the groups in them; in a mapping from names of the user's
-    own, any."""
-    found: dict[str, list[type[BaseModel]]] = {}
-    free = set[str]()
-    for group in groups:
-        for name, field in group.model_fields.items():
-            found.setdefault(name, []).extend(models_in(field.annotation))
-            if _names_things(field.annotation):
-                free.add(name)
-    return "|".join(
-        rf"{name}(\.[^\s=]+)?" if name in free else rf"{name}(\.({_keys(tuple(below))}))?" if below else name
-        for name, below in found.items()
-    )
-
-
-def _names_things(annotation: Any) -> bool:
-    """Whether a value may be a mapping whose keys are no fields."""
-    return (
-        annotation is Any
-        or get_origin(annotation) in (dict, Mapping)
-        or any(_names_things(argument) for argument in get_args(annotation))
-    )
 
 
 def _last_stage() -> dict[str, Any]:
@@ -134,7 +126,7 @@ def _address() -> dict[str, Any]:
     return {
         "description": "Where to: hf://OWNER/NAME, the URL of a bucket or a server, or a folder of the worker.",
         "type": "string",
-        **_only("an address without a password or token in it", {"minLength": 1, "pattern": NO_CREDENTIALS}),
+        **ADDRESS,
     }
 
 
@@ -142,7 +134,7 @@ def _store() -> dict[str, Any]:
     return {
         "description": "The store of the release: a folder, or an fsspec URL such as s3://bucket/path.",
         "type": "string",
-        **_only("an address without a password or token in it", {"minLength": 1, "pattern": NO_CREDENTIALS}),
+        **ADDRESS,
     }
 
 

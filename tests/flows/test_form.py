@@ -41,6 +41,42 @@ def test_every_key_of_our_profiles_and_of_our_pages_is_taken() -> None:
     assert [key for key in sorted(of_profiles | of_pages) if refusals(f"{key}=1")] == []
 
 
-@pytest.mark.parametrize("key", ["pretrain.stepz", "toxicity.max_score", "filter.toxicity.max", "pretrain.steps.x"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "pretrain.stepz", "toxicity.max_score", "filter.toxicity.max", "pretrain.steps.x", "filter.languages.de.bogus",
+        "filter.signals.mine.bogus", "filter.language.scores.de.x", "evaluate.side_by_side.endpoints.mine.bogus",
+        "download.sources.limit", "grpo.rewards.kind", "evaluate.tasks.k",
+    ],
+)  # fmt: skip
 def test_a_key_that_there_is_not_is_refused_in_words(key: str) -> None:
-    assert refusals("filter=null", f"{key}=1") == ["'a key that docs/profiles.md lists' was expected"]
+    wanted = "'a key that docs/profiles.md lists (a list is given whole)' was expected"
+    assert refusals("filter=null", f"{key}=1") == [wanted]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "export.licences.My Source", "tokenizer.compare.my tok", "runtime.pools.stages.pretrain", "filter.languages.de",
+        "filter.languages.de.gopher_quality.min_words", "evaluate.side_by_side.endpoints.mine.url",
+        "feedback.endpoint.fields.x", "filter.toxicity.measure.model",
+    ],
+)  # fmt: skip
+def test_names_of_ones_own_are_taken(key: str) -> None:
+    assert refusals(f"{key}=1") == []
+
+
+@pytest.mark.parametrize(
+    ("override", "wanted"),
+    [
+        ("pretrain.steps", "section.key=value"),
+        ("=1", "section.key=value"),
+        ("pretrain.steps =1", "section.key=value"),
+        ("description=\ud800", "text without control characters"),
+        ("description=a\0b", "text without control characters"),
+        ("runtime.store=s3://me:pw@bucket", "a value without a password or token in it"),
+        ("filter.pii={salt: abc}", "filter.pii.salt.env=VARIABLE in place of a salt"),
+    ],
+)
+def test_each_refusal_says_what_is_wanted(override: str, wanted: str) -> None:
+    assert refusals(override) == [f"'{wanted}' was expected"]

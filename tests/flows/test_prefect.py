@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from tests.flows.running_ui import until
+
 if TYPE_CHECKING:  # prefect is imported by the tests that need it
     from prefect.client.schemas.objects import TaskRun
 
@@ -53,7 +55,7 @@ def test_stages_are_tasks_and_the_cached_ones_say_so(server: None, tmp_path: Pat
     first = pipeline("smoke", overrides, to="filter")
     again = pipeline("smoke", overrides, to="filter")
     assert first == again
-    states, keys = asyncio.run(seen())
+    states, keys = seen()
     assert {name: states[0][name] for name in ("download", "dedup", "filter", "sketches", "form")} == dict.fromkeys(
         ("download", "dedup", "filter", "sketches", "form"), "Completed"
     ), "parts are tasks of their own"
@@ -73,7 +75,7 @@ def test_a_failing_stage_fails_the_run_with_its_own_error_and_leaves_its_parts_m
     strict = [*SETTINGS, f"runtime.store={tmp_path / 'store'}", "filter.max_removed_share_per_source=0"]
     with pytest.raises(AccountingError, match="max_removed_share_per_source"):
         pipeline("smoke", strict, to="filter")
-    states, _ = asyncio.run(seen())
+    states, _ = seen()
     assert (states[-1]["form"], states[-1]["filter"]) == ("Completed", "Failed")
     (page,) = {*asyncio.run(failed_reports())}  # a request that a busy server answered late was sent twice
     assert page.startswith("# smoke: failed in filter")
@@ -217,8 +219,20 @@ def began(task: TaskRun) -> datetime:
     return moment
 
 
-async def seen() -> tuple[list[dict[str, str]], set[str]]:
-    """The states of all task runs, a run after the other, and the keys of all artifacts."""
+def seen() -> tuple[list[dict[str, str]], set[str]]:
+    """The states of all task runs, a run after the other, and the keys of all artifacts: once the server has them, as a
+    run does not wait until its tasks' last events are written."""
+    found = []
+
+    def ended() -> bool:
+        found.append(asyncio.run(read()))
+        return not {"Running", "Pending"} & {state for run in found[-1][0] for state in run.values()}
+
+    until("a task of a run that is over never ends", 60, ended)
+    return found[-1]
+
+
+async def read() -> tuple[list[dict[str, str]], set[str]]:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.sorting import FlowRunSort
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from storage.credentials import NO_CREDENTIALS, has_credentials, redact
+from storage.credentials import has_credentials, redact
 from storage.errors import ConfigError, StoreError
 from storage.store import Store
 
@@ -30,6 +29,12 @@ HELD = {
     "s3://bucket/x?pass=abcdef123": "s3://bucket/x?pass=***",
     "s3://bucket/x?jwt=abcdef123": "s3://bucket/x?jwt=***",
 }
+ENCODED = [
+    "memory://bucket/x?to%6ben=hunter2Secret",
+    "s3:%2f%2fme:hunter2Secret@bucket/x",
+    "s3:%252F%252Fme:hunter2Secret@b",
+    "s3://me%3Ahunter2Secret%2540bucket/x",
+]
 FREE = [
     "data/sk-wikipedia-articles-of-2026-without-duplicates.jsonl",
     "store", "s3://bucket/store", "s3://bucket/a@b", "sftp://me@host/store", "abfs://container@account.dfs.core.windows.net/a",
@@ -44,17 +49,9 @@ def test_credentials_are_found_and_taken_out(url: str) -> None:
     assert redact(f"The store {url} can't be reached.") == f"The store {HELD[url]} can't be reached."
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "memory://bucket/x?to%6ben=hunter2Secret",
-        "s3:%2f%2fme:hunter2Secret@bucket/x",
-        "s3:%252F%252Fme:hunter2Secret@b",
-    ],
-)
+@pytest.mark.parametrize("url", ENCODED)
 def test_an_encoded_url_hides_nothing(url: str) -> None:
     assert has_credentials(url)
-    assert not re.search(NO_CREDENTIALS, f"runtime.store={url}")
     with pytest.raises(ConfigError, match="holds a password or a token") as caught:
         Store(url)
     assert "hunter2Secret" not in redact(caught.value.message)
@@ -64,24 +61,12 @@ def test_an_encoded_url_hides_nothing(url: str) -> None:
 def test_what_has_no_credentials_is_left_as_it_is(text: str) -> None:
     assert not has_credentials(text)
     assert redact(text) == text
-    assert re.search(NO_CREDENTIALS, f"runtime.store={text}")
-
-
-@pytest.mark.parametrize("url", [url for url in HELD if "://" in url and "//token" not in url])
-def test_the_pattern_for_parameters_of_flows_refuses_them_too(url: str) -> None:
-    assert not re.search(NO_CREDENTIALS, f"runtime.store={url}")
 
 
 def test_connection_strings_and_headers_are_tokens_wherever_they_stand() -> None:
     key = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo="
     assert redact(f"AccountName=me;AccountKey={key};a") == "AccountName=me;AccountKey=***;a"
     assert redact(f"Authorization: Bearer {key}") == "Authorization: Bearer ***"
-
-
-def test_a_deployment_refuses_a_salt_that_stands_in_the_open() -> None:
-    assert not re.search(NO_CREDENTIALS, "filter.pii.salt=a secret")
-    for given in ("filter.pii.salt={env: SALT}", "filter.pii.salt.env=SALT", "filter.pii.salt=null"):
-        assert re.search(NO_CREDENTIALS, given)
 
 
 def test_a_password_with_a_space_is_one(tmp_path: Path) -> None:
