@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -106,9 +107,11 @@ def _find(name: str, relative_to: Path | None = None) -> Path:
         return FOLDER / f"{name}.yaml"
     path = Path(name)
     for candidate in (path, relative_to.parent / path if relative_to else path):
-        if candidate.suffix in (".yaml", ".yml") and candidate.is_file():
+        if candidate.suffix in (".yaml", ".yml") and os.path.isfile(candidate):  # no error of a name that is too long
             return candidate
-    if path.exists():
+    if not name:
+        raise ConfigError("No profile is named.", f"There are {', '.join(names())}, or give a path to a .yaml file.")
+    if os.path.exists(path):
         raise ConfigError(f"{name} is no profile.", "A profile is a file whose name ends in .yaml.")
     nearest = difflib.get_close_matches(name, names(), 1)
     hint = (

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from storage.errors import DamagedArtifact, StoreError
 from storage.files import locks
 from storage.files.disk import cant_write
-from storage.manifest import check_name
+from storage.manifest import check_name, check_text
 from storage.store import Store
 
 
@@ -94,6 +94,10 @@ def resolve(store: Store, text: str) -> str:
     if not text:
         raise StoreError("No artifact is named.", "Give a ref such as tiny/pretrain: `gristmill store ls` lists them.")
     name, _, number = text.partition("@")
+    try:
+        check_text(name)
+    except ValueError as error:
+        raise StoreError(f"No artifact has such a name: {error}.", "`gristmill store ls` lists them.") from error
     entries = history(store, name)
     if entries and not number:
         return entries[-1].location

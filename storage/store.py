@@ -31,7 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 from storage.artifact import Artifact
 from storage.damage import contradictions, find_damage, local_sizes
 from storage.digests import FileEntry, file_digest, sums
-from storage.errors import DamagedArtifact, StoreError, make_again, no_artifact
+from storage.errors import ConfigError, DamagedArtifact, StoreError, make_again, no_artifact
 from storage.files import locks
 from storage.files.cache import cache_folder
 from storage.files.conditional import AZURE, S3, conditional
@@ -58,6 +58,8 @@ class Store:
     hashes every file again before use, instead of once for as long as its inode, size and times stay the same."""
 
     def __init__(self, url: str, cache: Path | None = None, *, paranoid: bool = False) -> None:
+        if not url:
+            raise ConfigError("No store is named.", "Set runtime.store, or give --store, a folder or a URL.")
         fs, self.root = opened(
             url, "The store", "Give a folder, or the URL of a file system that fsspec knows, and install its package."
         )

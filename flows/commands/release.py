@@ -22,6 +22,7 @@ from storage.units import size_of
 
 if TYPE_CHECKING:
     from tasks.export.push.outgoing import Outgoing
+    from tasks.export.push.steps import Place
 
 app = typer.Typer(no_args_is_help=True)
 console = Console(soft_wrap=True, highlight=False)
@@ -137,20 +138,26 @@ def push(
 
 def send(outgoing: Outgoing, scheme: str, url: str, public: bool) -> None:
     """Copy what goes out to an address as `tasks.export.push.address` parts it. Raises StoreError, ConfigError."""
-    from tasks.export.push.address import HERE, HUB, SERVERS
-    from tasks.export.push.bucket import Bucket
-    from tasks.export.push.folder import Folder as Here
+    from tasks.export.push.address import HUB
     from tasks.export.push.hub import push_to_hub
     from tasks.export.push.steps import push_to
 
     if scheme == HUB:
         push_to_hub(outgoing, url, public=public)
-    elif scheme in ("", *HERE):
-        path = Path(url.removeprefix(f"{scheme}://") if scheme else url).expanduser()
-        push_to(Here(path, url, outgoing.folder), outgoing)
     else:
-        fs, root = opened(url, "The address", "Install fsspec's package for it, or give another address.")
-        push_to(Bucket(fs, root, url, folders=scheme in SERVERS), outgoing)
+        push_to(place(outgoing, scheme, url), outgoing)
+
+
+def place(outgoing: Outgoing, scheme: str, url: str) -> Place:
+    """Where it goes to, if not to the hub. Raises StoreError for where it can't."""
+    from tasks.export.push.address import HERE, SERVERS
+    from tasks.export.push.bucket import Bucket
+    from tasks.export.push.folder import Folder as Here
+
+    if scheme in ("", *HERE):
+        return Here(Path(url.removeprefix(f"{scheme}://") if scheme else url).expanduser(), url, outgoing.folder)
+    fs, root = opened(url, "The address", "Install fsspec's package for it, or give another address.")
+    return Bucket(fs, root, url, folders=scheme in SERVERS)
 
 
 def _show(outgoing: Outgoing) -> None:

@@ -17,10 +17,11 @@ from typing import Annotated, Any
 
 from pydantic import GetJsonSchemaHandler
 
-from flows.deployed.patterns import CHARACTERS, NO_CREDENTIALS, OVERRIDE, SALT, keys
+from flows.deployed.patterns import CHARACTERS, NO_CREDENTIALS, NO_SALT, OVERRIDE, keys
 from profiles.load import names
 from profiles.schema import ALL, Profile
 from tasks.stage.decorator import STAGES
+from tasks.stage.runtime import LONGEST_HOURS
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _settings() -> dict[str, Any]:
                     {"pattern": f"^({keys(Profile)})="},
                 ),
                 ("a value without a password or token in it", {"pattern": NO_CREDENTIALS}),
-                ("filter.pii.salt.env=VARIABLE in place of a salt", {"not": {"pattern": SALT}}),
+                ("filter.pii.salt.env=VARIABLE in place of a salt", {"pattern": NO_SALT}),
             ),
         },
         "examples": [["pretrain.steps=2000"]],
@@ -147,6 +148,7 @@ def _hours() -> dict[str, Any]:
         "description": "How long to wait for approval; then the run fails.",
         "type": "number",
         "exclusiveMinimum": 0,
+        "maximum": LONGEST_HOURS,
     }
 
 

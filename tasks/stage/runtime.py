@@ -17,6 +17,7 @@ MOST = 1024  # of workers, threads and processes: more than a host has cores, an
 LEAST_MEMORY = 16_000_000  # bytes; with less, a stage's tables fall into so many pieces that it takes minutes
 SIZE = re.compile(r"[0-9]+|[0-9]+(\.[0-9]+)?\s*[kmgt]i?b", re.IGNORECASE)
 MOST_PORT = 65_535
+LONGEST_HOURS = 8_760  # a year
 
 
 def _size(value: Any) -> Any:
@@ -296,7 +297,9 @@ class Runtime(RuntimeGroup):
         description="stages that a person approves before they are made: with y at a terminal, or by Resume on the "
         "page of a Prefect run; runs that a schedule started go on by themselves",
     )
-    approve_hours: float = Field(24, gt=0, description="how long a Prefect run waits for that; then it fails")
+    approve_hours: float = Field(
+        24, gt=0, le=LONGEST_HOURS, description="how long a Prefect run waits for that; then it fails"
+    )
     pools: Pools = Field(default_factory=Pools, description="work pools that make stages in place of the run itself")
     data: DataRuntime = Field(
         default_factory=DataRuntime, description="read by download to tokenize, and by sft and dpo for near-duplicates"

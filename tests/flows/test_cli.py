@@ -19,6 +19,7 @@ from flows.pages.report import result_of
 from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
+from storage.errors import StoreError
 from storage.keys import KeyPayload
 from storage.manifest import Manifest
 from storage.shards.documents import Document, Verdict, shard_name, write_documents, write_ledger
@@ -64,6 +65,10 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
     ("arguments", "named", "remedy"),
     [
         (["run", "tinny"], "There is no profile tinny.", "Did you mean tiny?"),
+        (["plan", ""], "No profile is named.", "There are cluster"),
+        (["plan", f"{'a' * 300}.yaml"], "There is no profile aaa", "give a path"),
+        (["plan", "tiny", "--set", "runtime.approve_hours=1e9"], "runtime.approve_hours", "profile schema"),
+        (["runs", "--store", ""], "No store is named.", "give --store"),
         (["run", "tiny", "--set", "filter.toxicty.max_score=1"], "unknown key filter.toxicty", "profile schema"),
         (["run", "tiny", "--to", "pretrian"], "There is no stage pretrian.", "Did you mean pretrain?"),
         (["run", "tiny", "--to", "form"], "form is made within filter", "End after filter"),
@@ -108,6 +113,14 @@ def test_a_mistake_gives_one_message_a_remedy_and_exit_1(
     assert named in done.stderr
     assert remedy in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "tiny/a\ud800", "a\0b"])
+def test_what_can_be_no_name_is_told_so(name: str, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    publish(store, "download", {"a.txt": b"1"})
+    with pytest.raises(StoreError, match="No artifact has such a name"):
+        refs.resolve(store, name)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FORM = {"type": "object", "properties": {"overrides": TypeAdapter(Settings).json_schema()}}
 
 
-def refusals(*overrides: str) -> list[str]:
+def refusals(*overrides: Any) -> list[str]:
     """What Prefect's server says of them."""
     return [error.message for error in validate({"overrides": [*overrides]}, FORM)]
 
@@ -64,6 +64,12 @@ def test_a_key_that_there_is_not_is_refused_in_words(key: str) -> None:
 )  # fmt: skip
 def test_names_of_ones_own_are_taken(key: str) -> None:
     assert refusals(f"{key}=1") == []
+
+
+@pytest.mark.parametrize("item", [1, None, True, {"a": 1}, ["pretrain.steps=1"]])
+def test_what_is_no_text_is_told_so(item: Any) -> None:
+    (refusal,) = refusals(item)
+    assert refusal.endswith("is not of type 'string'")
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,8 @@ def test_runs_are_listed_filtered_shown_and_compared(tmp_path: Path) -> None:
     listed = [row["id"] for row in json.loads(gristmill("runs", "--store", store, "--json").stdout)]
     assert listed == sorted([first.id, second.id], reverse=True)
     assert json.loads(gristmill("runs", "--store", store, "--json", "--limit", "1").stdout)[0]["id"] == listed[0]
+    most = gristmill("runs", "--store", store, "--json", "--limit", "9223372036854775807")
+    assert len(json.loads(most.stdout)) == 2
     assert "There are older ones" in gristmill("runs", "--store", store, "--limit", "1").stdout
     assert "No run is like that." in gristmill("runs", "--store", store, "--made", "pretrain").stdout
     assert "No run is like that." in gristmill("runs", "--store", store, "--profile", "tiny").stdout

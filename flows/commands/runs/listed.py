@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
 def list_runs(console: Console, store: Store, wanted: Wanted, limit: int, json_wanted: bool) -> None:
     """The newest `limit` runs that are `wanted`, as a table or as JSON, a list of records."""
     unreadable: list[str] = []
-    found = list(islice(matching(store, wanted, unreadable), limit + 1))
+    found = list(islice(matching(store, wanted, unreadable), min(limit, sys.maxsize - 1) + 1))
     shown = found[:limit]
     if json_wanted:
         print(json.dumps([record.model_dump(mode="json") for record in shown], indent=1))
