@@ -37,7 +37,7 @@ _USERINFO = re.compile(
 _URL = re.compile(rf"(?<!{IN_SCHEME}){IN_SCHEME}+://\S+", re.IGNORECASE)
 # How secrets are named, in parameters of URLs and options of file systems: words in a name, whole names
 IN_NAMES = (
-    r"token(?!s|is|iz)|secret(?!ar)|passw|passphrase|jwt|bearer|oauth|credential|signature|connection[_.\- ]?string"
+    r"token(?!s[=_]|is|iz)|secret(?!ar)|passw|passphrase|jwt|bearer|oauth|credential|signature|connection[_.\- ]?string"
     r"|authori(?:s|z)ation|access[_.\- ]?key"
 )
 NAMES = r"(?:api|account|private)?[_\-]?key|pwd|pass|session|sig|sas|auth"

@@ -53,10 +53,8 @@ ADDRESS = _all(
 
 
 def _profile() -> dict[str, Any]:
-    a_file = {
-        "type": "string",
-        "pattern": rf"{CHARACTERS}{NO_CREDENTIALS}[\s\S]*\.ya?ml$",
-    }  # of what is no string, all are true
+    # Of what is no string, all patterns are true
+    a_file = {"type": "string", "pattern": rf"{CHARACTERS}{NO_CREDENTIALS}[\s\S]*\.ya?ml$"}
     return {
         "description": "What to run: a profile that comes with Gristmill, or the path of a YAML file on the worker.",
         "anyOf": [
@@ -77,10 +75,7 @@ def _settings() -> dict[str, Any]:
             **_all(
                 ("text without control characters", {"pattern": CHARACTERS}),
                 ("section.key=value", {"pattern": OVERRIDE}),
-                (
-                    "a key that docs/profiles.md lists (a list is given whole)",
-                    {"pattern": f"^({keys(Profile)})="},
-                ),
+                ("a key that docs/profiles.md lists (a list is given whole)", {"pattern": f"^({keys(Profile)})="}),
                 ("a value without a password or token in it", {"pattern": NO_CREDENTIALS}),
                 ("filter.pii.salt.env=VARIABLE in place of a salt", {"pattern": NO_SALT}),
             ),

@@ -53,6 +53,8 @@ def ui(tmp_path_factory: pytest.TempPathFactory, bucket: Proxy) -> Iterator[Ui]:
 def test_a_release_goes_out_once_a_person_has_read_what_it_holds_and_has_approved(ui: Ui, tmp_path: Path) -> None:
     store, out = tmp_path / "store", tmp_path / "out"
     plain(store, "export", "export.formats=[safetensors]")
+    nowhere = started(ui, "promote", ref="smoke/export", store=str(store), to=str(store / "refs"))
+    assert "lies in a store" in state(ui, nowhere, "PAUSED", *END)["message"], "nobody is asked about such a place"
     run = started(ui, "promote", ref="smoke/export", store=str(store), to=str(out))
     assert "goes out to" in state(ui, run, "PAUSED", *END)["message"]
     assert not out.exists()

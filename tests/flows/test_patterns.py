@@ -16,10 +16,8 @@ LENGTH = 20_000  # what took a minute was a tenth of this
 ADVERSE = (
     "://?%", "://?", "://a:", "%3A%2F%2Fa:", "%3A%2F%2F", "?%26%", "token", "a", "a.", "s3://x?token", "https://",
     "%25", "&%x", "s3://?key%", "salt :", "salt:", "filter={salt: ", "filter={pii: salt: ", "pii", "salt:\n",
-    "salt: null ",
-    "filter.languages.de.", "://?#", ".", "=", " ",
-    "\n", "_", "?-token-", "@", "a://b@", "?", "\\", "export.licences.", "x://u:1", "sk-", "hf_",
-    "s3://%3A", "s3://%3Aa:1/",
+    "salt: null ", "filter.languages.de.", "://?#", ".", "=", " ", "\n", "_", "?-token-", "@", "a://b@", "?", "\\",
+    "export.licences.", "x://u:1", "sk-", "hf_", "s3://%3A", "s3://%3Aa:1/",
 )  # fmt: skip
 PIECES = (
     "s3://", "https://", "me", ":", "pw", "@", "host", "/", "?", "&", "token", "=", "key", "%40", "%3a", "%252F",

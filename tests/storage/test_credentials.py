@@ -25,6 +25,7 @@ HELD = {
     "https://host/file?page=2&sig=a%2Fb": "https://host/file?page=2&sig=***",
     "https://host/file?X-Amz-Credential=AK&X-Amz-Signature=ab": "https://host/file?X-Amz-Credential=***&X-Amz-Signature=***",
     "https://host/file?api_key=abc": "https://host/file?api_key=***",
+    "https://host/file?tokenSecret=abc": "https://host/file?tokenSecret=***",
     "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH": "***",
     "s3://bucket/x?pass=abcdef123": "s3://bucket/x?pass=***",
     "s3://bucket/x?jwt=abcdef123": "s3://bucket/x?jwt=***",
