@@ -50,10 +50,16 @@ def add_text(path: Path, rows: int) -> None:
         ({"profile": "tinyy"}, "or the path of a .yaml file without a password' was expected"),
         ({"to": "pretrian"}, "'pretrian' is not one of ['download'"),
         ({"refresh": ["fitler"]}, "'fitler' is not one of"),
-        ({"overrides": ["pretrain"]}, "'section.key=value, with no password or token in it' was expected"),
-        ({"overrides": ["filter=null", "pretrain.stepss=3"]}, "'a key that docs/profiles.md lists' was expected"),
+        ({"overrides": ["pretrain"]}, "'section.key=value' was expected"),
+        (
+            {"overrides": ["filter=null", "pretrain.stepss=3"]},
+            "'a key that docs/profiles.md lists (a list is given whole)' was expected",
+        ),
         ({"profile": "https://host/mine.yaml?token=hunter2+battery"}, "or the path of a .yaml file without a password"),
-        ({"overrides": ["runtime.store=s3://me:hunter2@bucket"]}, "with no password or token in it' was expected"),
+        (
+            {"overrides": ["runtime.store=s3://me:hunter2@bucket"]},
+            "a value without a password or token in it' was expected",
+        ),
         ({"nonsense": 1}, "'nonsense' is not one of ['profile', 'overrides', 'to', 'refresh']"),
     ],
 )
