@@ -109,15 +109,13 @@ def _find(name: str, relative_to: Path | None = None) -> Path:
     for candidate in (path, relative_to.parent / path if relative_to else path):
         if candidate.suffix in (".yaml", ".yml") and os.path.isfile(candidate):  # no error of a name that is too long
             return candidate
+    there = f"There are {', '.join(names())}, or give a path to a .yaml file."
     if not name:
-        raise ConfigError("No profile is named.", f"There are {', '.join(names())}, or give a path to a .yaml file.")
+        raise ConfigError("No profile is named.", there)
     if os.path.exists(path):
         raise ConfigError(f"{name} is no profile.", "A profile is a file whose name ends in .yaml.")
     nearest = difflib.get_close_matches(name, names(), 1)
-    hint = (
-        f"Did you mean {nearest[0]}?" if nearest else f"There are {', '.join(names())}, or give a path to a .yaml file."
-    )
-    raise ConfigError(f"There is no profile {name}.", hint)
+    raise ConfigError(f"There is no profile {name}.", f"Did you mean {nearest[0]}?" if nearest else there)
 
 
 def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None) -> dict[str, Any]:

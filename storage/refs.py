@@ -40,8 +40,13 @@ _HISTORY = TypeAdapter(Annotated[list[RefEntry], Field(min_length=1)])
 
 def history(store: Store, name: str) -> list[RefEntry]:
     """Every artifact that `name` (such as `tiny/pretrain`) has pointed to, oldest first; empty for an unknown name.
-    Raises DamagedArtifact for a ref that can't be read."""
-    return _parsed(store, name, store.read_bytes(_file(name)))
+    Raises StoreError for what can be no name, DamagedArtifact for a ref that can't be read."""
+    file = _file(name)
+    try:
+        check_text(file)
+    except ValueError as error:
+        raise StoreError(f"No artifact has such a name: {error}.", "`gristmill store ls` lists them.") from error
+    return _parsed(store, name, store.read_bytes(file))
 
 
 def _file(name: str) -> str:
@@ -94,10 +99,6 @@ def resolve(store: Store, text: str) -> str:
     if not text:
         raise StoreError("No artifact is named.", "Give a ref such as tiny/pretrain: `gristmill store ls` lists them.")
     name, _, number = text.partition("@")
-    try:
-        check_text(name)
-    except ValueError as error:
-        raise StoreError(f"No artifact has such a name: {error}.", "`gristmill store ls` lists them.") from error
     entries = history(store, name)
     if entries and not number:
         return entries[-1].location

@@ -33,9 +33,10 @@ def _one_of(*characters: str) -> str:
 
 _AT, _EQUALS, _SLASH = _one_of("@"), _one_of("="), _one_of("/")
 _COLON = _one_of(":")
-_URL = rf"[A-Za-z0-9+.\-]{_COLON}{_SLASH}{_SLASH}"  # from the end of its scheme
+_SCHEME = r"[A-Za-z0-9+.\-]"  # the last character of one
+_URL = rf"{_SCHEME}{_COLON}{_SLASH}{_SLASH}"
 _PART = rf"(?:[^\s/?#@:\[%]|(?!{_codes('/', '?', '#', '@', ':', '[')})%)*"  # of a URL, up to what parts it
-_PASSWORD = rf"(?:[A-Za-z0-9+.\-]://[^\s/?#@:\[]*:|{_URL}{_PART}{_COLON})(?!{PORT})"  # if an @ follows
+_PASSWORD = rf"(?:{_SCHEME}://[^\s/?#@:\[]*:|{_URL}{_PART}{_COLON})(?!{PORT})"  # if an @ follows
 _IN_WORD = r"(?<!\S)(?:(?!{0})\S)*{0}".format  # the first of a word
 _IN_URL = _IN_WORD(_URL)
 _NEXT = _one_of("?", "&", ";", "#")
