@@ -19,7 +19,9 @@ from tasks.children.launchers import free_port
 from tests.pipeline.runs import mind_signals
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 180.0
+# For what is to come, where no test is of how soon: a client of Prefect that a busy SQLite has refused asks five times
+# more, over a minute and longer, and so do lines of a log
+PATIENCE = 180.0
 END = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
@@ -50,6 +52,14 @@ class Ui(NamedTuple):
         wanted = {"flow_run_id": {"any_": [flow_run]}}
         return [str(line["message"]) for line in self.asked("/logs/filter", logs=wanted, sort="TIMESTAMP_ASC")]
 
+    def tells(self, flow_run: str, told: str) -> None:
+        """Wait until a run's page tells this, in a line."""
+        deadline, lines = time.monotonic() + PATIENCE, self.logs(flow_run)
+        while not any(told in line for line in lines):
+            assert time.monotonic() < deadline, "\n".join([f"no line tells `{told}`:", *lines])
+            time.sleep(0.5)
+            lines = self.logs(flow_run)
+
 
 def sent(api: str, method: str, path: str, body: Any = None) -> httpx.Response:
     """The answer of a server, once it has room for the question: its SQLite refuses when it is busy, and it may be
@@ -62,11 +72,11 @@ def sent(api: str, method: str, path: str, body: Any = None) -> httpx.Response:
             return answers[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
         return False
 
-    until("the server is too busy", 180, taken)
+    until("the server is too busy", taken)
     return answers[-1]
 
 
-def until(what: str, seconds: float, holds: Callable[[], bool]) -> None:
+def until(what: str, holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + seconds
     while not holds():
@@ -87,7 +97,7 @@ def started(ui: Ui, deployment: str, **parameters: Any) -> str:
     return str(pressed(ui, deployment, **parameters).raise_for_status().json()["id"])
 
 
-def state(ui: Ui, run: str, *kinds: str, seconds: float = 180) -> dict[str, Any]:
+def state(ui: Ui, run: str, *kinds: str, seconds: float = PATIENCE) -> dict[str, Any]:
     """A run's state, once it is one of these kinds."""
     found: list[dict[str, Any]] = []
 
@@ -95,7 +105,7 @@ def state(ui: Ui, run: str, *kinds: str, seconds: float = 180) -> dict[str, Any]
         found.append(ui.send("GET", f"/flow_runs/{run}").json()["state"])
         return found[-1]["type"] in kinds
 
-    until(f"{run} is never {kinds}", seconds, reached)
+    until(f"{run} is never {kinds}", reached, seconds)
     return found[-1]
 
 
@@ -146,7 +156,7 @@ def running_ui(folder: Path, *pools: str, background: bool = False) -> Iterator[
             preexec_fn=_ignore_interrupts if background else mind_signals,
         )
     try:
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while "Prefect is at" not in (folder / "log").read_text():
             assert process.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, "no server"

@@ -90,7 +90,7 @@ def test_a_wrong_value_fails_a_run_in_two_sentences_without_a_traceback(ui: Ui) 
         "Profile smoke: pretrain.steps = -3: Input should be greater than or equal to 1.\n"
         "What to do: `gristmill profile schema` lists every key."
     )
-    until("nothing logged", 30, lambda: any("Finished" in line for line in ui.logs(run)))
+    ui.tells(run, "Finished")
     assert not any("Traceback" in line for line in ui.logs(run))
     assert set(ui.send("GET", f"/flow_runs/{run}").json()["tags"]) == {"smoke", "by-hand"}
     of_ref = started(ui, "export-ref", ref="smoke/nothing")
@@ -106,7 +106,7 @@ def test_a_parameter_that_no_flow_knows_is_told_in_a_sentence_where_nothing_has_
     run = str(made.raise_for_status().json()["id"])
     state(ui, run, *END)
     told = "There is no parameter nonsense. The parameters are profile, overrides, to, refresh."
-    until("it is not told", 30, lambda: told in ui.logs(run))
+    ui.tells(run, told)
     assert not any("Traceback" in line for line in ui.logs(run))
 
 
@@ -127,7 +127,7 @@ def test_data_that_is_as_it_was_makes_nothing_and_a_file_more_is_all_that_is_mea
     assert [len(of_run(store, run)) for run in runs] == [1, 0, 1]
     newest = max((made for _, made in store.manifests("sketches")), key=lambda made: made.created)
     assert (newest.facts["shards_reused"], newest.counts["sketched"]) == (2, 23)
-    until("nothing says so", 30, lambda: any("2 of 3 shards taken from sketches/" in line for line in ui.logs(runs[2])))
+    ui.tells(runs[2], "2 of 3 shards taken from sketches/")
 
 
 def events(ui: Ui, run: str) -> list[str]:
@@ -147,17 +147,17 @@ def test_a_dear_stage_waits_for_a_person_without_a_process(ui: Ui) -> None:
     waiting = state(ui, run, "PAUSED", *END)
     assert waiting["name"] == "Suspended"
     assert waiting["message"].startswith("dedup must be made")
-    until("it waits in a process", 120, lambda: not processes_of(run))
+    until("it waits in a process", lambda: not processes_of(run))
     store = Store(str(ui.log.parent / "elsewhere"))
     assert not list(store.locations("dedup"))
     assert not any("Traceback" in line or "Finished in state Running" in line for line in ui.logs(run))
-    until("nothing says that it waits", 30, lambda: WAITS in events(ui, run))
+    until("nothing says that it waits", lambda: WAITS in events(ui, run))
     assert events(ui, run)[-1] == WAITS, "a heartbeat after it would begin a silence"
     (record,) = of_run(store, run)
     assert (record.state, record.error, record.made) == ("waiting", waiting["message"], ["download"])
     resume(ui, run)
     assert state(ui, run, *END)["name"] == "Completed"
-    until("no record of its own", 30, lambda: [each.state for each in of_run(store, run)] == ["completed"])
+    until("no record of its own", lambda: [each.state for each in of_run(store, run)] == ["completed"])
     (whole,) = of_run(store, run)
     assert whole.made == ["download", "sketches", "dedup"], "what it made before it waited, it has made"
     assert whole.stages["download"] == record.stages["download"]
@@ -266,9 +266,9 @@ def test_a_run_of_a_terminal_that_is_killed_does_not_run_for_ever(ui: Ui) -> Non
         found[:] = ui.asked("/flow_runs/filter", flow_runs={"state": {"type": {"any_": ["PAUSED"]}}})
         return bool(found)
 
-    until("it does not ask", 120, paused)
+    until("it does not ask", paused)
     time.sleep(35)  # a beat
     process.send_signal(signal.SIGKILL)
     process.wait()
     killed = str(found[0]["id"])
-    until("it waits for ever", 240, lambda: state(ui, killed, "PAUSED", *END)["type"] == "CRASHED")
+    until("it waits for ever", lambda: state(ui, killed, "PAUSED", *END)["type"] == "CRASHED", seconds=240)

@@ -84,7 +84,7 @@ def test_one_stage_is_made_anew_by_what_the_form_sends(ui: Ui, tmp_path: Path) -
     answer = ui.send("POST", f"/deployments/{found['id']}/create_flow_run", body)
     run = str(answer.raise_for_status().json()["id"])
     assert state(ui, run, *END)["type"] == "COMPLETED"
-    until("no end", 30, lambda: any("dedup: made in" in line for line in ui.logs(run)))
+    ui.tells(run, "dedup: made in")
     assert any("download: from the store" in line for line in ui.logs(run))
     assert digests(tmp_path / "store") == plain(tmp_path / "plain", "dedup")
 
@@ -117,7 +117,7 @@ def test_an_approval_holds_a_run_by_hand_and_no_run_of_the_schedule(ui: Ui, tmp_
         return any(each["auto_scheduled"] and each["state_type"] == "COMPLETED" for each in runs)
 
     try:
-        until("the schedule makes no run", 180, made)
+        until("the schedule makes no run", made)
     finally:
         scheduled(ui, found, False)
     assert state(ui, by_hand, "PAUSED", *END)["name"] == "Suspended"
@@ -180,7 +180,7 @@ def test_a_stage_whose_bucket_was_away_is_tried_again(ui: Ui, bucket: Proxy) -> 
         return any(each["state_name"] == "AwaitingRetry" for each in tasks)
 
     try:
-        until("it does not wait", 180, waits)
+        until("it does not wait", waits)
     finally:
         bucket.away = ""
     assert state(ui, run, *END)["type"] == "COMPLETED"
@@ -223,7 +223,7 @@ def test_a_webhook_hears_once_of_a_run_that_failed(ui: Ui) -> None:
     time.sleep(10)  # until the server's triggers know of it
     run = started(ui, "by-hand", overrides=["pretrain.steps=-3"])
     assert state(ui, run, *END)["type"] == "FAILED"
-    until("nobody is told", 60, lambda: bool(listener.heard))
+    until("nobody is told", lambda: bool(listener.heard))
     time.sleep(10)  # in which another one would come
     (heard,) = listener.heard
     name = ui.send("GET", f"/flow_runs/{run}").json()["name"]
@@ -242,7 +242,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def begun(ui: Ui, store: Path) -> str:
     """The long run, once its training has a checkpoint."""
     run = started(ui, "by-hand", overrides=[*SMALL, *LONG, OFTEN, f"runtime.store={store}"], to="pretrain")
-    until("no checkpoint", 240, lambda: any(store.rglob("checkpoints/step-*/complete.json")))
+    until("no checkpoint", lambda: any(store.rglob("checkpoints/step-*/complete.json")), seconds=240)
     assert state(ui, run, "RUNNING", *END)["type"] == "RUNNING", "it is over already"
     return run
 
@@ -253,7 +253,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_run_does_not_end_it(
     run = begun(ui, tmp_path / "store")
     (server,) = ui.children(b"server\0start")
     os.killpg(server, signal.SIGKILL)
-    until("it still answers", 30, lambda: not answers(ui.api.removesuffix("/api")))
+    until("it still answers", lambda: not answers(ui.api.removesuffix("/api")))
     assert state(ui, run, *END, seconds=300)["type"] == "COMPLETED"
     assert digests(tmp_path / "store") == undisturbed
 

@@ -70,11 +70,6 @@ def states(ui: Ui) -> dict[str, str]:
     return {str(task["name"]).split()[1]: str(task["state_name"]) for task in tasks if " " in str(task["name"])}
 
 
-def logged(ui: Ui, run: dict[str, Any], told: str) -> None:
-    """A run's page tells this, soon."""
-    until(f"no page says {told}", 30, lambda: any(told in line for line in ui.logs(str(run["id"]))))
-
-
 def sent(ui: Ui) -> list[dict[str, Any]]:
     """The runs of stages on pools, newest first."""
     runs = ui.asked("/flow_runs/filter", flows={"name": {"any_": ["sent-stage"]}}, sort="START_TIME_DESC")
@@ -87,11 +82,11 @@ def test_stages_are_made_on_their_pools_with_the_same_digests_and_cached_ones_st
     assert code == 0, said
     assert "download           runs in the work pool cpu: http://127.0.0.1:" in said
     assert "dedup              runs in the work pool gpu: http://127.0.0.1:" in said
-    until("the server has not heard of all", 30, lambda: states(ui) == {"download": "Completed", "dedup": "Completed"})
+    until("the server has not heard of all", lambda: states(ui) == {"download": "Completed", "dedup": "Completed"})
     on = {str(each["name"]): str(each["work_pool_name"]) for each in sent(ui)}
     assert on == {"smoke: download": "cpu", "smoke: dedup": "gpu"}
-    logged(ui, sent(ui)[0], "dedup: made in ")
-    logged(ui, newest_run(ui), "dedup: runs in the work pool gpu: http://127.0.0.1:")
+    ui.tells(str(sent(ui)[0]["id"]), "dedup: made in ")
+    ui.tells(str(newest_run(ui)["id"]), "dedup: runs in the work pool gpu: http://127.0.0.1:")
     assert digests(tmp_path / "store") == plain(tmp_path / "plain", "dedup")
     assert not list((tmp_path / "store" / "probes").iterdir())
 
@@ -99,7 +94,7 @@ def test_stages_are_made_on_their_pools_with_the_same_digests_and_cached_ones_st
     assert code == 0, said
     assert "work pool" not in said
     assert len(sent(ui)) == 2
-    until("the server has not heard of all", 30, lambda: states(ui) == {"download": "Cached", "dedup": "Cached"})
+    until("the server has not heard of all", lambda: states(ui) == {"download": "Cached", "dedup": "Cached"})
 
 
 def test_a_failure_is_passed_on_with_its_message_and_its_page(ui: Ui, tmp_path: Path) -> None:
@@ -177,11 +172,11 @@ def test_the_data_half_on_one_pool_and_training_on_another(ui: Ui, tmp_path: Pat
     assert digests(tmp_path / "store") == plain(tmp_path / "plain", "pretrain")
 
     stopped = start(ui, tmp_path / "store", "pretrain", *pools, "pretrain.steps=500")
-    until("no training", 120, lambda: sent(ui)[0]["state_name"] == "Running")
+    until("no training", lambda: sent(ui)[0]["state_name"] == "Running")
     time.sleep(5)
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(60) == 143
-    until("the run on the pool goes on", 60, lambda: sent(ui)[0]["state_name"] == "Cancelled")
+    until("the run on the pool goes on", lambda: sent(ui)[0]["state_name"] == "Cancelled")
 
 
 @pytest.mark.soak
@@ -190,13 +185,14 @@ def test_a_run_of_a_terminal_that_is_cancelled_on_its_page_ends_with_its_stage_o
 ) -> None:
     process = start(ui, tmp_path / "store", "pretrain", "runtime.pools.stages={pretrain: gpu}", "pretrain.steps=4000")
     until(
-        "no training on the pool", 300,
+        "no training on the pool",
         lambda: any(each["name"] == "smoke: pretrain" and each["state_name"] == "Running" for each in sent(ui)),
+        seconds=300,
     )  # fmt: skip
     cancel(ui, str(newest_run(ui)["id"]))
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 143, said
-    until("the run on the pool goes on", 60, lambda: sent(ui)[0]["state_name"] == "Cancelled")
+    until("the run on the pool goes on", lambda: sent(ui)[0]["state_name"] == "Cancelled")
     told = ui.logs(str(sent(ui)[0]["id"]))
     assert not [line for line in told if "Traceback" in line], told
 
@@ -204,12 +200,12 @@ def test_a_run_of_a_terminal_that_is_cancelled_on_its_page_ends_with_its_stage_o
 @pytest.mark.soak
 def test_a_run_of_a_terminal_that_is_cancelled_on_its_page_ends(ui: Ui, tmp_path: Path) -> None:
     process = start(ui, tmp_path / "store", "pretrain", "pretrain.steps=4000")
-    until("no training", 300, lambda: states(ui).get("pretrain") == "Running")
+    until("no training", lambda: states(ui).get("pretrain") == "Running", seconds=300)
     run = str(newest_run(ui)["id"])
     cancel(ui, run)
     said, _ = process.communicate(timeout=90)
     assert process.returncode == 143, said
-    until("it goes on", 30, lambda: newest_run(ui)["state_name"] in ("Cancelled", "Crashed"))
+    until("it goes on", lambda: newest_run(ui)["state_name"] in ("Cancelled", "Crashed"))
 
 
 @pytest.mark.soak
@@ -217,11 +213,15 @@ def test_a_cancelled_training_leaves_no_process_and_its_rerun_resumes(ui: Ui, tm
     store = tmp_path / "store"
     overrides = [*SMALL, f"runtime.store={store}", "pretrain.steps=400", "pretrain.validation_every=400"]
     run = started(ui, "by-hand", overrides=overrides, to="pretrain")
-    until("it does not train", 300, lambda: any("pretrain-live" in str(each["key"]) for each in artifacts(ui, run)))
+    until(
+        "it does not train",
+        lambda: any("pretrain-live" in str(each["key"]) for each in artifacts(ui, run)),
+        seconds=300,
+    )
     assert processes_of(run)
     cancel(ui, run)
     begun = time.monotonic()
-    until("processes are left", 40, lambda: not processes_of(run))
+    until("processes are left", lambda: not processes_of(run), seconds=40)
     print(f"gone {time.monotonic() - begun:.1f} s after Cancel")
     assert state(ui, run, *END)["type"] == "CANCELLED"
     assert not [line for line in ui.logs(run) if "Traceback" in line]

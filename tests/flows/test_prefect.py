@@ -228,7 +228,7 @@ def seen() -> tuple[list[dict[str, str]], set[str]]:
         found.append(asyncio.run(read()))
         return not {"Running", "Pending"} & {state for run in found[-1][0] for state in run.values()}
 
-    until("a task of a run that is over never ends", 60, ended)
+    until("a task of a run that is over never ends", ended)
     return found[-1]
 
 

@@ -67,8 +67,8 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> No
     assert done[0]["auto_scheduled"] is True
     run = str(done[0]["id"])
     told = re.compile("download: (made in|from the store)")
-    until("its page does not tell what it did", 30, lambda: any(told.match(line) for line in ui.logs(run)))
-    until("no word of the scheduler", 60, lambda: "the scheduler works" in ui.log.read_text())
+    until("its page does not tell what it did", lambda: any(told.match(line) for line in ui.logs(run)))
+    until("no word of the scheduler", lambda: "the scheduler works" in ui.log.read_text())
     assert list((tmp_path / "store" / "artifacts" / "download").iterdir())
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"a/secret+of=tests" not in kept
@@ -85,14 +85,14 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> No
 def test_what_dies_is_started_again_and_that_is_said(ui: Ui) -> None:
     (worker,) = ui.children(b"worker\0start")
     os.killpg(worker, signal.SIGKILL)
-    until("nothing said", 60, lambda: "The worker of gristmill ended; it is started again." in ui.log.read_text())
-    until("no new worker", 60, lambda: ui.children(b"worker\0start") not in ([], [worker]))
+    until("nothing said", lambda: "The worker of gristmill ended; it is started again." in ui.log.read_text())
+    until("no new worker", lambda: ui.children(b"worker\0start") not in ([], [worker]))
     for ends in range(3):
         (server,) = ui.children(b"server\0start")
         os.killpg(server, signal.SIGKILL)
         if ends < 2:
-            until("it still answers", 30, lambda: not answers(ui.api.removesuffix("/api")))
-            until("it does not come again", 180, lambda: answers(ui.api.removesuffix("/api")))
+            until("it still answers", lambda: not answers(ui.api.removesuffix("/api")))
+            until("it does not come again", lambda: answers(ui.api.removesuffix("/api")))
     assert ui.process.wait(60) == 1
     said = ui.log.read_text()
     assert "Error: The Prefect server ended 3 times" in said, said

@@ -73,7 +73,7 @@ def waiting(api: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str
         return bool(found)
 
     try:
-        until("it does not ask", 120, paused)
+        until("it does not ask", paused)
         (run,) = found
         yield process, run
     finally:
@@ -89,7 +89,7 @@ def states(api: str, run: str) -> list[dict[str, Any]]:
         tasks[:] = asked(api, "/task_runs/filter", flow_runs={"id": {"any_": [run]}})
         return bool(tasks) and tasks[0]["state_type"] not in ("PENDING", "RUNNING")
 
-    until("its task is open", 30, known)
+    until("its task is open", known)
     (task,) = tasks
     return [state_of(api, run), task["state"]]
 
@@ -140,7 +140,7 @@ def test_what_a_run_has_left_open_is_ended(run_is: str, task_is: str, api: str, 
             tasks[:] = asked(api, "/task_runs/filter", flow_runs={"id": {"any_": [run]}})
             return bool(tasks) and tasks[0]["state_type"] == "RUNNING"
 
-        until("the server knows of no task", 30, is_known)
+        until("the server knows of no task", is_known)
         assert left.end(0) == 0, "the run goes on"
         process.kill()
         process.wait()
@@ -191,7 +191,7 @@ def test_the_end_of_ui_cancels_its_runs_and_says_why_and_ctrl_c_again_does_not_w
     ending = Ending(api.removesuffix("/api"), os.environ)
 
     def press_again() -> None:
-        until("it is not cancelled", 30, lambda: state_of(api, run)["type"] == "CANCELLING")
+        until("it is not cancelled", lambda: state_of(api, run)["type"] == "CANCELLING")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # these tests may run in the background
@@ -214,7 +214,7 @@ def test_a_run_that_waits_for_another_ends_by_a_signal_though_its_server_is_away
     port = free_port()
     way = subprocess.Popen([sys.executable, "-m", "tests.flows.away", str(port), api], cwd=ROOT)
     try:
-        until("there is no way", 30, lambda: answers(f"http://127.0.0.1:{port}"))
+        until("there is no way", lambda: answers(f"http://127.0.0.1:{port}"))
         through = f"http://127.0.0.1:{port}/api"
         first = begin(through, tmp_path)
         said, _ = first.communicate(timeout=180)
