@@ -110,6 +110,7 @@ def test_a_parameter_that_no_flow_knows_is_told_in_a_sentence_where_nothing_has_
     assert not any("Traceback" in line for line in ui.logs(run))
 
 
+@pytest.mark.soak
 def test_data_that_is_as_it_was_makes_nothing_and_a_file_more_is_all_that_is_measured(ui: Ui) -> None:
     watched = ui.log.parent / "watched"
     watched.mkdir()
@@ -141,6 +142,7 @@ def of_run(store: Store, run: str) -> list[RunRecord]:
     return [each for each in history.records(store) if isinstance(each, RunRecord) and each.flow_run == run]
 
 
+@pytest.mark.soak
 def test_a_dear_stage_waits_for_a_person_without_a_process(ui: Ui) -> None:
     asks = [*SMALL, BESIDE, "runtime.approve=[dedup]"]
     run = started(ui, "by-hand", overrides=asks, to="dedup")
@@ -166,6 +168,7 @@ def test_a_dear_stage_waits_for_a_person_without_a_process(ui: Ui) -> None:
     assert state(ui, again, "PAUSED", *END)["name"] == "Completed", "what is in the store needs no approval"
 
 
+@pytest.mark.soak
 def test_a_run_that_nobody_has_approved_asks_again_when_it_is_run_again(ui: Ui) -> None:
     asks = [*SMALL, "runtime.store=third", "runtime.approve=[download]", "runtime.approve_hours=0.0005"]
     run = started(ui, "by-hand", overrides=asks, to="download")

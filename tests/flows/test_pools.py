@@ -76,6 +76,7 @@ def sent(ui: Ui) -> list[dict[str, Any]]:
     return [each for each in runs if each["name"] != "can it see the store?"]
 
 
+@pytest.mark.soak
 def test_stages_are_made_on_their_pools_with_the_same_digests_and_cached_ones_stay(ui: Ui, tmp_path: Path) -> None:
     pools = ("runtime.pools.data=cpu", "runtime.pools.stages={dedup: gpu}")
     code, said = run(ui, tmp_path / "store", "dedup", *pools)
@@ -97,6 +98,7 @@ def test_stages_are_made_on_their_pools_with_the_same_digests_and_cached_ones_st
     until("the server has not heard of all", lambda: states(ui) == {"download": "Cached", "dedup": "Cached"})
 
 
+@pytest.mark.soak
 def test_a_failure_is_passed_on_with_its_message_and_its_page(ui: Ui, tmp_path: Path) -> None:
     missing = "download.sources=[{kind: files, name: mine, paths: [nowhere.jsonl]}]"
     (tmp_path / "nowhere.jsonl").write_text("")
@@ -109,6 +111,7 @@ def test_a_failure_is_passed_on_with_its_message_and_its_page(ui: Ui, tmp_path: 
     assert "Traceback" not in said
 
 
+@pytest.mark.soak
 def test_a_pool_without_worker_ends_the_run_in_time(ui: Ui, tmp_path: Path) -> None:
     deploy(ui.environment, ["idle"])
     began = time.monotonic()
@@ -121,6 +124,7 @@ def test_a_pool_without_worker_ends_the_run_in_time(ui: Ui, tmp_path: Path) -> N
     assert {each["state_type"] for each in runs} == {"CANCELLED"}, "no worker that comes later may find it"
 
 
+@pytest.mark.soak
 def test_a_pool_that_is_not_there_is_said_before_anything_is_made(ui: Ui, tmp_path: Path) -> None:
     code, said = run(ui, tmp_path / "store", "dedup", "runtime.pools.stages={dedup: cpus}")
     assert code == 1, said

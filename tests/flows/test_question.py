@@ -81,7 +81,7 @@ def only_record(folder: Path) -> RunRecord:
     ("answer", "code", "says", "state"),
     [
         (b"n\n", 1, "download was not approved", "failed"),
-        (b"\x04", 1, "download was not approved", "failed"),
+        pytest.param(b"\x04", 1, "download was not approved", "failed", marks=pytest.mark.soak),
         (b"\x03", 130, "Interrupted. The same command resumes", "stopped"),
     ],
 )
@@ -105,6 +105,7 @@ def test_a_no_fails_the_run_and_ctrl_c_stops_it(
     assert not list(Store(str(tmp_path / "store")).locations("download"))
 
 
+@pytest.mark.soak
 def test_the_question_tells_what_the_plan_expects_and_not_what_another_size_took(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text(LINE)
     code, said = at_terminal(tmp_path, (QUESTION, b"y\n"))

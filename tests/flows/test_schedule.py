@@ -30,6 +30,7 @@ def ui(tmp_path: Path) -> Iterator[Ui]:
         yield running
 
 
+@pytest.mark.soak
 def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> None:
     with patient_client(ui.environment) as client:
         for origin, allowed in ((ui.api.removesuffix("/api"), True), ("https://example.org", False)):

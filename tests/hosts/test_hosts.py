@@ -55,6 +55,7 @@ def test_a_lost_connection_is_told_by_the_names_of_hosts(message: str, sentence:
     assert named(message, PLACES, 0) == sentence
 
 
+@pytest.mark.soak
 @needs_hosts
 def test_two_hosts_train_what_one_does_with_as_many_processes(tmp_path: Path) -> None:
     row = drilled(QUICK, tmp_path, undisturbed(tmp_path, SHORT), SHORT)

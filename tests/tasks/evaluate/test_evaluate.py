@@ -123,6 +123,7 @@ def test_scores_are_what_a_hand_would_compute(folder: Path, scored: Output) -> N
     assert kept == {"language.json", "language.md", "calibration.png", "positions.png", "documents.parquet"}
 
 
+@pytest.mark.soak
 def test_as_many_models_are_scored_as_there_are_under_their_names(folder: Path, scored: Output, tmp_path: Path) -> None:
     parts = [Artifact.at(folder / name) for name in ("validation", "benchmarks", "contamination")]
     out = Output.at(tmp_path, stage="evaluate", runtime=RUNTIME)

@@ -70,6 +70,7 @@ def theirs(model: Path, rows: Path, folder: Path, limit: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["made", "real"])
 def test_scores_are_those_of_the_harness(
     kind: str, model: Path, shared_data: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

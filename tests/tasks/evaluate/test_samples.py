@@ -119,6 +119,7 @@ def test_a_model_that_knows_some_answers_has_their_pass_at_k(name: str, tmp_path
         assert [item["scores"][f"pass@{k}{of}"] for item in items] == pytest.approx(values, abs=1e-8)
 
 
+@pytest.mark.soak
 def test_samples_differ_and_are_the_same_by_the_same_seed(tmp_path: Path) -> None:
     model = Artifact.at(make_model(tmp_path / "model"))
     benchmarks = Artifact.at(prepared("humaneval", tmp_path)).only("humaneval")

@@ -108,6 +108,7 @@ def test_rows_are_those_of_the_hub(kind: str, shared_data: Callable[[str], Path]
         }
 
 
+@pytest.mark.soak
 def test_scores_are_those_of_the_harness(tmp_path: Path) -> None:
     """On rows in the hub's form, which it reads itself; answers are compared by BLEU and ROUGE without a network."""
     from lm_eval import simple_evaluate

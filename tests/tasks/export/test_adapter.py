@@ -124,6 +124,7 @@ def test_an_adapter_is_proved_over_its_base_and_says_which_that_is(chain: Path, 
         assert (theirs - load_pretrained(chain / "base")(ids).logits).abs().max() > 0.1
 
 
+@pytest.mark.soak
 def test_adapters_trained_one_after_the_other_are_one_of_the_summed_rank(chain: Path, tmp_path: Path) -> None:
     out = release(chain, tmp_path, "sft", "dpo")
     settings = json.loads((out.path / "adapter" / "adapter_config.json").read_text())
@@ -146,6 +147,7 @@ def test_a_base_of_others_is_tuned_and_released_as_an_adapter(tmp_path: Path) ->
     assert (settings["base_model_name_or_path"], settings["revision"]) == ("theirs", None)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("family", ["gpt2", "qwen2"])
 @pytest.mark.parametrize("rslora", [False, True])
 def test_other_families_and_scales_are_proved_too(family: str, rslora: bool, tmp_path: Path) -> None:

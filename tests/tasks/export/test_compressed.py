@@ -98,6 +98,7 @@ def test_weights_come_back_under_the_names_of_the_checkpoint(architecture: str, 
         assert off < (0.02 if method == "w8a8" else 0.25), name
 
 
+@pytest.mark.soak
 def test_a_damaged_checkpoint_is_no_release(llama: Path, release: Path, tmp_path: Path) -> None:
     config = ExportConfig(prompts=["The fox"], greedy_tokens=4)
     reference = Reference(llama, windows(600, (60, 60)), config, tmp_path / "scratch")

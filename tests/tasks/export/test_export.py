@@ -141,13 +141,9 @@ def test_llama_cpp_listens_where_nobody_else_may_enter(
     assert not Path(path).parent.exists()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    "shape",
-    [
-        {"family": "gpt2"},
-        pytest.param({"family": "mistral", "sliding_window": 128, "kv_heads": 1}, marks=pytest.mark.soak),
-    ],
-    ids=str,
+    "shape", [{"family": "gpt2"}, {"family": "mistral", "sliding_window": 128, "kv_heads": 1}], ids=str
 )
 def test_the_other_families_are_exported_too(shape: dict[str, Any], tmp_path: Path) -> None:
     out = run(tmp_path, inputs(tmp_path, **shape), formats=["safetensors", "gguf-f16", "gguf-q8_0"])

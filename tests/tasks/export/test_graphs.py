@@ -145,6 +145,7 @@ def test_a_graph_tells_nothing_of_the_machine(release: Path, name: str) -> None:
         assert b"site-packages" not in file.read_bytes()
 
 
+@pytest.mark.soak
 def test_a_graph_is_the_same_bytes_again(given: tuple[Artifact, Artifact, Artifact], release: Path) -> None:
     again = release.parent / "again"
     again.mkdir()
@@ -198,6 +199,7 @@ def test_a_folder_without_its_tokenizer_or_of_another_model_is_refused(release: 
         OnnxRuntime(tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 def test_weights_that_protobuf_has_no_room_for_lie_beside_the_graph(
     kind: Any, given: tuple[Artifact, Artifact, Artifact], release: Path, tmp_path: Path

@@ -85,7 +85,7 @@ def test_every_tokenizer_of_a_release_has_the_context_as_its_limit_and_is_the_sa
         assert tokenizer_digest(path.parent) == tokenizer_digest(given[0].path)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.soak)])
 def test_weights_are_cast_and_all_else_is_written_from_the_checkpoint(
     dtype: str, given: tuple[Artifact, Artifact, Artifact], release: Path, tmp_path: Path
 ) -> None:

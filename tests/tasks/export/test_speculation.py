@@ -83,6 +83,7 @@ def test_a_model_guesses_all_that_it_says_itself(model: Path, tmp_path: Path) ->
     assert set(out.facts["speculation_seconds"]) == set(FORMATS)
 
 
+@pytest.mark.soak
 def test_guesses_that_are_wrong_change_no_text(model: Path, stranger: Path, tmp_path: Path) -> None:
     out = released(tmp_path, model, stranger)
     counts = json.loads((out.path / "parity.json").read_text())["speculation"]

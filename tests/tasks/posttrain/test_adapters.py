@@ -227,6 +227,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     assert "adapter" not in SftConfig().model_dump(), "the keys of stages without one are those of before"
 
 
+@pytest.mark.soak
 def test_over_a_model_in_4_bits_it_learns_and_is_merged_into_the_rounded_weights(
     model: Artifact, tuned: Output, tmp_path: Path
 ) -> None:

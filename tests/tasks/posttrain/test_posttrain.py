@@ -224,9 +224,8 @@ def short(model: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Output:
     return out
 
 
-@pytest.mark.parametrize(
-    "engine", [pytest.param(name, marks=() if name == "fsdp" else pytest.mark.soak) for name in ENGINES]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("engine", ENGINES)
 def test_two_processes_of_any_engine_learn_what_one_does(
     engine: str, model: Artifact, short: Output, tmp_path: Path
 ) -> None:

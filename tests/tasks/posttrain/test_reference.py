@@ -60,6 +60,7 @@ def test_they_are_those_of_the_answers_of_each_pair_and_all_pairs_are_accounted_
     assert known.counts["pairs"] == {"in": 86, "kept": 84, "removed": removed, "quarantined": 0}
 
 
+@pytest.mark.soak
 def test_a_base_without_a_token_for_padding_has_the_same(
     model: Artifact, pairs: Artifact, known: Output, tmp_path: Path
 ) -> None:

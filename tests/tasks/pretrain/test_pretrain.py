@@ -115,7 +115,8 @@ def test_two_processes_of_which_one_is_killed_end_with_the_same_bytes(
     assert tree_digest(list_files(killed.path)) == tree_digest(list_files(undisturbed.path))
 
 
-@pytest.mark.parametrize("step", [pytest.param(2, marks=pytest.mark.soak), 8])
+@pytest.mark.soak
+@pytest.mark.parametrize("step", [2, 8])
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     step: int, undisturbed: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_mixture_is_reported_by_source(served_otherwise: Output) -> None:
     assert rows["even"]["epochs"] == pytest.approx(rows["even"]["served"] / rows["even"]["windows"], abs=1e-4)
 
 
+@pytest.mark.soak
 def test_mixed_isolated_and_short_at_first_it_resumes_to_the_same_bytes(
     served_otherwise: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:

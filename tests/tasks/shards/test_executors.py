@@ -43,6 +43,7 @@ from tests.runtimes import runtime_of
 ROOT = Path(__file__).parents[3]
 EXECUTORS = ("thread", "process", "dask", "ray")
 ELSEWHERE = ("process", "dask", "ray")
+RAY = pytest.param("ray", marks=pytest.mark.soak)  # where its start is most of the test
 TABLE = np.arange(1 << 16)
 
 
@@ -389,7 +390,7 @@ def wait_for(happened: Any, seconds: float = 180) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("executor", ELSEWHERE)
+@pytest.mark.parametrize("executor", ["process", "dask", RAY])
 def test_kill_9_leaves_no_process_and_a_rerun_does_what_was_missing(tmp_path: Path, executor: str) -> None:
     log = tmp_path / "log"
     with begun(tmp_path, executor) as run:
@@ -403,7 +404,7 @@ def test_kill_9_leaves_no_process_and_a_rerun_does_what_was_missing(tmp_path: Pa
     assert sorted(log.read_text().split()) == ["3", "4", "5"]
 
 
-@pytest.mark.parametrize("executor", ["dask", "ray"])
+@pytest.mark.parametrize("executor", ["dask", RAY])
 def test_ctrl_c_ends_a_cluster_of_ours_in_seconds(tmp_path: Path, executor: str) -> None:
     with begun(tmp_path, executor) as run:
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does, to every process

@@ -66,10 +66,10 @@ def whole(store: Store) -> list[str]:
     return sorted(name for name in store.sizes("checkpoints") if name.endswith("/remote.json"))
 
 
-ENGINES = [{"engine": "ddp", **IN_TWO}, pytest.param({"engine": "fsdp", **IN_TWO}, marks=pytest.mark.soak)]
-
-
-@pytest.mark.parametrize("runtime", ENGINES, ids=lambda runtime: runtime["engine"])
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "runtime", [{"engine": name, **IN_TWO} for name in ("ddp", "fsdp")], ids=lambda runtime: runtime["engine"]
+)
 def test_a_training_whose_machine_is_gone_goes_on_elsewhere(
     runtime: dict[str, Any], bucket: tuple[str, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

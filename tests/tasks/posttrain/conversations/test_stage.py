@@ -53,9 +53,8 @@ def padded(model: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Output:
     return train(NOISY, model, uneven_rows()[:20], tmp_path_factory.mktemp("padded"))
 
 
-@pytest.mark.parametrize(
-    "layout", [pytest.param(name, marks=() if name == "two rows" else pytest.mark.soak) for name in LAYOUTS]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_packed_rows_change_neither_losses_nor_weights_nor_noise(
     layout: str, model: Artifact, padded: Output, tmp_path: Path
 ) -> None:

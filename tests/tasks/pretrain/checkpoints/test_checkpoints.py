@@ -348,6 +348,7 @@ def test_a_run_that_does_not_fit_on_the_disk_is_refused_before_any_step(
     assert not list(out.scratch.iterdir())
 
 
+@pytest.mark.soak
 def test_snapshots_and_checkpoints_written_behind_are_the_same_after_a_kill(
     spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:

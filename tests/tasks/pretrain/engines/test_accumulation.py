@@ -17,6 +17,7 @@ def distances(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name.startswith("zero")])
 def test_64_micro_batches_in_bfloat16_cost_no_more_than_their_forward_passes(
     engine: str, distances: dict[str, float]

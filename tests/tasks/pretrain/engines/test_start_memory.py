@@ -25,6 +25,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_peaks_of_starting_and_ending_are_those_of_the_plan(

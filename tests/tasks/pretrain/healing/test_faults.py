@@ -83,6 +83,7 @@ def test_a_disk_that_fills_up_ends_the_run_at_once_and_a_rerun_goes_on(
     assert "events" not in out.facts
 
 
+@pytest.mark.soak
 def test_rows_that_a_kill_tore_are_taken_again(spec: TrainSpec, tmp_path: Path) -> None:
     out = output(tmp_path, insight_every=4)
     interrupt(pretrain, spec.config, inputs(spec), out, at=8)

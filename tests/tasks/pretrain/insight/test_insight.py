@@ -85,6 +85,7 @@ def looked_into(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPa
     return out
 
 
+@pytest.mark.soak
 def test_a_run_that_is_looked_into_learns_the_same_bit_for_bit(
     looked_into: Output,
     data: tuple[Artifact, Artifact],

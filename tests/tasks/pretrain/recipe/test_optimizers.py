@@ -146,6 +146,7 @@ def moved(width: int, shape: str, **choices: Any) -> tuple[float, float]:
     return hidden, logits
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("optimizer", "shape"), [("muon", "llama"), *(("adamw", shape) for shape in SHAPES)])
 def test_under_mup_activations_move_alike_at_every_width(optimizer: str, shape: str) -> None:
     for base, flat in ((None, False), (64, True)):
