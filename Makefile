@@ -21,7 +21,7 @@ test: $(STAMP) ## everything that must hold; `make soak` has the longer proofs
 	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
 	wait $$types && exit $$tests
 
-soak: $(STAMP) ## longer proofs: a kill in every stage, every engine killed and resumed, hosts that meet again
+soak: $(STAMP) ## longer proofs: a kill in every stage, every engine killed and resumed, real schedules and pools
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m soak --hypothesis-profile explore
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$(mktemp -d) $(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile explore $(COMPILED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile explore tests/storage
