@@ -104,7 +104,8 @@ class Manifest(BaseModel):
         if (found := data.get("format")) != FORMAT:
             raise StoreError(
                 f"{where} was written in manifest format {found}; this version reads format {FORMAT}.",
-                "Use the version of Gristmill that wrote it, or another store (--set runtime.store=…).",
+                "Use the version of Gristmill that wrote it, or another store "
+                "(--store, or runtime.store in a profile).",
             )
         recorded = data.pop("checksum", None)
         if recorded is not None and recorded != _checksum(data):

@@ -59,7 +59,8 @@ def _parsed(store: Store, name: str, data: bytes | None) -> list[RefEntry]:
     except ValidationError as error:
         raise DamagedArtifact(
             f"The ref {name} is damaged: {error.errors()[0]['msg']}.",
-            f"Delete {store.address(_file(name))}; the next run writes it anew, without its history.",
+            f"Delete {store.address(_file(name))}; the next run writes it anew, without its history. "
+            "Leave `gristmill store gc` for afterwards: it removes what no ref names.",
         ) from error
 
 

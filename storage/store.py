@@ -105,7 +105,7 @@ class Store:
         if found != FORMAT:
             raise StoreError(
                 f"The store {self.url} has format {found}; this version of Gristmill reads format {FORMAT}.",
-                "Use the version that wrote it, or another store (--set runtime.store=…).",
+                "Use the version that wrote it, or another store (--store, or runtime.store in a profile).",
             )
 
     def _check_empty(self) -> None:

@@ -468,7 +468,8 @@ class Stage:
             with resources() as held:  # workers of data stages have memory that a training needs
                 held.close()
         work = session.store.workspace(self.name, payload.key())
-        before = attempt(work, anew=refresh)
+        told = functools.partial(session.observer.warned, self.name)
+        before = attempt(work, told, anew=refresh)
         aside = session.store.aside(self.name, payload.key())
         trains = "training" in self.runtime and not session.store.is_folder
         remote = f"{CHECKPOINTS}/{self.name}/{payload.key()}" if trains else ""
@@ -481,7 +482,6 @@ class Stage:
         out = Output(self.name, work / "out", work / "scratch", aside, session.runtime, session.observer)
         out.remote = remote
         if not refresh:
-            told = functools.partial(session.observer.warned, self.name)
             out.find_earlier = functools.partial(find_earlier, session.store, payload, self.source, told)
         out.path.mkdir(parents=True)
         out.scratch.mkdir(parents=True, exist_ok=True)

@@ -69,22 +69,26 @@ def find_earlier(
         yield found
 
 
-def attempt(work: Path, *, anew: bool) -> dict[str, Any]:
+def attempt(work: Path, told: Callable[[str], None], *, anew: bool) -> dict[str, Any]:
     """Note that an artifact is begun in its working folder, and give the facts of attempts before, if there were any
     since it was last begun `anew`: how many there are with this one, the seconds that they took, and when the first
     began.
 
     One that was killed could not say when it ended (see `attempted`): it is taken to have worked until it last wrote a
-    file.
+    file. Where the note of earlier ones can't be read, `told` is told that they don't count.
     """
     file, now = work / ATTEMPTS, time.time()
     number, seconds, first = 1, 0.0, now
     if not anew:
-        with suppress(OSError, ValueError, KeyError, TypeError):  # there is none, or the kill left a part of it
-            before = json.loads(file.read_text())
+        try:
+            before = json.loads(file.read_bytes())
             written = max(path.lstat().st_mtime for path in [file, *work.rglob("*")])
             took = max(0.0, written - float(before["began"]))
             number, seconds, first = int(before["number"]) + 1, float(before["seconds"]) + took, float(before["first"])
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError):  # damaged, or the kill left a part of it
+            told(f"{file} can't be read: the time of earlier attempts is not counted")
     file.write_text(json.dumps({"number": number, "seconds": seconds, "first": first, "began": now}))
     if number == 1:
         return {}

@@ -348,6 +348,11 @@ def test_explain_refuses_an_ambiguous_beginning_and_lists_the_ids(tmp_path: Path
     assert gristmill("explain", "--removed-by", "gopher.min_words", "--stage=filter", at).stdout.count("  20") == 20
     wrong = gristmill("explain", "--removed-by", "toxicity", at)
     assert (wrong.returncode, "gopher.min_words (30)" in wrong.stderr) == (1, True)
+    assert "No ref names an artifact of dedup: gristmill run tiny --to dedup first." in wrong.stderr
+    (tmp_path / "store" / "refs" / "tiny" / "filter.json").unlink()
+    wrong = gristmill("explain", "--removed-by", "gopher", "--stage=filter", at)
+    assert "Nothing of tiny is known to be removed by gopher." in wrong.stderr
+    assert "No ref names an artifact of filter: gristmill run tiny --to filter first." in wrong.stderr
 
 
 def test_explain_names_the_origin_of_each_copy(tmp_path: Path) -> None:

@@ -60,9 +60,9 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
         raise ConfigError(
             f"{start!r} is too short for an id.", f"Give the first {LEAST} characters of a document's id or more."
         )
-    name, artifacts = _artifacts(profile_name, overrides)
+    name, artifacts, missing = _artifacts(profile_name, overrides)
     found = {stage: find(folder, start) for stage, folder in artifacts}
-    identity = _only_id(name, start, found)
+    identity = _only_id(name, start, found, missing)
     # Of several copies of a text the kept one, as the first stage has it that has the fewest
     having = [of_stage for of_stage in found.values() if identity in of_stage.documents]
     if having:
@@ -74,20 +74,27 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
             console.print(f"  [bold]{stage:<10}[/] {escape(harmless(line))}")
 
 
-def _artifacts(profile_name: str, overrides: list[str]) -> tuple[str, list[tuple[str, Path]]]:
-    """The profile's name, and the newest artifact of each document stage that has one."""
+def _artifacts(profile_name: str, overrides: list[str]) -> tuple[str, list[tuple[str, Path]], list[str]]:
+    """The profile's name, the newest artifact of each document stage that has one, and the stages that have none."""
     profile = load(profile_name, overrides)
     store = session_of(profile).store
-    newest = ((stage, refs.history(store, f"{profile.name}/{stage}")) for stage in DOCUMENT_STAGES)
-    return profile.name, [(stage, store.get(entries[-1].location).path) for stage, entries in newest if entries]
+    newest = {stage: refs.history(store, f"{profile.name}/{stage}") for stage in DOCUMENT_STAGES}
+    found = [(stage, store.get(entries[-1].location).path) for stage, entries in newest.items() if entries]
+    return profile.name, found, [name for name in profile.stage_names if not newest.get(name, [True])]
 
 
-def _only_id(name: str, start: str, found: dict[str, Found]) -> str:
+def _to_be_made(name: str, missing: list[str]) -> str:
+    """What to do first, where stages that were not looked into may know of what was not found."""
+    stages = " and ".join(missing)
+    return f"No ref names an artifact of {stages}: gristmill run {name} --to {missing[-1]} first. " if missing else ""
+
+
+def _only_id(name: str, start: str, found: dict[str, Found], missing: list[str]) -> str:
     sources = {identity: source for of_stage in found.values() for identity, source in of_stage.ids().items()}
     if not sources:
         raise ConfigError(
             f"No document or pair of {name} has an id that starts with {start}.",
-            "Ids stand in the shards' id column and in the ledgers.",
+            f"{_to_be_made(name, missing)}Ids stand in the shards' id column and in the ledgers.",
         )
     if len(sources) > 1:
         heads = {identity: one.text for of_stage in found.values() for identity, one in of_stage.documents.items()}
@@ -201,11 +208,12 @@ def list_removed(
 ) -> None:
     """Print what a rule removed or quarantined, as the ledgers have it: the first `limit` of each stage's newest
     artifact. A rule is a reason, or the beginning of several before a dot. Raises ConfigError."""
-    name, artifacts = _artifacts(profile_name, overrides)
+    name, artifacts, missing = _artifacts(profile_name, overrides)
     if stage is not None:
         if stage not in DOCUMENT_STAGES:
             raise ConfigError(f"{stage} has no ledger.", f"Choose one of {', '.join(DOCUMENT_STAGES)}.")
         artifacts = [(one, folder) for one, folder in artifacts if one == stage]
+        missing = [one for one in missing if one == stage]
     reasons: Counter[str] = Counter()
     for one, folder in artifacts:
         shown, total, seen = _removed_by(folder, rule, limit)
@@ -219,7 +227,10 @@ def list_removed(
             console.print(table)
     if not any(_names(rule, reason) for reason in reasons):
         known = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(reasons.items()))
-        raise ConfigError(f"Nothing of {name} was removed by {rule}.", f"What removed something: {known or 'nothing'}.")
+        raise ConfigError(
+            f"Nothing of {name} is known to be removed by {rule}.",
+            f"{_to_be_made(name, missing)}What removed something: {known or 'nothing'}.",
+        )
 
 
 def _names(rule: str, reason: str) -> bool:

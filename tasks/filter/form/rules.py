@@ -85,8 +85,8 @@ class GopherRepetitionRules(StageConfig):
 class C4Rules(StageConfig):
     """C4's page rules (Raffel et al. 2020, section 2.2), over the lines that its line rules keep."""
 
-    max_c4_lorem_ipsum_lines: int | None = Field(0, ge=0, description=f'number of lines with "lorem ipsum"; {_C4}')
-    max_c4_curly_bracket_lines: int | None = Field(0, ge=0, description=f"number of lines with {{; {_C4}")
+    max_c4_lorem_ipsum_lines: int | None = Field(0, ge=0, description=f'number of kept lines with "lorem ipsum"; {_C4}')
+    max_c4_curly_bracket_lines: int | None = Field(0, ge=0, description=f"number of kept lines with {{; {_C4}")
     min_c4_sentences: int | None = Field(5, ge=0, description=f"number of sentences in the kept lines; {_C4}")
     remove_lines: bool = Field(
         False,

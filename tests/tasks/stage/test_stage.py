@@ -491,8 +491,12 @@ def test_the_making_of_what_was_killed_took_all_its_attempts(session: Session) -
 
 
 def test_a_refresh_begins_to_count_anew_and_what_a_kill_left_of_the_count_is_no_error(tmp_path: Path) -> None:
-    assert attempt(tmp_path, anew=False) == {}
-    assert attempt(tmp_path, anew=False)["attempts"] == 2
-    assert attempt(tmp_path, anew=True) == {}
-    (tmp_path / ATTEMPTS).write_text('{"numb')
-    assert attempt(tmp_path, anew=False) == {}
+    told: list[str] = []
+    assert attempt(tmp_path, told.append, anew=False) == {}
+    assert attempt(tmp_path, told.append, anew=False)["attempts"] == 2
+    assert attempt(tmp_path, told.append, anew=True) == {}
+    assert not told
+    for damaged in (b'{"numb', b"[]", b'{"number": 1}', b"\xff"):
+        (tmp_path / ATTEMPTS).write_bytes(damaged)
+        assert attempt(tmp_path, told.append, anew=False) == {}
+        assert told.pop().endswith("attempts.json can't be read: the time of earlier attempts is not counted")
