@@ -80,7 +80,7 @@ def _artifacts(profile_name: str, overrides: list[str]) -> tuple[str, list[tuple
     store = session_of(profile).store
     newest = {stage: refs.history(store, f"{profile.name}/{stage}") for stage in DOCUMENT_STAGES}
     found = [(stage, store.get(entries[-1].location).path) for stage, entries in newest.items() if entries]
-    return profile.name, found, [name for name in profile.stage_names if not newest.get(name, [True])]
+    return profile.name, found, [stage for stage in profile.stage_names if newest.get(stage) == []]
 
 
 def _to_be_made(name: str, missing: list[str]) -> str:
