@@ -23,6 +23,8 @@ from storage.files.disk import cant_write
 from storage.manifest import check_name, check_text
 from storage.store import Store
 
+GC_LATER = "Leave `gristmill store gc` for afterwards: it removes what no ref names."
+
 
 class RefEntry(BaseModel):
     """One step of a ref's history."""
@@ -59,8 +61,7 @@ def _parsed(store: Store, name: str, data: bytes | None) -> list[RefEntry]:
     except ValidationError as error:
         raise DamagedArtifact(
             f"The ref {name} is damaged: {error.errors()[0]['msg']}.",
-            f"Delete {store.address(_file(name))}; the next run writes it anew, without its history. "
-            "Leave `gristmill store gc` for afterwards: it removes what no ref names.",
+            f"Delete {store.address(_file(name))}; the next run writes it anew, without its history. {GC_LATER}",
         ) from error
 
 

@@ -181,10 +181,7 @@ def _remedy(store: Store, damaged: list[str]) -> str:
         )
     if damaged:
         return f"{first}`gristmill store gc` removes what is damaged: no profile's run names it."
-    return (
-        f"{first}Run the profile again, which writes its refs anew. Leave `gristmill store gc` for afterwards: it "
-        "removes what no ref names."
-    )
+    return f"{first}Run the profile again, which writes its refs anew. {refs.GC_LATER}"
 
 
 def _number(garbage: maintain.Garbage) -> int:

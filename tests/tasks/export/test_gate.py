@@ -78,13 +78,13 @@ OF_FOLDERS = (lose_decoder, cut_texts)  # a GGUF file has neither
 
 
 # A graph takes ten seconds to write: `make test` stops one of each kind, of a tokenizer's faults and of weights'
-SLOW = [fault for fault in FAULTS if fault not in (lose_decoder, scale_matrix)]
+OF_GRAPHS = (lose_decoder, scale_matrix)
 
 
 @pytest.mark.parametrize(
     ("fault", "name"),
     [
-        pytest.param(fault, name, marks=pytest.mark.soak if name == "onnx" and fault in SLOW else ())
+        pytest.param(fault, name, marks=pytest.mark.soak if name == "onnx" and fault not in OF_GRAPHS else ())
         for fault in FAULTS for name in NAMES if not (name.startswith("gguf") and fault in OF_FOLDERS)
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
