@@ -12,7 +12,6 @@ is the time until a command says anything.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import statistics
@@ -20,17 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 from benchmarks.measure import ROOT, end_as_interrupted
 from flows.cli import ENVIRONMENT
-from flows.server import start, stop, wait
+from flows.guard.password import new, variables
+from flows.server import SERVE, patient_client, start, stop, wait
 from tasks.children.launchers import free_port
 
 SMALL = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 200}]"
@@ -55,15 +52,15 @@ def main() -> None:
         show("one stage, the first run of this home", [made], own)
         show("one stage", new, own)
         show("all from the store", [made] * asked.runs, own)
-        with server(Path(folder) / "named") as address:
-            named = {**own, "PREFECT_API_URL": f"{address}/api"}
+        with server({**own, "PREFECT_HOME": f"{folder}/named"}) as beside:
+            named = {**beside, "PREFECT_HOME": own["PREFECT_HOME"]}
             show("all from the store, with a server", [made] * asked.runs, named)
-            before = states(address)
+            before = states(named)
             began = time.monotonic()
             with ThreadPoolExecutor(2) as two:
                 list(two.map(lambda _: measured(made, named), range(asked.many)))
             rate = 60 * asked.many / (time.monotonic() - began)
-            print(f"\n{asked.many} runs on one server, {rate:.1f} a minute: {told(states(address) - before)}")
+            print(f"\n{asked.many} runs on one server, {rate:.1f} a minute: {told(states(named) - before)}")
 
 
 def show(name: str, commands: list[list[str]], environment: dict[str, str]) -> None:
@@ -98,36 +95,30 @@ def _cpu(used: resource.struct_rusage) -> float:
 
 
 @contextmanager
-def server(home: Path) -> Iterator[str]:
-    """The address of a Prefect server that runs beside."""
+def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The environment of clients of a Prefect server that runs beside, in this one."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    environment = {**os.environ, **ENVIRONMENT, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{address}/api"}
+    environment = {**environment, **ENVIRONMENT, "PREFECT_API_URL": f"{address}/api", **variables(new())}
     with tempfile.TemporaryFile() as said:
-        process = start([sys.executable, "-m", "prefect", "server", "start", "--port", str(port)], environment, said)
+        process = start([*SERVE, str(port)], environment, said)
         try:
-            wait(address, process, said)
-            yield address
+            wait(address, process, said, environment)
+            yield environment
         finally:
             stop([process])
 
 
-def states(address: str) -> Counter[str]:
+def states(environment: dict[str, str]) -> Counter[str]:
     """How many flow runs and task runs of a server are in each state."""
     found: Counter[str] = Counter()
     for kind in ("flow_runs", "task_runs"):
         offset = 0
-        while rows := _ask(f"{address}/api/{kind}/filter", {"limit": PAGE, "offset": offset}):
-            found.update(f"{kind.replace('_', ' ')} {row['state_name']}" for row in rows)
-            offset += PAGE
+        with patient_client(environment) as client:
+            while rows := client.post(f"/{kind}/filter", json={"limit": PAGE, "offset": offset}).json():
+                found.update(f"{kind.replace('_', ' ')} {row['state_name']}" for row in rows)
+                offset += PAGE
     return found
-
-
-def _ask(url: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        rows: list[dict[str, Any]] = json.load(answer)
-    return rows
 
 
 def told(found: Counter[str]) -> str:

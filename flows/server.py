@@ -23,6 +23,7 @@ import httpx
 from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 
 from flows.database import Database, home, own_database
+from flows.guard.password import new, take, variables
 from flows.stop import AGAIN, Stop
 from storage.errors import ServerError
 from storage.files.locks import hold
@@ -33,15 +34,14 @@ if TYPE_CHECKING:
     from prefect.settings import Settings
     from prefect.settings.legacy import Setting
 
-APP = "prefect.server.api.server:create_app"
-# Uvicorn, with rare collections: what a start imports stays, and looking through it for garbage is a fifth of the start
-SERVE = "import gc; gc.set_threshold(50_000); import uvicorn; uvicorn.main()"
+# Without the current folder on Python's path: modules there can have any name
+SERVE = [sys.executable, "-P", "-m", "flows.guard"]
 # As Prefect starts its own: without pages, and without services that no single run needs. Nor does one need what feeds
 # pages with news, or the types of a store's calls checked, which Prefect's queue comes with
 EPHEMERAL = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
-    "PREFECT__SERVER_FINAL": "1",
+    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
     "PREFECT_SERVER_EVENTS_STREAM_OUT_ENABLED": "false",
     "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
 }
@@ -50,11 +50,13 @@ STOP_SECONDS = 15
 BUSY_SECONDS = 60  # for which a request is repeated
 LAST_LINES = 10
 START_RETRIES = 2  # 6 seconds
+NO_PASSWORD = "Set PREFECT_API_AUTH_STRING to that of the server; that of `gristmill ui` is in its Prefect home."
 GIVEN = "Start it, correct PREFECT_API_URL, or unset it: a run then has a server of its own."
 
 
 def check_address() -> None:
-    """Raises ServerError for a PREFECT_API_URL that is no URL, before Prefect is imported: it would not be."""
+    """See to it that Prefect can speak to the server of PREFECT_API_URL, before it is imported: one of `gristmill ui`
+    wants a password. Raises ServerError for an address that is no URL."""
     address = os.environ.get("PREFECT_API_URL")
     if address is None:
         return
@@ -63,6 +65,7 @@ def check_address() -> None:
     except ValidationError as error:
         problem = "PREFECT_API_URL is no URL of a server."
         raise ServerError(problem, "Give one such as http://127.0.0.1:4200/api.") from error
+    os.environ |= take(os.environ)
 
 
 @contextmanager
@@ -77,21 +80,20 @@ def temporary_server(stop_run: Stop, meanwhile: Callable[[], None]) -> Iterator[
         with given_server(address, stop_run):
             yield
         return
-    port = str(free_port())
+    port, password = str(free_port()), new()
     address = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as said, _database() as database:
-        environment = {**only_own_pages(port), **os.environ, **EPHEMERAL, **database.settings}
+        environment = {**os.environ, **EPHEMERAL, **database.settings, **variables(password)}
         children: list[subprocess.Popen[bytes]] = []
         try:
-            command = [sys.executable, "-c", SERVE, "--factory", APP, "--host", "127.0.0.1", "--port", port]
-            children.append(start([*command, "--log-level", "error", "--lifespan", "on"], environment, said))
+            children.append(start([*SERVE, port], environment, said))
             meanwhile()
             from prefect.settings import temporary_settings
 
-            wait(address, children[0], said)
+            wait(address, children[0], said, environment)
             database.keep_empty()
             with (
-                temporary_settings(_of_own_server(f"{address}/api")) as settings,
+                temporary_settings(_of_own_server(f"{address}/api", password)) as settings,
                 watched(children[0], settings, said, stop_run),
             ):
                 yield
@@ -101,12 +103,12 @@ def temporary_server(stop_run: Stop, meanwhile: Callable[[], None]) -> Iterator[
                 child.wait()
 
 
-def _of_own_server(address: str) -> dict[Setting, str | None]:
+def _of_own_server(address: str, password: str) -> dict[Setting, str | None]:
     """Settings of a run whose server goes with it: nobody waits for its heartbeats, whose thread takes a second to
     end."""
-    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY
 
-    return {PREFECT_API_URL: address, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    return {PREFECT_API_URL: address, PREFECT_API_AUTH_STRING: password, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
 
 
 @contextmanager
@@ -147,6 +149,8 @@ def _check_given(address: str) -> None:
 
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: START_RETRIES}), get_client(sync_client=True) as client:
         error = client.api_healthcheck()
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED:
+            raise ServerError(f"The Prefect server at {address} wants another password.", NO_PASSWORD) from error
         if error is not None:
             raise ServerError(f"No Prefect server answers at {address}: {_said(error)}.", GIVEN) from error
         try:
@@ -231,12 +235,6 @@ def patient_client(environment: Mapping[str, str]) -> httpx.Client:
     return httpx.Client(base_url=address, auth=who, timeout=30, transport=_Patient())
 
 
-def only_own_pages(port: int | str) -> dict[str, str]:
-    """What lets no page of another site use the server, through the browser of whoever visits it: Prefect lets all, and
-    who can use its API can start any command by a worker."""
-    return {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}"}
-
-
 def start(
     command: list[str], environment: dict[str, str], said: IO[bytes] | int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
@@ -271,25 +269,25 @@ def stop(children: Sequence[subprocess.Popen[bytes]]) -> None:
         child.wait()
 
 
-def wait(address: str, server: subprocess.Popen[bytes], said: IO[bytes]) -> None:
+def wait(address: str, server: subprocess.Popen[bytes], said: IO[bytes], environment: Mapping[str, str]) -> None:
     """Until the server answers. Raises ServerError if it ends or stays silent."""
     started = time.monotonic()
     while time.monotonic() - started < START_SECONDS:
         if server.poll() is not None:
             raise ServerError(f"The Prefect server exited at once.{last_lines(said)}", see_why())
-        if answers(address):
+        if answers(address, credentials(environment)):
             return
         time.sleep(0.1)
     raise ServerError(f"No Prefect server after {START_SECONDS} s.{last_lines(said)}", see_why())
 
 
-def answers(address: str) -> bool:
-    """Whether a Prefect server is there."""
+def answers(address: str, who: tuple[str, str] | None) -> bool:
+    """Whether a Prefect server is there, to whoever has its name and password, if it has one."""
     try:
         parts = urlsplit(address)
         socket.create_connection((parts.hostname or "", parts.port or 80), 2).close()  # a client takes longer to make
         # Without TLS there is no certificate to check, and loading the authorities takes longer than the answer
-        return httpx.get(f"{address}/api/health", timeout=2, verify=False).status_code == httpx.codes.OK
+        return httpx.get(f"{address}/api/health", auth=who, timeout=2, verify=False).status_code == httpx.codes.OK
     except (httpx.HTTPError, OSError):
         return False
 

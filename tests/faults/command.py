@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows import server
+from flows.guard.password import new, variables
 from tasks.children.launchers import free_port
 from tests.faults.kinds import KILLED, Kind, Met
 from tests.faults.runner import TYPED
@@ -28,7 +29,7 @@ from tests.pipeline.runs import ROOT, mind_signals
 START_SECONDS = 8  # what the command takes before its first stage, at the least
 HOLD_SECONDS = 4
 LIMIT_SECONDS = 600
-SERVER = "prefect.server.api.server:create_app"
+SERVER = "flows.guard"
 Strike = Callable[["Command"], bool]
 
 
@@ -108,13 +109,13 @@ class NamedServerRestarts(Kind):
         """The database is the same before and after."""
         port = str(free_port())
         address = f"http://127.0.0.1:{port}"
-        start = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", port]
-        environment = {**os.environ, "PREFECT_HOME": str(scene.local.parent / "named")}
+        start, password = [*server.SERVE, port], variables(new())
+        environment = {**os.environ, "PREFECT_HOME": str(scene.local.parent / "named"), **password}
         with tempfile.TemporaryFile() as said:
             servers = [server.start(start, environment, said)]
             try:
-                server.wait(address, servers[0], said)
-                command = Command(scene, stage, PREFECT_API_URL=f"{address}/api")
+                server.wait(address, servers[0], said, environment)
+                command = Command(scene, stage, PREFECT_API_URL=f"{address}/api", **password)
                 time.sleep(chance.uniform(1, START_SECONDS + base.seconds[stage]))
                 struck = command.process.poll() is None
                 os.killpg(servers[0].pid, signal.SIGKILL)

@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from flows.guard.password import CLIENT, new, variables
+from flows.server import SERVE, credentials, start, stop, wait
 from tasks.children.launchers import free_port
 from tests.pipeline.runs import mind_signals
 
@@ -45,7 +48,7 @@ class Ui(NamedTuple):
 
     def send(self, method: str, path: str, body: Any = None) -> httpx.Response:
         """See `sent`."""
-        return sent(self.api, method, path, body)
+        return sent(self.environment, method, path, body)
 
     def logs(self, flow_run: str) -> list[str]:
         """What a flow run and its tasks have logged."""
@@ -61,14 +64,15 @@ class Ui(NamedTuple):
             lines = self.logs(flow_run)
 
 
-def sent(api: str, method: str, path: str, body: Any = None) -> httpx.Response:
-    """The answer of a server, once it has room for the question: its SQLite refuses when it is busy, and it may be
-    started again."""
+def sent(environment: Mapping[str, str], method: str, path: str, body: Any = None) -> httpx.Response:
+    """The answer of the server of an environment, once it has room for the question: its SQLite refuses when it is
+    busy, and it may be started again."""
     answers: list[httpx.Response] = []
 
     def taken() -> bool:
         with suppress(httpx.TransportError):
-            answers.append(httpx.request(method, f"{api}{path}", json=body, timeout=90))
+            who, url = credentials(environment), f"{environment['PREFECT_API_URL']}{path}"
+            answers.append(httpx.request(method, url, json=body, auth=who, timeout=90))
             return answers[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
         return False
 
@@ -139,6 +143,32 @@ def _ignore_interrupts() -> None:
 
 
 @contextmanager
+def served(home: Path) -> Iterator[dict[str, str]]:
+    """The environment of clients of a server alone, which has no worker, and Prefect's home there."""
+    port = str(free_port())
+    address = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{address}/api", **variables(new())}
+    with tempfile.TemporaryFile() as said:
+        process = start([*SERVE, port], environment, said)
+        try:
+            wait(address, process, said, environment)
+            yield environment
+        finally:
+            stop([process])
+
+
+@contextmanager
+def speaking_to(environment: Mapping[str, str]) -> Iterator[None]:
+    """Within the block Prefect's clients in this process speak to the server of an environment."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    with temporary_settings(
+        {PREFECT_API_URL: environment["PREFECT_API_URL"], PREFECT_API_AUTH_STRING: environment[CLIENT]}
+    ):
+        yield
+
+
+@contextmanager
 def running_ui(folder: Path, *pools: str, background: bool = False) -> Iterator[Ui]:
     """A server with the deployments and a worker for each pool; runs start in `folder`. In the `background` of a script
     it ignores Ctrl-C."""
@@ -162,7 +192,8 @@ def running_ui(folder: Path, *pools: str, background: bool = False) -> Iterator[
             assert time.monotonic() < deadline, "no server"
             time.sleep(0.5)
         api = f"http://127.0.0.1:{port}/api"
-        yield Ui(process, api, {**environment, "PREFECT_API_URL": api}, folder / "log")
+        password = (folder / "prefect" / "gristmill" / "password").read_text()
+        yield Ui(process, api, {**environment, "PREFECT_API_URL": api, CLIENT: password}, folder / "log")
     finally:
         process.send_signal(signal.SIGTERM)  # as a service manager stops it; Ctrl-C goes the same way
         try:

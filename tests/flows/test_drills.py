@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flows.deployed.automations import SILENT_SECONDS, automate
-from flows.server import answers
+from flows.server import answers, credentials
 from storage import refs
 from storage.store import Store
 from tests.flows.running_ui import END, Ui, artifacts, cancel, processes_of, resume, running_ui, started, state, until
@@ -251,9 +251,9 @@ def test_a_server_that_is_killed_in_the_middle_of_a_run_does_not_end_it(
     ui: Ui, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     run = begun(ui, tmp_path / "store")
-    (server,) = ui.children(b"server\0start")
+    (server,) = ui.children(b"flows.guard")
     os.killpg(server, signal.SIGKILL)
-    until("it still answers", lambda: not answers(ui.api.removesuffix("/api")))
+    until("it still answers", lambda: not answers(ui.api.removesuffix("/api"), credentials(ui.environment)))
     assert state(ui, run, *END, seconds=300)["type"] == "COMPLETED"
     assert digests(tmp_path / "store") == undisturbed
 

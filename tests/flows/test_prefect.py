@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.flows.running_ui import until
+from tests.flows.running_ui import served, speaking_to, until
 
 if TYPE_CHECKING:  # prefect is imported by the tests that need it
     from prefect.client.schemas.objects import TaskRun
@@ -24,12 +24,12 @@ SETTINGS = ["download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[None]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-    from prefect.testing.utilities import prefect_test_harness
 
     with (
-        prefect_test_harness(server_startup_timeout=180),
+        served(tmp_path_factory.mktemp("prefect")) as environment,
+        speaking_to(environment),
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
     ):
         yield

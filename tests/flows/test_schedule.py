@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from flows.deployments import deploy
-from flows.server import answers, patient_client
+from flows.server import answers, credentials, patient_client
 from tests.flows.running_ui import Ui, running_ui, until
 
 SOURCES = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]"
@@ -87,11 +87,11 @@ def test_what_dies_is_started_again_and_that_is_said(ui: Ui) -> None:
     until("nothing said", lambda: "The worker of gristmill ended; it is started again." in ui.log.read_text())
     until("no new worker", lambda: ui.children(b"worker\0start") not in ([], [worker]))
     for ends in range(3):
-        (server,) = ui.children(b"server\0start")
+        (server,) = ui.children(b"flows.guard")
         os.killpg(server, signal.SIGKILL)
         if ends < 2:
-            until("it still answers", lambda: not answers(ui.api.removesuffix("/api")))
-            until("it does not come again", lambda: answers(ui.api.removesuffix("/api")))
+            until("it still answers", lambda: not answers(ui.api.removesuffix("/api"), credentials(ui.environment)))
+            until("it does not come again", lambda: answers(ui.api.removesuffix("/api"), credentials(ui.environment)))
     assert ui.process.wait(60) == 1
     said = ui.log.read_text()
     assert "Error: The Prefect server ended 3 times" in said, said

@@ -115,7 +115,7 @@ def test_a_server_that_exits_at_once_is_quoted() -> None:
         server = start(SAY, dict(os.environ), said)
         server.wait()
         with pytest.raises(ServerError, match=r"exited at once\.\nIt said last:\non the way\nport taken"):
-            wait("http://127.0.0.1:9", server, said)
+            wait("http://127.0.0.1:9", server, said, os.environ)
 
 
 def test_servers_on_one_database_start_one_after_the_other(tmp_path: Path) -> None:

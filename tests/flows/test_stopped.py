@@ -19,10 +19,11 @@ from rich.console import Console
 from flows.commands.ui.ending import RUN, Ending
 from flows.deployed.ends import told
 from flows.deployed.left_open import LeftOpen
-from flows.server import answers
+from flows.guard.password import CLIENT
+from flows.server import answers, credentials
 from storage.files import locks
 from tasks.children.launchers import free_port
-from tests.flows.running_ui import sent, until
+from tests.flows.running_ui import sent, served, speaking_to, until
 from tests.pipeline.runs import ROOT, mind_signals
 
 SETTINGS = ["download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]", "download.benchmarks=[arc_easy]"]
@@ -30,28 +31,30 @@ WAITS = "runtime.approve=[download]"
 
 
 @pytest.fixture(scope="module")
-def api() -> Iterator[str]:
-    """The address of a server's API."""
-    from prefect.settings import PREFECT_API_URL
-    from prefect.testing.utilities import prefect_test_harness
-
-    with prefect_test_harness(server_startup_timeout=180):
-        yield str(PREFECT_API_URL.value())
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server's API, whose password is in the environment."""
+    home = tmp_path_factory.mktemp("prefect")
+    with served(home) as environment, speaking_to(environment), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CLIENT, environment[CLIENT])
+        yield environment["PREFECT_API_URL"]
 
 
 def asked(api: str, path: str, **body: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = sent(api, "POST", path, body).raise_for_status().json()
+    found: list[dict[str, Any]] = sent(of(api), "POST", path, body).raise_for_status().json()
     return found
+
+
+def of(api: str) -> dict[str, str]:
+    return {**os.environ, "PREFECT_API_URL": api}
 
 
 def begin(api: str, folder: Path, *settings: str) -> subprocess.Popen[str]:
     """A run of a terminal that nobody sits at."""
     sets = [f"--set={value}" for value in (*SETTINGS, f"runtime.store={folder / 'store'}", *settings)]
-    environment = {**os.environ, "PREFECT_API_URL": api}
     return subprocess.Popen(
         [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=download", *sets],
         cwd=ROOT,
-        env=environment,
+        env=of(api),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -95,7 +98,7 @@ def states(api: str, run: str) -> list[dict[str, Any]]:
 
 
 def state_of(api: str, run: str) -> dict[str, Any]:
-    found: dict[str, Any] = sent(api, "GET", f"/flow_runs/{run}").json()["state"]
+    found: dict[str, Any] = sent(of(api), "GET", f"/flow_runs/{run}").json()["state"]
     return found
 
 
@@ -180,7 +183,7 @@ def at_work(api: str) -> tuple[str, subprocess.Popen[bytes]]:
     flow: Any = asked(api, "/flows/", name="ignores")
     deployment: Any = asked(api, "/deployments/", name="ignores", flow_id=flow["id"])
     run: Any = asked(api, f"/deployments/{deployment['id']}/create_flow_run", state={"type": "RUNNING"})
-    environment = {**os.environ, "PREFECT_API_URL": api, RUN.decode().rstrip("="): run["id"]}
+    environment = {**of(api), RUN.decode().rstrip("="): run["id"]}
     return str(run["id"]), subprocess.Popen(["sleep", "600"], env=environment)
 
 
@@ -214,7 +217,7 @@ def test_a_run_that_waits_for_another_ends_by_a_signal_though_its_server_is_away
     port = free_port()
     way = subprocess.Popen([sys.executable, "-m", "tests.flows.away", str(port), api], cwd=ROOT)
     try:
-        until("there is no way", lambda: answers(f"http://127.0.0.1:{port}"))
+        until("there is no way", lambda: answers(f"http://127.0.0.1:{port}", credentials(os.environ)))
         through = f"http://127.0.0.1:{port}/api"
         first = begin(through, tmp_path)
         said, _ = first.communicate(timeout=180)

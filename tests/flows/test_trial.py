@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.commands.ui.trial import trial
-from tests.flows.running_ui import sent
+from tests.flows.running_ui import sent, served
 
 
 class Receiver(HTTPServer):
@@ -44,14 +44,11 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.mark.soak
-def test_a_block_is_sent_a_message_and_its_answer_is_told_without_its_address(receiver: Receiver) -> None:
-    from prefect.settings import PREFECT_API_URL
-    from prefect.testing.utilities import prefect_test_harness
-
-    with prefect_test_harness(server_startup_timeout=180):
-        api = str(PREFECT_API_URL.value())
-        _webhook(api, f"http://127.0.0.1:{receiver.server_port}/secret")
-        environment = {**os.environ, "PREFECT_API_URL": api}
+def test_a_block_is_sent_a_message_and_its_answer_is_told_without_its_address(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    with served(tmp_path) as environment:
+        _webhook(environment, f"http://127.0.0.1:{receiver.server_port}/secret")
         assert trial(environment, "custom-webhook/team", "http://here") == ""
         (heard,) = receiver.heard
         assert "Gristmill at http://here: failed and crashed runs will be told here." in heard
@@ -61,9 +58,9 @@ def test_a_block_is_sent_a_message_and_its_answer_is_told_without_its_address(re
         assert "secret" not in why
 
 
-def _webhook(api: str, url: str) -> None:
+def _webhook(environment: Mapping[str, str], url: str) -> None:
     def asked(method: str, path: str, body: Any = None) -> Any:
-        return sent(api, method, path, body).raise_for_status().json()
+        return sent(environment, method, path, body).raise_for_status().json()
 
     kind = asked("GET", "/block_types/slug/custom-webhook")
     (schema, *_) = asked("POST", "/block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [kind["id"]]}}})

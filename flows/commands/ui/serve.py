@@ -25,7 +25,9 @@ from flows.commands.ui.trial import trial
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS, automate
 from flows.deployed.left_open import LeftOpen
 from flows.deployments import POOL, deploy
-from flows.server import last_lines, only_own_pages, start, starting_alone, stop, wait
+from flows.guard.password import CLIENT, SERVER, file, kept, variables
+from flows.guard.sign_in import address as sign_in
+from flows.server import SERVE, last_lines, start, starting_alone, stop, wait
 from flows.stop import stoppable
 from storage.errors import ConfigError, ServerError
 
@@ -65,18 +67,22 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
     deployments are ended first, in order, and nothing of them is left.
     """
     address = f"http://127.0.0.1:{port}"
+    given = os.environ.get(SERVER)
+    password = given or kept()
     environment = {
-        **only_own_pages(port),
         HEARTBEAT: str(HEARTBEAT_SECONDS),
         "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite has one writer, for whom others wait
         **os.environ,
         "PREFECT_API_URL": f"{address}/api",
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": str(port),  # with --port alone the pages keep calling 4200
+        "PREFECT_SERVER_UI_API_URL": "/api",  # of whichever name the server is called by
         "PREFECT_LOGGING_LEVEL": "WARNING",
+        **variables(password),
     }
+    serving = [*SERVE, str(port), *([] if given else [str(file())])]
     with stoppable() as stopped, tempfile.TemporaryFile() as said:
-        children, ending = _children(address, environment, pools, said), Ending(address, environment)
+        children, ending = _children(address, serving, environment, pools, said), Ending(address, environment)
         try:
             _check_free(port)
             children[0].start()
@@ -86,8 +92,7 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
                 console.print(f"[yellow]{escape(notify)} can't be told of failures:[/] {escape(why)}", highlight=False)
             for worker in children[1:]:
                 worker.start()
-            console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
-            console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run")
+            _greet(console, address, None if given else password)
             _watch(console, children, Health(address, said, environment), LeftOpen(address, environment), said)
         except KeyboardInterrupt:
             if children[0].process is not None:
@@ -101,15 +106,30 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
                     ending.at_once()
 
 
-def _children(address: str, environment: dict[str, str], pools: Sequence[str], said: IO[bytes]) -> list[_Child]:
+def _greet(console: Console, address: str, password: str | None) -> None:
+    """Say where the pages are, and what a command needs. The password is shown to whoever sits at a terminal: a log may
+    be read by others. None: the user has chosen one."""
+    if password is not None and console.is_terminal:
+        console.print(f"Prefect is at [bold]{sign_in(address, password)}[/]  (Ctrl-C stops it)", soft_wrap=True)
+    else:
+        console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
+    console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run")
+    if password is not None:
+        where = escape(str(file()))
+        console.print(f"Its password, for a browser and for prefect's own commands ({CLIENT}), is in {where}")
+
+
+def _children(
+    address: str, serve: list[str], environment: dict[str, str], pools: Sequence[str], said: IO[bytes]
+) -> list[_Child]:
     """The server, then a worker for each pool. A worker's runs log what their pages show, the server what fails."""
     prefect = [sys.executable, "-m", "prefect"]
 
     def serving() -> subprocess.Popen[bytes]:
         with starting_alone():
-            process = start([*prefect, "server", "start"], environment, said)
+            process = start(serve, environment, said)
             try:
-                wait(address, process, said)
+                wait(address, process, said, environment)
             except (KeyboardInterrupt, ServerError):
                 stop([process])
                 raise
