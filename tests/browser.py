@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from websockets.sync.client import connect
@@ -26,11 +27,11 @@ SECONDS = 90.0
 
 
 class Page:
-    """A tab: what it has asked of which address, and what its console says."""
+    """A tab: whom it has asked, and what its console says."""
 
     def __init__(self, connection: Connection, session: str) -> None:
         self._connection, self._session, self._numbers = connection, session, itertools.count(1)
-        self.requests: list[str] = []
+        self._requests: dict[str, str] = {}
         self.said: list[str] = []
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
@@ -52,14 +53,21 @@ class Page:
         parameters = message.get("params", {})
         match message.get("method"):
             case "Network.requestWillBeSent":
-                self.requests.append(parameters["request"]["url"])
+                self._requests[parameters["requestId"]] = parameters["request"]["url"]
             case "Network.webSocketCreated":
-                self.requests.append(parameters["url"])
+                self._requests[parameters["requestId"]] = parameters["url"]
+            case "Network.loadingFailed" if parameters.get("blockedReason") == "csp":
+                self._requests.pop(parameters["requestId"], None)
             case "Log.entryAdded":
                 self.said.append(parameters["entry"]["text"])
             case "Runtime.consoleAPICalled":
                 self.said.append(" ".join(str(each.get("value", "")) for each in parameters["args"]))
         return message
+
+    @property
+    def hosts(self) -> set[str]:
+        """The hosts and ports that it has asked: what a page's own policy forbids is not asked."""
+        return {host for url in self._requests.values() if (host := urlsplit(url).netloc)}
 
     def open(self, url: str) -> None:
         """Go to an address."""

@@ -37,10 +37,14 @@ form.addEventListener("submit", event => {
   event.preventDefault();
   enter(btoa(form.password.value.trim()), "This is not the password of this server.");
 });
-const given = decodeURIComponent(location.hash.slice(1));
-history.replaceState(null, "", location.pathname + location.search);
-if (given) enter(btoa(given), "This address was of another server. Open the one that gristmill ui shows now.");
-else if (localStorage.getItem(stored)) enter(localStorage.getItem(stored), "The password has changed.");
+function open() {
+  const given = decodeURIComponent(location.hash.slice(1)), kept = localStorage.getItem(stored);
+  history.replaceState(null, "", location.pathname + location.search);
+  if (given) enter(btoa(given), "This address was of another server. Open the one that gristmill ui shows now.");
+  else if (kept) enter(kept, "The password has changed.");
+}
+addEventListener("hashchange", open);  // an address that is pasted here differs behind the # alone
+open();
 """
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from tasks.children.devices import own_device
+from tasks.children.loopback import store_of_launcher
 from tasks.stage.runtime import Runtime
 
 T = TypeVar("T")
@@ -75,7 +76,8 @@ def join(runtime: Runtime) -> World:
     """Join the process group that a launcher's environment describes, or form one alone. To be called before DeepSpeed
     is imported.
 
-    One process needs no network: torch.distributed runs on an in-memory store. Raises ConfigError as `own_device`.
+    One process needs no network: torch.distributed runs on an in-memory store. Those of one host speak to each other on
+    127.0.0.1 alone. Raises ConfigError as `own_device`.
     """
     for name, alone in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         os.environ.setdefault(name, alone)
@@ -92,5 +94,7 @@ def join(runtime: Runtime) -> World:
     if size == 1:
         torch.distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     else:
-        torch.distributed.init_process_group(backend, timeout=PATIENCE)
+        store = store_of_launcher(os.environ, PATIENCE)
+        told = (rank, size) if store else (-1, -1)  # without a store of ours torch reads all from the environment
+        torch.distributed.init_process_group(backend, store=store, rank=told[0], world_size=told[1], timeout=PATIENCE)
     return World(rank, size, device, reporting)

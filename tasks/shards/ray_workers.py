@@ -124,8 +124,14 @@ def _connect(settings: dict[str, Any]) -> None:
     # BLAS gets the threads that it has elsewhere: with one, Ray's default, it would round sums otherwise
     threads = os.environ.get("OMP_NUM_THREADS", str(machine.cores()))
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": threads}
-    if settings["address"] == "local":
+    local = settings["address"] == "local"
+    if local:
         variables["RAY_AUTH_TOKEN"] = _token()
+        variables["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    # Told that there is no cluster, as on those systems by default, Ray listens on 127.0.0.1 alone. Else it takes an
+    # address that other hosts reach, whatever it is given. It has read the variable when it was imported
+    constants: Any = import_module("ray._private.ray_constants")
+    constants.ENABLE_RAY_CLUSTER = not local
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         with _environment(variables):

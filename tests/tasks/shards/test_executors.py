@@ -418,7 +418,9 @@ def test_ctrl_c_ends_a_cluster_of_ours_in_seconds(tmp_path: Path, executor: str)
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Dask scheduler on this machine."""
     file = tmp_path_factory.mktemp("dask") / "scheduler.json"
-    command = "scheduler --host 127.0.0.1 --port 0 --no-dashboard --no-show --scheduler-file"
+    command = (
+        "scheduler --host 127.0.0.1 --port 0 --dashboard-address 127.0.0.1:0 --no-dashboard --no-show --scheduler-file"
+    )
     process = dask(*command.split(), str(file))
     try:
         wait_for(lambda: file.exists() and file.read_text().endswith("}"))
@@ -436,7 +438,8 @@ def dask(*arguments: str, before: tuple[str, ...] = (), code: Path = ROOT) -> su
 
 
 def worker(address: str, **how: Any) -> subprocess.Popen[bytes]:
-    return dask("worker", address, "--nthreads", "1", "--no-dashboard", "--no-nanny", **how)
+    here = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
+    return dask("worker", address, *here, "--nthreads", "1", "--no-dashboard", "--no-nanny", **how)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,189 @@
+"""Pages in a real browser: those of another site read and change nothing, Prefect's own ask nobody but their server."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.guard.password import CLIENT
+from flows.guard.sign_in import address
+from flows.server import start, stop, wait
+from tasks.children.launchers import free_port
+from tests import browser
+from tests.flows.running_ui import sent, served, until
+
+# What a page can have a browser send to another address; `read` is what it gets to see
+ATTACK = """
+async (target, run, gone) => {
+  const read = [], settled = [], socket = target.replace("http", "ws");
+  const tell = (what, promise) => settled.push(Promise.resolve(promise).then(
+    seen => { if (seen) read.push(`${what}: ${String(seen).slice(0, 60)}`) }, () => null));
+  const text = answer => answer.text();
+  for (const mode of ["cors", "no-cors"])
+    for (const path of ["/api/deployments/bulk_delete", "/api/flow_runs/bulk_delete", "/api/flows/filter", run])
+      for (const type of ["text/plain", "application/x-www-form-urlencoded", undefined]) {
+        const body = new Blob([path === run ? JSON.stringify({job_variables: {command: "touch here"}}) : "{}"],
+                              type ? {type} : {});
+        for (const credentials of ["include", "omit"])
+          for (const sent of [{body}, {}])
+            tell(path, fetch(target + path, {method: "POST", mode, credentials, ...sent}).then(text));
+      }
+  for (const path of ["/api/version", "/api/admin/settings", "/ui-settings", "/"])
+    tell(path, fetch(target + path).then(text));
+  tell("delete", fetch(target + gone, {method: "DELETE"}).then(text));
+  navigator.sendBeacon(target + "/api/deployments/bulk_delete", new Blob(["{}"], {type: "text/plain"}));
+  for (const encoding of ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]) {
+    const form = document.createElement("form"), frame = document.createElement("iframe");
+    frame.name = `frame-${encoding}`;
+    Object.assign(form, {method: "post", enctype: encoding, target: frame.name});
+    form.action = target + "/api/deployments/bulk_delete";
+    document.body.append(frame, form);
+    form.submit();
+  }
+  for (const [tag, path] of [["img", "/ico/favicon-32x32.png"], ["script", "/assets/404-BH90Cg99.js"]])
+    tell(tag, new Promise((loaded, failed) => {
+      const element = document.createElement(tag);
+      Object.assign(element, {onload: () => loaded("loaded"), onerror: failed, src: target + path});
+      document.body.append(element);
+    }));
+  for (const path of ["/api/events/in", "/api/events/out", "/api/logs/out"])
+    for (const protocols of [[], ["prefect"]])
+      tell(path, new Promise((told, failed) => {
+        const opened = new WebSocket(socket + path, protocols);
+        const event = {event: "evil", id: crypto.randomUUID?.() ?? "00000000-0000-4000-8000-000000000007",
+                       occurred: new Date().toISOString(), resource: {"prefect.resource.id": "evil"}};
+        opened.onopen = () => {
+          if (protocols.length) opened.send(JSON.stringify({type: "auth", token: ""}));
+          opened.send(JSON.stringify(path.endsWith("in") ? event : {type: "filter", filter: {}}));
+          told("opened");
+        };
+        opened.onerror = failed;
+      }));
+  await Promise.all(settled);
+  await new Promise(passed => setTimeout(passed, 3000));
+  return read;
+}
+"""
+PAGES = (
+    "/dashboard", "/runs", "/flows", "/deployments", "/work-pools", "/work-pools/create", "/blocks", "/blocks/catalog",
+    "/variables", "/automations", "/automations/create", "/events", "/artifacts", "/concurrency-limits", "/settings",
+    "/v2/", "/v2/dashboard",
+)  # fmt: skip
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        content = b"<!doctype html><title>evil</title><body>a page"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def evil() -> Iterator[str]:
+    """The address of another site, which is on this machine as a browser sees it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        yield f"http://evil.example:{site.server_port}"
+        site.shutdown()
+
+
+@contextmanager
+def unguarded(home: Path) -> Iterator[dict[str, str]]:
+    """The environment of clients of Prefect's server as it comes."""
+    port = str(free_port())
+    there = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{there}/api", CLIENT: ""}
+    command = "import uvicorn; from prefect.server.api.server import create_app; uvicorn.run(create_app(), port=%s)"
+    with tempfile.TemporaryFile() as said:
+        process = start([sys.executable, "-c", command % port], environment, said)
+        try:
+            wait(there, process, said, environment)
+            yield environment
+        finally:
+            stop([process])
+
+
+def deployed(environment: dict[str, str]) -> str:
+    """The id of a deployment."""
+    flow: Any = sent(environment, "POST", "/flows/", {"name": "flow"}).json()
+    body = {"name": "here", "flow_id": flow["id"]}
+    return str(sent(environment, "POST", "/deployments/", body).raise_for_status().json()["id"])
+
+
+def kept(environment: dict[str, str]) -> dict[str, int]:
+    """What a server has that a page could delete or make."""
+    counted = {kind: sent(environment, "POST", f"/{kind}/count", {}).json() for kind in ("deployments", "flow_runs")}
+    events = sent(environment, "POST", "/events/filter", {"filter": {"event": {"name": ["evil"]}}}).json()
+    return {**counted, "events": events["total"]}
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_page_of_another_site_reads_and_changes_nothing(guarded: bool, evil: str, tmp_path: Path) -> None:
+    """Without the guard it does: what it tries would work."""
+    with (
+        browser.page(tmp_path, "MAP evil.example 127.0.0.1") as page,
+        (served if guarded else unguarded)(tmp_path / "prefect") as environment,
+    ):
+        there = environment["PREFECT_API_URL"].removesuffix("/api")
+        deployment = deployed(environment)
+        before = kept(environment)
+        if guarded:
+            page.open(address(there, environment[CLIENT]))
+            page.shows("Dashboard")
+        page.open(evil)
+        page.shows("a page")
+        run = f"/api/deployments/{deployment}/create_flow_run"
+        read = page.run(f"({ATTACK})({json.dumps(there)}, {json.dumps(run)}, '/api/deployments/{deployment}')")
+        if guarded:
+            assert read == []
+            assert kept(environment) == before == {"deployments": 1, "flow_runs": 0, "events": 0}
+        else:
+            assert any("/api/flows/filter" in each for each in read)
+            until("nothing is deleted and stored", lambda: kept(environment)["deployments"] == 0)
+            until("no event is stored", lambda: kept(environment)["events"] > 0)
+        port = there.rpartition(":")[2]
+        page.open(f"http://evil.example:{port}/")
+        page.rest(2)
+        asked = page.run("fetch('/api/flows/filter', {method: 'POST'}).then(answer => answer.status, () => 0)")
+        assert asked == (0 if guarded else 200), "a name that leads here makes a page one of the server's own"
+        assert ("This server has another name" in page.text) is guarded
+
+
+def test_prefects_pages_ask_nobody_but_their_server(tmp_path: Path) -> None:
+    with served(tmp_path / "prefect") as environment, browser.page(tmp_path) as page:
+        there = environment["PREFECT_API_URL"].removesuffix("/api")
+        deployment = deployed(environment)
+        page.open(f"{there}/runs")
+        page.shows("enter the password")
+        page.open(address(there, "gristmill:of-another-server"))
+        page.shows("This address was of another server.")
+        page.open(address(there, environment[CLIENT]))
+        page.shows("Run a task or flow to get started")
+        assert environment[CLIENT] not in str(page.run("location.href"))
+        for path in (*PAGES, f"/deployments/deployment/{deployment}", f"/deployments/deployment/{deployment}/run"):
+            page.open(there + path)
+            page.rest(1)
+            assert "Prefect Cloud" not in page.text
+        assert page.hosts == {there.removeprefix("http://")}
+        assert page.run("fetch('/ui-settings').then(a => a.json()).then(a => a.available_uis.join())") == "v1"
+        page.open(f"{there}/runs")
+        page.shows("Runs")
+        page.run("localStorage.setItem('prefect-password', 'changed')")
+        page.open(f"{there}/deployments")
+        page.shows("Login")

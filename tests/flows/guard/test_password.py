@@ -1,0 +1,78 @@
+"""The password of `gristmill ui`: a file that only its user reads, the same from start to start, found by commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from flows.guard import password
+from flows.guard.password import CLIENT, WHOLE, file, kept, take
+from storage.errors import ServerError
+from tests.flows.running_ui import ROOT
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.delenv(CLIENT, raising=False)
+    return tmp_path
+
+
+def test_it_stays_and_nobody_else_can_read_it(home: Path) -> None:
+    first = kept()
+    assert WHOLE.fullmatch(first)
+    assert file().stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in file().parent.iterdir() if path.name.startswith("password-")] == []
+    assert kept() == first
+    assert password.new() != password.new()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o622, 0o700])
+def test_one_that_others_could_have_read_is_made_anew(mode: int, home: Path) -> None:
+    first = kept()
+    file().chmod(mode)
+    assert take({"PREFECT_API_URL": "http://127.0.0.1:4200/api"}) == {}
+    assert kept() != first
+    assert file().stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("damaged", [b"", b"gristmill:", b"gristmill:short", b"\xff" * 42, b"x" * 10_000, b"\n\n"])
+def test_one_that_is_damaged_is_made_anew(damaged: bytes, home: Path) -> None:
+    kept()
+    file().write_bytes(damaged)
+    assert WHOLE.fullmatch(kept())
+
+
+def test_several_that_start_at_once_have_the_same(home: Path) -> None:
+    command = [sys.executable, "-c", "from flows.guard.password import kept; print(kept())"]
+
+    def started(number: int) -> str:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    with ThreadPoolExecutor(6) as threads:
+        assert len(set(threads.map(started, range(6)))) == 1
+
+
+def test_where_it_cannot_be_kept_is_said(home: Path, tmp_path: Path) -> None:
+    file().parent.mkdir(parents=True)
+    file().mkdir()
+    with pytest.raises(ServerError, match=r"can't be kept in .*/password: "):
+        kept()
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("http://127.0.0.1:4200/api", True), ("http://localhost:9/api", True), ("http://[::1]:4200/api", True),
+        ("http://127.0.0.2:4200/api", True), ("http://10.0.0.1:4200/api", False), ("https://example.org/api", False),
+        ("http://localhost.example/api", False), ("http://[/api", False), ("", False),
+    ],
+)  # fmt: skip
+def test_a_command_sends_it_to_servers_of_this_machine_alone(address: str, found: bool, home: Path) -> None:
+    whole = kept()
+    assert take({"PREFECT_API_URL": address}) == ({CLIENT: whole} if found else {})
+    assert take({"PREFECT_API_URL": address, CLIENT: "me:mine"}) == {}
