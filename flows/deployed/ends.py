@@ -15,10 +15,11 @@ import httpx
 
 from flows.deployed.cancelled import cancelled, ended_when_cancelled
 from flows.deployed.console import outlive_reader
+from flows.guard.job_variables import replaced_command
 from flows.pages.log import tell_once
 from flows.pages.names import profile_among
 from flows.stop import AGAIN
-from storage.errors import GristmillError, ServerError
+from storage.errors import ConfigError, GristmillError, ServerError
 from tasks.stage.pages import interrupts
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def told(function: Callable[P, R]) -> Callable[P, R]:
         if _is_deployed():
             outlive_reader()
         try:
+            _check_command()
             with ended_when_cancelled(), _tagged():
                 return function(*arguments, **named)
         except GristmillError as error:
@@ -79,6 +81,16 @@ def _is_deployed() -> bool:
 
     context = FlowRunContext.get()
     return context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
+
+
+def _check_command() -> None:
+    """Raises ConfigError for a run whose job variables had its worker start something else, which then came here: a
+    server of ours takes no such run, another may."""
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    if context is not None and context.flow_run is not None and replaced_command(context.flow_run.job_variables):
+        raise ConfigError("The job variables of this run replace its command.", "Run it again without `command`.")
 
 
 def _tagged() -> AbstractContextManager[object]:

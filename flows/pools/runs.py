@@ -16,6 +16,7 @@ from uuid import UUID
 
 import httpx
 
+from flows.guard.job_variables import replaced_command, template_replaces_command
 from flows.pools.order import Order
 from storage.errors import REMEDY, ConfigError, PoolError
 from storage.units import duration
@@ -39,7 +40,8 @@ class Pool:
 
 
 def pools_of_server(names: Sequence[str]) -> list[Pool]:
-    """The work pools of these names. Raises ConfigError for one that there is not, or that has no deployment."""
+    """The work pools of these names. Raises ConfigError for one that there is not, that has no deployment, or whose
+    workers would run something else."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import (
         FlowFilter,
@@ -70,6 +72,12 @@ def pools_of_server(names: Sequence[str]) -> list[Pool]:
                 raise ConfigError(
                     f"The work pool {name} has no deployment of {FLOW}.",
                     f"prefect --no-prompt deploy flows.pools.work.sent_stage --name {name} --pool {name}",
+                )
+            if template_replaces_command(pool.base_job_template) or replaced_command(found[0].job_variables):
+                raise ConfigError(
+                    f"Runs of the work pool {name} are started by another command than Prefect's.",
+                    f"Take `command` out of its base job template and of the job variables of {found[0].name}, or have "
+                    "the template from Gristmill's folder deploy.",
                 )
             pools.append(Pool(name, found[0].id))
     return pools

@@ -18,6 +18,7 @@ import pytest
 from flows.deployed.automations import GONE, automate
 from flows.deployed.of_ref import alone
 from flows.deployed.suspended import WAITS
+from flows.server import credentials
 from profiles.load import load
 from storage.errors import ConfigError
 from storage.runs import history
@@ -180,6 +181,24 @@ def test_a_run_that_nobody_has_approved_asks_again_when_it_is_run_again(ui: Ui) 
     states = [each["name"] for each in ui.send("GET", f"/flow_run_states/?flow_run_id={run}").json()]
     assert states.count("Suspended") == 2
     assert not list(Store(str(ui.log.parent / "third")).locations("download"))
+
+
+def test_no_page_of_another_site_deletes_a_deployment_or_has_the_worker_run_a_command(ui: Ui) -> None:
+    """What such pages have done to Prefect's server as it comes: see guard/test_command.py."""
+    deployments = ui.asked("/deployments/filter")
+    (found,) = [each for each in deployments if each["name"] == "by-hand"]
+    runs = ui.asked("/flow_runs/filter")
+    touch, run = {"job_variables": {"command": "touch here"}}, f"/deployments/{found['id']}/create_flow_run"
+    asked = [("/deployments/bulk_delete", None), ("/flow_runs/bulk_delete", None), (run, touch)]
+    who = credentials(ui.environment)
+    for path, body in asked:
+        for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example:4200"}, {}):
+            answer = httpx.post(f"{ui.api}{path}", json=body, headers=headers, auth=who if headers else None)
+            assert answer.status_code in (401, 403, 421)
+    assert ui.send("POST", run, touch).status_code == 403, "not of somebody who has the password either"
+    assert ui.asked("/deployments/filter") == deployments
+    assert ui.asked("/flow_runs/filter") == runs
+    assert not (ui.log.parent / "here").exists()
 
 
 def test_an_automation_of_an_earlier_version_is_renewed_and_one_that_is_off_stays_off(ui: Ui) -> None:

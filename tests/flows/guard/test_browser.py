@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,9 +13,8 @@ import pytest
 
 from flows.guard.password import CLIENT
 from flows.guard.sign_in import address
-from flows.server import start, stop, wait
-from tasks.children.launchers import free_port
 from tests import browser
+from tests.flows.guard.unguarded import unguarded
 from tests.flows.running_ui import sent, served, until
 
 # What a page can have a browser send to another address; `read` is what it gets to see
@@ -101,22 +96,6 @@ def evil() -> Iterator[str]:
         threading.Thread(target=site.serve_forever, daemon=True).start()
         yield f"http://evil.example:{site.server_port}"
         site.shutdown()
-
-
-@contextmanager
-def unguarded(home: Path) -> Iterator[dict[str, str]]:
-    """The environment of clients of Prefect's server as it comes."""
-    port = str(free_port())
-    there = f"http://127.0.0.1:{port}"
-    environment = {**os.environ, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{there}/api", CLIENT: ""}
-    command = "import uvicorn; from prefect.server.api.server import create_app; uvicorn.run(create_app(), port=%s)"
-    with tempfile.TemporaryFile() as said:
-        process = start([sys.executable, "-c", command % port], environment, said)
-        try:
-            wait(there, process, said, environment)
-            yield environment
-        finally:
-            stop([process])
 
 
 def deployed(environment: dict[str, str]) -> str:
