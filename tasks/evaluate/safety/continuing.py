@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ConfigError, TrainingError
+from storage.shards.kept import kept_rows
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import device_of
-from tasks.children.kept import kept_rows
 from tasks.evaluate.safety.stage import ASKED, SAID, SafetySpec
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import ConfigError
+from storage.shards.kept import kept_rows
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import device_of
-from tasks.children.kept import kept_rows
 from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.paid import PaidAnswers
 from tasks.evaluate.side_by_side.answers import SECTION, AnswersSpec

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import EmptyOutput
+from storage.shards.kept import kept_rows
 from storage.shards.lines import write_json_lines
 from tasks.children.child import emit, run_as_child
-from tasks.children.kept import kept_rows
 from tasks.children.spec import ChildSpec
 from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.paid import PaidAnswers

@@ -1,4 +1,4 @@
-"""Batches of rows that a child keeps in its scratch folder as they are done, for a run that goes on."""
+"""Batches of rows that are kept in a scratch folder as they are done, for a run that goes on."""
 
 from __future__ import annotations
 
