@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from flows.database import own_database
 from flows.guard.password import CLIENT, new, variables
 from flows.server import SERVE, credentials, start, stop, wait
 from tasks.children.launchers import free_port
@@ -144,14 +145,17 @@ def _ignore_interrupts() -> None:
 
 @contextmanager
 def served(home: Path) -> Iterator[dict[str, str]]:
-    """The environment of clients of a server alone, which has no worker, and Prefect's home there."""
+    """The environment of clients of a server alone, which has no worker, and Prefect's home there. All but the first of
+    a process begin with a copy of an empty database."""
     port = str(free_port())
     address = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{address}/api", **variables(new())}
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as said, own_database() as database:
+        environment |= database.settings
         process = start([*SERVE, port], environment, said)
         try:
             wait(address, process, said, environment)
+            database.keep_empty()
             yield environment
         finally:
             stop([process])

@@ -50,9 +50,9 @@ class Server(NamedTuple):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    home = tmp_path_factory.mktemp("prefect")
-    with served(home) as environment:
-        yield Server(environment, environment["PREFECT_API_URL"].removesuffix("/api"), home / "prefect.db")
+    with served(tmp_path_factory.mktemp("prefect")) as environment:
+        database = Path(environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"].partition("///")[2])
+        yield Server(environment, environment["PREFECT_API_URL"].removesuffix("/api"), database)
 
 
 @pytest.fixture(scope="module")
