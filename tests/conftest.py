@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from storage.files.cache import cache_folder
+
+# Kernels are compiled once a machine, not once a session
+os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "kernels"))
+
 # Before anything imports prefect or a Hugging Face library: they read these once.
 _HOME = tempfile.mkdtemp(prefix="gristmill-tests-")
 os.environ |= {

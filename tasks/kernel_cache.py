@@ -1,0 +1,98 @@
+"""Where numba keeps the kernels that it has compiled: in the user's cache, by what they are made of.
+
+By default numba keys them by the path of a file, so that each clone, each wheel and each run of CI compiles anew for a
+minute, and looks at the file of a function alone, not at those that it calls. Here they lie under a digest of all files
+that kernels are made of, and of numba's version; the CPU is part of numba's own keys. What has long not been used goes.
+
+numba takes the class of `LOCATORS` from its environment and asks it first (docs: *Custom Cache Locators*).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import numba
+from numba.core.caching import IndexDataCacheFile, UserProvidedCacheLocator
+
+from storage.files.cache import cache_folder
+
+TASKS = Path(__file__).parent
+# Code that numba compiles, and the constants in it
+COMPILED = ("*kernels.py", "characters.py", "comments.py", "phrases.py")
+LIMIT_BYTES = 200_000_000  # one version of the kernels takes 8 MB
+UNUSED_SECONDS = 86_400.0  # before that a folder may be of a run at work
+
+
+class ByContent(UserProvidedCacheLocator):
+    """The place of a kernel of Gristmill. Of other functions it knows none, nor where nothing can be written."""
+
+    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
+        super().__init__(py_func, py_file)  # type: ignore[no-untyped-call]
+        self._cache_path = str(folder() / Path(py_file).parent.relative_to(TASKS))
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> Self | None:
+        """See numba."""
+        if not Path(py_file).is_relative_to(TASKS):
+            return None
+        found = cls(py_func, py_file)
+        try:
+            found.ensure_cache_path()  # type: ignore[no-untyped-call]
+        except OSError:
+            return None
+        return found
+
+    def get_source_stamp(self) -> str:
+        """The folder says what the source is."""
+        return ""
+
+
+@functools.cache
+def folder() -> Path:
+    """That of these kernels, in `NUMBA_CACHE_DIR` or the user's cache. A new one has others make room."""
+    kept = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "kernels")
+    found = kept / f"{digest(TASKS)[:16]}-numba-{numba.__version__}"
+    with suppress(OSError):
+        found.mkdir(parents=True, exist_ok=True)
+        os.utime(found)
+        make_room(kept)
+    return found
+
+
+def digest(package: Path) -> str:
+    """That of all files which kernels are made of, whatever folder the package is in."""
+    whole = hashlib.sha256()
+    for path in sorted(path for pattern in COMPILED for path in package.rglob(pattern)):
+        text = path.read_bytes()
+        whole.update(f"{path.relative_to(package).as_posix()} {len(text)}\n".encode() + text)
+    return whole.hexdigest()
+
+
+def make_room(kept: Path, limit: float = LIMIT_BYTES) -> None:
+    """Delete those that have not been used for longest, as long as all take more than the limit. Raises OSError."""
+    used = {path: path.stat().st_mtime for path in kept.iterdir() if path.is_dir()}
+    sizes = {path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in used}
+    for path in sorted(used, key=lambda each: used[each]):
+        if sum(sizes.values()) <= limit or time.time() - used[path] < UNUSED_SECONDS:
+            return
+        shutil.rmtree(path, ignore_errors=True)
+        del sizes[path]
+
+
+def _own_name(self: Any, number: int) -> str:
+    name: str = self._data_name_pattern.format(number=secrets.randbits(62))
+    return name
+
+
+# numba counts the files of a kernel's signatures, and of two processes that compile two of them at once one would take
+# the other's file for its own
+IndexDataCacheFile._data_name = _own_name  # type: ignore[method-assign]
