@@ -7,5 +7,5 @@ import os
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 # Who says where numba keeps what it compiled: ours of our kernels, its own of others
-LOCATORS = "tasks.kernel_cache.ByContent,UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
+LOCATORS = "tasks.text.kernel_cache.ByContent,UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
 os.environ.setdefault("NUMBA_CACHE_LOCATOR_CLASSES", LOCATORS)

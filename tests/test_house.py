@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.filter.__main__ import FAMILIES
-from tasks.kernel_cache import COMPILED
+from tasks.text.kernel_cache import COMPILED
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("flows", "tasks", "storage", "models", "profiles")

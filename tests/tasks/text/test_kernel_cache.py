@@ -14,7 +14,7 @@ import pytest
 from numba.core.caching import IndexDataCacheFile
 
 import tasks
-from tasks.kernel_cache import UNUSED_SECONDS, make_room
+from tasks.text.kernel_cache import UNUSED_SECONDS, make_room
 
 ROOT = Path(tasks.__file__).parents[1]
 CALL = """

@@ -25,7 +25,7 @@ from numba.core.caching import IndexDataCacheFile, UserProvidedCacheLocator
 
 from storage.files.cache import cache_folder
 
-TASKS = Path(__file__).parent
+TASKS = Path(__file__).parents[1]
 # Code that numba compiles, and the constants in it
 COMPILED = ("*kernels.py", "characters.py", "comments.py", "phrases.py")
 LIMIT_BYTES = 200_000_000  # one version of the kernels takes 8 MB
