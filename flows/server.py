@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from prefect.settings import Settings
     from prefect.settings.legacy import Setting
 
-# Without the current folder on Python's path: modules there can have any name
-SERVE = [sys.executable, "-P", "-m", "flows.guard"]
+SERVE = [sys.executable, "-m", "flows.guard"]
 # As Prefect starts its own: without pages, and without services that no single run needs. Nor does one need what feeds
 # pages with news, or the types of a store's calls checked, which Prefect's queue comes with
 EPHEMERAL = {

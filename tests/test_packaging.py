@@ -9,7 +9,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import tempfile
 import venv
 import zipfile
 from pathlib import Path
@@ -123,22 +122,24 @@ def test_an_installed_wheel_registers_its_deployments_from_any_folder(python: Pa
     assert quietly(str(python), "-c", script, cwd=tmp_path).split() == expected
 
 
-def test_compiled_code_goes_to_the_users_cache_when_the_package_is_read_only() -> None:
-    script = (
-        "import os, pathlib, sys, tasks;"
-        "os.getuid() or os.setuid(65534);"  # root may write anywhere
-        "print(*map(tasks.compiled_code_cache, map(pathlib.Path, sys.argv[1:])), sep='\\n')"
+def test_a_run_beside_files_of_our_packages_names_takes_none_of_them(python: Path, tmp_path: Path) -> None:
+    """A folder of a run is whoever's: one with a `tasks.py` ended every process that the run started."""
+    for name in (*PACKAGES, "tests", "benchmarks"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the {name} of this folder was taken')")
+    settings = ["--set=download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]", "--to=download"]
+    run = [
+        str(python.parents[1] / "bin" / "gristmill"),
+        "run",
+        "smoke",
+        *settings,
+        "--set=download.benchmarks=[arc_easy]",
+    ]
+    assert "Done in" in quietly(*run, cwd=tmp_path), "the server, and what it is tied to"
+    children = (
+        "import os, subprocess, sys; import tasks;"
+        "from tasks.children.launchers import training_command as of; from tasks.stage.runtime import TrainingRuntime;"
+        "from pathlib import Path; processes = TrainingRuntime(processes=int(sys.argv[1]));"
+        "sys.exit(subprocess.run(of('tasks.text.characters', Path('spec'), processes)).returncode)"
     )
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        packages = [Path(folder) / name for name in ("read-only", "writable")]
-        for package, mode in zip(packages, (0o555, 0o777), strict=True):
-            package.mkdir()
-            package.chmod(mode)
-        variables = {name: value for name, value in os.environ.items() if name != "XDG_CACHE_HOME"} | {
-            "HOME": "/home/me"
-        }
-        command = [sys.executable, "-c", script, *map(str, packages)]
-        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
-    parents = [Path(line).parent for line in done.stdout.splitlines()]
-    assert parents == [Path("/home/me/.cache/gristmill"), packages[1] / "__pycache__"]
+    for processes in ("1", "2"):
+        quietly(str(python), "-P", "-c", children, processes, cwd=tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,16 +34,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def test_prefects_script_for_hooks_finds_our_modules() -> None:
+def test_prefects_script_for_hooks_finds_our_modules(tmp_path: Path) -> None:
     """It runs from a folder that has a storage.py: each run that was cancelled or had crashed told of that, by a
     traceback."""
-    import prefect.runner
-
-    script = Path(prefect.runner.__file__).parent
-    assert (script / "storage.py").exists()
-    code = f"import sys; sys.path.insert(0, {str(script)!r}); import flows.stage"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    (tmp_path / "storage.py").write_text("raise SystemExit('this was taken for our package')")
+    (tmp_path / "script.py").write_text("import flows.stage")
+    began = "import tasks, subprocess, sys; sys.exit(subprocess.run([sys.executable, sys.argv[1]]).returncode)"
+    command = [sys.executable, "-c", began, str(tmp_path / "script.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
