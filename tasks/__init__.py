@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-# Python looks for modules in the current folder first, or in that of a script. In the first a user works, who may have a
-# tasks.py, and beside scripts of Prefect's there is a storage.py: processes that we start are to look in neither
+# Python looks for modules in the current folder first, or in that of a script. In the first a user works, who may have
+# a tasks.py, and beside scripts of Prefect's there is a storage.py: processes that we start are to look in neither
 os.environ.setdefault("PYTHONSAFEPATH", "1")
 CHECKOUT = Path(__file__).parents[1]
 if (CHECKOUT / "pyproject.toml").exists() and str(CHECKOUT) not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
