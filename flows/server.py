@@ -154,7 +154,7 @@ def _check_given(address: str) -> None:
             raise ServerError(f"No Prefect server answers at {address}: {_said(error)}.", GIVEN) from error
         try:
             client.raise_for_api_version_mismatch()
-        except RuntimeError as wrong:
+        except (RuntimeError, ValueError) as wrong:  # the second of a version that is none
             raise ServerError(f"The Prefect server at {address} can't be used: {_said(wrong)}.", GIVEN) from wrong
 
 

@@ -14,7 +14,8 @@ gc.set_threshold(50_000)
 import uvicorn  # noqa: E402
 
 from flows.guard.middleware import Guard  # noqa: E402
-from flows.guard.password import SERVER  # noqa: E402
+from flows.guard.password import CODE, SERVER  # noqa: E402
+from flows.guard.sign_in import page  # noqa: E402
 
 
 def main(port: int, kept_in: str | None) -> None:
@@ -28,7 +29,8 @@ def main(port: int, kept_in: str | None) -> None:
     from prefect.settings import get_current_settings
 
     settings = get_current_settings().server
-    app = Guard(create_app(final=True), os.environ[SERVER], kept_in)
+    sign_in = page(kept_in) if settings.ui.enabled else None
+    app = Guard(create_app(final=True), os.environ[SERVER], sign_in, os.environ.pop(CODE, None))
     uvicorn.run(
         app,
         host="127.0.0.1",

@@ -5,8 +5,7 @@ in reading the answer. So a request
 
 - names this server as its Host: another name, made to lead here (DNS rebinding), would make the page one of ours;
 - comes from a page of this server or from none, by its Origin and Sec-Fetch-Site, but for a link that somebody follows;
-- has the password, in a header that no page can have the browser send by itself; of websockets Prefect asks for it in
-  their first message;
+- has the password, in a header that no page can have the browser send by itself, or in a websocket's first message;
 - does not have a worker start another command than the flow's.
 
 What is shown may load nothing from elsewhere, and be shown in no frame.
@@ -14,6 +13,7 @@ What is shown may load nothing from elsewhere, and be shown in no frame.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple
 
 from flows.guard.job_variables import refused
-from flows.guard.sign_in import PATH, POLICY, page
+from flows.guard.sign_in import PATHS, POLICY
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,9 +31,10 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # Of this machine, by any port: one that is forwarded to here may have another
-OWN_NAME = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d{1,5})?")
+OWN_NAME = re.compile(r"(?:127\.0\.0\.1|localhost)(?::(\d{1,5}))?")
 API = "/api"
 READS = ("GET", "HEAD")
+PATIENCE_SECONDS = 10.0  # for the first message of a websocket
 # Prefect's pages set styles by script, make workers of blobs, and have plots as data
 PREFECT_PAGES = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
@@ -59,11 +60,13 @@ class Refusal(NamedTuple):
 
 
 class Guard:
-    """An ASGI application that lets to `app` what may pass. `password` is Prefect's auth string, `name:password`, and
-    lies in the file `kept_in`, if in any."""
+    """An ASGI application that lets to `app` what may pass. `password` is Prefect's auth string, `name:password`.
 
-    def __init__(self, app: App, password: str, kept_in: str | None = None) -> None:
-        self._app, self._sign_in = app, page(kept_in)
+    A browser that is not signed in is shown the page `sign_in`, if there is one; by `code` it gets the password once.
+    """
+
+    def __init__(self, app: App, password: str, sign_in: str | None = None, code: str | None = None) -> None:
+        self._app, self._password, self._sign_in, self._code = app, password, sign_in, code
         self._authorization = b"Basic " + base64.b64encode(password.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,14 +77,19 @@ class Guard:
         answer = _with_headers(send)
         refusal = self._refusal(scope)
         if refusal is None and scope["type"] == "http":
-            if _is_to_sign_in(scope):
+            if self._sign_in is not None and _is_to_sign_in(scope):
                 await _answer(answer, 200, self._sign_in, b"text/html; charset=utf-8", POLICY)
                 return
             if scope["method"] not in READS:
                 receive, body = await _read(receive)
+                if _is_code(scope):
+                    await self._exchange(body, answer)
+                    return
                 refusal = _refusal_of_body(body)
-        if refusal is None:
-            await self._app(scope, receive, send if scope["type"] == "websocket" else answer)
+        if refusal is None and scope["type"] == "websocket":
+            await self._app(scope, _first_has(self._password, receive), send)
+        elif refusal is None:
+            await self._app(scope, receive, answer)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": refusal.why})
         else:
@@ -97,11 +105,20 @@ class Guard:
         foreign = headers.has(b"sec-fetch-site") and headers.only(b"sec-fetch-site") not in ("same-origin", "none")
         if foreign and not _is_link(scope, headers):
             return Refusal(403, "This comes from a page of another site.")
-        if scope["type"] == "http" and not _is_public(scope):
+        if scope["type"] == "http" and not _is_public(scope) and not _is_code(scope):
             given = (headers.only(b"authorization") or "").encode("latin-1")
             if not hmac.compare_digest(given, self._authorization):
                 return Refusal(401, "The password of this server is missing: gristmill ui says where it is.")
         return None
+
+    async def _exchange(self, code: bytes, answer: Send) -> None:
+        """Give the password for the code, the first time."""
+        if self._code is None or not hmac.compare_digest(code, self._code.encode()):
+            await _answer(answer, 403, json.dumps({"detail": "The code is of no use."}), b"application/json")
+            return
+        self._code = None
+        known = self._authorization.removeprefix(b"Basic ").decode()
+        await _answer(answer, 200, json.dumps({"password": known}), b"application/json")
 
 
 def _is_public(scope: Scope) -> bool:
@@ -121,8 +138,14 @@ def _is_to_sign_in(scope: Scope) -> bool:
     headers = _Headers(scope["headers"])
     if not _is_public(scope) or "text/html" not in (headers.only(b"accept") or ""):
         return False
-    port = (headers.only(b"host") or "").rpartition(":")[2]
-    return scope["path"] == PATH or f"gristmill-{port}=" not in (headers.only(b"cookie") or "")
+    named = OWN_NAME.fullmatch(headers.only(b"host") or "")
+    cookie = f"gristmill-{(named and named[1]) or ''}="
+    return scope["path"] in PATHS or cookie not in (headers.only(b"cookie") or "")
+
+
+def _is_code(scope: Scope) -> bool:
+    """Whether the page that signs in asks for the password: a page, by its Origin, which is this server's."""
+    return scope["path"] == PATHS[0] and scope["method"] == "POST" and _Headers(scope["headers"]).has(b"origin")
 
 
 def _refusal_of_body(body: bytes) -> Refusal | None:
@@ -150,6 +173,36 @@ class _Headers:
         """Its value, if it is there once."""
         values = [value for each, value in self._raw if each == name]
         return values[0].decode("latin-1") if len(values) == 1 else None
+
+
+def _first_has(password: str, receive: Receive) -> Receive:
+    """What a websocket receives. Prefect looks for the password in the first message. Where that has another form,
+    which Prefect would fail by, it is given one without a password; where none comes in time, the end."""
+    received = 0
+
+    async def first() -> Message:
+        nonlocal received
+        received += 1
+        if received != 2:  # before it comes the handshake
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), PATIENCE_SECONDS)
+        except TimeoutError:
+            return {"type": "websocket.disconnect", "code": 1008}
+        if message["type"] != "websocket.receive" or _has(password, message.get("text")):
+            return message
+        return {"type": "websocket.receive", "text": json.dumps({"type": "auth", "token": ""})}
+
+    return first
+
+
+def _has(password: str, text: str | None) -> bool:
+    try:
+        said = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return False
+    token = said.get("token") if isinstance(said, dict) and said.get("type") == "auth" else None
+    return isinstance(token, str) and hmac.compare_digest(token.encode(), password.encode())
 
 
 async def _read(receive: Receive) -> tuple[Receive, bytes]:

@@ -2,31 +2,32 @@
 
 Whoever can use Prefect's API can start any command by a worker, so the server answers nobody without a password. That
 of `gristmill ui` lies in a file of Prefect's home that only its user can read, and stays the same from start to start:
-a browser that is signed in remains so. That of a run's own server is in the environment of its processes alone.
+a browser that is signed in remains so, and a run goes on that has outlived it. That of a run's own server is in the
+environment of its processes alone.
 
 Prefect calls it an auth string, `name:password`, and has a variable for the server's side and one for the client's.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from flows.database import FOLDER, home
 from storage.errors import ServerError
-from storage.files.locks import hold
+from storage.files.locks import hold, is_held
 
 SERVER, CLIENT = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
-WHOLE = re.compile(r"gristmill:[\w-]{32}")
-OWN_ONLY = 0o600
+CODE = "GRISTMILL_SIGN_IN"  # gives the server's process what a browser gets the password by, once
+WHOLE = re.compile(r"[!-~]+:[!-~]{16,}")
+OTHERS = 0o077  # what the rest of the machine may do
 
 
 def new() -> str:
@@ -50,47 +51,49 @@ def kept() -> str:
     Raises ServerError where there is no place for it.
     """
     try:
-        file().parent.mkdir(parents=True, exist_ok=True)
+        home().mkdir(mode=0o700, parents=True, exist_ok=True)
+        file().parent.mkdir(exist_ok=True)
         with hold(file().with_name("password.lock")):
             return _read() or _write()
     except OSError as error:
         problem = f"The password of the Prefect server can't be kept in {file()}: {error.strerror}."
-        raise ServerError(problem, f"Make room and leave to write there, or set {SERVER}.") from error
+        raise ServerError(problem, f"See to it that you can write a plain file there, or set {SERVER}.") from error
+
+
+@contextmanager
+def serving(port: int) -> Iterator[None]:
+    """Within the block commands of this user give the password to the server on this port. At other times whoever
+    listens there may be somebody else."""
+    with hold(_held_at(port)):
+        yield
 
 
 def take(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a client of the server that PREFECT_API_URL names lacks in its environment: the password of `gristmill ui`
-    for one on this machine, unless it has another."""
-    try:
-        host = urlsplit(environment.get("PREFECT_API_URL", "")).hostname or ""
-    except ValueError:
-        return {}
-    if CLIENT in environment or not (host == "localhost" or _is_loopback(host)):
-        return {}
-    with suppress(OSError):
-        if password := _read():
+    """What a client of the server that PREFECT_API_URL names lacks in its environment: the password, if that is the
+    server of a `gristmill ui` which runs now, unless it has another."""
+    with suppress(ValueError, OSError):
+        address = urlsplit(environment.get("PREFECT_API_URL", ""))
+        here = address.scheme == "http" and address.hostname in ("127.0.0.1", "localhost")
+        if CLIENT not in environment and here and is_held(_held_at(address.port or 80)) and (password := _read()):
             return {CLIENT: password}
     return {}
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _held_at(port: int) -> Path:
+    return file().with_name(f"serving-{port}.lock")
 
 
 def _read() -> str | None:
     """What the file holds, if that is a password which nobody else could read. Raises OSError."""
     try:
-        opened = os.open(file(), os.O_RDONLY | os.O_NOFOLLOW)
+        opened = os.open(file(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     with os.fdopen(opened, "rb") as held:
         about = os.fstat(held.fileno())
-        if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) != OWN_ONLY:
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & OTHERS:
             return None
-        text = held.read(100).decode("ascii", errors="replace").strip()
+        text = held.read(1000).decode("ascii", errors="replace").strip()
         return text if WHOLE.fullmatch(text) else None
 
 

@@ -1,6 +1,7 @@
 """The page that signs a browser in, shown in place of Prefect's pages to one that is not.
 
-The password comes behind the `#` of the address that `gristmill ui` prints, which a browser sends nowhere, or is typed.
+The address that `gristmill ui` prints has a code behind its `#`, which a browser sends nowhere by itself. The page asks
+the server for the password by it, once: what stays in the history of the browser opens nothing. Or somebody types it.
 Prefect's pages keep it in the storage of their origin, where no page of another site or port can read it, and send it
 with each request. A cookie, which pages of other ports do see, says only that there is one.
 """
@@ -11,7 +12,7 @@ import base64
 import hashlib
 from html import escape
 
-PATH = "/sign-in"
+PATHS = ("/sign-in", "/login")  # the second is Prefect's form, where its pages lead when the password has changed
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1f2937; background: #f3f4f6; margin: 0 }
 main { max-width: 34rem; margin: 15vh auto; padding: 2rem; background: #fff; border-radius: .75rem }
@@ -21,27 +22,35 @@ code { overflow-wrap: anywhere }
 """
 _SCRIPT = """
 const said = document.getElementById("said"), form = document.forms[0], stored = "prefect-password";
-const next = location.pathname === "/sign-in" ? "/" : location.pathname + location.search;
+const here = ["/sign-in", "/login"].includes(location.pathname);
+// With the origin, else a path that begins with two slashes would lead to another site
+const next = location.origin + (here ? "/" : location.pathname + location.search + location.hash);
+const ask = (path, options) => fetch(path, options).catch(() => ({status: 0}));
 async function enter(known, otherwise) {
   said.textContent = "Signing in…";
-  const asked = fetch("/api/admin/version", {headers: {Authorization: `Basic ${known}`}});
-  const status = (await asked.catch(() => ({status: 0}))).status;
+  const {status} = await ask("/api/admin/version", {headers: {Authorization: `Basic ${known}`}});
   said.textContent = status === 401 ? otherwise : "The server does not answer. Reload this page once it does.";
   if (status !== 200) return;
   localStorage.setItem(stored, known);
   localStorage.setItem("prefect-show-promotional-content", "false");
-  document.cookie = `gristmill-${location.port}=signed-in; path=/; max-age=31536000; samesite=lax`;
-  location.replace(next);
+  const cookie = `gristmill-${location.port}=signed-in`;
+  document.cookie = `${cookie}; path=/; max-age=31536000; samesite=lax`;
+  if (document.cookie.includes(cookie)) location.replace(next);
+  else said.textContent = "Prefect's pages need a cookie, which your browser does not take.";
 }
 form.addEventListener("submit", event => {
   event.preventDefault();
-  enter(btoa(form.password.value.trim()), "This is not the password of this server.");
+  const typed = form.password.value.trim();
+  if (/^[\\x21-\\x7e ]+$/.test(typed)) enter(btoa(typed), "This is not the password of this server.");
+  else said.textContent = "This is not the password of this server.";
 });
-function open() {
-  const given = decodeURIComponent(location.hash.slice(1)), kept = localStorage.getItem(stored);
-  history.replaceState(null, "", location.pathname + location.search);
-  if (given) enter(btoa(given), "This address was of another server. Open the one that gristmill ui shows now.");
+async function open() {
+  const code = here ? location.hash.slice(1) : "", kept = localStorage.getItem(stored);
+  if (here) history.replaceState(null, "", location.origin + location.pathname);
+  const answer = code ? await ask("/sign-in", {method: "POST", body: code}) : {status: 0};
+  if (answer.status === 200) enter((await answer.json()).password, "");
   else if (kept) enter(kept, "The password has changed.");
+  else if (code) said.textContent = "This address has been used, or is of another server.";
 }
 addEventListener("hashchange", open);  // an address that is pasted here differs behind the # alone
 open();
@@ -65,7 +74,7 @@ def page(kept_in: str | None) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Gristmill: sign in</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{_STYLE}</style><main><h1>Gristmill</h1>"
-        f"<p>Prefect's pages are for whoever has the password of this server. Open the address that "
+        "<p>Prefect's pages are for whoever has the password of this server. Open the address that "
         f"<code>gristmill ui</code> shows at a terminal, or enter the password.{where}</p>"
         '<form><input name="password" type="password" autocomplete="current-password" aria-label="Password" autofocus>'
         '<button>Sign in</button></form><p id="said" role="status"></p>'
@@ -73,6 +82,6 @@ def page(kept_in: str | None) -> str:
     )
 
 
-def address(of_server: str, password: str) -> str:
+def address(of_server: str, code: str) -> str:
     """What to open in a browser."""
-    return f"{of_server}{PATH}#{password}"
+    return f"{of_server}{PATHS[0]}#{code}"

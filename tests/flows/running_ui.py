@@ -144,12 +144,13 @@ def _ignore_interrupts() -> None:
 
 
 @contextmanager
-def served(home: Path) -> Iterator[dict[str, str]]:
+def served(home: Path, **further: str) -> Iterator[dict[str, str]]:
     """The environment of clients of a server alone, which has no worker, and Prefect's home there. All but the first of
-    a process begin with a copy of an empty database."""
+    a process begin with a copy of an empty database. `further` are variables."""
     port = str(free_port())
     address = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{address}/api", **variables(new())}
+    environment |= further
     with tempfile.TemporaryFile() as said, own_database() as database:
         environment |= database.settings
         process = start([*SERVE, port], environment, said)

@@ -7,12 +7,14 @@ started again, unless it dies again and again.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -25,7 +27,7 @@ from flows.commands.ui.trial import trial
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS, automate
 from flows.deployed.left_open import LeftOpen
 from flows.deployments import POOL, deploy
-from flows.guard.password import CLIENT, SERVER, file, kept, variables
+from flows.guard.password import CLIENT, CODE, SERVER, file, kept, serving, variables
 from flows.guard.sign_in import address as sign_in
 from flows.server import SERVE, last_lines, start, starting_alone, stop, wait
 from flows.stop import stoppable
@@ -67,8 +69,10 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
     deployments are ended first, in order, and nothing of them is left.
     """
     address = f"http://127.0.0.1:{port}"
-    given = os.environ.get(SERVER)
+    given, code = os.environ.get(SERVER), secrets.token_urlsafe(24)
     password = given or kept()
+    if not password.isascii():
+        raise ConfigError(f"{SERVER} has characters beyond ASCII, which Prefect can't compare.", "Choose another one.")
     environment = {
         HEARTBEAT: str(HEARTBEAT_SECONDS),
         "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite has one writer, for whom others wait
@@ -80,11 +84,15 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
         "PREFECT_LOGGING_LEVEL": "WARNING",
         **variables(password),
     }
-    serving = [*SERVE, str(port), *([] if given else [str(file())])]
-    with stoppable() as stopped, tempfile.TemporaryFile() as said:
-        children, ending = _children(address, serving, environment, pools, said), Ending(address, environment)
+    server = [*SERVE, str(port), *([] if given else [str(file())])]
+    with stoppable() as stopped, ExitStack() as held:
+        said = held.enter_context(tempfile.TemporaryFile())
+        children = _children(address, server, {**environment, CODE: code}, environment, pools, said)
+        ending = Ending(address, environment)
         try:
             _check_free(port)
+            if not given:
+                held.enter_context(serving(port))
             children[0].start()
             deploy(environment, pools)
             automate(environment, notify)
@@ -92,7 +100,7 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
                 console.print(f"[yellow]{escape(notify)} can't be told of failures:[/] {escape(why)}", highlight=False)
             for worker in children[1:]:
                 worker.start()
-            _greet(console, address, None if given else password)
+            _greet(console, address, code, given=bool(given))
             _watch(console, children, Health(address, said, environment), LeftOpen(address, environment), said)
         except KeyboardInterrupt:
             if children[0].process is not None:
@@ -106,28 +114,31 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
                     ending.at_once()
 
 
-def _greet(console: Console, address: str, password: str | None) -> None:
-    """Say where the pages are, and what a command needs. The password is shown to whoever sits at a terminal: a log may
-    be read by others. None: the user has chosen one."""
-    if password is not None and console.is_terminal:
-        console.print(f"Prefect is at [bold]{sign_in(address, password)}[/]  (Ctrl-C stops it)", soft_wrap=True)
-    else:
-        console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
-    console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run")
-    if password is not None:
-        where = escape(str(file()))
-        console.print(f"Its password, for a browser and for prefect's own commands ({CLIENT}), is in {where}")
+def _greet(console: Console, address: str, code: str, *, given: bool) -> None:
+    """Say where the pages are, and what a command needs. The code that signs a browser in is shown to whoever sits at a
+    terminal: a log may be read by others. The user may have `given` a password."""
+    shown = sign_in(address, code) if console.is_terminal else address
+    console.print(f"Prefect is at [bold]{shown}[/]  (Ctrl-C stops it)", soft_wrap=True)
+    console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run", soft_wrap=True)
+    if not given:
+        where = f"Its password, for a browser and for prefect's own commands ({CLIENT}), is in {escape(str(file()))}"
+        console.print(where, soft_wrap=True)
 
 
 def _children(
-    address: str, serve: list[str], environment: dict[str, str], pools: Sequence[str], said: IO[bytes]
+    address: str,
+    server: list[str],
+    of_server: dict[str, str],
+    environment: dict[str, str],
+    pools: Sequence[str],
+    said: IO[bytes],
 ) -> list[_Child]:
     """The server, then a worker for each pool. A worker's runs log what their pages show, the server what fails."""
     prefect = [sys.executable, "-m", "prefect"]
 
-    def serving() -> subprocess.Popen[bytes]:
+    def starting() -> subprocess.Popen[bytes]:
         with starting_alone():
-            process = start(serve, environment, said)
+            process = start(server, of_server, said)
             try:
                 wait(address, process, said, environment)
             except (KeyboardInterrupt, ServerError):
@@ -140,7 +151,7 @@ def _children(
         return lambda: start(command, {**environment, "PREFECT_LOGGING_LEVEL": "INFO"})
 
     workers = [_Child(f"worker of {pool}", working(pool)) for pool in dict.fromkeys((POOL, *pools))]
-    return [_Child("Prefect server", serving), *workers]
+    return [_Child("Prefect server", starting), *workers]
 
 
 def _watch(console: Console, children: list[_Child], health: Health, left_open: LeftOpen, said: IO[bytes]) -> None:

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from flows.guard.password import CLIENT
+from flows.guard.password import CLIENT, CODE
 from flows.guard.sign_in import address
 from tests import browser
 from tests.flows.guard.unguarded import unguarded
 from tests.flows.running_ui import sent, served, until
+
+Server = tuple[str, dict[str, str]]  # its address, and the environment of clients
 
 # What a page can have a browser send to another address; `read` is what it gets to see
 ATTACK = """
@@ -123,8 +125,7 @@ def test_a_page_of_another_site_reads_and_changes_nothing(guarded: bool, evil: s
         deployment = deployed(environment)
         before = kept(environment)
         if guarded:
-            page.open(address(there, environment[CLIENT]))
-            page.shows("Dashboard")
+            sign_in(page, there, environment[CLIENT])
         page.open(evil)
         page.shows("a page")
         run = f"/api/deployments/{deployment}/create_flow_run"
@@ -145,24 +146,66 @@ def test_a_page_of_another_site_reads_and_changes_nothing(guarded: bool, evil: s
 
 
 def test_prefects_pages_ask_nobody_but_their_server(tmp_path: Path) -> None:
-    with served(tmp_path / "prefect") as environment, browser.page(tmp_path) as page:
+    with served(tmp_path / "prefect", **{CODE: "once"}) as environment, browser.page(tmp_path) as page:
         there = environment["PREFECT_API_URL"].removesuffix("/api")
         deployment = deployed(environment)
         page.open(f"{there}/runs")
         page.shows("enter the password")
-        page.open(address(there, "gristmill:of-another-server"))
-        page.shows("This address was of another server.")
-        page.open(address(there, environment[CLIENT]))
+        page.open(address(there, "another"))
+        page.shows("This address has been used, or is of another server.")
+        page.open(address(there, "once"))
         page.shows("Run a task or flow to get started")
-        assert environment[CLIENT] not in str(page.run("location.href"))
         for path in (*PAGES, f"/deployments/deployment/{deployment}", f"/deployments/deployment/{deployment}/run"):
             page.open(there + path)
             page.rest(1)
             assert "Prefect Cloud" not in page.text
         assert page.hosts == {there.removeprefix("http://")}
         assert page.run("fetch('/ui-settings').then(a => a.json()).then(a => a.available_uis.join())") == "v1"
-        page.open(f"{there}/runs")
-        page.shows("Runs")
+        page.open(address(there, "once"))
+        page.shows("Run a task or flow to get started")
         page.run("localStorage.setItem('prefect-password', 'changed')")
-        page.open(f"{there}/deployments")
-        page.shows("Login")
+        page.open(f"{there}/login")
+        page.shows("The password has changed.")
+        page.run("localStorage.clear()")
+        page.open(address(there, "once"))
+        page.shows("This address has been used")
+    kept_by_browser = b"".join(path.read_bytes() for path in (tmp_path / "browser").rglob("History*") if path.is_file())
+    assert environment[CLIENT].encode() not in kept_by_browser
+    assert b"sign-in" in kept_by_browser
+
+
+def sign_in(page: browser.Page, there: str, password: str) -> None:
+    """As somebody who types the password."""
+    page.open(there)
+    page.shows("enter the password")
+    page.run(f"document.forms[0].password.value = {password!r}; document.forms[0].requestSubmit()")
+    page.shows("Dashboard")
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example/x", "/\\\\evil.example/x", "///evil.example/x?a", "//evil.example/x#b"]
+)
+def test_whoever_signs_in_on_any_path_stays_on_this_server(path: str, server: Server, tmp_path: Path) -> None:
+    there, environment = server
+    with browser.page(tmp_path, "MAP evil.example 127.0.0.1") as page:
+        page.open(there + path)
+        page.shows("enter the password")
+        page.run(f"document.forms[0].password.value = {environment[CLIENT]!r}; document.forms[0].requestSubmit()")
+        page.rest(4)
+        assert page.run("location.origin") == there
+
+
+def test_whoever_follows_a_link_gets_there_and_is_signed_in_by_what_is_kept(server: Server, tmp_path: Path) -> None:
+    there, environment = server
+    with browser.page(tmp_path) as page:
+        sign_in(page, there, environment[CLIENT])
+        page.run("document.cookie = `gristmill-${location.port}=; max-age=0; path=/`")
+        page.open(f"{there}/runs?x=2#part")
+        page.shows("Dashboard")
+        assert page.run("location.href") == f"{there}/runs?x=2#part"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(tmp_path_factory.mktemp("prefect")) as environment:
+        yield environment["PREFECT_API_URL"].removesuffix("/api"), environment

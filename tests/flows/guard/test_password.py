@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -31,13 +32,29 @@ def test_it_stays_and_nobody_else_can_read_it(home: Path) -> None:
     assert password.new() != password.new()
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o622, 0o700])
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o622, 0o777, 0o400, 0o700])
 def test_one_that_others_could_have_read_is_made_anew(mode: int, home: Path) -> None:
     first = kept()
     file().chmod(mode)
-    assert take({"PREFECT_API_URL": "http://127.0.0.1:4200/api"}) == {}
+    assert (kept() == first) is (mode & 0o077 == 0)
+    assert file().stat().st_mode & 0o077 == 0
+
+
+def test_one_that_a_person_wrote_stays(home: Path) -> None:
+    kept()
+    file().write_text("me:a-long-password-of-mine\n")
+    assert kept() == "me:a-long-password-of-mine"
+
+
+def test_a_pipe_or_a_link_in_its_place_hangs_nothing(home: Path) -> None:
+    first = kept()
+    file().unlink()
+    os.mkfifo(file())
     assert kept() != first
-    assert file().stat().st_mode & 0o777 == 0o600
+    file().rename(file().with_name("elsewhere"))
+    file().symlink_to("elsewhere")
+    with pytest.raises(ServerError, match="symbolic links"):
+        kept()
 
 
 @pytest.mark.parametrize("damaged", [b"", b"gristmill:", b"gristmill:short", b"\xff" * 42, b"x" * 10_000, b"\n\n"])
@@ -67,12 +84,21 @@ def test_where_it_cannot_be_kept_is_said(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "found"),
     [
-        ("http://127.0.0.1:4200/api", True), ("http://localhost:9/api", True), ("http://[::1]:4200/api", True),
-        ("http://127.0.0.2:4200/api", True), ("http://10.0.0.1:4200/api", False), ("https://example.org/api", False),
-        ("http://localhost.example/api", False), ("http://[/api", False), ("", False),
+        ("http://127.0.0.1:4200/api", True), ("http://localhost:4200/api", True), ("http://127.0.0.1:4201/api", False),
+        ("https://127.0.0.1:4200/api", False), ("http://10.0.0.1:4200/api", False), ("http://127.0.0.1:x/api", False),
+        ("http://localhost.example:4200/api", False), ("http://[/api", False), ("http://127.0.0.1/api", False),
+        ("", False),
     ],
 )  # fmt: skip
-def test_a_command_sends_it_to_servers_of_this_machine_alone(address: str, found: bool, home: Path) -> None:
+def test_a_command_sends_it_to_a_ui_that_runs_alone(address: str, found: bool, home: Path) -> None:
     whole = kept()
-    assert take({"PREFECT_API_URL": address}) == ({CLIENT: whole} if found else {})
-    assert take({"PREFECT_API_URL": address, CLIENT: "me:mine"}) == {}
+    holds = "from flows.guard.password import serving\nwith serving(4200): print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holds], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        assert take({"PREFECT_API_URL": address}) == ({CLIENT: whole} if found else {})
+        assert take({"PREFECT_API_URL": address, CLIENT: "me:mine"}) == {}
+        running.kill()
+    assert take({"PREFECT_API_URL": address}) == {}, "somebody else may listen there now"

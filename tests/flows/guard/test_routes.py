@@ -24,7 +24,7 @@ from flows.guard.password import CLIENT, kept
 from flows.server import check_address, credentials, given_server
 from flows.stop import Stop
 from storage.errors import ServerError
-from tests.flows.running_ui import sent, served, speaking_to, until
+from tests.flows.running_ui import ROOT, sent, served, speaking_to, until
 
 METHODS = ("get", "post", "put", "patch", "delete")
 EVIL = "https://evil.example"
@@ -195,6 +195,29 @@ def speak(address: str, protocols: Sequence[str], *messages: Any) -> str | bytes
         return opened.recv(timeout=30)
 
 
+@pytest.mark.parametrize("first", [[], 5, {"type": "auth", "token": 7}, {"type": "auth", "token": "ä"}, "auth", None])
+def test_a_websocket_whose_first_message_has_no_form_is_closed_as_any(first: Any, server: Server) -> None:
+    address = server.address.replace("http", "ws", 1)
+    for path in sockets():
+        with pytest.raises(ConnectionClosed) as closed:
+            speak(f"{address}{path}", ["prefect"], first)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+
+
+def test_a_websocket_that_says_nothing_is_closed(server: Server) -> None:
+    address = server.address.replace("http", "ws", 1)
+    with pytest.raises(ConnectionClosed):
+        speak(f"{address}/api/events/out", ["prefect"])
+
+
+def test_the_templates_of_deploy_are_taken(server: Server) -> None:
+    for path in sorted((ROOT / "deploy").glob("*.json")):
+        kind = path.stem.partition("-")[0]
+        pool = {"name": path.stem, "type": kind, "base_job_template": json.loads(path.read_text())}
+        assert sent(server.environment, "POST", "/work_pools/", pool).status_code == 201
+
+
 def test_each_websocket_opens_with_the_password(server: Server) -> None:
     address = server.address.replace("http", "ws", 1)
     for path in sockets():
@@ -222,6 +245,28 @@ REPLACED = {
     "by Python's path": ("patch", "/flow_runs/{id}", {"job_variables": {"env": {"PYTHONPATH": "/tmp"}}}),
     "by the linker": ("patch", "/flow_runs/{id}", {"job_variables": {"env": {"LD_PRELOAD": "/tmp/x.so"}}}),
     "by another server": ("patch", "/flow_runs/{id}", {"job_variables": {"env": {"PREFECT_API_URL": "http://x"}}}),
+    "by a dot": ("patch", "/flow_runs/{id}", {"job_variables": {"env.PYTHONPATH": "/tmp"}}),
+    "by a dot, the command": ("patch", "/flow_runs/{id}", {"job_variables": {"command.x": "touch here"}}),
+    "by Prefect's logging": (
+        "patch", "/flow_runs/{id}", {"job_variables": {"env": {"PREFECT_LOGGING_SETTINGS_PATH": "/tmp/x.yml"}}},
+    ),
+    "by OpenSSL": ("patch", "/flow_runs/{id}", {"job_variables": {"env": {"OPENSSL_CONF": "/tmp/x"}}}),
+    "by a function of a shell": ("patch", "/flow_runs/{id}", {"job_variables": {"env": {"BASH_FUNC_x%%": "() { :; }"}}}),
+    "by no environment": ("patch", "/flow_runs/{id}", {"job_variables": {"env": 5}}),
+    "by a variable of the server": ("patch", "/flow_runs/{id}", {"job_variables": {"env": "{{ prefect.variables.x }}"}}),
+    "of a pool, by other variables": (
+        "patch", "/work_pools/x", {"base_job_template": {"job_configuration": {"env": "{{ labels }}"}}},
+    ),
+    "of a pool, by names": (
+        "patch", "/work_pools/x", {"base_job_template": {"job_configuration": {"env": {"{{ name }}": "x"}}}},
+    ),
+    "of a pool, by a dot": (
+        "patch", "/work_pools/x", {"base_job_template": {"job_configuration": {"env.LD_PRELOAD": "x"}}},
+    ),
+    "of a pool, by a dot and default": (
+        "patch", "/work_pools/x",
+        {"base_job_template": {"variables": {"properties": {"env.LD_PRELOAD": {"default": "x"}}}}},
+    ),
 }  # fmt: skip
 
 
@@ -242,8 +287,12 @@ def test_no_request_replaces_the_command_of_a_run(how: str, server: Server) -> N
 
 
 @pytest.mark.parametrize(
-    "variables", [{}, {"command": None}, {"command": "{{ command }}"}, {"env": {"HF_TOKEN": "x"}}, {"name": "command"}]
-)
+    "variables",
+    [
+        {}, {"command": None}, {"command": "{{command}}"}, {"working_dir": "{{ working_dir }}"}, {"name": "command"},
+        {"env": {"HF_TOKEN": "x"}}, {"env.CUDA_VISIBLE_DEVICES": "1"}, {"env": {}}, {"labels": {"PATH": "x"}},
+    ],
+)  # fmt: skip
 def test_other_job_variables_stay(variables: dict[str, Any], server: Server) -> None:
     flow = sent(server.environment, "POST", "/flows/", {"name": "f"}).json()["id"]
     body = {"name": "d", "flow_id": flow, "job_variables": variables}
@@ -268,7 +317,7 @@ def test_a_run_without_the_password_is_told_where_it_is(
 ) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.setenv("PREFECT_API_URL", server.environment["PREFECT_API_URL"])
-    kept()  # that of another server
+    monkeypatch.setenv(CLIENT, kept())  # that of another server
     check_address()
     with speaking_to(os.environ):
         said = pytest.raises(ServerError, match="wants another password")
