@@ -23,19 +23,17 @@ code { overflow-wrap: anywhere }
 _SCRIPT = """
 const said = document.getElementById("said"), form = document.forms[0], stored = "prefect-password";
 const here = ["/sign-in", "/login"].includes(location.pathname);
-// With the origin, else a path that begins with two slashes would lead to another site
-const next = location.origin + (here ? "/" : location.pathname + location.search + location.hash);
 const ask = (path, options) => fetch(path, options).catch(() => ({status: 0}));
 async function enter(known, otherwise) {
   said.textContent = "Signing in…";
   const {status} = await ask("/api/admin/version", {headers: {Authorization: `Basic ${known}`}});
-  said.textContent = status === 401 ? otherwise : "The server does not answer. Reload this page once it does.";
-  if (status !== 200) return;
+  const refused = status === 401 ? otherwise : "The server does not answer. Reload this page once it does.";
+  if (status !== 200) { said.textContent = refused; return; }
   localStorage.setItem(stored, known);
   localStorage.setItem("prefect-show-promotional-content", "false");
   const cookie = `gristmill-${location.port}=signed-in`;
   document.cookie = `${cookie}; path=/; max-age=31536000; samesite=lax`;
-  if (document.cookie.includes(cookie)) location.replace(next);
+  if (document.cookie.includes(cookie)) here ? location.replace("/") : location.reload();
   else said.textContent = "Prefect's pages need a cookie, which your browser does not take.";
 }
 form.addEventListener("submit", event => {

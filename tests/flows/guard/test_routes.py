@@ -251,9 +251,9 @@ REPLACED = {
         "patch", "/flow_runs/{id}", {"job_variables": {"env": {"PREFECT_LOGGING_SETTINGS_PATH": "/tmp/x.yml"}}},
     ),
     "by OpenSSL": ("patch", "/flow_runs/{id}", {"job_variables": {"env": {"OPENSSL_CONF": "/tmp/x"}}}),
-    "by a function of a shell": ("patch", "/flow_runs/{id}", {"job_variables": {"env": {"BASH_FUNC_x%%": "() { :; }"}}}),
+    "by a function of a shell": ("patch", "/flow_runs/{id}", {"job_variables": {"env": {"BASH_FUNC_x%%": "() {:}"}}}),
     "by no environment": ("patch", "/flow_runs/{id}", {"job_variables": {"env": 5}}),
-    "by a variable of the server": ("patch", "/flow_runs/{id}", {"job_variables": {"env": "{{ prefect.variables.x }}"}}),
+    "by the server's variable": ("patch", "/flow_runs/{id}", {"job_variables": {"env": "{{ prefect.variables.x }}"}}),
     "of a pool, by other variables": (
         "patch", "/work_pools/x", {"base_job_template": {"job_configuration": {"env": "{{ labels }}"}}},
     ),
