@@ -173,7 +173,7 @@ def test_deployments_are_registered_with_the_password_of_the_server() -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             given.append(self.headers["Authorization"])
-            self.send_error(503)
+            self.send_error(500)  # which is not asked again
 
         def log_message(self, *arguments: object) -> None:
             pass
