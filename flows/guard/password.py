@@ -53,6 +53,7 @@ def kept() -> str:
     try:
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
         file().parent.mkdir(exist_ok=True)
+        file().parent.chmod(0o700)  # whoever could open its locks could hold them
         with hold(file().with_name("password.lock")):
             return _read() or _write()
     except OSError as error:
@@ -73,10 +74,16 @@ def take(environment: Mapping[str, str]) -> dict[str, str]:
     server of a `gristmill ui` which runs now, unless it has another."""
     with suppress(ValueError, OSError):
         address = urlsplit(environment.get("PREFECT_API_URL", ""))
-        here = address.scheme == "http" and address.hostname in ("127.0.0.1", "localhost")
+        # `localhost` may lead to another address first, where somebody else may listen
+        here = address.scheme == "http" and address.hostname == "127.0.0.1" and _is_own(file().parent)
         if CLIENT not in environment and here and is_held(_held_at(address.port or 80)) and (password := _read()):
             return {CLIENT: password}
     return {}
+
+
+def _is_own(folder: Path) -> bool:
+    about = folder.stat()
+    return about.st_uid == os.getuid() and not about.st_mode & OTHERS
 
 
 def _held_at(port: int) -> Path:

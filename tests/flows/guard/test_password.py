@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows.guard import password
-from flows.guard.password import CLIENT, WHOLE, file, kept, take
+from flows.guard.password import CLIENT, WHOLE, file, kept, serving, take
 from storage.errors import ServerError
 from tests.flows.running_ui import ROOT
 
@@ -84,7 +84,7 @@ def test_where_it_cannot_be_kept_is_said(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "found"),
     [
-        ("http://127.0.0.1:4200/api", True), ("http://localhost:4200/api", True), ("http://127.0.0.1:4201/api", False),
+        ("http://127.0.0.1:4200/api", True), ("http://localhost:4200/api", False), ("http://127.0.0.1:4201/api", False),
         ("https://127.0.0.1:4200/api", False), ("http://10.0.0.1:4200/api", False), ("http://127.0.0.1:x/api", False),
         ("http://localhost.example:4200/api", False), ("http://[/api", False), ("http://127.0.0.1/api", False),
         ("", False),
@@ -102,3 +102,13 @@ def test_a_command_sends_it_to_a_ui_that_runs_alone(address: str, found: bool, h
         assert take({"PREFECT_API_URL": address, CLIENT: "me:mine"}) == {}
         running.kill()
     assert take({"PREFECT_API_URL": address}) == {}, "somebody else may listen there now"
+
+
+def test_a_lock_that_others_could_hold_says_nothing(home: Path) -> None:
+    whole, address = kept(), {"PREFECT_API_URL": "http://127.0.0.1:4200/api"}
+    with serving(4200):
+        assert take(address) == {CLIENT: whole}
+        file().parent.chmod(0o755)
+        assert take(address) == {}
+    kept()
+    assert file().parent.stat().st_mode & 0o777 == 0o700

@@ -6,10 +6,13 @@ import json
 import os
 import re
 import sqlite3
+import subprocess
+import sys
+import time
 import uuid
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
+from flows.guard.middleware import PATIENCE_SECONDS
 from flows.guard.password import CLIENT, kept
 from flows.server import check_address, credentials, given_server
 from flows.stop import Stop
@@ -195,7 +199,11 @@ def speak(address: str, protocols: Sequence[str], *messages: Any) -> str | bytes
         return opened.recv(timeout=30)
 
 
-@pytest.mark.parametrize("first", [[], 5, {"type": "auth", "token": 7}, {"type": "auth", "token": "ä"}, "auth", None])
+TOKENS: list[Any] = [7, "ä", "\ud800", []]
+ODD: list[Any] = [[], 5, "auth", None, *({"type": "auth", "token": token} for token in TOKENS)]
+
+
+@pytest.mark.parametrize("first", ODD, ids=range(len(ODD)))
 def test_a_websocket_whose_first_message_has_no_form_is_closed_as_any(first: Any, server: Server) -> None:
     address = server.address.replace("http", "ws", 1)
     for path in sockets():
@@ -205,10 +213,15 @@ def test_a_websocket_whose_first_message_has_no_form_is_closed_as_any(first: Any
         assert closed.value.rcvd.code == 1008
 
 
-def test_a_websocket_that_says_nothing_is_closed(server: Server) -> None:
-    address = server.address.replace("http", "ws", 1)
-    with pytest.raises(ConnectionClosed):
-        speak(f"{address}/api/events/out", ["prefect"])
+def test_websockets_that_say_nothing_take_no_place_and_are_closed(server: Server) -> None:
+    address = f"{server.address.replace('http', 'ws', 1)}/api/events/out"
+    with ExitStack() as idle:
+        opened = [idle.enter_context(connect(address, subprotocols=[Subprotocol("prefect")])) for _ in range(130)]
+        began = time.monotonic()
+        assert sent(server.environment, "POST", "/flows/count", {}).status_code == 200
+        assert time.monotonic() - began < PATIENCE_SECONDS / 2
+        with pytest.raises(ConnectionClosed):
+            opened[-1].recv(timeout=60)
 
 
 def test_the_templates_of_deploy_are_taken(server: Server) -> None:
@@ -216,6 +229,9 @@ def test_the_templates_of_deploy_are_taken(server: Server) -> None:
         kind = path.stem.partition("-")[0]
         pool = {"name": path.stem, "type": kind, "base_job_template": json.loads(path.read_text())}
         assert sent(server.environment, "POST", "/work_pools/", pool).status_code == 201
+    create = [sys.executable, "-m", "prefect", "work-pool", "create", "usual", "--type", "process"]
+    done = subprocess.run(create, env=server.environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_each_websocket_opens_with_the_password(server: Server) -> None:
@@ -254,6 +270,19 @@ REPLACED = {
     "by a function of a shell": ("patch", "/flow_runs/{id}", {"job_variables": {"env": {"BASH_FUNC_x%%": "() {:}"}}}),
     "by no environment": ("patch", "/flow_runs/{id}", {"job_variables": {"env": 5}}),
     "by the server's variable": ("patch", "/flow_runs/{id}", {"job_variables": {"env": "{{ prefect.variables.x }}"}}),
+    "of a pool, by a block": (
+        "patch", "/work_pools/x",
+        {"base_job_template": {"job_configuration": {"$ref": {"block_document_id": "{id}"}}}},
+    ),
+    "of a pool, by a variable for a block": (
+        "patch", "/work_pools/x", {"base_job_template": {"job_configuration": {"labels": {"$ref": "{{ x }}"}}}},
+    ),
+    "by a block": ("patch", "/flow_runs/{id}", {"job_variables": {"labels": {"$ref": {"block_document_id": "{id}"}}}}),
+    "by an empty path": ("patch", "/flow_runs/{id}", {"job_variables": {"env.PATH": ""}}),
+    "by no path": ("patch", "/flow_runs/{id}", {"job_variables": {"env.PATH": None}}),
+    "by a nameless variable": ("patch", "/flow_runs/{id}", {"job_variables": {"env.": ""}}),
+    "by an empty folder": ("patch", "/flow_runs/{id}", {"job_variables": {"working_dir": ""}}),
+    "by the place of a command": ("patch", "/flow_runs/{id}", {"job_variables": {"command": "{{ command }}"}}),
     "of a pool, by other variables": (
         "patch", "/work_pools/x", {"base_job_template": {"job_configuration": {"env": "{{ labels }}"}}},
     ),
@@ -289,7 +318,7 @@ def test_no_request_replaces_the_command_of_a_run(how: str, server: Server) -> N
 @pytest.mark.parametrize(
     "variables",
     [
-        {}, {"command": None}, {"command": "{{command}}"}, {"working_dir": "{{ working_dir }}"}, {"name": "command"},
+        {}, {"command": None}, {"command": ""}, {"working_dir": None}, {"name": "command"},
         {"env": {"HF_TOKEN": "x"}}, {"env.CUDA_VISIBLE_DEVICES": "1"}, {"env": {}}, {"labels": {"PATH": "x"}},
     ],
 )  # fmt: skip
