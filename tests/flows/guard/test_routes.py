@@ -8,7 +8,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-import time
 import uuid
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from flows.guard.middleware import PATIENCE_SECONDS
 from flows.guard.password import CLIENT, kept
 from flows.server import check_address, credentials, given_server
 from flows.stop import Stop
@@ -215,13 +213,23 @@ def test_a_websocket_whose_first_message_has_no_form_is_closed_as_any(first: Any
 
 def test_websockets_that_say_nothing_take_no_place_and_are_closed(server: Server) -> None:
     address = f"{server.address.replace('http', 'ws', 1)}/api/events/out"
-    with ExitStack() as idle:
-        opened = [idle.enter_context(connect(address, subprotocols=[Subprotocol("prefect")])) for _ in range(130)]
-        began = time.monotonic()
-        assert sent(server.environment, "POST", "/flows/count", {}).status_code == 200
-        assert time.monotonic() - began < PATIENCE_SECONDS / 2
-        with pytest.raises(ConnectionClosed):
-            opened[-1].recv(timeout=60)
+
+    def is_answered_beside_them() -> bool:
+        """Before the first one is closed; on a machine that is busy that may be too soon."""
+        with ExitStack() as idle:
+            opened = [idle.enter_context(connect(address, subprotocols=[Subprotocol("prefect")])) for _ in range(130)]
+            assert sent(server.environment, "POST", "/flows/count", {}).status_code == 200
+            try:
+                opened[0].recv(timeout=0)
+            except TimeoutError:
+                with pytest.raises(ConnectionClosed):
+                    opened[-1].recv(timeout=60)
+                return True
+            except ConnectionClosed:
+                return False
+            raise AssertionError("it tells something")
+
+    assert any(is_answered_beside_them() for _ in range(3))
 
 
 def test_the_templates_of_deploy_are_taken(server: Server) -> None:
