@@ -17,6 +17,7 @@ import asyncio
 import base64
 import hmac
 import json
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 OWN_NAME = re.compile(r"(?:127\.0\.0\.1|localhost)(?::(\d{1,5}))?")
 API = "/api"
 READS = ("GET", "HEAD")
+MOST_OF_CODE = 1000  # bytes that somebody without the password may send
 PATIENCE_SECONDS = 10.0  # for the first message of a websocket
 # Prefect's pages set styles by script, make workers of blobs, and have plots as data
 PREFECT_PAGES = (
@@ -80,11 +82,11 @@ class Guard:
             if self._sign_in is not None and _is_to_sign_in(scope):
                 await _answer(answer, 200, self._sign_in, b"text/html; charset=utf-8", POLICY)
                 return
+            if _is_code(scope):
+                await self._exchange((await _read(receive, MOST_OF_CODE))[1], answer)
+                return
             if scope["method"] not in READS:
                 receive, body = await _read(receive)
-                if _is_code(scope):
-                    await self._exchange(body, answer)
-                    return
                 refusal = _refusal_of_body(body)
         if refusal is None and scope["type"] == "websocket":
             await self._speak(scope, receive, send)
@@ -134,7 +136,7 @@ class Guard:
             return begun.pop(0) if begun else await receive()
 
         async def further(message: Message) -> None:
-            if message["type"] != "websocket.accept":  # which it is
+            if message["type"] != "websocket.accept":  # it is accepted already
                 await send(message)
 
         await self._app(scope, again, further)
@@ -212,11 +214,13 @@ def _has(password: str, text: str | None) -> bool:
     return isinstance(token, str) and hmac.compare_digest(token.encode("utf-8", "surrogatepass"), password.encode())
 
 
-async def _read(receive: Receive) -> tuple[Receive, bytes]:
-    """The body of a request, and what gives the request again."""
+async def _read(receive: Receive, most: float = math.inf) -> tuple[Receive, bytes]:
+    """The body of a request, and what gives the request again. Of one above `most` bytes no more is read."""
     messages: list[Message] = []
-    while True:
+    size = 0
+    while size <= most:
         messages.append(message := await receive())
+        size += len(message.get("body", b""))
         if message["type"] != "http.request" or not message.get("more_body", False):
             break
     body = b"".join(message.get("body", b"") for message in messages)

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import uuid
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from flows.guard.password import CLIENT, kept
+from flows.guard.password import CLIENT, CODE, kept
 from flows.server import check_address, credentials, given_server
 from flows.stop import Stop
 from storage.errors import ServerError
@@ -336,6 +336,19 @@ def test_other_job_variables_stay(variables: dict[str, Any], server: Server) -> 
     answer = sent(server.environment, "POST", "/deployments/", body)
     assert answer.status_code in (200, 201)
     assert answer.json()["job_variables"] == variables
+
+
+def test_the_code_gives_the_password_once_and_to_a_page_alone(tmp_path: Path) -> None:
+    with served(tmp_path, **{CODE: "once"}) as environment:
+        address = environment["PREFECT_API_URL"].removesuffix("/api")
+        page = {"Origin": address}
+        tried: list[tuple[bytes, dict[str, str]]] = [
+            (b"once", {}), (b"once", {"Origin": EVIL}), (b"other", page), (b"", page), (b"once" * 1_000, page),
+            (b"once", page), (b"once", page),
+        ]  # fmt: skip
+        answers = [httpx.post(f"{address}/sign-in", content=code, headers=headers) for code, headers in tried]
+    assert [answer.status_code for answer in answers] == [401, 403, 403, 403, 403, 200, 403]
+    assert b64decode(answers[5].json()["password"]).decode() == environment[CLIENT]
 
 
 def test_bodies_that_are_no_json_or_too_deep_are_answered(server: Server) -> None:
