@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tasks.children.launchers import training_command
+from tasks.children.survivors import descendants
 from tasks.evaluate.votes.server import VoteServer
 from tests.flows.running_ui import served
 from tests.runtimes import runtime_of
@@ -146,7 +147,7 @@ def test_it_listens_where_the_table_says(what: str, tmp_path: Path) -> None:
 def listening(process: int) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     """The addresses that a process and its children listen on."""
     sockets = set()
-    for each in [process, *_children(process)]:
+    for each in (process, *(pid for pid, _ in descendants(process))):
         with suppress(OSError):
             for opened in Path(f"/proc/{each}/fd").iterdir():
                 with suppress(OSError):
@@ -158,14 +159,6 @@ def listening(process: int) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
                 found.add(_address(fields[1].partition(":")[0]))
     return found
-
-
-def _children(process: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{process}/task").glob("*/children"):
-        with suppress(OSError):
-            found += map(int, task.read_text().split())
-    return [*found, *(other for child in found for other in _children(child))]
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
