@@ -1,8 +1,9 @@
 """Where numba keeps the kernels that it has compiled: in the user's cache, by what they are made of.
 
-By default numba keys them by the path of a file, so that each clone, each wheel and each run of CI compiles anew for a
-minute, and looks at the file of a function alone, not at those that it calls. Here they lie under a digest of all files
-that kernels are made of, and of numba's version; the CPU is part of numba's own keys. What has long not been used goes.
+By default numba keys kernels by file path, so every clone, wheel and CI run compiles them again, which takes about a
+minute. It also checks only the file of a function, not the files of what that calls. Here the key is a digest of all
+files that kernels are made of, with numba's version; the CPU is part of numba's own keys. Folders that have long not
+been used are deleted.
 
 numba takes the class of `LOCATORS` from its environment and asks it first (docs: *Custom Cache Locators*).
 """
@@ -62,9 +63,11 @@ def folder() -> Path:
     kept = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "kernels")
     found = kept / f"{digest(TASKS)[:16]}-numba-{numba.__version__}"
     with suppress(OSError):
-        found.mkdir(parents=True, exist_ok=True)
-        os.utime(found)
-        make_room(kept)
+        if found.is_dir():
+            os.utime(found)
+        else:
+            found.mkdir(parents=True, exist_ok=True)
+            make_room(kept)
     return found
 
 
