@@ -15,6 +15,6 @@ if (CHECKOUT / "pyproject.toml").exists() and str(CHECKOUT) not in os.environ.ge
 # once, when it is first imported, which is after this.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
-# Who says where numba keeps what it compiled: ours of our kernels, its own of others
+# Where numba keeps compiled code: our locator for our kernels, numba's own for everything else
 LOCATORS = "tasks.text.kernel_cache.ByContent,UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
 os.environ.setdefault("NUMBA_CACHE_LOCATOR_CLASSES", LOCATORS)

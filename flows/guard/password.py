@@ -46,7 +46,7 @@ def file() -> Path:
 
 
 def kept() -> str:
-    """The password of `gristmill ui`, made at the first call. One that others could have read is made anew.
+    """The password of `gristmill ui`, created on the first call and replaced if others could have read it.
 
     Raises ServerError where there is no place for it.
     """

@@ -40,8 +40,8 @@ class Pool:
 
 
 def pools_of_server(names: Sequence[str]) -> list[Pool]:
-    """The work pools of these names. Raises ConfigError for one that there is not, that has no deployment, or whose
-    workers would run something else."""
+    """The work pools of these names. Raises ConfigError if one does not exist, is paused, has no deployment, or has
+    workers that would run another command."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import (
         FlowFilter,
