@@ -193,6 +193,9 @@ def _room(rows: int, vocabulary: int, device: torch.device) -> Tensor:
 
 def aligned_room(rows: int, vocabulary: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The same in 16 bits, with aligned rows whatever the vocabulary: products of rows that are not, such as GPT-2's of
-    50,257 numbers, have slow kernels only."""
+    50,257 numbers, have slow kernels only. The padding is zeros: oneDNN on CPUs with AMX multiplies it, by zero, and
+    whatever lay there may be NaN."""
     padded = -(-vocabulary // LOGITS_ALIGNED) * LOGITS_ALIGNED
-    return torch.empty(rows, padded, dtype=dtype, device=device)[:, :vocabulary]
+    room = torch.empty(rows, padded, dtype=dtype, device=device)
+    room[:, vocabulary:] = 0
+    return room[:, :vocabulary]
