@@ -11,9 +11,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from storage.files.cache import cache_folder
+from tests import allowance
 
 # Kernels are compiled once a machine, not once a session
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "kernels"))
+
+# A process of a test finds our modules compiled, wherever they may be written
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Before anything imports prefect or a Hugging Face library: they read these once.
 _HOME = tempfile.mkdtemp(prefix="gristmill-tests-")
@@ -57,6 +61,11 @@ LONG = (
     "flows/test_prefect.py",
     "flows/test_schedule.py",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell what each file costs."""
+    config.pluginmanager.register(allowance)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 WITH_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 PACKAGES = ("tasks", "models", "storage")
+NAME = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+")  # of a module
 NO_BYTES = {  # modules, and packages with all that is in them
     "tasks.stage.decorator", "tasks.stage.session", "tasks.stage.source", "tasks.stage.output", "tasks.stage.progress",
     "tasks.stage.protocol", "tasks.stage.history", "tasks.stage.environment", "tasks.stage.machine",
@@ -39,21 +41,20 @@ def source_digest(module: str) -> str:
     return digest.hexdigest()
 
 
-def closure(module: str, but: frozenset[str] = frozenset(NO_BYTES)) -> set[str]:
-    """`module` and the project's modules that it imports, directly or not, without those under `but`."""
+def closure(module: str, but: frozenset[str] = frozenset(NO_BYTES), packages: tuple[str, ...] = PACKAGES) -> set[str]:
+    """`module` and what it imports of `packages`, directly or not, without those under `but`."""
     waiting, seen = {module}, set[str]()
     while waiting:
         name = waiting.pop()
-        if name in seen or _file(name) is None or any(f"{name}.".startswith(f"{left_out}.") for left_out in but):
+        ours = name.split(".")[0] in packages and _file(name) is not None
+        if name in seen or not ours or any(f"{name}.".startswith(f"{left_out}.") for left_out in but):
             continue
         seen.add(name)
-        waiting |= _read(name)[0]
+        waiting |= {*_read(name)[0], f"{name}.__main__"}
     return seen
 
 
 def _file(module: str) -> Path | None:
-    if module.split(".")[0] not in PACKAGES:
-        return None
     path = ROOT / module.replace(".", "/")
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
         if candidate.is_file():
@@ -85,7 +86,7 @@ def _dump(node: object, found: set[str]) -> str:
         found.update(alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
         found.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("tasks."):
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
         found.add(node.value)  # a child process is told its module by name
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field":
         node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]

@@ -7,6 +7,7 @@ launcher are new too.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import selectors
@@ -103,9 +104,10 @@ class _Server:
             os.close(writing)
         return Forked(told, os.fdopen(reading, "rb", buffering=0))
 
-    def close(self) -> None:
+    def close(self) -> subprocess.Popen[bytes]:
         """It ends when its children have."""
         self._asked.close()
+        return self._process
 
 
 _SERVERS: dict[tuple[tuple[str, str], ...], _Server] = {}  # by environment, the one used last at the end
@@ -141,6 +143,13 @@ def fork(command: Sequence[str], environment: Mapping[str, str], errors: int) ->
             if _SERVERS.get(key) is server:
                 del _SERVERS[key]
         raise
+
+
+@atexit.register
+def _end() -> None:
+    """The servers end with this process in any case. So do those who account for its processor time learn of theirs."""
+    for process in [server.close() for server in _SERVERS.values()]:
+        process.wait()
 
 
 def _forget() -> None:
