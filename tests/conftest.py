@@ -68,8 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(allowance)
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; within a file, and among the others, everything stays in its order."""
+    """Long files first; within a file, and among the others, everything stays in its order. Of a test that is
+    `soak_but` some of its cases, the others are soak."""
+    for item in items:
+        mark = item.get_closest_marker("soak_but")
+        if mark and isinstance(item, pytest.Function) and item.callspec.id not in mark.args:
+            item.add_marker("soak")
     place = {path: number for number, path in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.relative_to(TESTS).as_posix(), len(LONG)))
 

@@ -45,6 +45,7 @@ def test_who_the_workers_are_changes_no_byte(executor: str, tmp_path: Path) -> N
     assert digests(asked[executor]) == digests(asked["auto"])
 
 
+@pytest.mark.soak
 def test_two_runs_at_once_make_each_stage_once(tmp_path: Path) -> None:
     store = tmp_path / "store"
     runs = [start(store, "--to=tokenize", sets=(SMALL,)) for _ in range(2)]

@@ -118,6 +118,7 @@ def both(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Output
     return out, measured(folder, whole(folder), out, "random", "taught")
 
 
+@pytest.mark.soak
 def test_a_model_that_memorised_its_documents_is_found_out_and_another_is_not(
     both: tuple[Output, dict[str, dict[str, Any]]],
 ) -> None:
@@ -174,6 +175,7 @@ def test_maximum_toxicity_is_that_of_the_worst_sample(both: tuple[Output, dict[s
     assert told["low"] is None if alike else told["low"] <= told["value"] <= told["high"]
 
 
+@pytest.mark.soak
 def test_the_second_time_it_comes_from_the_store_with_the_same_numbers(
     folder: Path, tmp_path: Path, both: tuple[Output, dict[str, dict[str, Any]]]
 ) -> None:
