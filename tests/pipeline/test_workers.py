@@ -20,7 +20,8 @@ SHARDED = (
 )
 
 
-@pytest.mark.parametrize("numbers", [(1, 3), pytest.param((1, 2, 8), marks=pytest.mark.soak)], ids=str)
+@pytest.mark.soak
+@pytest.mark.parametrize("numbers", [(1, 3), (1, 2, 8)], ids=str)
 def test_the_number_of_workers_changes_no_byte(numbers: tuple[int, ...], tmp_path: Path) -> None:
     stores = {workers: tmp_path / str(workers) for workers in numbers}
     codes, said = fork(
