@@ -57,11 +57,12 @@ def main() -> None:
     forks = missing_gpu() is not None
     if forks:
         import_for(words[0])
-    pids = []
+    pids, started = [], []
     for rank in range(int(number)):
         told = _told(rank, int(number), port)
         if not forks:
-            pids.append(subprocess.Popen([sys.executable, "-m", *words], env={**os.environ, **told}).pid)
+            started.append(subprocess.Popen([sys.executable, "-m", *words], env={**os.environ, **told}))
+            pids.append(started[-1].pid)
             continue
         launcher = os.getpid()
         pids.append(os.fork())

@@ -1,9 +1,9 @@
 """Child processes for training, which never outlive the stage that started them.
 
-Training runs in a fresh Python: the allocator and OpenMP read their settings only at its start, torch and DeepSpeed
-keep global state, and a crash in native code must not take the flow down. The child leads a session of its own, so
-that a whole process group can be ended, and the kernel kills it when its stage dies (parent.py); on other hosts it
-ends by itself then (alive.py).
+Training runs in a Python of its own, or in the fork of one (warm): the allocator and OpenMP read their settings only at
+its start, torch and DeepSpeed keep global state, and a crash in native code must not take the flow down. The child
+leads a session of its own, so that a whole process group can be ended, and the kernel kills it when its stage dies
+(parent.py); on other hosts it ends by itself then (alive.py).
 
 The child reports in JSON lines on its standard output (child.py), prefixed with the host's name where another host
 writes; whatever else it prints goes to a log. A child that has sent a heartbeat and then stays silent for longer than

@@ -41,17 +41,22 @@ def source_digest(module: str) -> str:
     return digest.hexdigest()
 
 
-def closure(module: str, but: frozenset[str] = frozenset(NO_BYTES), packages: tuple[str, ...] = PACKAGES) -> set[str]:
-    """`module` and what it imports of `packages`, directly or not, without those under `but`."""
+def closure(module: str, but: frozenset[str] = frozenset(NO_BYTES)) -> set[str]:
+    """`module` and the project's modules that it imports, directly or not, without those under `but`."""
     waiting, seen = {module}, set[str]()
     while waiting:
         name = waiting.pop()
-        ours = name.split(".")[0] in packages and _file(name) is not None
+        ours = name.split(".")[0] in PACKAGES and _file(name) is not None
         if name in seen or not ours or any(f"{name}.".startswith(f"{left_out}.") for left_out in but):
             continue
         seen.add(name)
-        waiting |= {*_read(name)[0], f"{name}.__main__"}
+        waiting |= imports(name)
     return seen
+
+
+def imports(module: str) -> set[str]:
+    """What a module of the project, or of its tests, imports, or names as a process may be told it."""
+    return _read(module)[0]
 
 
 def _file(module: str) -> Path | None:
