@@ -100,6 +100,7 @@ def test_a_second_run_adds_to_the_rows_of_the_first(tmp_path: Path) -> None:
     assert [row["number"] for row in rows] == [0, 1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

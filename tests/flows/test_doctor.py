@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from flows.commands.doctor import conclude, examine, show
@@ -24,6 +25,7 @@ def text_of(made: Console) -> str:
     return made.file.getvalue()
 
 
+@pytest.mark.soak
 def test_a_profile_without_data_is_tried_on_made_up_tokens_and_leaves_nothing(tmp_path: Path) -> None:
     terminal = console()
     assert examine(terminal, "smoke", [*QUICK, f"runtime.store={tmp_path / 'store'}"])

@@ -189,6 +189,7 @@ def push_to_hub(folder: Path, address: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.soak_but("False-theirs.bin-me/model is public")
 @pytest.mark.parametrize(
     ("private", "file", "named"),
     [

@@ -102,6 +102,9 @@ def loss_and_gradients(model: Transformer, given: tuple[Tensor, Tensor, Tensor |
     return loss.item(), torch.cat(found)
 
 
+@pytest.mark.soak_but(
+    "gpt2-bfloat16-none", "llama-bfloat16-none", "llama-untied-bfloat16-none", "mistral-bfloat16-none"
+)
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 @pytest.mark.parametrize("precision", ["bfloat16", "mixed"])
 @pytest.mark.parametrize("family", FAMILIES)

@@ -78,6 +78,17 @@ def after_forward(shape: ModelShape, form: Numbers, batch: int, blocks: int) -> 
     return blocks + tokens * (norm + form.residual * shape.width) + 4 * shape.vocab_size * shape.width
 
 
+@pytest.mark.soak_but(
+    "gpt2-float32-none",
+    "gpt2-bfloat16-selective",
+    "gpt2-autocast-full",
+    "llama-bfloat16-none",
+    "llama-autocast-selective",
+    "llama-untied-float32-full",
+    "llama-untied-autocast-none",
+    "mistral-float32-selective",
+    "mistral-bfloat16-full",
+)
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("family", FAMILIES)

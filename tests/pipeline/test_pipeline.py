@@ -66,6 +66,7 @@ def test_a_second_run_takes_everything_from_the_store(undisturbed: tuple[Path, s
     assert digests(store) == before
 
 
+@pytest.mark.soak
 def test_a_changed_threshold_measures_nothing_again_and_why_names_it(undisturbed: tuple[Path, str]) -> None:
     store, _ = undisturbed
     before = set(digests(store, "download", "dedup", *SIGNALS))
@@ -84,12 +85,10 @@ def test_a_changed_threshold_measures_nothing_again_and_why_names_it(undisturbed
     assert "filter.toxicity.max_score" in after
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("stages", "last"),
-    [
-        (("filter", "pretrain"), "pretrain"),
-        pytest.param(ALL_STAGES, ALL_STAGES[-1], marks=pytest.mark.soak),
-    ],
+    [(("filter", "pretrain"), "pretrain"), (ALL_STAGES, ALL_STAGES[-1])],
     ids=["some", "every"],
 )
 def test_killed_in_the_middle_of_a_stage_it_ends_with_the_same_bytes(

@@ -82,6 +82,7 @@ def test_a_bucket_that_stays_away_is_named(proxy: Proxy, faulty: Store, make: Ma
         make(faulty, "dedup", {"a.txt": b"1"})
 
 
+@pytest.mark.soak_but("no conditions")
 @pytest.mark.parametrize("fault", ["no conditions", "unknown"])
 def test_a_service_without_conditional_writes_is_used_by_one_machine(
     fault: str, proxy: Proxy, faulty: Store, make: Make, caplog: pytest.LogCaptureFixture

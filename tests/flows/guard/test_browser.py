@@ -198,6 +198,7 @@ def test_whoever_signs_in_on_any_path_stays_on_this_server(path: str, server: Se
         assert page.run("location.origin") == there
 
 
+@pytest.mark.soak
 def test_whoever_follows_a_link_gets_there_and_is_signed_in_by_what_is_kept(server: Server, tmp_path: Path) -> None:
     there, environment = server
     with browser.page(tmp_path) as page:

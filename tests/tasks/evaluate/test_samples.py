@@ -66,6 +66,7 @@ def by_counting(samples: int, passing: int, k: int) -> float:
     return sum(map(any, chosen)) / len(chosen)
 
 
+@pytest.mark.soak_but("humaneval")
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_a_model_that_knows_some_answers_has_their_pass_at_k(name: str, tmp_path: Path) -> None:
     from lm_eval import simple_evaluate

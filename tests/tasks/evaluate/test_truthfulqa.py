@@ -84,6 +84,7 @@ def made(folder: Path) -> Path:
     return folder / "made.csv"
 
 
+@pytest.mark.soak_but("made")
 @pytest.mark.parametrize("kind", ["made", "TruthfulQA.csv", "TruthfulQA_v2.csv"])
 def test_rows_are_those_of_the_hub(kind: str, shared_data: Callable[[str], Path], tmp_path: Path) -> None:
     file = made(tmp_path) if kind == "made" else shared_data(f"eval/truthfulqa/{kind}")

@@ -86,6 +86,7 @@ def release(chain: Path, to: Path, *links: str, **config: Any) -> Output:
     return out
 
 
+@pytest.mark.soak
 def test_an_adapter_is_proved_over_its_base_and_says_which_that_is(chain: Path, tmp_path: Path) -> None:
     from gguf import GGUFReader
     from peft import AutoPeftModelForCausalLM

@@ -76,6 +76,7 @@ def test_a_release_holds_every_format_its_proof_and_its_card(
         assert load_model(out.path / "int8")(ids).logits.shape == theirs.shape
 
 
+@pytest.mark.soak
 def test_an_export_outside_its_tolerance_is_no_release(
     llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_the_other_families_are_exported_too(shape: dict[str, Any], tmp_path: Pa
     assert out.counts["formats"]["gguf-f16"]["same_greedy"] == out.counts["formats"]["gguf-f16"]["prompts"]
 
 
+@pytest.mark.soak
 def test_what_llama_cpp_would_compute_otherwise_is_refused(tmp_path: Path) -> None:
     given = inputs(tmp_path, family="mistral", sliding_window=16)
     with pytest.raises(ConfigError, match="no sliding window of 16"):

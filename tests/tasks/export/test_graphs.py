@@ -130,6 +130,7 @@ def continued(model: Path) -> str:
     return str(theirs.tokenizer.decode([*ids, *theirs.greedy(ids, 32)], skip_special_tokens=True))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", GRAPHS)
 def test_weights_come_back_under_the_names_of_the_checkpoint(
     given: tuple[Artifact, Artifact, Artifact], release: Path, name: str

@@ -103,6 +103,7 @@ def test_a_user_of_transformers_gets_the_text_on_the_card(
     judge(folder, ask(TRANSFORMERS, packages, folder, tmp_path, prompts=PROMPTS, tokens=TOKENS, lines=lines))
 
 
+@pytest.mark.soak
 def test_a_user_of_llama_cpp_gets_the_text_on_the_card_and_its_conversations(
     chain: Path, folder: Path, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def numbers(column: pa.Array) -> Iterator[float]:
             yield from numbers(part)
 
 
+@pytest.mark.soak_but("form", "pii", "quality")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hostile_texts_are_measured_or_null(family: str, folder: Path, tmp_path: Path) -> None:
     measure(family, folder / "ordinary", folder, tmp_path / "warm")  # compiles, loads, trains

@@ -196,6 +196,7 @@ def test_the_report_shows_a_funnel_and_examples_without_personal_data(tmp_path: 
         assert f"| {reason} |" in report
 
 
+@pytest.mark.soak
 def test_what_was_removed_is_for_its_owner_only_or_kept_nowhere(tmp_path: Path) -> None:
     secret = f"Write to jane.doe@corp.com. {FRENCH}"
     kept = run(tmp_path / "kept", [GOOD, secret])

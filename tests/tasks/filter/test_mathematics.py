@@ -74,6 +74,7 @@ def test_mathematics_is_spared_the_rules_that_count_symbols(tmp_path: Path) -> N
     assert verdicts[dressed.id].reason.startswith("gopher_quality.")
 
 
+@pytest.mark.soak
 def test_time_is_linear() -> None:
     with linear_time():
         for mark in ("$a ", "$$", r"\(", r"\begin{math}", "$a", r"\[ $", "\\"):

@@ -69,6 +69,7 @@ def run(folder: Path, texts: Sequence[str], workers: int = 1, **config: Any) -> 
     return out
 
 
+@pytest.mark.soak_but("config0", "config4")
 @pytest.mark.parametrize(
     "config",
     [

@@ -117,6 +117,7 @@ def test_a_file_of_equal_size_and_age_is_run_as_it_is_now(tmp_path: Path) -> Non
     assert not (tmp_path / "__pycache__").exists()
 
 
+@pytest.mark.soak
 def test_workers_and_shards_change_no_byte(tmp_path: Path) -> None:
     file = written(tmp_path, SHOUTING)
     texts = [f"{QUIET if n % 3 else LOUD} {n}" for n in range(60)]

@@ -46,6 +46,7 @@ def test_the_harness_finds_its_data_again_when_the_block_is_left() -> None:
     assert datasets.load_dataset is before
 
 
+@pytest.mark.soak
 def test_a_group_is_asked_for_the_tasks_whose_files_there_are(tmp_path: Path) -> None:
     for name in ("causative", "passive_2"):
         write_rows(tmp_path / f"{name}.jsonl", [{"sentence_good": f"{name} good.", "sentence_bad": f"{name} bad."}])

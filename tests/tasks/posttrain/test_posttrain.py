@@ -78,6 +78,7 @@ def test_sft_learns_to_answer_and_its_model_loads_in_transformers(tuned: Output)
     assert load(tuned.path / "model").shape.vocab_size == 600
 
 
+@pytest.mark.soak
 def test_validation_is_measured_along_the_training(tuned: Output, aligned: Output) -> None:
     for out, most in ((tuned, "validation_token_accuracy"), (aligned, "validation_preference_accuracy")):
         log = read_log(out.path / "log.jsonl")
@@ -166,6 +167,7 @@ def test_unusable_pairs_are_dropped_by_reason_and_too_many_end_the_run(model: Ar
         render_preference(pair, tokenizer, 128)
 
 
+@pytest.mark.soak
 def test_what_does_not_belong_together_is_refused(model: Artifact, tmp_path: Path) -> None:
     pairs = Artifact.at(make_instructions(tmp_path / "pairs"))
     with pytest.raises(ConfigError, match="max_length is 200, but the model's context is 128"):

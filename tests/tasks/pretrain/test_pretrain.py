@@ -162,6 +162,7 @@ def test_mixed_isolated_and_short_at_first_it_resumes_to_the_same_bytes(
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(served_otherwise.path))
 
 
+@pytest.mark.soak
 def test_a_token_weighs_the_same_in_any_micro_batch_of_any_process(
     served_otherwise: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.soak_but("everything-written", "namespaces-changed")
 @pytest.mark.parametrize("lines", [WRITES, CHANGES], ids=["written", "changed"])
 def test_nothing_outside_is_written_changed_or_deleted(lines: list[str], means: Means, tmp_path: Path) -> None:
     folder = tmp_path / "outside"
@@ -114,6 +115,7 @@ def test_no_attribute_of_a_file_that_may_be_read_is_changed(means: Means) -> Non
         assert without_sandbox(change) == 0
 
 
+@pytest.mark.soak_but("everything")
 def test_its_own_folder_is_empty_bounded_and_gone_afterwards(means: Means) -> None:
     polite = "import os, tempfile\nassert os.listdir() == []\nopen('a', 'w').write('b')\nassert open('a').read() == 'b'"
     temporary = "with tempfile.TemporaryFile() as file: file.write(b'x')"

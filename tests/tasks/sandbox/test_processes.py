@@ -50,6 +50,7 @@ def name() -> Iterator[str]:
     assert left == []
 
 
+@pytest.mark.soak_but("everything")
 def test_a_fork_bomb_does_not_spread(means: Means, name: str) -> None:
     count = "children = 0\nfor _ in range(100):\n    try: child = os.fork()\n    except OSError: break\n"
     count += "    if child == 0:\n        time.sleep(30)\n        os._exit(0)\n    children += 1\n"
@@ -79,6 +80,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.soak_but("everything")
 def test_time_is_bounded(means: Means, name: str) -> None:
     with Worker(CONFIG, means) as worker:
         for way, body in ENDLESS.items():

@@ -189,6 +189,7 @@ def test_crashes_are_failures_and_name_the_signal(means: Means) -> None:
     assert outcomes[0].detail == "killed by SIGSEGV"
 
 
+@pytest.mark.soak_but("everything")
 def test_output_is_bounded_and_not_trusted(means: Means) -> None:
     huge = "import os, sys\nfor _ in range(200): print('x' * 1_000_000)\nos.write(1, b'y' * 10_000_000)\n"
     flood = "import os\nfor n in range(3, 64):\n  try:\n    while True: os.write(n, b'z')\n  except OSError: pass"

@@ -105,6 +105,7 @@ class Loaded:
         return {"pid": os.getpid()}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("executor", ELSEWHERE)
 def test_what_shards_share_is_loaded_once_a_worker(tmp_path: Path, executor: str) -> None:
     log = tmp_path / "log"

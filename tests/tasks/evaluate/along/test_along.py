@@ -59,6 +59,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return made
 
 
+@pytest.mark.soak
 def test_snapshots_are_models_with_the_tokens_that_they_have_seen(trained: Artifact) -> None:
     found = snapshots(trained)
     assert [one.step for one in found] == [2, 4]

@@ -113,6 +113,7 @@ def test_a_gguf_file_is_measured_by_llama_cpp_as_the_link_is_by_transformers(mea
     assert in_llama["calibration"]["ece"] == pytest.approx(error, abs=1e-3)
 
 
+@pytest.mark.soak
 def test_a_quantized_link_is_another_model_and_answers_like_one(measured: Measured) -> None:
     assert measured.scores["dpo-int8"]["tasks"].keys() == {"places", "gsm8k"}
     bits, exact = (measured.scores[name]["bits_per_byte"] for name in ("dpo-int8", "dpo"))

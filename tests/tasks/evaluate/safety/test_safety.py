@@ -133,6 +133,7 @@ def test_a_model_that_memorised_its_documents_is_found_out_and_another_is_not(
     assert low == pytest.approx(1 / (1 + 1.959964**2 / 7), abs=1e-6)  # Wilson's lower bound of 7 of 7
 
 
+@pytest.mark.soak
 def test_all_parts_stand_in_one_table_with_a_column_a_model(both: tuple[Output, dict[str, dict[str, Any]]]) -> None:
     rows = safety_rows(both[1])
     assert {row["measure"]: row["taught"] for row in rows}["extractable training documents"].startswith("1.000 (")

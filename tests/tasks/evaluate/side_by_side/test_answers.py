@@ -148,6 +148,7 @@ def of(server: Server, **settings: Any) -> AnswersConfig:
     return AnswersConfig.model_validate({"endpoint": endpoint, "max_new_tokens": 32, **settings})
 
 
+@pytest.mark.soak
 def test_an_endpoint_answers_as_a_model_does(asked: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THEIR_API_KEY", KEY)
 

@@ -142,12 +142,14 @@ def test_a_judgement_is_one_letter(said: str, letter: str, fault: str) -> None:
     assert letter_of(None)["fault"] == "refused"
 
 
+@pytest.mark.soak
 def test_a_judge_who_says_nothing_of_use_ends_the_stage(tmp_path: Path) -> None:
     inputs = artifact_of(tmp_path / "first", ["a", "b"]), artifact_of(tmp_path / "second", ["c", "d"])
     with serve(lambda body: Said("Both!")) as server, pytest.raises(EmptyOutput, match="Of 2 comparisons 2 have no"):
         judgements.function(config_of(server, max_dropped_share=1.0), *inputs, output(tmp_path))
 
 
+@pytest.mark.soak
 def test_answers_to_other_prompts_are_not_compared(tmp_path: Path) -> None:
     inputs = artifact_of(tmp_path / "first", ["a", "b"]), artifact_of(tmp_path / "second", ["c"])
     with serve(longer_wins) as server, pytest.raises(ConfigError, match="Two models answered other prompts"):

@@ -53,6 +53,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Output:
     return out
 
 
+@pytest.mark.soak
 def test_a_stage_of_endpoints_alone_has_its_tables(compared: Output) -> None:
     rows = {row["model"]: row for row in compared.counts["tables"]["Side by side"]}
     assert list(rows) == ["wordy", "brief", "twin"], "the strongest first"
@@ -166,6 +167,7 @@ def test_a_reward_model_decides_between_models(models: dict[str, Artifact], rewa
     assert "Judged by the reward model" in (out.path / "side_by_side.md").read_text()
 
 
+@pytest.mark.soak
 def test_without_a_judge_there_are_answers_to_be_read(tmp_path: Path) -> None:
     out = Output.at(tmp_path, stage="evaluate", runtime=FAST)
     with serve(answerer) as server:

@@ -132,6 +132,7 @@ class World:
         return sum(p <= WRONGLY for p in holm(ps))
 
 
+@pytest.mark.soak_but("right or wrong-alone")
 @pytest.mark.parametrize("clustered", [False, True], ids=["alone", "clustered"])
 @pytest.mark.parametrize("metric", ["right or wrong", "share", "real"])
 def test_one_model_asked_twice_is_called_equal_in_95_of_100_repetitions(metric: str, clustered: bool) -> None:

@@ -81,6 +81,7 @@ PROBLEMS = [
 ]
 
 
+@pytest.mark.soak_but("4")
 @pytest.mark.parametrize("solved", [4, 3, 0])
 def test_the_harness_evaluates_its_own_humaneval(solved: int, tmp_path: Path) -> None:
     """By humaneval.yaml as it is installed, on local problems, with a model that knows some of the answers."""

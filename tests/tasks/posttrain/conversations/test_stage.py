@@ -71,6 +71,7 @@ def test_packed_rows_change_neither_losses_nor_weights_nor_noise(
     assert [row["measure"] for row in out.facts["tables"]["Speed"]][-1] == "padding"
 
 
+@pytest.mark.soak
 def test_there_is_noise_in_training_and_none_in_validation(model: Artifact, padded: Output) -> None:
     rows, tokenizer = uneven_rows()[:20], load_tokenizer(model.path)
     render = lambda row, length: render_instruction(row, tokenizer, length)  # noqa: E731

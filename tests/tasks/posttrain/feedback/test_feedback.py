@@ -181,6 +181,7 @@ def test_the_judge_is_asked_in_both_orders_and_must_agree_with_itself(judged: tu
     assert out.facts["prompt_tokens"] == 10 * (len(server.asked) - 3), "all but the requests that were refused"
 
 
+@pytest.mark.soak
 def test_what_was_written_again_is_preferred_to_what_was_said_first(revised: tuple[Output, Server]) -> None:
     out, server = revised
     transcripts, pairs = read(out)
@@ -222,6 +223,7 @@ def test_its_pairs_are_preferences_of_which_a_share_is_held_out_again(
     assert not dropped
 
 
+@pytest.mark.soak
 def test_killed_it_goes_on_without_paying_again_and_ends_with_the_same_bytes(
     judged: tuple[Output, Server], instructions: Artifact, tmp_path: Path
 ) -> None:
@@ -252,6 +254,7 @@ def test_a_seed_draws_other_prompts_in_another_order(instructions: Artifact) -> 
     }
 
 
+@pytest.mark.soak
 def test_too_many_prompts_without_a_pair_end_the_stage(instructions: Artifact, tmp_path: Path) -> None:
     with serve(lambda body: Said("always the same")) as server, pytest.raises(EmptyOutput, match="'equal_answers': "):
         made(config_of(tmp_path, server), instructions, tmp_path / "out")

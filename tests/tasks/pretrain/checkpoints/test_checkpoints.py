@@ -325,6 +325,7 @@ def test_training_draws_nothing_so_no_generator_is_saved(
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.soak_but("{'engine': 'ddp'}")
 @pytest.mark.parametrize("runtime", ENGINES, ids=str)
 def test_the_room_asked_for_is_what_a_checkpoint_takes(
     runtime: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, world: World, tmp_path: Path

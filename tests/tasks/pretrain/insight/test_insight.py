@@ -98,6 +98,7 @@ def test_a_run_that_is_looked_into_learns_the_same_bit_for_bit(
     assert sorted(path.name for path in plain.aside.iterdir()) == ["speed.jsonl"]
 
 
+@pytest.mark.soak
 def test_it_leaves_its_layers_a_trace_and_a_page_beside_the_artifact(looked_into: Output) -> None:
     records = read_log(looked_into.aside / "insight.jsonl")
     assert [record["step"] for record in records] == [5, 10]

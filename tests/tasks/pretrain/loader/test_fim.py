@@ -199,6 +199,7 @@ def test_a_training_fills_in_and_is_validated_from_left_to_right(
     assert measured.nats_per_token == pytest.approx(rows[-1]["validation_loss"], abs=1e-5)
 
 
+@pytest.mark.soak
 def test_what_the_marks_cost_is_reported(trained: Output, data: tuple[Artifact, Artifact]) -> None:
     loader = open_loader(
         data[0].files("train/*.tokens"), CONFIG, context=64, tokenizer_digest=tokenizer_digest(data[1].path),

@@ -129,6 +129,7 @@ def test_a_model_that_does_not_read_is_caught(
     failed(learning.causality(bench), "changes nothing from there on")
 
 
+@pytest.mark.soak_but("1e-07")
 @pytest.mark.parametrize("rate", [1e-7, 10.0])
 def test_a_rate_at_which_nothing_is_learned_fails_by_heart(
     rate: float, spec: TrainSpec, world: World, tmp_path: Path
@@ -314,6 +315,7 @@ def test_too_much_memory_alone_is_for_the_healer_and_other_failures_are_for_the_
     assert not isinstance(caught.value, OutOfMemory)
 
 
+@pytest.mark.soak
 def test_memory_that_runs_out_on_one_of_several_ranks_ends_all(spec: TrainSpec, tmp_path: Path) -> None:
     """What waits for that rank would wait for an hour."""
     vast = replace(spec.shape, depth=1, width=1 << 20, heads=1 << 13, kv_heads=1 << 13)
