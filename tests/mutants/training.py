@@ -105,7 +105,9 @@ TRAINING = (
         before="served, batch = self.config.samples(number - 1), self.config.batch(number)",
         after="served, batch = self.config.samples(number), self.config.batch(number)",
         fails=(
-            "tests/tasks/pretrain/loader/test_loader.py::test_without_options_the_order_is_that_of_the_first_release",
+            "tests/tasks/pretrain/loader/test_loader.py::test_ranks_micro_batches_and_a_kill_change_nothing_of_the_global_sequence",
+            "tests/tasks/pretrain/loader/test_loader.py::test_a_growing_batch_serves_the_same_samples_in_the_same_order",
+            "tests/tasks/pretrain/healing/test_healing.py::test_the_loader_passes_over_what_is_left_out_whatever_the_ranks",
         ),
     ),
     Mutant(
@@ -136,8 +138,7 @@ TRAINING = (
         before="self.count = max(0, stream.tokens - 1) // context",
         after="self.count = max(0, stream.tokens - 2) // context",
         fails=(
-            "tests/tasks/pretrain/test_pretrain.py::test_an_epoch_visits_each_window_once",
-            "tests/tasks/pretrain/loader/test_loader.py::test_each_window_of_a_source_is_served_once_an_epoch_whatever_the_weights",
+            "tests/tasks/pretrain/loader/test_loader.py::test_a_window_is_whole_as_soon_as_its_last_target_is_there",
         ),
     ),
     Mutant(
