@@ -221,7 +221,7 @@ ALIGNED = (
         before="return logits[:, 0].float().cpu() - self.mean",
         after="return logits[:, 0].float().cpu()",
         fails=(
-            "tests/tasks/posttrain/test_judge.py::test_its_model_is_a_classifier_of_transformers_whose_mean_reward_is_known",
+            "tests/tasks/posttrain/test_judge.py::test_a_reward_is_less_the_mean_of_the_answers_that_were_trained_on",
         ),
     ),
     Mutant(
@@ -243,8 +243,8 @@ ALIGNED = (
         ),
     ),
     Mutant(
-        name="grpo-weight-of-a-reward",
-        about="grpo: rewards are summed without their weights",
+        name="ppo-weight-of-a-reward",
+        about="ppo: rewards are summed without their weights",
         path="tasks/posttrain/rewards/score.py",
         before="by_reward = [[reward.weight * given for given in",
         after="by_reward = [[given for given in",
@@ -334,11 +334,13 @@ ALIGNED = (
     ),
     Mutant(
         name="endpoint-key-quoted",
-        about="endpoint: an error quotes the key that a server repeats",
+        about="endpoint: the key that a server repeats is kept with its answer",
         path="tasks/endpoint/client.py",
         before="return text.replace(self._key, HIDDEN) if self._key and len(self._key) >= SECRET_LETTERS else text",
         after="return text",
-        fails=("tests/tasks/endpoint/test_endpoint.py::test_an_error_that_stays_is_told_at_once_without_the_key",),
+        fails=(
+            "tests/tasks/endpoint/test_endpoint.py::test_a_key_that_an_answer_repeats_is_struck_out_and_kept_nowhere",
+        ),
     ),
     Mutant(
         name="endpoint-temperature-ignored",
