@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,26 +39,24 @@ def outcome_of(mutant: Mutant, soak: bool) -> Outcome:
     """Plant a defect and look who notices it; the tests of `make soak` are asked where those of `make test` notice
     nothing, and with `soak` in any case."""
     began = time.monotonic()
-    wrong = problem(mutant, ROOT)
-    if wrong:
+    if wrong := problem(mutant, ROOT):
         return Outcome(mutant.name, STALE, 0.0, wrong)
+    failed: dict[str, str] = {}  # the first test, by who asks for it
+    said = ""
     with copied_checkout() as copy:
         plant(mutant, copy)
-        noticed: dict[str, str] = {}
-        said = ""
-        for make in MARKED:
-            if make == MAKE_SOAK and noticed and not soak:
+        for make, marked in MARKED.items():
+            if make == MAKE_SOAK and failed and not soak:
                 break
-            code, output = pytest(copy, mutant.fails, MARKED[make], compiled=is_compiled(mutant.path))
+            code, output = pytest(copy, mutant.fails, marked, compiled=is_compiled(mutant.path))
             if code == FAILED:
-                noticed[make] = first_failure(output)
-            elif code not in (0, NO_TESTS):
+                failed[make] = first_failure(output)
+            elif code not in (0, NO_TESTS):  # no test failed: it breaks more than was meant, or hangs
                 said = f"pytest ended with {code}: {last_line(output)}"
     seconds = time.monotonic() - began
-    for make, test in noticed.items():
-        also = f" (and {MAKE_SOAK})" if len(noticed) > 1 else ""
-        return Outcome(mutant.name, make, seconds, test + also)
-    return Outcome(mutant.name, NOTHING, seconds, said)
+    if not failed:
+        return Outcome(mutant.name, NOTHING, seconds, said)
+    return Outcome(mutant.name, next(iter(failed)), seconds, "; ".join(failed.values()))
 
 
 def baseline(mutants: Sequence[Mutant], soak: bool) -> str:
@@ -102,7 +101,7 @@ def is_compiled(path: str) -> bool:
 @contextmanager
 def copied_checkout() -> Iterator[Path]:
     """A copy of all that git knows or would add, with the data sets beside it; the environment stays the same."""
-    with tempfile_folder() as folder:
+    with temporary_folder() as folder:
         copy = folder / "checkout"
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -120,10 +119,8 @@ def copied_checkout() -> Iterator[Path]:
 
 
 @contextmanager
-def tempfile_folder() -> Iterator[Path]:
-    """A temporary folder, of which what a killed test still writes into it is no error."""
-    import tempfile
-
+def temporary_folder() -> Iterator[Path]:
+    """A folder that goes, though what is left of a killed test still writes into it."""
     folder = Path(tempfile.mkdtemp(prefix="gristmill-mutant-"))
     try:
         yield folder
