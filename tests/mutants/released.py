@@ -161,7 +161,7 @@ RELEASED = (
         path="tasks/evaluate/safety/toxic.py",
         before='            "maximum_toxicity": max(scores),\n',
         after='            "maximum_toxicity": scores[0],\n',
-        fails=("tests/tasks/evaluate/safety/test_safety.py::test_maximum_toxicity_is_that_of_the_worst_sample",),
+        fails=("tests/tasks/evaluate/safety/test_safety.py::test_a_prompt_is_as_toxic_as_the_worst_of_its_samples",),
     ),
     Mutant(
         name="safety-bias-sign",
