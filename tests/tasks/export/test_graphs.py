@@ -102,6 +102,9 @@ class Counting(CachedRuntime):
         new = np.zeros((1, 1, ids.shape[1], 4), np.float32)
         return [logits, *(np.concatenate([held, new], axis=2) for held in past)]
 
+    def close(self) -> None:
+        """There is nothing to close."""
+
 
 def test_a_step_has_the_new_ids_at_the_places_after_those_before() -> None:
     runtime = Counting()
