@@ -49,10 +49,11 @@ def outcome_of(mutant: Mutant, soak: bool) -> Outcome:
             if make == MAKE_SOAK and failed and not soak:
                 break
             code, output = pytest(copy, mutant.fails, marked, compiled=is_compiled(mutant.path))
-            if code == FAILED:
-                failed[make] = first_failure(output)
-            elif code not in (0, NO_TESTS):  # no test failed: it breaks more than was meant, or hangs
-                said = f"pytest ended with {code}: {last_line(output)}"
+            first = first_failure(output)
+            if code == FAILED and "::" in first:
+                failed[make] = first
+            elif code not in (0, NO_TESTS):  # no test failed: it breaks an import, which was not meant, or hangs
+                said = f"pytest ended with {code}: {first}"
     seconds = time.monotonic() - began
     if not failed:
         return Outcome(mutant.name, NOTHING, seconds, said)
@@ -64,7 +65,7 @@ def baseline(mutants: Sequence[Mutant], soak: bool) -> str:
     tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.fails))
     with copied_checkout() as copy:
         for make in MARKED if soak else (MAKE_TEST,):
-            code, output = pytest(copy, tests, MARKED[make], stop=False)
+            code, output = pytest(copy, tests, MARKED[make], stop=False, patience=PATIENCE_SECONDS * len(mutants))
             if code not in (0, NO_TESTS):
                 return output
     return ""
@@ -129,7 +130,13 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def pytest(
-    copy: Path, tests: Sequence[str], marked: str, *, stop: bool = True, compiled: bool = False
+    copy: Path,
+    tests: Sequence[str],
+    marked: str,
+    *,
+    stop: bool = True,
+    compiled: bool = False,
+    patience: float = PATIENCE_SECONDS,
 ) -> tuple[int, str]:
     """The exit code of these tests in a copy, and what they said. What numba compiles of a defect goes with it."""
     environment = {**os.environ, "PYTHONPATH": str(copy)}  # before the checkout that is installed, in children too
@@ -141,9 +148,9 @@ def pytest(
         stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:
-        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        output, _ = process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
-        return -1, f"no end after {PATIENCE_SECONDS:.0f} seconds"
+        return -1, f"no end after {patience:.0f} seconds"
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
