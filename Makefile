@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # The tests of all that numba compiles: `make soak` runs them with a check of every index, on code compiled anew
 COMPILED := $(addprefix tests/tasks/,text dedup filter tokenizer tokenize pretrain/loader)
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: run finetune test soak lint install clean help
+.PHONY: run finetune test check soak install clean help
 
 run: $(STAMP) ## raw text to release: the profile `tiny`, end to end
 	$(BIN)/gristmill run $(PROFILE)
@@ -16,19 +17,20 @@ run: $(STAMP) ## raw text to release: the profile `tiny`, end to end
 finetune: $(VENV)/.finetune ## a model of others, tuned and released: the profile `finetune`
 	$(BIN)/gristmill run finetune
 
-test: $(STAMP) ## everything that must hold; `make soak` has the longer proofs
-	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
-	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
-	wait $$types && exit $$tests
+test: check ## everything that must hold, in ten minutes on two cores; `make soak` has the longer proofs
+	$(PYTEST)
 
+check: $(STAMP) ## style, types, and the rules of the house
+	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest tests/test_house.py; house=$$?; wait $$types && exit $$house
+
+# All of them; or `make soak FOLDERS="tests/tasks/export tests/flows"`; or what a change can reach: `make soak CHANGED=REV`
 soak: $(STAMP) ## longer proofs: a kill in every stage, every engine killed and resumed, real schedules and pools
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m soak --hypothesis-profile explore
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$(mktemp -d) $(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile explore $(COMPILED)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile explore tests/storage
-
-lint: $(STAMP) ## ruff on all, mypy --strict on all
-	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
-	$(BIN)/mypy
+	$(PYTEST) -m soak --hypothesis-profile explore $(or $(FOLDERS),$(if $(CHANGED),$$($(BIN)/python -m tests.reached $(CHANGED))))
+ifeq ($(FOLDERS)$(CHANGED),)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$(mktemp -d) $(PYTEST) --hypothesis-profile explore $(COMPILED)
+	$(PYTEST) --hypothesis-profile explore tests/storage
+endif
 
 install: $(STAMP) ## the virtual environment alone
 

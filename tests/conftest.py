@@ -11,9 +11,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from storage.files.cache import cache_folder
+from tests import allowance
 
 # Kernels are compiled once a machine, not once a session
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "kernels"))
+
+# A process of a test finds our modules compiled, wherever they may be written
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Before anything imports prefect or a Hugging Face library: they read these once.
 _HOME = tempfile.mkdtemp(prefix="gristmill-tests-")
@@ -59,8 +63,19 @@ LONG = (
 )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell what each file costs."""
+    config.pluginmanager.register(allowance)
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; within a file, and among the others, everything stays in its order."""
+    """Long files first; within a file, and among the others, everything stays in its order. Of a test that is
+    `soak_but` some of its cases, the others are soak."""
+    for item in items:
+        mark = item.get_closest_marker("soak_but")
+        if mark and isinstance(item, pytest.Function) and item.callspec.id not in mark.args:
+            item.add_marker("soak")
     place = {path: number for number, path in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.relative_to(TESTS).as_posix(), len(LONG)))
 

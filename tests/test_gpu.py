@@ -27,6 +27,7 @@ from models.presets import count_parameters
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.soak
 def test_without_a_gpu_all_are_skipped_for_that() -> None:
     import torch
 

@@ -134,6 +134,7 @@ STARTED = {
 }
 
 
+@pytest.mark.soak_but("Prefect's server", "a training on one host, by torchrun")
 @pytest.mark.parametrize("what", STARTED)
 def test_it_listens_where_the_table_says(what: str, tmp_path: Path) -> None:
     (row,) = [row for row in ROWS if row[0].startswith(what.partition(", by")[0])]

@@ -2,7 +2,7 @@
 
     processes  hosts                                   command
     1          1                                       python -m MODULE SPEC
-    more       1                                       torchrun (loopback.py), or DeepSpeed's launcher
+    more       1                                       ours (ranks.py), or DeepSpeed's
     any        training.hostfile                       DeepSpeed's runner, over ssh
     any        training.rendezvous and training.hosts  torchrun; `gristmill join` on the other hosts
     any        the nodes of a Slurm allocation         srun, a torchrun on each node
@@ -71,9 +71,7 @@ def training_command(
         hosts = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(training.processes))}).encode()).decode()
         launcher = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={hosts}"]
         return [*launcher, "--master_addr=127.0.0.1", f"--master_port={free_port()}", "--no_local_rank", *started]
-    here = ["--nnodes=1", "--rdzv-backend=loopback", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
-    share = f"--nproc-per-node={training.processes}"
-    return [sys.executable, "-m", "tasks.children.loopback", *here, share, *started]
+    return [sys.executable, "-m", "tasks.children.ranks", str(training.processes), str(free_port()), module, str(spec)]
 
 
 def _torchrun(training: TrainingRuntime, hosts: int, address: str, meeting: str, *, here: bool = False) -> list[str]:

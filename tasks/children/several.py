@@ -3,8 +3,8 @@ takes longer than many a measurement. With several GPUs the child starts one pro
 
     for number, result in run_several("tasks.….measure", [(spec, out), …], on_line=…): …
 
-`python -m tasks.children.several LIST` is the child: it runs the module's `run` on each spec. Those of other GPUs are
-its children, in its process group, so that whatever ends it ends them.
+`python -m tasks.children.several MODULE LIST` is the child: it runs the module's `run` on each spec. Those of other
+GPUs are its children, in its process group, so that whatever ends it ends them.
 """
 
 from __future__ import annotations
@@ -58,9 +58,7 @@ def run_several(
         (spec.scratch / "spec.json").write_text(spec.model_dump_json())
     specs = [str(spec.scratch / "spec.json") for spec, _ in work]
     uses_gpus = first.runtime.compute.device != "cpu"
-    listed.write_text(
-        json.dumps({"module": module, "specs": specs, "devices": devices, "uses_gpus": uses_gpus, "chosen": None})
-    )
+    listed.write_text(json.dumps({"specs": specs, "devices": devices, "uses_gpus": uses_gpus, "chosen": None}))
     shares = [0.0] * len(work)
 
     def heard(line: dict[str, Any]) -> None:
@@ -74,7 +72,7 @@ def run_several(
     failure: GristmillError | None = None
     try:
         run_child(
-            [sys.executable, "-m", "tasks.children.several", str(listed)],
+            [sys.executable, "-m", "tasks.children.several", module, str(listed)],
             out=out, environment=training_environment(first.runtime.compute), log=log, on_line=heard, keeps=keeps,
         )  # fmt: skip
     except GristmillError as error:
@@ -96,7 +94,7 @@ def run(path: Path) -> None:
     if len(devices) > 1:
         _deal_out(path, asked, numbers, devices[: len(numbers)])
         return
-    module = importlib.import_module(asked["module"])
+    module = importlib.import_module(sys.argv[-2])
     for number in numbers:
         tag(piece=number)
         module.run(Path(asked["specs"][number]))
@@ -124,7 +122,7 @@ def _deal_out(path: Path, asked: dict[str, Any], numbers: Sequence[int], devices
     for place, device in enumerate(devices):
         part = path.with_suffix(f".{place}.json")
         part.write_text(json.dumps({**asked, "chosen": numbers[place :: len(devices)]}))
-        command = tied_to(os.getpid(), [sys.executable, "-m", "tasks.children.several", str(part)])
+        command = tied_to(os.getpid(), [sys.executable, "-m", "tasks.children.several", sys.argv[-2], str(part)])
         running.append(subprocess.Popen(command, env={**environment, VISIBLE: device}))
     while running:
         time.sleep(POLL_SECONDS)

@@ -1,9 +1,9 @@
 """Child processes for training, which never outlive the stage that started them.
 
-Training runs in a fresh Python: the allocator and OpenMP read their settings only at its start, torch and DeepSpeed
-keep global state, and a crash in native code must not take the flow down. The child leads a session of its own, so
-that a whole process group can be ended, and the kernel kills it when its stage dies (parent.py); on other hosts it
-ends by itself then (alive.py).
+Training runs in a Python of its own, or in the fork of one (warm): the allocator and OpenMP read their settings only at
+its start, torch and DeepSpeed keep global state, and a crash in native code must not take the flow down. The child
+leads a session of its own, so that a whole process group can be ended, and the kernel kills it when its stage dies
+(parent.py); on other hosts it ends by itself then (alive.py).
 
 The child reports in JSON lines on its standard output (child.py), prefixed with the host's name where another host
 writes; whatever else it prints goes to a log. A child that has sent a heartbeat and then stays silent for longer than
@@ -39,6 +39,7 @@ from tasks.children.environment import environment_file, training_environment
 from tasks.children.hosts import hosts_of, on_other_hosts
 from tasks.children.parent import STAGE_PID, tied_to
 from tasks.children.spec import ChildSpec
+from tasks.children.warm.processes import Forked, ServerLost, fork, may_fork
 from tasks.stage.output import Output
 
 GRACE_SECONDS = 5.0  # between TERM and KILL
@@ -47,6 +48,7 @@ POLL_SECONDS = 0.5
 LAUNCHER_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)  # as 256 − signal
 TORCHRUN_KILLED = re.compile(r"rank +: (\d+) .*\n +exitcode +: -(\d+)")  # in its table of failures
 MESSAGE = re.compile(rb"(?:[\w.-]+: )?(\{.*\})\s*")  # pdsh, which a hostfile asks for, begins each line with the host
+Process = subprocess.Popen[bytes] | Forked
 Keeps = Literal["checkpoints", "answers", "nothing"]
 RERUN: dict[Keeps, str] = {  # what it does, by what the child keeps
     "checkpoints": "a rerun goes on from the last checkpoint",
@@ -66,9 +68,11 @@ def run_child(
     on_line: Callable[[dict[str, Any]], None] | None = None,
     keeps: Keeps = "nothing",
     stop: Path | None = None,
+    warm: bool = True,
 ) -> None:
     """Run `command` to its end; `on_line` gets each JSON object that it prints. `environment` is the whole of it,
-    `keeps` says what the child goes on from, and `stop` is the file that asks it to write one and end.
+    `keeps` says what the child goes on from, and `stop` is the file that asks it to write one and end. A `warm` child
+    is a fork where that can be; when what it was forked from is killed, it is begun once more, as a new Python.
 
     Raises the GristmillError that the child reported (the first, where several ranks did), a LostProcess with the last
     lines of `log` when it failed otherwise or hangs, or a TrainingError when it outlived
@@ -81,14 +85,7 @@ def run_child(
     reported: dict[str, Any] | None = None
     crash = ""
     with log.open("ab", buffering=0) as log_file:
-        process = subprocess.Popen(
-            tied_to(os.getpid(), command),
-            env={**environment, STAGE_PID: str(os.getpid())},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log_file,
-            start_new_session=True,
-        )
+        process = _started(command, {**environment, STAGE_PID: str(os.getpid())}, log_file, warm)
         ending = _Ending(process, out, log_file)
         try:
             for line in _lines(process, limits):
@@ -119,6 +116,13 @@ def run_child(
     if reported:
         raise _typed(reported, code, _last_lines(log, begun))
     if code != 0:
+        if isinstance(process, Forked) and process.lost:
+            out.warn(
+                "the server that children are forked from was killed, and its child with it; it is begun once more"
+            )
+            return run_child(
+                command, out=out, environment=environment, log=log, on_line=on_line, keeps=keeps, stop=stop, warm=False
+            )
         if NOBODY_CAME in _log_text(log, begun):
             raise _nobody_came(out)
         raise _failed(limits, code, crash, log, begun)
@@ -173,6 +177,21 @@ def run_module(
     return result
 
 
+def _started(command: list[str], environment: Mapping[str, str], log_file: IO[bytes], warm: bool) -> Process:
+    """The command's process: a fork of one that has what it imports, where that can be."""
+    for _ in range(2 if warm and may_fork(command) else 0):  # a server may have been killed since it was last used
+        with contextlib.suppress(ServerLost):
+            return fork(command, environment, log_file.fileno())
+    return subprocess.Popen(
+        tied_to(os.getpid(), command),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log_file,
+        start_new_session=True,
+    )
+
+
 @dataclass
 class _Limits:
     """How long a child may go on: in all, until its next heartbeat, and after its error."""
@@ -220,7 +239,7 @@ class _Limits:
         return f" on {', '.join(self.hosts)}" if self.hosts else ""
 
 
-def _lines(process: subprocess.Popen[bytes], limits: _Limits) -> Iterator[bytes]:
+def _lines(process: Process, limits: _Limits) -> Iterator[bytes]:
     """Lines of the child's output until it ends. Polled: a stray grandchild that holds the pipe must not block us."""
     pipe = process.stdout
     assert pipe is not None
@@ -264,7 +283,7 @@ def check_plain(path: Path) -> None:
 class _Ending:
     """How a child is ended; `stop` is the file that asks it to end by itself, once it listens."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     out: Output
     log_file: IO[bytes]
     stop: Path | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from tasks.children.devices import own_device
-from tasks.children.loopback import store_of_launcher
+from tasks.children.ranks import store_of_launcher
 from tasks.stage.runtime import Runtime
 
 T = TypeVar("T")

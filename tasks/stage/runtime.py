@@ -116,7 +116,9 @@ class TrainingRuntime(RuntimeGroup):
 
     processes: int = Field(1, ge=1, le=MOST, description="training processes per host, one for each GPU")
     launcher: Literal["auto", "deepspeed", "torchrun"] = Field(
-        "auto", description="what starts the processes; auto: DeepSpeed's runner for a hostfile, torchrun otherwise"
+        "auto",
+        description="what starts the processes of several hosts; auto: DeepSpeed's runner for a hostfile, torchrun "
+        "otherwise. On one host deepspeed is DeepSpeed's launcher, and the others are ours",
     )
     hostfile: str | None = Field(None, description="DeepSpeed hostfile, for training on several hosts")
     rendezvous: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$"), AfterValidator(_port)] | None = Field(

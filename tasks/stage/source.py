@@ -12,11 +12,13 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 WITH_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 PACKAGES = ("tasks", "models", "storage")
+NAME = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+")  # of a module
 NO_BYTES = {  # modules, and packages with all that is in them
     "tasks.stage.decorator", "tasks.stage.session", "tasks.stage.source", "tasks.stage.output", "tasks.stage.progress",
     "tasks.stage.protocol", "tasks.stage.history", "tasks.stage.environment", "tasks.stage.machine",
@@ -44,16 +46,20 @@ def closure(module: str, but: frozenset[str] = frozenset(NO_BYTES)) -> set[str]:
     waiting, seen = {module}, set[str]()
     while waiting:
         name = waiting.pop()
-        if name in seen or _file(name) is None or any(f"{name}.".startswith(f"{left_out}.") for left_out in but):
+        ours = name.split(".")[0] in PACKAGES and _file(name) is not None
+        if name in seen or not ours or any(f"{name}.".startswith(f"{left_out}.") for left_out in but):
             continue
         seen.add(name)
-        waiting |= _read(name)[0]
+        waiting |= imports(name)
     return seen
 
 
+def imports(module: str) -> set[str]:
+    """What a module of the project, or of its tests, imports, or names as a process may be told it."""
+    return _read(module)[0]
+
+
 def _file(module: str) -> Path | None:
-    if module.split(".")[0] not in PACKAGES:
-        return None
     path = ROOT / module.replace(".", "/")
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
         if candidate.is_file():
@@ -85,7 +91,7 @@ def _dump(node: object, found: set[str]) -> str:
         found.update(alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
         found.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("tasks."):
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
         found.add(node.value)  # a child process is told its module by name
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field":
         node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]

@@ -10,6 +10,8 @@ numba takes the class of `LOCATORS` from its environment and asks it first (docs
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import functools
 import hashlib
 import os
@@ -30,6 +32,7 @@ TASKS = Path(__file__).parents[1]
 # Code that numba compiles, and the constants in it
 COMPILED = ("*kernels.py", "characters.py", "comments.py", "phrases.py")
 LIMIT_BYTES = 200_000_000  # one version of the kernels takes 8 MB
+PATIENCE_SECONDS, POLL_SECONDS = 60.0, 0.02  # for another process to compile what this one needs
 UNUSED_SECONDS = 86_400.0  # before that a folder may be of a run at work
 
 
@@ -96,6 +99,53 @@ def _own_name(self: Any, number: int) -> str:
     return name
 
 
+def _load(self: Any, signature: Any) -> Any:
+    """The code, from another process that is compiling it, if need be; None if this one is to."""
+    code = _LOAD(self, signature)
+    ours = Path(self._cache_path).is_relative_to(folder())
+    if code is None and ours and (lock := _taken(f"{self._index_path}.lock")) is not None:
+        code = _LOAD(self, signature)
+        if code is None:
+            _HELD[self._index_path] = lock
+        else:
+            os.close(lock)
+    return code
+
+
+def _save(self: Any, signature: Any, code: Any) -> None:
+    try:
+        _SAVE(self, signature, code)
+    finally:
+        if (lock := _HELD.pop(self._index_path, None)) is not None:
+            os.close(lock)
+
+
+def _taken(path: str) -> int | None:
+    """The lock of a kernel, once no other process has it. None after a while: whoever had it may have failed, or have
+    been stopped. None too where it is ours, or can't be had."""
+    if path.removesuffix(".lock") in _HELD:
+        return None
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                break
+            time.sleep(POLL_SECONDS)
+    os.close(lock)
+    return None
+
+
 # numba counts the files of a kernel's signatures, and of two processes that compile two of them at once one would take
-# the other's file for its own
+# the other's file for its own. And workers that begin together would all compile the same
 IndexDataCacheFile._data_name = _own_name  # type: ignore[method-assign]
+_LOAD: Any = IndexDataCacheFile.load
+_SAVE: Any = IndexDataCacheFile.save
+IndexDataCacheFile.load, IndexDataCacheFile.save = _load, _save  # type: ignore[method-assign]
+_HELD: dict[str, int] = {}  # the locks of kernels that this process compiles

@@ -57,6 +57,7 @@ def test_the_function_of_the_page_removes_what_it_should(
     assert len(CODE[0].text.splitlines()) <= 20
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("block", SNIPPETS[1:], ids=lambda block: block.name)
 def test_each_model_of_the_page_is_run(block: Block, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)

@@ -39,7 +39,8 @@ def meet(base: Undisturbed, where: str, folder: Path, count: int) -> None:
                 break
 
 
-@pytest.mark.parametrize(("where", "count"), [("disk", 4), pytest.param("bucket", 3, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize(("where", "count"), [("disk", 4), ("bucket", 3)])
 def test_a_run_that_meets_a_fault_loses_nothing_and_ends_with_the_same_bytes(
     where: str, count: int, base: Undisturbed, tmp_path: Path
 ) -> None:

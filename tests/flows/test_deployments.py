@@ -85,6 +85,7 @@ def test_the_form_offers_profiles_and_stages_and_describes_each_field(ui: Ui) ->
     assert "form" in fields["refresh"]["items"]["enum"]
 
 
+@pytest.mark.soak
 def test_a_wrong_value_fails_a_run_in_two_sentences_without_a_traceback(ui: Ui) -> None:
     run = started(ui, "by-hand", overrides=["pretrain.steps=-3"])
     assert state(ui, run, *END)["message"] == (
@@ -99,6 +100,7 @@ def test_a_wrong_value_fails_a_run_in_two_sentences_without_a_traceback(ui: Ui) 
     assert set(ui.send("GET", f"/flow_runs/{of_ref}").json()["tags"]) == {"smoke", "export-ref"}
 
 
+@pytest.mark.soak
 def test_a_parameter_that_no_flow_knows_is_told_in_a_sentence_where_nothing_has_refused_it(ui: Ui) -> None:
     """As of a schedule that has parameters of its own."""
     (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": ["by-hand"]}})
@@ -236,6 +238,7 @@ def test_approval_is_of_what_was_shown(ui: Ui) -> None:
     assert state(ui, run, *END)["name"] == "Completed"
 
 
+@pytest.mark.soak
 def test_without_anybody_to_ask_a_terminal_says_so_and_yes_goes_on(tmp_path: Path) -> None:
     add_text(tmp_path / "mine.jsonl", 5)
     command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=download", "--set=runtime.approve=[download]"]

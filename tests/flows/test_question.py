@@ -77,6 +77,7 @@ def only_record(folder: Path) -> RunRecord:
     return found
 
 
+@pytest.mark.soak_but("n\\n-1-download was not approved-failed")
 @pytest.mark.parametrize(
     ("answer", "code", "says", "state"),
     [

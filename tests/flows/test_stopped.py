@@ -102,6 +102,7 @@ def state_of(api: str, run: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.soak_but("SIGTERM-143-Stopped by SIGTERM at the terminal.")
 @pytest.mark.parametrize(
     ("how", "code", "message"),
     [
@@ -132,6 +133,7 @@ def test_a_run_that_somebody_stops_reads_cancelled_and_so_does_its_task(
     assert not logs, "it is no error"
 
 
+@pytest.mark.soak_but("Crashed-Crashed")
 @pytest.mark.parametrize(("run_is", "task_is"), [("Crashed", "Crashed"), ("Completed", "Cancelled")])
 def test_what_a_run_has_left_open_is_ended(run_is: str, task_is: str, api: str, tmp_path: Path) -> None:
     """It was killed, or suspended in the middle of a task that it began anew."""

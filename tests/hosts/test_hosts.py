@@ -71,6 +71,7 @@ def watching(folder: Path, hosts: Sequence[Host]) -> Iterator[list[Popen[str]]]:
         yield [host.start([*command, str(rank)], log, {}) for rank, host in enumerate(hosts)]
 
 
+@pytest.mark.soak
 @needs_hosts
 def test_a_cut_link_is_noticed_at_both_of_its_ends_and_the_other_end_is_named(tmp_path: Path) -> None:
     with two_hosts() as hosts, watching(tmp_path, hosts) as processes:
@@ -82,6 +83,7 @@ def test_a_cut_link_is_noticed_at_both_of_its_ends_and_the_other_end_is_named(tm
     assert "second can't reach first (rank 0)" in told
 
 
+@pytest.mark.soak
 @needs_hosts
 def test_a_process_that_is_stopped_or_killed_is_no_cut_link(tmp_path: Path) -> None:
     with two_hosts() as hosts, watching(tmp_path, hosts) as (here, other):

@@ -23,6 +23,7 @@ def _alone() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.soak_but("mixed-3")
 @pytest.mark.parametrize("stage", [0, 3])
 @pytest.mark.parametrize("precision", ["float32", "mixed"])
 def test_alone_it_copies_too(stage: int, precision: Precision) -> None:

@@ -16,6 +16,7 @@ FAULTS = ["500", "503", "reset", "lost", "late", "cut upload", "cut download", "
 LONG = [pytest.param(seed, "filter", marks=pytest.mark.soak) for seed in (1, 2)]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("seed", "last"), [(1, "dedup"), *LONG])
 def test_a_run_on_a_faulty_bucket_ends_as_on_a_folder(
     seed: int, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,7 @@ def begin() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("name", "code", "sentence"),
     [

@@ -6,6 +6,9 @@ import json
 import os
 import re
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import pytest
 from profiles.schema import STAGE_NAMES
 from storage.inspect import verify
 from storage.store import Store
+from tasks.children.survivors import descendants
 from tests.flows.test_cli import gristmill
 from tests.pipeline.pin_losses import PINNED, first_losses
 from tests.pipeline.runs import DATA_STAGES, SECRETS, SIGNALS, digests, finish, fork, start
@@ -99,3 +103,37 @@ def test_killed_in_the_middle_of_a_stage_it_ends_with_the_same_bytes(
     assert mine.items() <= digests(undisturbed[0]).items()
     assert {location.split("/")[0] for location in mine} == {*ALL_STAGES[: ALL_STAGES.index(last) + 1]}
     assert not list((store / "work").iterdir())
+
+
+@pytest.mark.soak
+def test_the_server_of_children_is_killed_in_every_stage_that_has_one_and_it_ends_with_the_same_bytes(
+    undisturbed: tuple[Path, str], tmp_path: Path
+) -> None:
+    store, killed = tmp_path / "store", set[str]()
+    with ThreadPoolExecutor(1) as other, start(store) as run:
+        said = other.submit(finish, run)
+        while not said.done():
+            for spec, server in forked_children(run.pid):
+                if spec not in killed:
+                    time.sleep(0.3)  # that it is at work
+                    os.kill(server, signal.SIGKILL)
+                    killed.add(spec)
+            time.sleep(0.1)
+    assert said.result().count("the child is begun once more") == len(killed) >= 6
+    assert digests(store) == digests(undisturbed[0])
+    assert not list((store / "work").iterdir())
+
+
+def forked_children(run: int) -> list[tuple[str, int]]:
+    """What each is told by, and the server that it is a fork of."""
+    words = {}
+    for pid, _ in descendants(run):
+        with suppress(OSError):
+            words[pid] = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+    found = []
+    for pid, command in words.items():
+        with suppress(OSError):
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if "tasks.children.warm.server" in words.get(parent, []) and command[2] != "tasks.children.warm.server":
+                found.append((command[-1], parent))
+    return found

@@ -20,7 +20,8 @@ SHARDED = (
 )
 
 
-@pytest.mark.parametrize("numbers", [(1, 3), pytest.param((1, 2, 8), marks=pytest.mark.soak)], ids=str)
+@pytest.mark.soak
+@pytest.mark.parametrize("numbers", [(1, 3), (1, 2, 8)], ids=str)
 def test_the_number_of_workers_changes_no_byte(numbers: tuple[int, ...], tmp_path: Path) -> None:
     stores = {workers: tmp_path / str(workers) for workers in numbers}
     codes, said = fork(
@@ -45,6 +46,7 @@ def test_who_the_workers_are_changes_no_byte(executor: str, tmp_path: Path) -> N
     assert digests(asked[executor]) == digests(asked["auto"])
 
 
+@pytest.mark.soak
 def test_two_runs_at_once_make_each_stage_once(tmp_path: Path) -> None:
     store = tmp_path / "store"
     runs = [start(store, "--to=tokenize", sets=(SMALL,)) for _ in range(2)]

@@ -148,6 +148,7 @@ def test_requests_are_counted_as_the_server_does_with_all_repetitions(proxy: Pro
         assert made.path.is_dir()
 
 
+@pytest.mark.soak
 def test_more_artifacts_are_listed_by_no_more_requests(proxy: Proxy, faulty: Store, make: Make) -> None:
     kept = make(faulty, "dedup", {"a.txt": b"kept"})
     refs.move(faulty, "tiny/dedup", kept.location, kept.digest)

@@ -19,6 +19,7 @@ from tests.storage.conftest import Make, elsewhere
 FAULTS = ["500", "503", "reset", "lost", "late", "cut upload", "cut download", "torn upload", "stale"]
 
 
+@pytest.mark.soak_but("lost", "torn upload")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_any_request_is_survived(fault: str, proxy: Proxy, faulty: Store, make: Make) -> None:
     """Of what publishes, names, finds and fetches; each request meets the fault once, others in between do not."""
@@ -74,6 +75,7 @@ def test_what_arrives_damaged_is_fetched_again_and_what_is_damaged_there_is_name
         elsewhere(faulty).get(made.location).file("a.txt")
 
 
+@pytest.mark.soak
 def test_a_bucket_that_stays_away_is_named(proxy: Proxy, faulty: Store, make: Make) -> None:
     proxy.arm("500", 1, True)
     with pytest.raises(StoreError, match=rf"The store {faulty.url} can't be reached: .*Check its address"):

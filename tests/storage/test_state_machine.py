@@ -429,6 +429,7 @@ def run(machine: type[StoreMachine], examples: int, steps: int) -> None:
     run_state_machine_as_test(machine, settings=choices)
 
 
+@pytest.mark.soak_but("folder")
 @pytest.mark.parametrize("machine", [StoreMachine, BucketMachine], ids=["folder", "memory"])
 def test_nothing_that_happens_to_a_store_loses_or_changes_what_is_needed(machine: type[StoreMachine]) -> None:
     run(machine, 50, 25)

@@ -114,6 +114,7 @@ def kept(environment: dict[str, str]) -> dict[str, int]:
     return {**counted, "events": events["total"]}
 
 
+@pytest.mark.soak_but("True")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_page_of_another_site_reads_and_changes_nothing(guarded: bool, evil: str, tmp_path: Path) -> None:
     """Without the guard it does: what it tries would work."""
@@ -145,6 +146,7 @@ def test_a_page_of_another_site_reads_and_changes_nothing(guarded: bool, evil: s
         assert ("This server has another name" in page.text) is guarded
 
 
+@pytest.mark.soak
 def test_prefects_pages_ask_nobody_but_their_server(tmp_path: Path) -> None:
     with served(tmp_path / "prefect", **{CODE: "once"}) as environment, browser.page(tmp_path) as page:
         there = environment["PREFECT_API_URL"].removesuffix("/api")
@@ -182,6 +184,7 @@ def sign_in(page: browser.Page, there: str, password: str) -> None:
     page.shows("Dashboard")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "path", ["//evil.example/x", "/\\\\evil.example/x", "///evil.example/x?a", "//evil.example/x#b"]
 )

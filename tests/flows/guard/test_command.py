@@ -61,6 +61,7 @@ def test_a_page_has_the_worker_run_no_command_and_deletes_no_deployment(guarded:
     assert left == (1 if guarded else 0)
 
 
+@pytest.mark.soak
 def test_on_a_server_of_others_no_run_is_sent_where_its_command_is_replaced_and_one_that_was_ends(
     tmp_path: Path,
 ) -> None:

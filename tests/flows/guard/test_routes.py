@@ -211,6 +211,7 @@ def test_a_websocket_whose_first_message_has_no_form_is_closed_as_any(first: Any
         assert closed.value.rcvd.code == 1008
 
 
+@pytest.mark.soak
 def test_websockets_that_say_nothing_take_no_place_and_are_closed(server: Server) -> None:
     address = f"{server.address.replace('http', 'ws', 1)}/api/events/out"
 

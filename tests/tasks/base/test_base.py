@@ -272,6 +272,7 @@ def test_a_base_is_tuned_aligned_evaluated_and_exported(family: str, tmp_path: P
     assert json.loads((released.path / "config.json").read_text())["model_type"] == family
 
 
+@pytest.mark.soak
 def test_what_no_gguf_can_hold_is_refused_by_name(tmp_path: Path) -> None:
     taken = take(make_foreign(tmp_path / "theirs", "gpt_neox"), tmp_path / "base")
     config = ExportConfig(formats=["gguf-f16"], prompts=["The fox"], greedy_tokens=4, positions=8)

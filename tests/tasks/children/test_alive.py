@@ -82,6 +82,7 @@ def test_a_rank_whose_scratch_folder_is_gone_ends(tmp_path: Path) -> None:
     other.communicate()
 
 
+@pytest.mark.soak
 def test_a_file_system_that_stalls_ends_no_rank(tmp_path: Path) -> None:
     """A pipe without a writer: opening it doesn't come back."""
     file = tmp_path / "alive"

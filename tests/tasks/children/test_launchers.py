@@ -218,6 +218,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.soak
 def test_hosts_that_join_find_checks_that_have_a_folder_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,6 +196,7 @@ def test_two_pairs_that_share_a_bucket_stay_two(tmp_path: Path, bucket_pairs: in
         assert jaccard(texts[identity], texts[keeper]) >= 0.8
 
 
+@pytest.mark.soak
 def test_a_bucket_of_50000_near_identical_documents_is_one_cluster(tmp_path: Path) -> None:
     words = text_of(1, 40).split()
     texts = [" ".join([*words[:20], f"number{row}", *words[20:]]) for row in range(49_990)] + [" ".join(words)] * 10

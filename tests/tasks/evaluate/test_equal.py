@@ -118,6 +118,7 @@ def test_scores_are_those_of_the_harness(folder: Path, ours: dict[str, dict[str,
     assert [ours[name]["chance"] for name in ("lambada_openai", "wikitext", "gsm8k")] == [None, None, None]
 
 
+@pytest.mark.soak
 def test_more_shots_than_examples_are_refused(folder: Path, tmp_path: Path) -> None:
     out = Output.at(tmp_path, stage="evaluate", runtime=RUNTIME)
     call = (Artifact.at(folder / "model"), Artifact.at(folder / "benchmarks").only("gsm8k"))

@@ -94,6 +94,7 @@ def test_scores_are_those_of_the_harness(
     assert 0 < found["metrics"]["inst_level_loose_acc"]["value"] < 1  # so that there is something to compare
 
 
+@pytest.mark.soak
 def test_answers_longer_than_the_context_are_refused_by_name(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def test_adapters_trained_one_after_the_other_are_one_of_the_summed_rank(chain: 
         release(chain, tmp_path / "less", "dpo", formats=["adapter"])
 
 
+@pytest.mark.soak
 def test_a_base_of_others_is_tuned_and_released_as_an_adapter(tmp_path: Path) -> None:
     base = Artifact.at(take(make_foreign(tmp_path / "theirs", "llama"), tmp_path / "base").path / "model")
     tuned, released = (Output.at(tmp_path / stage, stage=stage, runtime=TRAINING) for stage in ("sft", "export"))

@@ -24,6 +24,7 @@ ODD: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.soak_but("gpt2-int8", "llama, 40 rows-int4")
 @pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize("named", ODD)
 def test_layers_of_any_shape_are_proved(named: str, name: str, tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ def _copy(source: Path, target: Path) -> None:
         (target / file.name).write_bytes(file.read_bytes())
 
 
+@pytest.mark.soak
 def test_a_release_holds_them_with_proof_and_card(llama: Path, tmp_path: Path) -> None:
     make_validation(tmp_path / "validation", llama)
     out = Output.at(tmp_path, stage="export", runtime=RUNTIME)

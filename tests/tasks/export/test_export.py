@@ -174,6 +174,7 @@ def test_a_broken_file_is_no_release(llama: tuple[Artifact, Artifact, Artifact],
         open_release(tmp_path)
 
 
+@pytest.mark.soak
 def test_a_release_is_opened_in_the_runtime_of_a_format_that_it_holds(
     llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ def test_a_release_is_opened_in_the_runtime_of_a_format_that_it_holds(
         open_release(tmp_path)
 
 
+@pytest.mark.soak
 def test_a_runtime_that_is_closed_as_soon_as_it_is_open_ends(
     llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
 ) -> None:

@@ -42,6 +42,9 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reference]:
     return make_adapted(tmp_path_factory.mktemp("adapted"))
 
 
+@pytest.mark.soak_but(
+    "adapter-corrupted weight", "adapter-wrong rope base", "adapter-swapped tokenizer", "adapter-wrong template"
+)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_fault_of_an_adapter_is_stopped(fault: str, name: str, adapted: tuple[Path, Reference]) -> None:

@@ -89,6 +89,17 @@ OF_FOLDERS = (lose_decoder, cut_texts)  # a GGUF file has neither
 OF_GRAPHS = (lose_decoder, scale_matrix)
 
 
+@pytest.mark.soak_but(
+    "swap_unseen_tokens-safetensors",
+    "swap_unseen_tokens-gguf-q4_k_m",
+    "lose_decoder-int8",
+    "cut_texts-safetensors",
+    "end_elsewhere-safetensors",
+    "end_elsewhere-gguf-q4_k_m",
+    "scale_matrix-gguf-q4_k_m",
+    "lose_channel-safetensors",
+    "lose_channel-int8",
+)
 @pytest.mark.parametrize(
     ("fault", "name"),
     [
@@ -151,6 +162,7 @@ def test_a_runtime_that_reads_a_text_as_other_tokens_is_refused() -> None:
             _same_ids(reference, candidate)
 
 
+@pytest.mark.soak_but("safetensors", "gguf-q4_k_m")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sound_one_passes(name: str, checkpoint: tuple[Path, Reference], tmp_path: Path) -> None:
     """Also of a base read from a GGUF file, whose config says what it was called there."""

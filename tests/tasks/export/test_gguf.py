@@ -103,6 +103,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.soak_but("llama", "llama 3", "gemma", "gpt2")
 @pytest.mark.parametrize("named", ARCHITECTURES)
 def test_llama_cpp_computes_what_transformers_does(named: str, tmp_path: Path) -> None:
     architecture = named.split(",")[0].split(" ")[0]
@@ -213,6 +214,7 @@ def test_the_vocabulary_of_llama_2_is_written_as_llama_cpp_reads_it(tmp_path: Pa
     runtime.close()
 
 
+@pytest.mark.soak_but("q8_0", "q4_k_m")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_read_back_as_it_was_written(kind: str, tmp_path: Path) -> None:
     """Matrices of 256 columns take the type itself, and llama.cpp opens what was written."""

@@ -58,6 +58,7 @@ def opened(release: Path, name: str) -> Any:
     return FORMATS[name].open(release, 1)
 
 
+@pytest.mark.soak
 def test_graphs_are_proved_by_the_stage(release: Path) -> None:
     proof = json.loads((release / "parity.json").read_text())["formats"]
     for name in ("onnx", "pt2"):
@@ -70,6 +71,7 @@ def test_graphs_are_proved_by_the_stage(release: Path) -> None:
         assert {"tokenizer.json", "chat_template.jinja", "config.json"} <= {f.name for f in (release / name).iterdir()}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["onnx", "pt2"])
 def test_answers_with_the_cache_are_those_of_transformers(
     given: tuple[Artifact, Artifact, Artifact], release: Path, name: str
@@ -112,6 +114,7 @@ def test_a_step_has_the_new_ids_at_the_places_after_those_before() -> None:
     assert runtime.asked == [[[3, 4, 5], 3, [0, 1, 2]], [[6], 4, [3]], [[7], 5, [4]], [[8], 6, [5]]]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["onnx", "pt2"])
 def test_rows_of_a_batch_and_lengths_are_what_the_caller_says(
     given: tuple[Artifact, Artifact, Artifact], release: Path, name: str
@@ -136,6 +139,7 @@ def test_rows_of_a_batch_and_lengths_are_what_the_caller_says(
         assert np.abs(logits - expected[:, new])[seen].max() < 1e-4
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", USERS)
 def test_the_program_of_the_documentation_prints_what_the_checkpoint_says(
     name: str, given: tuple[Artifact, Artifact, Artifact], release: Path, tmp_path: Path
@@ -184,6 +188,7 @@ def test_a_graph_is_the_same_bytes_again(given: tuple[Artifact, Artifact, Artifa
             assert file.read_bytes() == (again / file.relative_to(release)).read_bytes()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_damaged_graph_is_refused_or_found_by_the_proof(
     given: tuple[Artifact, Artifact, Artifact], release: Path, name: str, tmp_path: Path

@@ -34,6 +34,7 @@ def holding(number: float, model: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.soak_but("nan-NaN")
 @pytest.mark.parametrize(("number", "what"), [(math.nan, "NaN"), (math.inf, "infinite numbers")])
 def test_a_model_of_no_numbers_is_no_release_in_any_format(
     number: float, what: str, sound: Path, tmp_path: Path

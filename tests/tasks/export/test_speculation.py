@@ -64,6 +64,7 @@ def released(folder: Path, model: Path, draft: Path | None, **settings: Any) -> 
     return out
 
 
+@pytest.mark.soak
 def test_a_model_guesses_all_that_it_says_itself(model: Path, tmp_path: Path) -> None:
     out = released(tmp_path, model, model)
     counts = json.loads((out.path / "parity.json").read_text())["speculation"]
@@ -92,6 +93,7 @@ def test_guesses_that_are_wrong_change_no_text(model: Path, stranger: Path, tmp_
         assert one["accepted"] < 0.3 * one["guessed"], (name, one)
 
 
+@pytest.mark.soak
 def test_ngrams_need_no_draft(model: Path, tmp_path: Path) -> None:
     out = released(tmp_path, model, None)
     counts = json.loads((out.path / "parity.json").read_text())["speculation"]

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.soak
 def test_a_checkpoint_of_torchao_is_proved_and_is_no_pickle(tmp_path: Path) -> None:
     given = inputs(tmp_path, kv_heads=2)
     release = run(tmp_path, given, formats=["safetensors", "torchao-int8"]).path

@@ -90,6 +90,7 @@ def judge(folder: Path, said: Mapping[str, Sequence[str]]) -> None:
         assert differ <= (0 if FORMATS[name].tolerance.same_greedy else may_differ), (name, found)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("names", PACKAGES, ids=", ".join)
 def test_a_user_of_transformers_gets_the_text_on_the_card(
     names: tuple[str, ...], chain: Path, folder: Path, tmp_path: Path

@@ -217,6 +217,7 @@ def cascade(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Out
     return model, out
 
 
+@pytest.mark.soak
 def test_a_cascade_settles_what_is_clear_and_says_how_well(folder: Path, cascade: tuple[Output, Output]) -> None:
     model, out = cascade
     counts = model.counts
@@ -241,6 +242,7 @@ def test_a_cascade_settles_what_is_clear_and_says_how_well(folder: Path, cascade
     assert out.counts["scored_by"] == {"first": int(settled.sum()), "model": int((~settled).sum())}
 
 
+@pytest.mark.soak
 def test_a_cascade_that_can_not_keep_its_word_is_refused(folder: Path, tmp_path: Path) -> None:
     first: dict[str, Any] = {"sample": 1000, "training": SMALL}
     documents = corpus(tmp_path / "in", texts(1000), 1)

@@ -28,6 +28,7 @@ def run(folder: Path, config: FilterConfig) -> Output:
     return out
 
 
+@pytest.mark.soak_but("toxicity", "pii", "quality")
 @pytest.mark.parametrize("group", OPTIONAL)
 def test_a_group_that_is_null_measures_and_judges_nothing(group: str, tmp_path: Path) -> None:
     config = FilterConfig.model_validate({**RULES, group: None})

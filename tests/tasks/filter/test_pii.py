@@ -248,6 +248,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.soak_but("ats", "colons", "one word", "letters and digits", "half addresses", "Chinese")
 @pytest.mark.parametrize("name", list(HOSTILE))
 def test_hostile_texts_take_linear_time(name: str) -> None:
     find("warm +1 650 253 0000")

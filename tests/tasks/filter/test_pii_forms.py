@@ -325,6 +325,18 @@ HOSTILE = {
 }
 
 
+@pytest.mark.soak_but(
+    "labels",
+    "flags",
+    "tags",
+    "pluses",
+    "brackets",
+    "entities of dots",
+    "escapes",
+    "dots",
+    "users",
+    "labels with values",
+)
 @pytest.mark.parametrize("name", list(HOSTILE))
 def test_hostile_forms_take_linear_time(name: str) -> None:
     values("warm +1 650 253 0000 password=Tr4vel9Xq! jane@corp.com")

@@ -188,6 +188,7 @@ def batches(model: Path) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": ids, "attention_mask": torch.ones_like(ids)}]
 
 
+@pytest.mark.soak_but("{}-llama", "{'dora': True}-gpt2")
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("variant", [{}, {"dora": True}, {"rslora": True}], ids=str)
 def test_every_form_can_be_merged(family: str, variant: dict[str, bool], tmp_path: Path) -> None:

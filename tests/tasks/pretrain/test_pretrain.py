@@ -143,6 +143,7 @@ def served_otherwise(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.T
     return out
 
 
+@pytest.mark.soak
 def test_a_mixture_is_reported_by_source(served_otherwise: Output) -> None:
     rows = {row["source"]: row for row in served_otherwise.counts["tables"]["Samples by source"]}
     assert list(rows) == ["even", "odd"]

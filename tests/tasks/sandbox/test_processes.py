@@ -200,6 +200,7 @@ def test_a_worker_that_is_killed_takes_its_program_along(means: Means, name: str
         assert sandbox.run([Program("x = 1", "assert x")])[0].passed  # by a new one
 
 
+@pytest.mark.soak_but("everything-9", "filters-15")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_caller_that_is_ended_leaves_nothing(sent: signal.Signals, means: Means, name: str, tmp_path: Path) -> None:
     source = (

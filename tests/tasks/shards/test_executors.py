@@ -80,6 +80,7 @@ FEW = [pytest.param(kind, 2) for kind in EXECUTORS] + [("thread", 4), ("process"
 MANY = [pytest.param(kind, n, marks=pytest.mark.soak) for kind in ("dask", "ray") for n in (1, 4)]
 
 
+@pytest.mark.soak_but("thread-2", "process-2", "thread-4")
 @pytest.mark.parametrize(("executor", "workers"), [*FEW, *MANY])
 def test_the_executor_and_the_number_of_workers_change_no_byte(tmp_path: Path, executor: str, workers: int) -> None:
     job = functools.partial(measure, TABLE, tmp_path / "log")
@@ -147,6 +148,7 @@ def slow(seconds: float, shard: int, folder: Path) -> dict[str, int]:
     return {"pid": os.getpid()}
 
 
+@pytest.mark.soak
 def test_where_no_cluster_is_the_error_names_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing, and something else than Dask, which would have its client wait without end."""
     monkeypatch.setattr(dask_workers, "PATIENCE", 1)
@@ -173,6 +175,7 @@ def kill_once(marker: Path, shard: int, folder: Path) -> dict[str, int]:
     return {"value": shard}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("executor", ELSEWHERE)
 def test_what_a_killed_worker_had_is_worked_again(tmp_path: Path, executor: str) -> None:
     out = output(tmp_path, executor)
@@ -240,6 +243,7 @@ def pids(out: Output, name: str, **needs: Any) -> set[int]:
     return {result.counts["pid"] for result in map_shards(pid_of, range(4), out, name, **needs)}
 
 
+@pytest.mark.soak
 def test_workers_serve_a_whole_run_but_isolated_ones_and_those_with_a_gpu(tmp_path: Path) -> None:
     out = output(tmp_path, "process", 1)
     usual = pids(out, "first")
@@ -390,6 +394,7 @@ def wait_for(happened: Any, seconds: float = 180) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.soak_but("process")
 @pytest.mark.parametrize("executor", ["process", "dask", RAY])
 def test_kill_9_leaves_no_process_and_a_rerun_does_what_was_missing(tmp_path: Path, executor: str) -> None:
     log = tmp_path / "log"
@@ -404,6 +409,7 @@ def test_kill_9_leaves_no_process_and_a_rerun_does_what_was_missing(tmp_path: Pa
     assert sorted(log.read_text().split()) == ["3", "4", "5"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("executor", ["dask", RAY])
 def test_ctrl_c_ends_a_cluster_of_ours_in_seconds(tmp_path: Path, executor: str) -> None:
     with begun(tmp_path, executor) as run:
@@ -468,6 +474,7 @@ def test_a_worker_that_sees_other_files_is_named(tmp_path: Path, scheduler: str)
     refused(out, worker(scheduler, before=unshare), r"does not see the files of this run in .*: .* same path")
 
 
+@pytest.mark.soak
 def test_a_worker_with_other_code_is_named(tmp_path: Path, scheduler: str) -> None:
     for package in ("storage", "models", "tasks"):
         shutil.copytree(ROOT / package, tmp_path / "code" / package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -14,6 +14,7 @@ import pytest
 from numba.core.caching import IndexDataCacheFile
 
 import tasks
+from tasks.text import kernel_cache
 from tasks.text.kernel_cache import UNUSED_SECONDS, make_room
 
 ROOT = Path(tasks.__file__).parents[1]
@@ -75,6 +76,27 @@ def test_of_processes_that_compile_at_once_none_takes_the_code_of_another(tmp_pa
         wrong += [each for each in range(8) if cache.load(each) not in (None, f"code of {each}")]
         assert any(cache.load(each) for each in range(8))
     assert not wrong
+
+
+def test_processes_that_begin_together_compile_a_kernel_once(tmp_path: Path) -> None:
+    checkout, cache = clone(tmp_path / "checkout"), tmp_path / "cache"
+    with ThreadPoolExecutor(3) as processes:
+        told = list(processes.map(found_and_compiled, [checkout] * 3, [cache] * 3))
+    assert sorted(told) == [(0, 1), (1, 0), (1, 0)]
+
+
+def test_a_process_that_fails_to_compile_leaves_others_waiting_for_a_while_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_cache, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(kernel_cache, "folder", lambda: tmp_path)
+    caches: list[Any] = [IndexDataCacheFile(str(tmp_path), "kernel", "") for _ in range(2)]  # type: ignore[no-untyped-call]
+    with ThreadPoolExecutor(1) as other:
+        assert caches[0].load("signature") is None
+        kernel_cache._HELD.clear()  # as in another process
+        assert other.submit(caches[1].load, "signature").result() is None
+    caches[1].save("signature", "code")
+    assert caches[0].load("signature") == "code"
 
 
 @pytest.mark.parametrize(("limit", "left"), [(250, {"b", "c", "new"}), (50, {"new"}), (1000, {"a", "b", "c", "new"})])

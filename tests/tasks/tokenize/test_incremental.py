@@ -274,6 +274,7 @@ MORE_SIGNALS = [
 ]
 
 
+@pytest.mark.soak
 def test_of_an_appended_source_only_its_own_shards_are_worked_through_in_every_stage(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ def cut_at(last: int, ids: list[int]) -> list[list[int]]:
     return found
 
 
+@pytest.mark.soak_but("embedded corpus-llama3")
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_ids_of_a_thousand_documents_agree_everywhere(
     pattern: PatternName, documents: list[Document], tmp_path: Path
@@ -177,6 +178,7 @@ def telling_merges(folder: Path) -> int:
     return len(tokens)
 
 
+@pytest.mark.soak
 def test_characters_have_the_same_class_in_llama_cpp_but_for_those_of_unicode_16(
     tmp_path: Path,
 ) -> None:

@@ -156,6 +156,7 @@ def test_the_texts_hold_every_byte_of_utf_8_and_a_megabyte_of_spaces() -> None:
     assert any(len(re.findall(r"[\r\n]", text)) > 10_000 for text in LONG_TEXTS)
 
 
+@pytest.mark.soak
 def test_a_large_vocabulary_proves_the_same(tmp_path: Path) -> None:
     """Merges of spaces, punctuation and line breaks, as in code: the long texts are then merged many times over."""
     root = Path(__file__).parents[3]

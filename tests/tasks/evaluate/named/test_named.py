@@ -96,6 +96,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     del os.environ["WISE_API_KEY"]
 
 
+@pytest.mark.soak
 def test_a_gguf_file_is_measured_by_llama_cpp_as_the_link_is_by_transformers(measured: Measured) -> None:
     link, file = (measured.items(name, "places") for name in ("dpo", "dpo-f32"))
     for one, other in zip(link, file, strict=True):
@@ -126,6 +127,7 @@ def test_a_model_of_others_reads_the_same_text_with_its_own_tokenizer(measured: 
     assert measured.scores["others"]["tasks"]["places"]["items"] == len(QUESTIONS)
 
 
+@pytest.mark.soak
 def test_questions_as_held_out_text_are_encoded_for_each_model(measured: Measured, tmp_path: Path) -> None:
     for name in ("homes", "places"):
         write_rows(tmp_path / "questions" / f"{name}.jsonl", QUESTIONS)
@@ -223,6 +225,7 @@ def test_an_endpoint_without_its_key_is_told_before_a_run(monkeypatch: pytest.Mo
         check_here([NamedModel.model_validate({"name": "wise", "endpoint": endpoint})])
 
 
+@pytest.mark.soak
 def test_a_format_that_is_fitted_to_text_is_fitted_to_what_was_held_out(tmp_path: Path) -> None:
     model = Artifact.at(make_model(tmp_path / "model"))
     text = Artifact.at(make_validation(tmp_path / "validation", model.path))

@@ -119,6 +119,7 @@ def both(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Output
     return out, measured(folder, whole(folder), out, "random", "taught")
 
 
+@pytest.mark.soak
 def test_a_model_that_memorised_its_documents_is_found_out_and_another_is_not(
     both: tuple[Output, dict[str, dict[str, Any]]],
 ) -> None:
@@ -190,6 +191,7 @@ def test_a_prompt_is_as_toxic_as_the_worst_of_its_samples(tmp_path: Path, monkey
     assert (told["toxic_prompts"]["value"], told["toxic_continuations"]["count"]) == (0.5, 1)
 
 
+@pytest.mark.soak
 def test_the_second_time_it_comes_from_the_store_with_the_same_numbers(
     folder: Path, tmp_path: Path, both: tuple[Output, dict[str, dict[str, Any]]]
 ) -> None:

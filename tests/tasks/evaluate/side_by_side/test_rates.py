@@ -189,6 +189,7 @@ def simulated(true: dict[str, float], prompts: int, seed: int) -> dict[tuple[str
     }
 
 
+@pytest.mark.soak
 def test_known_strengths_are_found_within_their_intervals() -> None:
     true = {"strong": 1.0, "middle": 0.0, "twin": 0.0, "weak": -1.0}
     inside = told_apart = 0

@@ -291,6 +291,7 @@ def test_another_engines_states_are_refused_and_another_version_is_told(
     assert told == [f"the checkpoint of step 1 was saved by torch 1.0; this is {version('torch')}"]
 
 
+@pytest.mark.soak_but("0.02")
 @pytest.mark.parametrize("seconds", [0.0, 0.02])
 def test_killed_while_a_checkpoint_is_written_the_one_before_stays(
     seconds: float, world: World, tmp_path: Path

@@ -1,4 +1,4 @@
-"""A module of these tests in two processes, as torchrun starts them."""
+"""A module of these tests in two processes, as a training on one host starts them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,8 @@ ROOT = Path(__file__).parents[4]
 
 def results_of_pair(module: str, folder: Path) -> Any:
     """What the first rank of `python -m module folder` wrote into `results.json`."""
-    port = free_port()
     subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)),
-            *("-m", module, str(folder)),
-        ],
+        [sys.executable, "-m", "tasks.children.ranks", "2", str(free_port()), module, str(folder)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""},
         check=True,

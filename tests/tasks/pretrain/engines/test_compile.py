@@ -52,6 +52,7 @@ def products(engine: DdpEngine) -> int:
     return Counter(event.name for event in seen.events())["aten::mm"]
 
 
+@pytest.mark.soak_but("none-default", "full-default")
 @pytest.mark.parametrize("how", ["default", "max-autotune", "reduce-overhead"])
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_compiled_blocks_learn_what_others_learn(how: str, recompute: str) -> None:
@@ -66,6 +67,7 @@ def test_every_choice_is_one_of_torchs_modes() -> None:
     assert {mode for mode in MODES.values() if mode} <= set(torch._inductor.list_mode_options())
 
 
+@pytest.mark.soak
 def test_selective_recomputation_repeats_no_product_in_a_compiled_block() -> None:
     counts = {}
     for recompute in ("none", "selective", "full"):

@@ -64,6 +64,7 @@ def test_a_full_disk_is_known_however_it_is_wrapped() -> None:
     assert disk_full(caught.value) is not None
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "runtime",
     [pytest.param({"async_checkpoints": "on"}, marks=pytest.mark.soak), {"engine": "deepspeed", "zero_stage": 1}],
@@ -98,6 +99,7 @@ def test_rows_that_a_kill_tore_are_taken_again(spec: TrainSpec, tmp_path: Path) 
         assert '"lo{' not in path.read_text()
 
 
+@pytest.mark.soak
 def test_a_damaged_checkpoint_is_an_event_of_the_run(spec: TrainSpec, tmp_path: Path) -> None:
     out = output(tmp_path)
     interrupt(pretrain, spec.config, inputs(spec), out, at=8)

@@ -404,6 +404,7 @@ pretrain.function(CONFIG, Artifact.at(Path(sys.argv[2])), Artifact.at(Path(sys.a
 """
 
 
+@pytest.mark.soak
 def test_a_nan_is_healed_though_the_stage_is_killed_while_it_decides_and_again_later(
     on_course: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ def trained(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPathFa
     return run(tmp_path_factory.mktemp("trained"), data)
 
 
+@pytest.mark.soak
 def test_a_training_fills_in_and_is_validated_from_left_to_right(
     trained: Output, data: tuple[Artifact, Artifact]
 ) -> None:

@@ -397,6 +397,7 @@ def packed(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPathFac
     return out
 
 
+@pytest.mark.soak
 def test_a_training_learns_and_reports_what_was_packed(packed: Output, data: tuple[Artifact, Artifact]) -> None:
     rows = read_log(packed.path / "log.jsonl")
     assert rows[-1]["validation_loss"] < rows[0]["loss"] - 0.3

@@ -41,6 +41,7 @@ def fresh(spec: TrainSpec, world: World, folder: Path, **config: Any) -> Bench:
     return Bench(spec.model_copy(update={"scratch": folder, "config": chosen}), world)
 
 
+@pytest.mark.soak_but("{}")
 @pytest.mark.parametrize(
     "config",
     [{}, {"isolate_documents": True, "context_warmup_steps": 4}, {"fim_rate": 0.5}, {"packing": "best_fit"}],
@@ -289,6 +290,7 @@ def test_a_run_that_can_learn_nothing_does_not_begin(
     assert not (tmp_path / "scratch" / "log.jsonl").exists()
 
 
+@pytest.mark.soak
 def test_memory_that_runs_out_in_the_pre_flight_is_healed_as_in_training(
     spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

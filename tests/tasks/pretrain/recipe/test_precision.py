@@ -29,6 +29,7 @@ def losses(name: str, recompute: Recompute = "none") -> list[float]:
     return [engine.step(batch, 0.01)[0].item() for _ in range(10)]
 
 
+@pytest.mark.soak_but("none")
 @pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed: pip install 'gristmill[float8]'")
 @pytest.mark.parametrize("recompute", ["none", "selective"])
 def test_float8_learns_what_bfloat16_learns(recompute: Recompute) -> None:

@@ -258,6 +258,7 @@ def test_a_word_commoner_than_the_last_merge_is_one_token(
     assert limit is not None or vocab_size == 256
 
 
+@pytest.mark.soak_but("gpt4")
 @pytest.mark.parametrize("pattern", get_args(PatternName))
 def test_the_stage_writes_what_the_library_would(pattern: PatternName, texts: list[str], tmp_path: Path) -> None:
     for number in range(3):

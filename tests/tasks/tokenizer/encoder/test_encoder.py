@@ -131,6 +131,7 @@ def test_ids_equal_the_librarys(both: tuple[encode.Encoder, encode.Encoder], giv
     assert ids_of(ours, given) == ids_of(library, given)
 
 
+@pytest.mark.soak_but("llama3")
 def test_ids_of_real_text_equal_the_librarys_and_transformers(
     folder: Path, both: tuple[encode.Encoder, encode.Encoder]
 ) -> None:
@@ -269,6 +270,7 @@ def test_one_difference_in_the_beginning_of_a_long_document_is_one(
     assert out.counts["encoder"]["by"] == "tokenizers"
 
 
+@pytest.mark.soak
 def test_memory_does_not_grow_with_the_shard(gpt2: Path, tmp_path: Path) -> None:
     def peak(copies: int) -> int:
         folder = tmp_path / str(copies)

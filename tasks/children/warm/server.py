@@ -1,0 +1,200 @@
+"""The process that children are forked from: `python -m tasks.children.warm.server SOCKET`.
+
+It is started with the environment of its children, so that the allocator, OpenMP and the libraries read their settings
+as they would in a Python of the child's own. It imports, and nothing else: no thread of its own, no device, no seed. A
+child runs `python -m MODULE`'s code in the same state as a new process, but for what is imported already.
+
+Whoever asks for a child sends its words, three descriptors and a socket. The socket tells the child's pid, then how it
+ended; when it closes, whoever asked has gone, and the child's process group is killed. A child whose server dies is
+killed by the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from tasks.children.parent import die_with_parent
+
+REQUEST = 1 << 16  # bytes
+DESCRIPTORS = 3  # the child's socket, its stdout and its stderr
+TITLE = 1024  # bytes of the command line, in which a child shows its own
+# What children import sooner or later, by the beginnings of their modules' names; the first counts
+_MODELS = ("torch", "transformers.models.llama.modeling_llama", "accelerate")
+_TRAINERS = ("trl.trainer.sft_trainer", "trl.trainer.dpo_trainer")
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "tasks.pretrain.": (*_MODELS, "deepspeed"),
+    "tasks.posttrain.": (
+        *_MODELS,
+        "deepspeed",
+        "datasets",
+        "peft",
+        "trl.trainer.sft_trainer",
+        "trl.trainer.dpo_trainer",
+    ),
+    "tasks.evaluate.score.": (*_MODELS, "lm_eval.tasks"),
+    "tasks.evaluate.": _MODELS,
+    "tasks.export.": (*_MODELS, "deepspeed", "gguf", "xllamacpp"),
+    "tasks.children.": (),
+}
+
+
+class Request(NamedTuple):
+    """What a child shall do, and where it writes."""
+
+    words: list[str]  # the module, then its arguments
+    folder: str
+    environment: dict[str, str]  # beyond the server's own
+    told: socket.socket
+    output: int
+    errors: int
+
+
+def main() -> None:
+    """Serve until nobody asks any more; in a child, run its module as `python -m` does."""
+    request = serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is not None:
+        sys.argv = request.words
+        runpy.run_module(request.words[0], run_name="__main__", alter_sys=True)
+
+
+def serve(channel: socket.socket) -> Request | None:
+    """Fork a child for each request. Returns in a child, with its request; or None when `channel` is closed and no
+    child is left."""
+    children: dict[int, socket.socket] = {}  # whom to tell of each, by its pid
+    waking, waker = socket.socketpair()
+    for end in (waking, waker):
+        end.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    selector = selectors.DefaultSelector()
+    for source in (channel, waking):
+        selector.register(source, selectors.EVENT_READ)
+    while children or channel in selector.get_map():
+        for key, _ in selector.select():
+            if key.fileobj is waking:
+                waking.recv(REQUEST)
+                for pid in _ended(children):
+                    told = children.pop(pid)
+                    if told in selector.get_map():
+                        selector.unregister(told)
+                    told.close()
+            elif key.fileobj is not channel:
+                selector.unregister(key.fileobj)
+                _kill(key.data)  # whoever asked for it has gone
+            elif (request := _receive(channel)) is None:
+                selector.unregister(channel)
+            elif pid := _forked(request):
+                children[pid] = request.told
+                selector.register(request.told, selectors.EVENT_READ, pid)
+            else:
+                selector.close()
+                for descriptor in (channel, waking, waker, *children.values()):
+                    descriptor.close()
+                _become(request)
+                return request
+    return None
+
+
+def _receive(channel: socket.socket) -> Request | None:
+    """The next request; None at the channel's end."""
+    message, descriptors, _, _ = socket.recv_fds(channel, REQUEST, DESCRIPTORS)
+    if not message:
+        return None
+    told, output, errors = descriptors
+    return Request(**json.loads(message), told=socket.socket(fileno=told), output=output, errors=errors)
+
+
+def _forked(request: Request) -> int:
+    """Import what the child needs and fork it: its pid, or 0 in the child."""
+    for number in (1, 2):  # what libraries say while they are imported stands in the child's log
+        os.dup2(request.errors, number)
+    for word in request.words:
+        import_for(word)
+    gc.collect()
+    gc.freeze()  # a collection in a child would write to, and so copy, every page
+    server = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        die_with_parent(server)
+        return 0
+    os.close(request.output)
+    os.close(request.errors)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(nothing, number)
+    os.close(nothing)
+    _tell(request.told, pid=pid)
+    return pid
+
+
+def import_for(module: str) -> None:
+    """Import what a child of this module does, if it is one of ours. What can't be imported is the child's to tell."""
+    for name in next(((*names, module) for start, names in LIBRARIES.items() if module.startswith(start)), ()):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    if not hasattr(sys.modules.get(module), "__path__"):
+        sys.modules.pop(module, None)  # the child runs it, as __main__
+
+
+def _ended(children: dict[int, socket.socket]) -> list[int]:
+    """The pids of children that have ended, of which is told how."""
+    ended = []
+    for pid, told in children.items():
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            _tell(told, code=os.waitstatus_to_exitcode(status))
+            ended.append(pid)
+    return ended
+
+
+def _tell(told: socket.socket, **fields: int) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        told.send(json.dumps(fields).encode())
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _become(request: Request) -> None:
+    """What is a process's own: streams, folder, environment, signals, random numbers, command line."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.dup2(request.output, 1)
+    os.dup2(request.errors, 2)
+    for descriptor in (request.output, request.errors):
+        os.close(descriptor)
+    request.told.close()
+    os.environ.update(request.environment)
+    os.chdir(request.folder)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # Python's own are seeded anew by themselves
+    _entitle([sys.executable, "-m", *request.words])
+
+
+def _entitle(words: list[str]) -> None:
+    """Show a command line in the place of the server's."""
+    start, end = (int(field) for field in Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
+    title = b"\0".join(os.fsencode(word) for word in words)[: end - start - 1]
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, title, len(title))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""A child that says what it is, waits where a file in its scratch folder asks for it, and ends as another says."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tasks.children.child import run_as_child
+from tasks.children.spec import ChildSpec
+
+
+def describe(path: Path) -> None:
+    """Leave what is a process's own."""
+    spec = ChildSpec.model_validate_json(path.read_text())
+    print("noise")
+    times = spec.scratch / "times"
+    times.write_text(f"{times.read_text() if times.exists() else ''}{os.getpid()}\n")
+    while (spec.scratch / "wait").exists():
+        time.sleep(0.01)
+    if (spec.scratch / "end").exists():
+        exec((spec.scratch / "end").read_text())
+    spec.finish(
+        {
+            "pid": os.getpid(),
+            "parent": os.getppid(),
+            "group": os.getpgid(0),
+            "folder": os.getcwd(),
+            "main": sys.modules["__main__"].__spec__.name,  # type: ignore[union-attr]
+            "words": sys.argv,
+            "command": Path("/proc/self/cmdline").read_text().rstrip("\0").split("\0"),
+            "own": os.environ.get("GRISTMILL_FAULTS"),
+            "shared": os.environ.get("OMP_NUM_THREADS"),
+            "drawn": [random.random(), float(np.random.random())],
+            "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+            "open": sorted(
+                os.readlink(f"/proc/self/fd/{number}").split(":")[0] for number in range(3, 12) if _open(number)
+            ),
+        }
+    )
+
+
+def _open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    run_as_child(describe)

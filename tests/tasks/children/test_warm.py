@@ -1,0 +1,163 @@
+"""Children that are forks: each is as a new Python would be, and none outlives its stage or its server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import LostProcess
+from tasks.children.spec import ChildSpec
+from tasks.children.supervise import run_module
+from tasks.children.survivors import descendants
+from tasks.children.warm import processes
+from tasks.children.warm.server import LIBRARIES
+from tasks.stage.output import Output
+from tests.runtimes import runtime_of
+from tests.tasks.children.test_supervise import gone, wait_until_gone
+
+MODULE = "tests.tasks.children.forked_child"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _own_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of these tests alone, for a module that no server of a run has."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setitem(LIBRARIES, MODULE, ())
+    monkeypatch.setattr(processes, "_SERVERS", {})
+    yield
+    for server in processes._SERVERS.values():
+        server.close()
+
+
+class Child:
+    """One to be started, as a stage does."""
+
+    def __init__(self, folder: Path, threads: int = 1) -> None:
+        runtime = runtime_of(device="cpu", threads=threads)
+        self.out = Output.at(folder, stage="demo", runtime=runtime)
+        self.spec = ChildSpec(runtime=runtime, scratch=self.out.scratch, out=self.out.path)
+        self.result: dict[str, Any] = {}
+
+    def run(self) -> dict[str, Any]:
+        self.result = run_module(MODULE, self.spec, self.out, on_line=lambda line: None, ranks=False, keeps="nothing")
+        return self.result
+
+    def pids(self, number: int) -> list[int]:
+        """Of those that have begun, once they are so many."""
+        times, deadline = self.out.scratch / "times", time.monotonic() + 60
+        while not times.exists() or len(found := times.read_text().split()) < number:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return [int(pid) for pid in found]
+
+
+def test_a_child_is_as_a_new_process_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRISTMILL_FAULTS", "one")
+    first = Child(tmp_path / "1").run()
+    monkeypatch.setenv("GRISTMILL_FAULTS", "two")
+    child = Child(tmp_path / "2")
+    second = child.run()
+    assert first["parent"] == second["parent"] != os.getpid()
+    assert first["pid"] != second["pid"] == second["group"]
+    assert (first["own"], second["own"], second["shared"]) == ("one", "two", "1")
+    assert second["folder"] == str(tmp_path)
+    assert second["main"] == MODULE
+    assert Path(second["words"][0]) == ROOT / "tests/tasks/children/forked_child.py"
+    assert second["command"][1:] == ["-m", MODULE, str(child.out.scratch / "spec.json")]
+    assert second["interrupt"]
+    assert second["open"] == []
+    assert not {*first["drawn"]} & {*second["drawn"]}
+    assert (child.out.scratch / "child.log").read_text() == "noise\n"
+
+
+def test_each_environment_has_a_server_and_two_are_kept(tmp_path: Path) -> None:
+    parents = [Child(tmp_path / str(number), threads=number).run()["parent"] for number in (1, 2, 1, 3, 2, 1)]
+    assert parents[0] == parents[2]
+    assert len({*parents}) == 5
+    assert all(wait_until_gone(parents[number]) for number in (0, 1, 3))
+    assert not any(gone(parents[number]) for number in (4, 5))
+
+
+@pytest.mark.parametrize(("end", "how"), [("os._exit(3)", "ended with exit code 3"), ("os.abort()", "by SIGABRT")])
+def test_how_a_child_ended_is_told(end: str, how: str, tmp_path: Path) -> None:
+    child = Child(tmp_path)
+    (child.out.scratch / "end").write_text(end)
+    with pytest.raises(LostProcess, match=how):
+        child.run()
+    (child.out.scratch / "end").unlink()
+    assert child.run()["words"]
+
+
+def test_a_child_whose_server_is_killed_is_begun_once_more(tmp_path: Path) -> None:
+    server = Child(tmp_path / "1").run()["parent"]
+    child = Child(tmp_path / "2")
+    (child.out.scratch / "wait").touch()
+    running = threading.Thread(target=child.run)
+    running.start()
+    (killed,) = child.pids(1)
+    os.kill(server, signal.SIGKILL)
+    _, again = child.pids(2)
+    assert wait_until_gone(killed)
+    (child.out.scratch / "wait").unlink()
+    running.join()
+    assert child.result["pid"] == again
+    assert child.result["parent"] != server
+
+
+def test_a_server_that_was_killed_between_two_children_is_started_anew(tmp_path: Path) -> None:
+    server = Child(tmp_path / "1").run()["parent"]
+    os.kill(server, signal.SIGKILL)
+    assert wait_until_gone(server)
+    child = Child(tmp_path / "2")
+    assert child.run()["parent"] not in (server, os.getpid())
+    assert len(child.pids(1)) == 1
+
+
+def test_kill_9_of_the_stage_ends_server_and_child(tmp_path: Path) -> None:
+    stage = (
+        "import sys; from pathlib import Path\n"
+        "from tasks.children.warm.server import LIBRARIES\n"
+        "from tests.tasks.children.test_warm import Child, MODULE\n"
+        "LIBRARIES[MODULE] = ()\n"
+        "Child(Path(sys.argv[1])).run()"
+    )
+    child = Child(tmp_path)
+    (child.out.scratch / "wait").touch()
+    with subprocess.Popen([sys.executable, "-c", stage, str(tmp_path)], cwd=ROOT) as process:
+        (pid,) = child.pids(1)
+        everyone = {pid, *(below for below, _ in descendants(process.pid))}
+        assert len(everyone) == 2
+        process.kill()
+    assert all(wait_until_gone(one) for one in everyone)
+
+
+def test_a_child_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
+    child = Child(tmp_path)
+    (child.out.scratch / "wait").touch()
+    (child.out.scratch / "spec.json").write_text(child.spec.model_dump_json())
+    with (tmp_path / "log").open("wb") as log:
+        command = [sys.executable, "-m", MODULE, str(child.out.scratch / "spec.json")]
+        forked = processes.fork(command, dict(os.environ), log.fileno())
+    (pid,) = child.pids(1)
+    forked._told.close()
+    assert wait_until_gone(pid)
+
+
+def test_where_there_may_be_a_gpu_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-m", "tasks.pretrain.train", "spec.json"]
+    assert processes.may_fork(command)
+    assert not processes.may_fork([sys.executable, "-m", "json.tool"])
+    assert not processes.may_fork(["srun", *command])
+    monkeypatch.setattr(processes, "missing_gpu", lambda: None)
+    assert not processes.may_fork(command)
