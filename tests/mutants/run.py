@@ -50,10 +50,10 @@ def outcome_of(mutant: Mutant, soak: bool) -> Outcome:
                 break
             code, output = pytest(copy, mutant.fails, marked, compiled=is_compiled(mutant.path))
             first = first_failure(output)
-            if code == FAILED and "::" in first:
+            if code == FAILED and first:
                 failed[make] = first
             elif code not in (0, NO_TESTS):  # no test failed: it breaks an import, which was not meant, or hangs
-                said = f"pytest ended with {code}: {first}"
+                said = f"pytest ended with {code}: {last_line(output)}"
     seconds = time.monotonic() - began
     if not failed:
         return Outcome(mutant.name, NOTHING, seconds, said)
@@ -167,12 +167,12 @@ def imported_from(copy: Path) -> Path:
 
 
 def first_failure(output: str) -> str:
-    """The test that failed first, by the summary."""
+    """The test that failed first, by the summary; nothing where a file could not be imported at all."""
     for line in output.splitlines():
         kind, _, rest = line.partition(" ")
-        if kind in ("FAILED", "ERROR") and rest.startswith("tests/"):
+        if kind in ("FAILED", "ERROR") and rest.startswith("tests/") and "::" in rest.partition(" - ")[0]:
             return rest.partition(" - ")[0]
-    return last_line(output)
+    return ""
 
 
 def last_line(output: str) -> str:
