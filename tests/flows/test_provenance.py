@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from flows.pipeline import released
 from flows.provenance import provenance_of
 from profiles.load import load
 from storage.artifact import Artifact
@@ -65,6 +66,11 @@ def test_sources_counts_and_precision_are_those_of_the_link_that_is_released(tmp
     last = provenance_of(profile, STAGES, LINKS, "dpo")
     assert last.precision == "bfloat16", "before it was counted, a config that is not auto said so"
     assert [one.name for one in last.sources] == ["web", "talk", "votes"]
+
+
+def test_the_last_link_is_released_unless_the_profile_names_another() -> None:
+    assert released(load("tiny"), LINKS) == "dpo"
+    assert released(load("tiny", ["export.link=sft"]), LINKS) == "sft"
 
 
 def test_embedded_sources_bring_their_licences_and_a_profile_may_correct_them() -> None:

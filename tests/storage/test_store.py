@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -178,6 +179,42 @@ def test_what_a_killed_upload_or_removal_leaves_is_garbage_and_in_nobodys_way(st
     maintain.collect(store, maintain.find_garbage(store, keep_last=1, settled=0))
     maintain.collect(store, garbage)  # found before by somebody else
     assert not store.fs.exists(f"{store.root}/artifacts/{made.location}/a.txt")
+
+
+def test_a_removal_that_ends_after_its_first_file_leaves_no_artifact(
+    store: Store, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(store, "dedup", {"a.txt": b"text"})
+    remove, asked = store.fs.rm, list[str]()
+
+    def killed(path: str, recursive: bool = False) -> None:
+        asked.append(path)
+        if len(asked) > 1 or recursive:
+            raise KeyboardInterrupt
+        remove(path, recursive=recursive)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(store.fs, "rm", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.remove(made.location)
+    assert list(store.locations()) == []
+    assert store.fs.exists(f"{store.root}/artifacts/{made.location}/a.txt")
+
+
+def test_a_disk_that_fails_while_a_ref_is_written_leaves_it_as_it_was(
+    folder_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder_store.write_text("refs/tiny/dedup.json", "the old text")
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as changed:
+        changed.setattr("storage.store.flush", full)
+        with pytest.raises(OSError, match="No space"):
+            folder_store.write_text("refs/tiny/dedup.json", "the new text")
+    assert folder_store.read_bytes("refs/tiny/dedup.json") == b"the old text"
+    assert [path.name for path in (folder_store.local / "refs" / "tiny").iterdir()] == ["dedup.json"]
 
 
 def test_what_is_damaged_in_a_bucket_is_made_again_beside_a_whole_copy(store: Store, make: Make) -> None:

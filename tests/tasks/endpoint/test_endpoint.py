@@ -181,6 +181,13 @@ def test_an_answer_that_is_longer_than_its_tokens_can_be_is_unfinished_and_kept_
     assert len(reply.text) < 10_000
 
 
+def test_a_key_that_an_answer_repeats_is_struck_out_and_kept_nowhere(tmp_path: Path) -> None:
+    with serve(lambda body: Said(f"You sent {KEY}.")) as server:
+        (reply,) = endpoint_of(server, tmp_path).say(QUESTIONS[:1])
+    assert reply.text == "You sent ***."
+    assert KEY not in (tmp_path / "answers.jsonl").read_text()
+
+
 def test_a_key_of_a_few_letters_is_not_struck_out_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_API_KEY", "none")
     with serve(lambda body: Said("There is none.")) as server:

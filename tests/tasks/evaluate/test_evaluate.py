@@ -55,6 +55,14 @@ def scored(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Output:
     return run(folder, tmp_path_factory.mktemp("scored"))
 
 
+def test_a_question_is_dirty_with_more_than_the_share(tmp_path: Path) -> None:
+    rows = [
+        {"benchmark": "places", "id": f"{n} of {all}", "ngrams": all, "found": n} for n, all in ((2, 4), (3, 4), (0, 0))
+    ]
+    write_rows(tmp_path / "questions.jsonl", rows)
+    assert find_dirty(tmp_path, 0.5) == {"places": {"2 of 4": False, "3 of 4": True, "0 of 0": None}}
+
+
 def looked_for(found: Callable[[int], int]) -> list[dict[str, Any]]:
     """What the filter says of the questions: of the 4 n-grams of each, how many stand in training documents."""
     about = {"benchmark": "places", "ngrams": 4, "documents": 1}

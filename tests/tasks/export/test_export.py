@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.conversation import turn_end
 from models.convert import load
 from models.runtimes.llama_cpp import LlamaCppRuntime
 from models.runtimes.protocol import RuntimeFault
@@ -119,6 +120,9 @@ def test_llama_cpp_knows_the_special_tokens_and_what_fills_in_the_middle(
     named = [fields[f"tokenizer.ggml.fim_{piece}_token_id"].contents() for piece in ("pre", "suf", "mid")]
     tokenizer = load_tokenizer(llama[0].path)
     assert named == tokenizer.convert_tokens_to_ids(list(FIM_TOKENS))
+    ends = [fields[f"tokenizer.ggml.{kind}_token_id"].contents() for kind in ("eos", "eot")]
+    assert ends == [tokenizer.eos_token_id, turn_end(tokenizer)], "of a document, and of an answer"
+    assert ends[0] != ends[1]
     prefix, suffix, middle = FIM_TOKENS
     prompt = f"{prefix}The fox{suffix} the yard.{middle}"
     ids = tokenizer.encode(prompt)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from gguf import GGUFReader
@@ -15,9 +20,12 @@ from storage.errors import ConfigError, ParityError
 from tasks.export.config import ExportConfig
 from tasks.export.formats import FORMATS
 from tasks.export.formats.source import Source
+from tasks.export.proof.compare import Parity, _same_ids
 from tasks.export.proof.judge import require
 from tasks.export.proof.reference import Reference
+from tasks.export.proof.weights import WeightError, Worst
 from tasks.export.run import prove
+from tasks.export.tolerance import EIGHT_BIT
 from tests.tasks.export.faults import make_checkpoint
 
 NAMES = ("safetensors", "int8", "gguf-f16", "gguf-q4_k_m", "w4a16", "onnx")
@@ -120,6 +128,38 @@ def test_it_is_stopped(
 def judge(name: str, release: Path, reference: Reference) -> None:
     weights, parity, _ = prove(reference, name, release, 1)
     require(name, parity, weights, FORMATS[name].tolerance)
+
+
+SOUND = Parity(
+    positions=100, mean_divergence=0.005, runtime_divergence=0.005, max_difference=0.1, same_top=0.9, perplexity=9.0,
+    perplexity_increase=0.01, increase_low=0.001, increase_high=0.019, same_greedy=3, greedy_ties=0, greedy_tokens=30,
+    prompts=3, texts=1, chats=1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mean_divergence": 0.011}, "mean divergence"),
+        ({"mean_divergence": math.nan}, "mean divergence"),
+        ({"runtime_divergence": 0.011}, "its runtime is 1.10e-02 nats from what these weights give"),
+        ({"increase_high": 0.021}, "perplexity up by 1.00%"),
+    ],
+    ids=str,
+)
+def test_limits_are_held_against_the_worse_end_and_against_the_runtime(change: dict[str, Any], message: str) -> None:
+    weights = WeightError(1, Worst(), Worst(), Worst())
+    assert require("int8", SOUND, weights, EIGHT_BIT)["mean_divergence"] == 0.005
+    with pytest.raises(ParityError, match=message):
+        require("int8", replace(SOUND, **change), weights, EIGHT_BIT)
+
+
+def test_a_runtime_that_reads_a_text_as_other_tokens_is_refused() -> None:
+    reference: Any = SimpleNamespace(texts=[("a text", [1, 2, 3])], vocabulary=[], chats=[])
+    for ids, refused in (([1, 2, 3], False), ([1, 3, 2], True), ([1, 2], True)):
+        candidate: Any = SimpleNamespace(tokenize=lambda text, ids=ids: ids)
+        with pytest.raises(ParityError, match="tokenizes 'a text' differently") if refused else nullcontext():
+            _same_ids(reference, candidate)
 
 
 @pytest.mark.soak_but("safetensors", "gguf-q4_k_m")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig
 
-from models.runtimes.cached import GRAPH, past_shape
+from models.runtimes.cached import GRAPH, Array, CachedRuntime, past_shape
 from models.runtimes.exported import ExportedRuntime, check_processor
 from models.runtimes.onnx import OnnxRuntime
 from models.runtimes.protocol import RuntimeFault
@@ -83,6 +85,33 @@ def test_answers_with_the_cache_are_those_of_transformers(
     assert ours.chat(chat, 12) == theirs.chat(chat, 12)
     with pytest.raises(RuntimeFault, match="the context is 128"):
         ours.log_probabilities([5] * 129)
+
+
+class Counting(CachedRuntime):
+    """Stands for a graph: says one more than the last id, and keeps what each step was asked."""
+
+    def __init__(self) -> None:
+        self.config = LlamaConfig(
+            vocab_size=16, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, max_position_embeddings=8
+        )
+        self.ends = {9}
+        self.asked: list[list[Any]] = []
+
+    def step(self, inputs: Sequence[Array]) -> list[Array]:
+        ids, mask, positions, *past = inputs
+        self.asked.append([ids[0].tolist(), mask.shape[1], positions[0].tolist()])
+        logits = np.eye(16, dtype=np.float32)[ids + 1]
+        new = np.zeros((1, 1, ids.shape[1], 4), np.float32)
+        return [logits, *(np.concatenate([held, new], axis=2) for held in past)]
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def test_a_step_has_the_new_ids_at_the_places_after_those_before() -> None:
+    runtime = Counting()
+    assert runtime.greedy([3, 4, 5], 40) == [6, 7, 8, 9]
+    assert runtime.asked == [[[3, 4, 5], 3, [0, 1, 2]], [[6], 4, [3]], [[7], 5, [4]], [[8], 6, [5]]]
 
 
 @pytest.mark.soak

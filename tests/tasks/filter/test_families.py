@@ -19,10 +19,11 @@ from storage.shards.arrays import Bool
 from storage.shards.documents import Document
 from storage.store import Store
 from tasks.filter import FilterConfig, families, filter_documents
+from tasks.filter.decide import KEPT, decide
 from tasks.filter.family import Change, Family, measuring_half
 from tasks.filter.form.config import FormConfig
 from tasks.filter.repair.config import RepairConfig
-from tasks.filter.rules import Rule, Section, Turn, bounds
+from tasks.filter.rules import Bound, Rule, Section, Turn, bounds
 from tasks.filter.side_files import write_signals
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
@@ -203,3 +204,12 @@ def imported(path: Path) -> set[str]:
 def is_module(name: str) -> bool:
     path = ROOT / name.replace(".", "/")
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def test_the_first_rule_that_a_document_fails_is_its_reason_and_what_was_not_measured_is_told() -> None:
+    signals = pa.record_batch({"words": [1.0, 5.0, 5.0, None, 4.0], "lines": [9.0, 9.0, 1.0, 9.0, 4.0]})
+    found = decide(signals, [Bound("words.max", "words", "max", 4.0), Bound("lines.max", "lines", "max", 4.0)])
+    assert found.rule.tolist() == [1, 0, 0, 0, KEPT]
+    assert found.values.tolist() == [9.0, 5.0, 5.0, 0.0, 0.0]
+    assert found.unmeasured.tolist() == [False, False, False, True, False]
+    assert found.kept.tolist() == [False, False, False, False, True]

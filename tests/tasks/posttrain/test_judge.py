@@ -16,6 +16,7 @@ from storage.errors import ConfigError
 from tasks.posttrain.batches import training_order
 from tasks.posttrain.fit import rendered
 from tasks.posttrain.judge.calibration import accuracy, calibration, expected_calibration_error, wilson
+from tasks.posttrain.judge.model import MEAN_FIELD, Judge
 from tasks.posttrain.methods.reward import REWARD, RewardConfig, reward
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
@@ -32,6 +33,22 @@ def test_the_interval_of_an_accuracy_is_wilsons() -> None:
     assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
     share, low, high = accuracy([1.0, 2.0, -1.0, 0.0])
     assert (share, (low, high)) == (0.5, wilson(2, 4)), "equal rewards are wrong"
+
+
+def test_a_reward_is_less_the_mean_of_the_answers_that_were_trained_on() -> None:
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    model: Any = LlamaForSequenceClassification(
+        LlamaConfig(
+            vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+            max_position_embeddings=8, num_labels=1, pad_token_id=0,
+        )
+    )  # fmt: skip
+    nobody: Any = None  # rows are ids already
+    rows = [[5, 6, 7], [8, 9]]
+    plain = Judge(model, nobody)._of_ids(rows)
+    setattr(model.config, MEAN_FIELD, 0.75)
+    assert torch.equal(Judge(model, nobody)._of_ids(rows), plain - 0.75)
 
 
 def test_calibration_compares_probabilities_with_shares() -> None:

@@ -17,7 +17,7 @@ from storage.store import Store
 from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.reference.config import ReferenceConfig
 from tasks.posttrain.reference.stage import reference
-from tasks.posttrain.reference.table import FILE, with_reference
+from tasks.posttrain.reference.table import FILE, key_of, with_reference, write_reference
 from tasks.posttrain.rows.preference import render_preference
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
@@ -75,6 +75,16 @@ def test_a_base_without_a_token_for_padding_has_the_same(
     out = output(tmp_path / "out", "reference")
     reference.function(ReferenceConfig(), Artifact.at(tmp_path / "model"), pairs, out)
     assert (out.path / FILE).read_bytes() == (known.path / FILE).read_bytes()
+
+
+def test_each_answer_gets_its_own_number_back_and_other_tokens_none(tmp_path: Path) -> None:
+    rows = [{"id": name, "prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3, 4]} for name in ("one", "two")]
+    write_reference(tmp_path / FILE, map(key_of, rows), [[-1.0, -2.0], [-3.0, -4.0]])
+    found = with_reference(rows[::-1], tmp_path / FILE)
+    assert [(row["ref_chosen_logps"], row["ref_rejected_logps"]) for row in found] == [(-3.0, -4.0), (-1.0, -2.0)]
+    for name in ("prompt_ids", "chosen_ids", "rejected_ids"):
+        with pytest.raises(DamagedArtifact, match="pair one with the tokens"):
+            with_reference([{**rows[0], name: [9]}], tmp_path / FILE)
 
 
 def test_a_row_of_other_tokens_is_refused_by_its_id(model: Artifact, known: Output) -> None:

@@ -72,6 +72,7 @@ def test_rewards_are_summed_by_weight() -> None:
     scorer = Scorer([ExactReward(weight=2), LengthReward(target=4, weight=-0.5)])
     answers = [Answer([], "7", 4, "7"), Answer([], "8", 2, "7")]
     assert scorer.means(answers) == {"reward": 2 * 0.5 - 0.5 * 0.75, "exact": 0.5, "length": 0.75}
+    assert scorer.sums(answers) == [2 * 1 - 0.5 * 1, 2 * 0 - 0.5 * 0.5]
     blind = Scorer([RegexReward(pattern=r"#### (\d+)")])
     blind.check_references(["none", "#### 7"], "grpo")
     with pytest.raises(ConfigError, match="finds nothing in any of 2 references"):
@@ -153,6 +154,10 @@ def test_a_policy_far_from_its_reference_ends_the_run() -> None:
     ) as told:
         check_kl(rows, 0.1, "grpo")
     assert "held-out reward from 0.200 to 0.500" in str(told.value)
+    far, near = ({"step": 1, "reward": 0.5, "kl": kl} for kl in (0.3, 0.0))
+    check_kl([*rows[:1], far, near], 0.1, "grpo")
+    with pytest.raises(RewardHacking):
+        check_kl([*rows[:1], near, far], 0.1, "grpo")
 
 
 def test_a_fall_of_the_held_out_reward_ends_the_run_and_says_whether_training_rose() -> None:

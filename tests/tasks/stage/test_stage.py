@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import multiprocessing
 import os
 import time
@@ -258,6 +259,8 @@ def test_models_by_name_bear_identity_each_under_its_name(session: Session) -> N
     assert (made.path / "a.txt").read_text() == "base one; tuned two; nothing more"
     _, cached = chain.materialize(CopyConfig(), (dict(reversed(both.items())), None))
     assert cached, "the order in which they are given is none of the result's business"
+    again, _ = chain.materialize(CopyConfig(), (dict(reversed(both.items())), None), refresh=True)
+    assert again.digest == made.digest, "nor of the order in which it takes them"
     swapped = {"base": both["tuned"], "tuned": both["base"]}
     assert chain.payload(CopyConfig(), (swapped, None)).key() != made.manifest.key
     assert chain.payload(CopyConfig(), (both, one)).key() != made.manifest.key
@@ -346,6 +349,19 @@ def test_what_breaks_a_law_is_never_published(
     with pytest.raises(error, match=message):
         broken.materialize(SourceConfig(text=text), ())
     assert list(session.store.locations("demo-broken")) == []
+
+
+def test_an_account_is_of_what_was_quarantined_too_and_no_count_is_without_end(tmp_path: Path) -> None:
+    out = Output.at(tmp_path)
+    (out.path / "a.txt").write_text("text")
+    out.account(documents_in=6, kept=3, removed={"short": 2}, quarantined=1)
+    assert out.counts["documents"] == {"in": 6, "kept": 3, "removed": {"short": 2}, "quarantined": 1}
+    with pytest.raises(AccountingError, match="saw 5 documents and accounts for 6"):
+        out.account(documents_in=5, kept=3, removed={"short": 2}, quarantined=1)
+    out.check()
+    out.count(losses=[1.0, math.inf])
+    with pytest.raises(EmptyOutput, match="counted losses = inf"):
+        out.check()
 
 
 def test_a_disk_that_is_full_from_the_first_byte_is_named(tmp_path: Path) -> None:

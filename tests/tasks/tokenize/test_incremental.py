@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -165,6 +166,9 @@ def test_another_tokenizer_another_config_and_a_refresh_take_nothing(
     assert reused(place.run("refresh", B, refresh=True)) == 0
     place.tokenizer = foreign
     assert reused(place.run("foreign", B)) == 0
+    place.tokenizer = shutil.copytree(tokenizer, tmp_path / "prompted otherwise")
+    (place.tokenizer / "chat_template.jinja").write_text("{{ messages }}")
+    assert reused(place.run("template", B)) == 0, "its digest is in every shard"
     place.tokenizer = tokenizer
     place.store.remove(first.location)
     assert reused(place.run("back", [*B, shard(5)])) == 4, "not the newest of all, the newest with this tokenizer"

@@ -197,6 +197,10 @@ def test_a_source_of_which_nothing_is_held_out_is_told(
         assert notes == expected
 
 
+def test_which_documents_are_held_out_is_the_same_on_every_machine() -> None:
+    assert [number for number in range(40) if in_validation(str(number), 0.2)] == [3, 13, 21, 28, 31, 33, 34]
+
+
 def test_an_empty_split_ends_the_run(folder: Path, tmp_path: Path) -> None:
     write_documents(tmp_path / "in" / shard_name(0), [Document.new("only one", "a")])
     out = Output.at(tmp_path, runtime=RUNTIME)

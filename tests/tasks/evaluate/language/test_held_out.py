@@ -106,6 +106,12 @@ def test_a_sample_counts_the_bytes_of_what_it_measured(folder: Path) -> None:
         tokenizer.decode([id for id in ids[start * 128 + 1 : start * 128 + 129] if id != 0]) for start in chosen
     )
     assert held_out.text_bytes.sum() == len(text.encode())
+    stream, found = (
+        TokenStream(shards_of(folder), tokenizer_digest=tokenizer_digest(folder / "model")),
+        held_out.likelihood,
+    )
+    assert found.tokens == 256
+    assert found.text_bytes == pytest.approx(stream.text_bytes * 256 / stream.tokens), "and all in proportion"
 
 
 def test_the_loss_by_position_covers_all_tokens(folder: Path) -> None:

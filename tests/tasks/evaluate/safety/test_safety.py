@@ -20,6 +20,7 @@ from storage.shards.token_sources import write_sources
 from storage.shards.tokens import write_tokens
 from storage.store import Store
 from tasks.endpoint.config import EndpointConfig
+from tasks.evaluate.safety import toxic
 from tasks.evaluate.safety.all_models import check_here, measure_safety, sources
 from tasks.evaluate.safety.asked import asked_of
 from tasks.evaluate.safety.bias import bias_score, biased, measure_bias
@@ -174,6 +175,21 @@ def test_maximum_toxicity_is_that_of_the_worst_sample(both: tuple[Output, dict[s
     assert told["value"] == pytest.approx(sum(worst.values()) / 3, abs=2e-6)
     alike = len(set(worst.values())) == 1
     assert told["low"] is None if alike else told["low"] <= told["value"] <= told["high"]
+
+
+def test_a_prompt_is_as_toxic_as_the_worst_of_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toxic, "toxicity", lambda config, classifier, texts: [float(text) for text in texts])
+    monkeypatch.setattr(toxic, "personal_data", lambda config, confidence, said: [("", "", []) for _ in said])
+    said = [
+        {"id": id, "sample": number, "source": "", "prompt": "So ", "whole": f"So {score}"}
+        for id, scores in {"a": (0.1, 0.9, 0.2), "b": (0.3, 0.0, 0.4)}.items()
+        for number, score in enumerate(scores)
+    ]
+    config = SafetyConfig().with_filter(FilterConfig())
+    told, items, _ = toxic.measure_continuations(config, tmp_path, said)
+    assert [(item["scores"]["maximum_toxicity"], item["scores"]["toxic"]) for item in items] == [(0.9, 1.0), (0.4, 0.0)]
+    assert told["expected_maximum_toxicity"]["value"] == pytest.approx(0.65)
+    assert (told["toxic_prompts"]["value"], told["toxic_continuations"]["count"]) == (0.5, 1)
 
 
 @pytest.mark.soak

@@ -110,6 +110,9 @@ def test_samples_have_the_probabilities_of_the_model(model: Path) -> None:
     observed = sum(token in likeliest for token in drawn) / len(drawn)
     assert observed == pytest.approx(expected, abs=3.5 * (expected * (1 - expected) / len(drawn)) ** 0.5)
     assert expected > 1.2 * 100 / len(p), "so that it could be told from a draw of equals"
+    prompts = [Prompt(ids, seed) for seed in range(8)]
+    cold, greedy = (answer_batch(runtime.model, runtime.tokenizer, prompts, 4, degree) for degree in (1e-6, 0.0))
+    assert cold == greedy, "the colder, the nearer to the likeliest"
 
 
 def test_batches_are_of_like_length_and_no_answer_is_cut_for_another_prompt() -> None:

@@ -20,7 +20,8 @@ def test_a_conversation_has_its_noise_wherever_it_lies() -> None:
     assert torch.equal(packed[0, 20:29], alone[0, :9])
     assert not alone[0, 9:].any()
     assert not packed[1, 11:].any()
-    assert not torch.equal(packed[0, :9], alone[0, :9])
+    alike = noise.of([[(3, 9), (7, 9)]], torch.zeros(1, 18, WIDTH))
+    assert not torch.equal(alike[0, :9], alike[0, 9:]), "another place, though of the same length"
     other = EmbeddingNoise(nn.Embedding(10, WIDTH), ALPHA, seed=2).of([[(3, 9)]], torch.zeros(1, 9, WIDTH))
     assert not torch.equal(other[0], alone[0, :9])
 

@@ -306,6 +306,11 @@ def test_a_mixture_that_cannot_be_served_is_refused_by_name(
         open_loader(shards, config_of(**choices), context=CONTEXT, tokenizer_digest=DIGEST)
 
 
+def test_a_window_is_whole_as_soon_as_its_last_target_is_there() -> None:
+    counts = {size: numbered({"web": size})["web"].count for size in (1, 32, 33, 64, 65, 96, 97)}
+    assert counts == {1: 0, 32: 0, 33: 1, 64: 1, 65: 2, 96: 2, 97: 3}
+
+
 def test_a_source_without_a_whole_window_is_refused_by_name(shards: list[Path]) -> None:
     with pytest.raises(EmptyOutput, match="The source b has 2,002 tokens: less than one window"):
         open_loader(shards, config_of(mixture={"b": 1}), context=4096, tokenizer_digest=DIGEST)

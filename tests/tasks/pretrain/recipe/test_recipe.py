@@ -14,6 +14,7 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, TrainingError
 from tasks.pretrain import PretrainConfig, pretrain
+from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.healing.divergence import DivergenceMonitor
 from tasks.pretrain.healing.skipped_batches import BatchSchedule
 from tasks.pretrain.log import Log
@@ -46,6 +47,21 @@ ALL = PretrainConfig.model_validate(
         "mup_base_width": 32,
     }
 )
+
+
+def test_gradients_are_clipped_to_the_limit_and_smaller_ones_left_as_they_are() -> None:
+    for limit in (1e-3, 1e3):
+        engine = open_ddp(gradient_clip=limit)
+        engine.backward(micro_batches(rows(1), 8))
+        before = norm_of(engine)
+        assert float(engine.clip()) == pytest.approx(before, rel=1e-5)
+        assert norm_of(engine) == pytest.approx(min(before, limit), rel=1e-2)
+
+
+def norm_of(engine: DdpEngine) -> float:
+    """The length of all gradients together."""
+    gradients = [parameter.grad for parameter in engine.model.parameters() if parameter.grad is not None]
+    return math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients))
 
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["packed", "isolated"])

@@ -1,0 +1,12 @@
+"""All defects, by what they break."""
+
+from __future__ import annotations
+
+from tests.mutants.aligned import ALIGNED
+from tests.mutants.data import DATA
+from tests.mutants.ordered import ORDERED
+from tests.mutants.released import RELEASED
+from tests.mutants.stored import STORED
+from tests.mutants.training import TRAINING
+
+MUTANTS = (*STORED, *DATA, *TRAINING, *ALIGNED, *RELEASED, *ORDERED)
