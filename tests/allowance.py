@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import resource
 import tomllib
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 FILE = Path(__file__).with_name("allowances.toml")
 SHOWN = 10
-_SECONDS: Counter[str] = Counter()  # by file
+_SECONDS: defaultdict[str, float] = defaultdict(float)  # by file
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -25,10 +25,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """The dearest files, and what all took: where several processes ran tests, more seconds than went by."""
+    if not _SECONDS:
+        return
     whole = tomllib.loads(FILE.read_text())
     allowed: dict[str, float] = whole["files"]
     terminalreporter.section(f"seconds by file, and what {FILE.name} allows")
-    for file, seconds in _SECONDS.most_common(SHOWN):
+    for file, seconds in sorted(_SECONDS.items(), key=lambda each: -each[1])[:SHOWN]:
         allowance = allowed.get(file, whole["each"])
         over = " over" if seconds > allowance and not config.getoption("markexpr").startswith("soak") else ""
         terminalreporter.line(f"{seconds:7.1f} {allowance:7g}{over:5} {file}")
