@@ -23,7 +23,7 @@ from tasks.children.devices import missing_gpu
 from tasks.children.parent import tied_to
 from tasks.children.warm.server import LIBRARIES, TITLE
 
-MOST = 2  # servers that are kept: each has half a gigabyte of libraries
+MOST = 4  # servers that are kept, one for each environment; a run has one or two
 OWN = ("GRISTMILL_", "PREFECT_")  # variables that no library reads when it is imported
 
 

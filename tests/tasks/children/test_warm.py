@@ -34,6 +34,7 @@ def _own_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setitem(LIBRARIES, MODULE, ())
     monkeypatch.setattr(processes, "_SERVERS", {})
+    monkeypatch.setattr(processes, "MOST", 2)
     yield
     for server in processes._SERVERS.values():
         server.close()
@@ -81,7 +82,7 @@ def test_a_child_is_as_a_new_process_would_be(tmp_path: Path, monkeypatch: pytes
     assert (child.out.scratch / "child.log").read_text() == "noise\n"
 
 
-def test_each_environment_has_a_server_and_two_are_kept(tmp_path: Path) -> None:
+def test_each_environment_has_a_server_and_those_used_last_are_kept(tmp_path: Path) -> None:
     parents = [Child(tmp_path / str(number), threads=number).run()["parent"] for number in (1, 2, 1, 3, 2, 1)]
     assert parents[0] == parents[2]
     assert len({*parents}) == 5
