@@ -111,6 +111,7 @@ def test_an_installed_wheel_plans_a_run_in_an_empty_folder(python: Path, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.soak
 def test_an_installed_wheel_registers_its_deployments_from_any_folder(python: Path, tmp_path: Path) -> None:
     script = (
         "import yaml; from prefect.flows import load_flow_from_entrypoint as load;"

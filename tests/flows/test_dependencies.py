@@ -98,6 +98,7 @@ def test_the_table_and_the_json_tell_the_same() -> None:
     assert f"{len(told)} packages" in done.stdout
 
 
+@pytest.mark.soak
 def test_an_advisory_ends_with_1_and_what_the_index_does_not_know_is_named() -> None:
     asked = {}
 

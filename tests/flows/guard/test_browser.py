@@ -114,7 +114,7 @@ def kept(environment: dict[str, str]) -> dict[str, int]:
     return {**counted, "events": events["total"]}
 
 
-@pytest.mark.soak_but("True")
+@pytest.mark.soak
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_page_of_another_site_reads_and_changes_nothing(guarded: bool, evil: str, tmp_path: Path) -> None:
     """Without the guard it does: what it tries would work."""

@@ -175,6 +175,7 @@ def test_a_rendezvous_at_which_another_program_listens_is_named(monkeypatch: pyt
     launchers.check_meeting_place("192.0.2.1:29400")  # of another host
 
 
+@pytest.mark.soak
 def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> None:
     port = free_port()
     out, spec, paths = start(tmp_path, rendezvous=f"127.0.0.1:{port}", hosts=2)

@@ -172,6 +172,7 @@ def test_weights_come_back_under_the_names_of_the_checkpoint(
         assert np.abs(value - expected[key]).max() <= limit
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_graph_tells_nothing_of_the_machine(release: Path, name: str) -> None:
     for file in FORMATS[name].files(release):
@@ -223,6 +224,7 @@ def _is_found(reference: Reference, name: str, release: Path) -> bool:
     return False
 
 
+@pytest.mark.soak
 def test_a_folder_without_its_tokenizer_or_of_another_model_is_refused(release: Path, tmp_path: Path) -> None:
     with pytest.raises(RuntimeFault, match=r"has no config\.json"):
         OnnxRuntime(tmp_path)

@@ -208,6 +208,7 @@ def test_names_that_there_are_not(tmp_path: Path) -> None:
         fingerprint(HarnessSource(task="arc_easy", files={"test": str(tmp_path / "none.jsonl")}))
 
 
+@pytest.mark.soak
 def test_groups_and_tags_are_found_in_their_folders() -> None:
     expected = {
         "mmlu": "mmlu", "blimp": "blimp", "ai2_arc": "arc", "boolq": "super_glue",

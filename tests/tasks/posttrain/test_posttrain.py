@@ -270,6 +270,7 @@ def test_compiled_it_learns_the_same_and_saves_under_the_same_names(
     assert all(torch.allclose(theirs[name], ours[name], atol=1e-4) for name in ours)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("engine", "file"),
     [

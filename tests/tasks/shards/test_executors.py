@@ -207,6 +207,7 @@ def fail(log: Path, kind: str, shard: int, folder: Path) -> dict[str, int]:
     return {}
 
 
+@pytest.mark.soak_but("process", "thread")
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_an_error_of_logic_comes_back_as_it_was_and_is_not_tried_again(tmp_path: Path, executor: str) -> None:
     log, out = tmp_path / "log", output(tmp_path, executor)

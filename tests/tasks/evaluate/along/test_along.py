@@ -90,6 +90,7 @@ def test_chosen_snapshots_have_names_and_others_are_refused(trained: Artifact) -
         check_steps([2], None)
 
 
+@pytest.mark.soak
 def test_what_an_artifact_does_not_say_is_not_guessed(trained: Artifact) -> None:
     assert trained.manifest is not None
     assert tokens_of(Artifact.at(trained.path / "model")) is None

@@ -158,6 +158,7 @@ def test_an_endpoint_is_asked_for_text_alone(measured: Measured) -> None:
     assert not [path for path in written if KEY.encode() in path.read_bytes()]
 
 
+@pytest.mark.soak
 def test_the_table_has_a_dash_where_a_model_can_not_be_asked(measured: Measured) -> None:
     rows = {row["measure"]: row for row in measured.out.counts["tables"]["Scores"]}
     models = ["dpo", "dpo-f32", "dpo-int8", "others", "wise"]
@@ -177,6 +178,7 @@ def test_a_first_model_without_a_benchmark_hides_it_from_no_other() -> None:
     assert [(row["a"], row["b"]) for row in score_rows({"models": models})] == [("–", "1.000"), ("–", "0.500")]
 
 
+@pytest.mark.soak
 def test_another_file_of_a_model_is_another_evaluation(measured: Measured, tmp_path: Path) -> None:
     shutil.copytree(measured.folder / "others" / "model", tmp_path / "model")
     named = [NamedModel.model_validate({"name": "others", "base": {"folder": str(tmp_path / "model")}})]

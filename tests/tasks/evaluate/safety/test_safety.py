@@ -163,6 +163,7 @@ def test_items_of_both_models_are_of_the_same_questions(both: tuple[Output, dict
     assert [item["id"] for item in items] == found["taught"]["safety-memorisation-training"]
 
 
+@pytest.mark.soak
 def test_maximum_toxicity_is_that_of_the_worst_sample(both: tuple[Output, dict[str, dict[str, Any]]]) -> None:
     folder = both[0].path / "safety" / "random"
     rows = [json.loads(line) for line in (folder / "texts" / "continuations.jsonl").read_text().splitlines()]

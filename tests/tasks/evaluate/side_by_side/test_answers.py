@@ -193,6 +193,7 @@ def test_an_endpoint_is_paid_once(asked: Artifact, tmp_path: Path, monkeypatch: 
     assert out.facts["completion_tokens"] == 5 * 16
 
 
+@pytest.mark.soak
 def test_an_endpoint_that_refuses_all_or_has_no_key_ends_the_stage(
     asked: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

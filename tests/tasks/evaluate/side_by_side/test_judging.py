@@ -108,6 +108,7 @@ def test_the_bias_for_a_place_is_counted_and_the_transcript_kept(judged: tuple[O
     assert {body["temperature"] for body in server.asked} == {0.0}
 
 
+@pytest.mark.soak
 def test_a_judge_is_paid_once(judged: tuple[Output, Server], tmp_path: Path) -> None:
     whole, once = judged[0], len(judged[1].asked)
     inputs = artifact_of(tmp_path / "first", FIRST), artifact_of(tmp_path / "second", SECOND)

@@ -85,6 +85,7 @@ def test_all_answers_and_all_comparisons_are_kept(compared: Output) -> None:
     assert {row["winner"] for row in comparisons if row["first"] == "brief" and row["second"] == "twin"} == {0.5}
 
 
+@pytest.mark.soak
 def test_one_more_model_asks_only_what_is_new(tmp_path: Path) -> None:
     """In a store; and each answer, reward and judgement is known to be in use."""
     store = Store(str(tmp_path / "store"))

@@ -129,6 +129,7 @@ def test_where_the_time_went_is_among_the_facts(looked_into: Output) -> None:
     assert facts["peak_memory_bytes"] > 50e6
 
 
+@pytest.mark.soak
 def test_who_watches_sees_the_curve_while_it_trains(looked_into: Output) -> None:
     assert isinstance(looked_into.observer, Watcher)
     pages = looked_into.observer.pages
