@@ -17,7 +17,7 @@ run: $(STAMP) ## raw text to release: the profile `tiny`, end to end
 finetune: $(VENV)/.finetune ## a model of others, tuned and released: the profile `finetune`
 	$(BIN)/gristmill run finetune
 
-test: check ## everything that must hold, in ten minutes on two cores; `make soak` has the longer proofs
+test: check ## everything that must hold; `make soak` has the longer proofs
 	$(PYTEST) --ignore tests/test_house.py
 
 check: $(STAMP) ## style, types, and the rules of the house

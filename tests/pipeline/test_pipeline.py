@@ -118,7 +118,7 @@ def test_the_server_of_children_is_killed_in_every_stage_that_has_one_and_it_end
                     os.kill(server, signal.SIGKILL)
                     killed.add(spec)
             time.sleep(0.1)
-    assert said.result().count("the child is begun once more") == len(killed) >= 6
+    assert len(killed) >= 6, said.result()
     assert digests(store) == digests(undisturbed[0])
     assert not list((store / "work").iterdir())
 
