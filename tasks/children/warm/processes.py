@@ -8,6 +8,7 @@ launcher are new too.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import selectors
@@ -24,6 +25,7 @@ from tasks.children.parent import tied_to
 from tasks.children.warm.server import LIBRARIES, TITLE
 
 MOST = 4  # servers that are kept, one for each environment; a run has one or two
+END_SECONDS = 2.0  # for a server to end when this process does
 OWN = ("GRISTMILL_", "PREFECT_")  # variables that no library reads when it is imported
 
 
@@ -97,7 +99,7 @@ class _Server:
         request = {"words": words, "folder": os.getcwd(), "environment": environment}
         try:
             socket.send_fds(self._asked, [json.dumps(request).encode()], [theirs.fileno(), writing, errors])
-        except (BrokenPipeError, ConnectionResetError) as error:
+        except OSError as error:  # it was killed, or closed to make room
             raise ServerLost from error
         finally:
             theirs.close()
@@ -147,9 +149,10 @@ def fork(command: Sequence[str], environment: Mapping[str, str], errors: int) ->
 
 @atexit.register
 def _end() -> None:
-    """The servers end with this process in any case. So do those who account for its processor time learn of theirs."""
+    """The servers end with this process in any case. Waited for, their processor time counts as its own."""
     for process in [server.close() for server in _SERVERS.values()]:
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
 
 
 def _forget() -> None:
