@@ -15,7 +15,13 @@ import pytest
 
 FILE = Path(__file__).with_name("allowances.toml")
 SHOWN = 10
+_ALLOWED = tomllib.loads(FILE.read_text())
 _SECONDS: defaultdict[str, float] = defaultdict(float)  # by file
+
+
+def of(name: str) -> float:
+    """The seconds that a file, or that of a test, may take."""
+    return float(_ALLOWED["files"].get(name.partition("::")[0], _ALLOWED["each"]))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -27,13 +33,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """The dearest files, and what all took: where several processes ran tests, more seconds than went by."""
     if not _SECONDS:
         return
-    whole = tomllib.loads(FILE.read_text())
-    allowed: dict[str, float] = whole["files"]
     terminalreporter.section(f"seconds by file, and what {FILE.name} allows")
     for file, seconds in sorted(_SECONDS.items(), key=lambda each: -each[1])[:SHOWN]:
-        allowance = allowed.get(file, whole["each"])
-        over = " over" if seconds > allowance and not config.getoption("markexpr").startswith("soak") else ""
-        terminalreporter.line(f"{seconds:7.1f} {allowance:7g}{over:5} {file}")
+        over = " over" if seconds > of(file) and not config.getoption("markexpr").startswith("soak") else ""
+        terminalreporter.line(f"{seconds:7.1f} {of(file):7g}{over:5} {file}")
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(one.ru_utime + one.ru_stime for one in used)
     terminalreporter.line(f"{sum(_SECONDS.values()):7.0f}              all files; {cpu:,.0f} CPU seconds")

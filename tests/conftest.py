@@ -38,29 +38,7 @@ settings.register_profile("explore", deadline=None, suppress_health_check=[Healt
 settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("repeat")
 
-TESTS = Path(__file__).resolve().parent
-DATA = TESTS.parents[1] / "shared" / "data"
-
-
-# With several workers the long files go first, so that short ones fill what is left at the end
-LONG = (
-    "pipeline/test_pipeline.py",
-    "tasks/pretrain/test_pretrain.py",
-    "pipeline/test_workers.py",
-    "tasks/pretrain/healing/test_healing.py",
-    "tasks/pretrain/checkpoints/test_checkpoints.py",
-    "tasks/pretrain/recipe/test_recipe.py",
-    "tasks/posttrain/test_posttrain.py",
-    "tasks/pretrain/preflight/test_preflight.py",
-    "tasks/pretrain/engines/test_engines.py",
-    "tasks/pretrain/loader/test_fim.py",
-    "tasks/pretrain/insight/test_insight.py",
-    "pipeline/test_interrupt.py",
-    "models/test_engine_memory.py",
-    "flows/test_pools.py",
-    "flows/test_prefect.py",
-    "flows/test_schedule.py",
-)
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,14 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; within a file, and among the others, everything stays in its order. Of a test that is
-    `soak_but` some of its cases, the others are soak."""
+    """Files that may take long first, everything else in its order. All but the named cases of a test that is
+    `soak_but` are soak."""
     for item in items:
         mark = item.get_closest_marker("soak_but")
         if mark and isinstance(item, pytest.Function) and item.callspec.id not in mark.args:
             item.add_marker("soak")
-    place = {path: number for number, path in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.path.relative_to(TESTS).as_posix(), len(LONG)))
+    items.sort(key=lambda item: -allowance.of(item.nodeid))  # so that short ones fill what several workers leave
 
 
 @pytest.fixture(scope="session")
