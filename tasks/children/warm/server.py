@@ -35,14 +35,7 @@ _MODELS = ("torch", "transformers.models.llama.modeling_llama", "accelerate")
 _TRAINERS = ("trl.trainer.sft_trainer", "trl.trainer.dpo_trainer")
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "tasks.pretrain.": (*_MODELS, "deepspeed"),
-    "tasks.posttrain.": (
-        *_MODELS,
-        "deepspeed",
-        "datasets",
-        "peft",
-        "trl.trainer.sft_trainer",
-        "trl.trainer.dpo_trainer",
-    ),
+    "tasks.posttrain.": (*_MODELS, "deepspeed", "datasets", "peft", *_TRAINERS),
     "tasks.evaluate.score.": (*_MODELS, "lm_eval.tasks"),
     "tasks.evaluate.": _MODELS,
     "tasks.export.": (*_MODELS, "deepspeed", "gguf", "xllamacpp"),
@@ -184,7 +177,7 @@ def _become(request: Request) -> None:
     os.environ.update(request.environment)
     os.chdir(request.folder)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # Python's own are seeded anew by themselves
+        sys.modules["numpy"].random.seed()  # Python reseeds its own after a fork
     _entitle([sys.executable, "-m", *request.words])
 
 
