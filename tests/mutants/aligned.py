@@ -190,7 +190,7 @@ ALIGNED = (
     ),
     Mutant(
         name="kto-weights-swapped",
-        about="kto: the weight of desirable answers is that of others",
+        about="kto: desirable and undesirable answers swap their weights",
         path="tasks/posttrain/preference/labelled.py",
         before="torch.where(desirable, self.desirable_weight, self.undesirable_weight)",
         after="torch.where(desirable, self.undesirable_weight, self.desirable_weight)",

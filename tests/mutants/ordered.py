@@ -105,7 +105,7 @@ ORDERED = (
     ),
     Mutant(
         name="part-alone-refreshed",
-        about="flows: a part that is to be made anew does not refresh the stage that asks for it",
+        about="flows: refreshing a part does not refresh the stage that uses it",
         path="flows/session.py",
         before="            refreshed.add(name := whole)\n",
         after="            name = whole\n",

@@ -198,7 +198,7 @@ STORED = (
     ),
     Mutant(
         name="id-outside-vocabulary",
-        about="an id that the vocabulary has not is written into a token shard",
+        about="a token shard accepts ids outside the vocabulary",
         path="storage/shards/tokens.py",
         before="if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:",
         after="if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) <= vocab_size:",

@@ -15,7 +15,7 @@ TRAINING = (
     ),
     Mutant(
         name="rope-base-not-carried",
-        about="model: the rope base of a model of others is lost where it is converted",
+        about="model: conversion drops the rope base of an imported model",
         path="models/convert.py",
         before='rope_theta=float(config.rope_parameters["rope_theta"])',
         after="rope_theta=10_000.0",
