@@ -1,8 +1,7 @@
 """The stage's side of warm children: a server for each environment, started when it is first needed, and its children.
 
-Warm are children on a CPU, as `python -m MODULE`. Where this machine may have a GPU a child is a new Python: a device
-that was touched before a fork is lost to the child, and libraries touch it when they are imported. The ranks of a
-launcher are new too.
+Warm are children of the form `python -m MODULE`. A launcher's may be, and so its ranks are (ranks.py); those of
+others are new Pythons.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO
+from typing import IO, Any
 
-from tasks.children.devices import missing_gpu
 from tasks.children.parent import tied_to
 from tasks.children.warm.server import LIBRARIES, TITLE
 
@@ -33,6 +31,10 @@ class ServerLost(Exception):
     """The server was killed, and the child with it."""
 
 
+class GpuInUse(Exception):
+    """What the server imported began to use a GPU, which a fork of it could not use."""
+
+
 class Forked:
     """A child, with as much of subprocess.Popen as its stage needs."""
 
@@ -40,16 +42,19 @@ class Forked:
         self._told, self.stdout = told, stdout
         self.returncode: int | None = None
         self.lost = False  # with its server
-        self.pid = self._hear()["pid"]
+        pid = self._hear()["pid"]
+        if pid is None:
+            raise GpuInUse
+        self.pid = pid
 
-    def _hear(self) -> dict[str, int]:
+    def _hear(self) -> dict[str, Any]:
         try:
             message = self._told.recv(1 << 10)
         except ConnectionResetError:
             message = b""
         if not message:
             raise ServerLost
-        fields: dict[str, int] = json.loads(message)
+        fields: dict[str, Any] = json.loads(message)
         return fields
 
     def poll(self) -> int | None:
@@ -67,7 +72,7 @@ class Forked:
                 if not selector.select(timeout):
                     raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0)
             try:
-                self.returncode = self._hear()["code"]
+                self.returncode = int(self._hear()["code"])
             except ServerLost:
                 self.returncode, self.lost = -9, True
             self._told.close()
@@ -93,7 +98,7 @@ class _Server:
             ).result()
 
     def fork(self, words: Sequence[str], environment: Mapping[str, str], errors: int) -> Forked:
-        """A child that runs `python -m` with these words. Raises ServerLost."""
+        """A child that runs `python -m` with these words. Raises ServerLost and GpuInUse."""
         told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reading, writing = os.pipe()
         request = {"words": words, "folder": os.getcwd(), "environment": environment}
@@ -120,15 +125,14 @@ _KEEPER = ThreadPoolExecutor(1)
 
 def may_fork(command: Sequence[str]) -> bool:
     """Whether a command can be a fork of a server instead."""
-    python = command[:2] == [sys.executable, "-m"]
-    return python and command[2].startswith(tuple(LIBRARIES)) and missing_gpu() is not None
+    return command[:2] == [sys.executable, "-m"] and command[2].startswith(tuple(LIBRARIES))
 
 
 def fork(command: Sequence[str], environment: Mapping[str, str], errors: int) -> Forked:
     """A child that is started as `command` would be, in the folder of this process. It writes to the descriptor
     `errors`, and its output is to be read.
 
-    Raises ServerLost where its server is killed meanwhile.
+    Raises ServerLost where its server is killed meanwhile, and GpuInUse where it can fork none.
     """
     own = {name: value for name, value in environment.items() if name.startswith(OWN)}
     shared = {name: value for name, value in environment.items() if name not in own}
