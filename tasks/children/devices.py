@@ -4,12 +4,11 @@ without torch: importing it takes seconds.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
 # Of the drivers of NVIDIA, of NVIDIA in WSL and on Jetson boards, and of AMD, which torch calls cuda too
 DRIVERS = ("dev/nvidiactl", "proc/driver/nvidia/version", "dev/dxg", "dev/nvmap", "dev/kfd")
 LIBRARY = "libcuda.so.1"
-IN_USE = ("/dev/nvidia-uvm", "/dev/dxg", "/dev/nvmap", "/dev/kfd")  # of which one is open in whoever uses a GPU
-ONLY_LOOK = (
-    "PYTORCH_NVML_BASED_CUDA_CHECK"  # torch then asks the driver whether there is a GPU, and begins no use of it
-)
 _CLAIMS: dict[str, socket.socket] = {}  # held open
 
 
@@ -139,24 +134,3 @@ def missing_gpu(environment: Mapping[str, str] | None = None, root: Path = Path(
     except OSError:
         return "this machine has no driver of a GPU"
     return None
-
-
-@contextlib.contextmanager
-def only_looking() -> Iterator[None]:
-    """Within it torch, asked for a GPU by a library that is being imported, begins no use of one."""
-    before = os.environ.get(ONLY_LOOK)
-    os.environ[ONLY_LOOK] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[ONLY_LOOK]
-        os.environ.update({} if before is None else {ONLY_LOOK: before})
-
-
-def uses_gpu() -> bool:
-    """Whether this process has begun to use a GPU, which a fork of it could not use then."""
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # that of the list itself
-            if os.readlink(f"/proc/self/fd/{number}") in IN_USE:
-                return True
-    return False

@@ -1,7 +1,7 @@
 """The ranks of a training on one host: `python -m tasks.children.ranks NUMBER PORT MODULE SPEC`.
 
-Each runs `python -m MODULE SPEC` with the variables that torchrun would set, as a fork of this process (warm). The
-first that fails ends them all.
+Each runs `python -m MODULE SPEC` with the variables that torchrun would set, as a fork where the machine has no GPU
+(warm). The first that fails ends them all.
 
 They meet on 127.0.0.1 alone, where no other host can speak to them. torch's store listens on every address of the host,
 and whoever speaks to it can change what the ranks believe of each other, pickled objects too. Given a socket, it
@@ -22,7 +22,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tasks.children.devices import uses_gpu
+from tasks.children.devices import missing_gpu
 from tasks.children.parent import die_with_parent
 from tasks.children.warm.server import import_for
 
@@ -54,8 +54,9 @@ def main() -> None:
     die_with_parent()
     for one in (signal.SIGTERM, signal.SIGINT):  # each rank gets its own, and decides (orderly_stop.py)
         signal.signal(one, lambda number, frame: None)
-    import_for(words[0])
-    forks = not uses_gpu()
+    forks = missing_gpu() is not None
+    if forks:
+        import_for(words[0])
     pids, started = [], []
     for rank in range(int(number)):
         told = _told(rank, int(number), port)

@@ -1,7 +1,8 @@
 """The stage's side of warm children: a server for each environment, started when it is first needed, and its children.
 
-Warm are children of the form `python -m MODULE`. A launcher's may be, and so its ranks are (ranks.py); those of
-others are new Pythons.
+Warm are children on a CPU, as `python -m MODULE`. Where this machine may have a GPU a child is a new Python: a device
+that was touched before a fork is lost to the child, and libraries touch it when they are imported. The ranks of a
+launcher are new too.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any
+from typing import IO
 
+from tasks.children.devices import missing_gpu
 from tasks.children.parent import tied_to
 from tasks.children.warm.server import LIBRARIES, TITLE
 
@@ -31,10 +33,6 @@ class ServerLost(Exception):
     """The server was killed, and the child with it."""
 
 
-class GpuInUse(Exception):
-    """What the server imported began to use a GPU, which a fork of it could not use."""
-
-
 class Forked:
     """A child, with as much of subprocess.Popen as its stage needs."""
 
@@ -42,19 +40,16 @@ class Forked:
         self._told, self.stdout = told, stdout
         self.returncode: int | None = None
         self.lost = False  # with its server
-        pid = self._hear()["pid"]
-        if pid is None:
-            raise GpuInUse
-        self.pid = pid
+        self.pid = self._hear()["pid"]
 
-    def _hear(self) -> dict[str, Any]:
+    def _hear(self) -> dict[str, int]:
         try:
             message = self._told.recv(1 << 10)
         except ConnectionResetError:
             message = b""
         if not message:
             raise ServerLost
-        fields: dict[str, Any] = json.loads(message)
+        fields: dict[str, int] = json.loads(message)
         return fields
 
     def poll(self) -> int | None:
@@ -72,7 +67,7 @@ class Forked:
                 if not selector.select(timeout):
                     raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0)
             try:
-                self.returncode = int(self._hear()["code"])
+                self.returncode = self._hear()["code"]
             except ServerLost:
                 self.returncode, self.lost = -9, True
             self._told.close()
@@ -98,7 +93,7 @@ class _Server:
             ).result()
 
     def fork(self, words: Sequence[str], environment: Mapping[str, str], errors: int) -> Forked:
-        """A child that runs `python -m` with these words. Raises ServerLost and GpuInUse."""
+        """A child that runs `python -m` with these words. Raises ServerLost."""
         told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reading, writing = os.pipe()
         request = {"words": words, "folder": os.getcwd(), "environment": environment}
@@ -125,14 +120,15 @@ _KEEPER = ThreadPoolExecutor(1)
 
 def may_fork(command: Sequence[str]) -> bool:
     """Whether a command can be a fork of a server instead."""
-    return command[:2] == [sys.executable, "-m"] and command[2].startswith(tuple(LIBRARIES))
+    python = command[:2] == [sys.executable, "-m"]
+    return python and command[2].startswith(tuple(LIBRARIES)) and missing_gpu() is not None
 
 
 def fork(command: Sequence[str], environment: Mapping[str, str], errors: int) -> Forked:
     """A child that is started as `command` would be, in the folder of this process. It writes to the descriptor
     `errors`, and its output is to be read.
 
-    Raises ServerLost where its server is killed meanwhile, and GpuInUse where it can fork none.
+    Raises ServerLost where its server is killed meanwhile.
     """
     own = {name: value for name, value in environment.items() if name.startswith(OWN)}
     shared = {name: value for name, value in environment.items() if name not in own}

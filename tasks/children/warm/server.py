@@ -2,12 +2,11 @@
 
 It is started with the environment of its children, so that the allocator, OpenMP and the libraries read their settings
 as they would in a Python of the child's own. It imports, and nothing else: no thread of its own, no device, no seed. A
-child runs `python -m MODULE`'s code in the same state as a new process, but for what is imported already. Where what it
-imports begins to use a GPU all the same, it forks nothing: the child could not use it.
+child runs `python -m MODULE`'s code in the same state as a new process, but for what is imported already.
 
-Whoever asks for a child sends its words, three descriptors and a socket. The socket tells the child's pid, or that
-there is none, then how it ended; when it closes, whoever asked has gone, and the child's process group is killed. A
-child whose server dies is killed by the kernel.
+Whoever asks for a child sends its words, three descriptors and a socket. The socket tells the child's pid, then how it
+ended; when it closes, whoever asked has gone, and the child's process group is killed. A child whose server dies is
+killed by the kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.children.devices import only_looking, uses_gpu
 from tasks.children.parent import die_with_parent
 
 REQUEST = 1 << 16  # bytes
@@ -91,11 +89,9 @@ def serve(channel: socket.socket) -> Request | None:
                 _kill(key.data)  # whoever asked for it has gone
             elif (request := _receive(channel)) is None:
                 selector.unregister(channel)
-            elif (child := _forked(request)) is None:
-                request.told.close()
-            elif child:
-                children[child] = request.told
-                selector.register(request.told, selectors.EVENT_READ, child)
+            elif pid := _forked(request):
+                children[pid] = request.told
+                selector.register(request.told, selectors.EVENT_READ, pid)
             else:
                 selector.close()
                 for descriptor in (channel, waking, waker, *children.values()):
@@ -114,8 +110,8 @@ def _receive(channel: socket.socket) -> Request | None:
     return Request(**json.loads(message), told=socket.socket(fileno=told), output=output, errors=errors)
 
 
-def _forked(request: Request) -> int | None:
-    """Import what the child needs and fork it: its pid, 0 in the child, or None where it could not use the GPU."""
+def _forked(request: Request) -> int:
+    """Import what the child needs and fork it: its pid, or 0 in the child."""
     for number in (1, 2):  # what libraries say while they are imported stands in the child's log
         os.dup2(request.errors, number)
     for word in request.words:
@@ -123,7 +119,7 @@ def _forked(request: Request) -> int | None:
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, every page
     server = os.getpid()
-    pid = None if uses_gpu() else os.fork()
+    pid = os.fork()
     if pid == 0:
         os.setsid()
         die_with_parent(server)
@@ -141,7 +137,7 @@ def _forked(request: Request) -> int | None:
 def import_for(module: str) -> None:
     """Import what a child of this module does, if it is one of ours. What can't be imported is the child's to tell."""
     for name in next(((*names, module) for start, names in LIBRARIES.items() if module.startswith(start)), ()):
-        with contextlib.suppress(ImportError), only_looking():
+        with contextlib.suppress(ImportError):
             importlib.import_module(name)
     if not hasattr(sys.modules.get(module), "__path__"):
         sys.modules.pop(module, None)  # the child runs it, as __main__
@@ -158,7 +154,7 @@ def _ended(children: dict[int, socket.socket]) -> list[int]:
     return ended
 
 
-def _tell(told: socket.socket, **fields: int | None) -> None:
+def _tell(told: socket.socket, **fields: int) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         told.send(json.dumps(fields).encode())
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from storage.errors import LostProcess
-from tasks.children import devices
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import run_module
 from tasks.children.survivors import descendants
@@ -156,27 +155,10 @@ def test_a_child_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None
     assert wait_until_gone(pid)
 
 
-def test_a_server_that_uses_a_gpu_forks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a library does that is imported."""
-    gpu = tmp_path / "gpu"
-    gpu.touch()
-    begins = f"import tasks.children.devices as devices; devices.IN_USE = ({str(gpu)!r},); kept = open({str(gpu)!r})"
-    (tmp_path / "sitecustomize.py").write_text(begins)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
-    assert [Child(tmp_path / str(number)).run()["parent"] for number in (1, 2)] == [os.getpid()] * 2
-
-
-def test_what_is_imported_only_looks_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(devices.ONLY_LOOK, raising=False)
-    for before in ({}, {devices.ONLY_LOOK: "0"}):
-        os.environ.update(before)
-        with devices.only_looking():
-            assert os.environ[devices.ONLY_LOOK] == "1"
-        assert {name: value for name, value in os.environ.items() if name == devices.ONLY_LOOK} == before
-
-
-def test_only_modules_of_ours_are_forked() -> None:
+def test_where_there_may_be_a_gpu_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-m", "tasks.pretrain.train", "spec.json"]
     assert processes.may_fork(command)
     assert not processes.may_fork([sys.executable, "-m", "json.tool"])
     assert not processes.may_fork(["srun", *command])
+    monkeypatch.setattr(processes, "missing_gpu", lambda: None)
+    assert not processes.may_fork(command)
