@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tasks.children import launchers
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.preflight.__main__ import CHECKS
 from tasks.pretrain.preflight.bench import Bench
@@ -57,6 +59,19 @@ def test_a_run_loses_what_it_loses_on_a_cpu(
 ) -> None:
     found = losses_of(run(tmp_path, data, device, config(precision=precision), engine=engine))
     assert found == pytest.approx(on_cpu, abs=EXACT if precision == "float32" else 2 * ROUNDED)
+
+
+def test_a_rank_of_the_launcher_loses_it_too(
+    on_cpu: list[float], data: Path, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over NCCL, on the loopback device alone."""
+
+    def launched(module: str, spec: Path, *_: Any, **__: Any) -> list[str]:
+        return [sys.executable, "-m", "tasks.children.ranks", "1", str(launchers.free_port()), module, str(spec)]
+
+    monkeypatch.setattr(launchers, "training_command", launched)
+    found = losses_of(run(tmp_path, data, device, config(precision="float32")))
+    assert found == pytest.approx(on_cpu, abs=EXACT)
 
 
 @pytest.mark.usefixtures("cuda")
