@@ -26,7 +26,7 @@ from tasks.children.warm.server import LIBRARIES, TITLE
 
 MOST = 4  # servers that are kept, one for each environment; a run has one or two
 END_SECONDS = 2.0  # for a server to end when this process does
-OWN = ("GRISTMILL_", "PREFECT_")  # variables that no library reads when it is imported
+OWN = ("GRISTMILL_", "PREFECT_", "PYTEST_CURRENT_")  # variables that no library reads when it is imported
 
 
 class ServerLost(Exception):
