@@ -8,6 +8,7 @@ are fixed, and the pickle is only disassembled.
 
 from __future__ import annotations
 
+import functools
 import pickletools
 from collections.abc import Iterator
 from itertools import dropwhile, pairwise
@@ -62,6 +63,7 @@ def export_lstm(out: Output) -> None:
     np.savez(out.path / WEIGHTS_FILE, **arrays)
 
 
+@functools.cache
 def read_vocabulary() -> list[str]:
     """The words of rows 1, 2, …: Keras numbers them by their counts, the most frequent first, and the counts are the
     first mapping in the pickle."""

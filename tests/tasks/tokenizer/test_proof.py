@@ -100,7 +100,7 @@ TOKENIZER: dict[str, tuple[Change, str]] = {
         lambda s: s.update(
             truncation={"direction": "Right", "max_length": 200_000, "strategy": "LongestFirst", "stride": 0}
         ),
-        r"does not decode '\s+' to the same text",
+        "cuts long documents off",
     ),
     "a space before": (
         lambda s: s["pre_tokenizer"].update(add_prefix_space=True),
@@ -149,9 +149,9 @@ def test_nor_one_that_our_kernels_encode_otherwise(folder: Path, tmp_path: Path)
         prove_kernels(other, given, ids)
 
 
-def test_the_texts_hold_every_byte_of_utf_8_and_a_megabyte_of_spaces() -> None:
+def test_the_texts_hold_every_byte_of_utf_8_and_long_runs() -> None:
     assert set(UTF8_BYTES.encode()) == set(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}
-    assert " " * (1 << 20) in LONG_TEXTS
+    assert " " * (1 << 16) in LONG_TEXTS
     assert any(text.count("\x00") > 1000 for text in LONG_TEXTS)
     assert any(len(re.findall(r"[\r\n]", text)) > 10_000 for text in LONG_TEXTS)
 
