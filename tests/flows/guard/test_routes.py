@@ -319,6 +319,7 @@ def test_no_request_replaces_the_command_of_a_run(how: str, server: Server) -> N
             content=encoded,
             headers={"Content-Type": "application/json"},
             auth=credentials(server.environment),
+            verify=False,
         )
         assert answer.status_code == 403
         assert "Job variables" in answer.json()["exception_message"]
