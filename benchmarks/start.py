@@ -5,6 +5,9 @@ makes it, with a Prefect server of its own; the same again, all from the store; 
 Then `--many` runs of the last kind, two at a time, of which each must stand Completed on the server with each of its
 task runs. Shards have a benchmark of their own: `python -m benchmarks.shards --shards 1000`.
 
+Last, the children that train and measure, up to where all that they need is imported: each as a new Python, as the
+first fork of a new server, which imports it, and as a later one.
+
 Wall seconds and CPU seconds of the whole tree (of a server that runs beside, not), medians of `--runs`; "first line"
 is the time until a command says anything.
 """
@@ -28,9 +31,14 @@ from benchmarks.measure import ROOT, end_as_interrupted
 from flows.cli import ENVIRONMENT
 from flows.guard.password import new, variables
 from flows.server import SERVE, patient_client, start, stop, wait
+from tasks.children.environment import training_environment
 from tasks.children.launchers import free_port
+from tasks.children.warm.processes import fork
+from tasks.children.warm.server import import_for
+from tasks.stage.runtime import ComputeRuntime
 
 SMALL = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 200}]"
+CHILDREN = ("tasks.pretrain.train", "tasks.posttrain.train", "tasks.evaluate.score.run", "tasks.export.run")
 PAGE = 200  # what Prefect's API lists at once
 
 
@@ -61,6 +69,9 @@ def main() -> None:
                 list(two.map(lambda _: measured(made, named), range(asked.many)))
             rate = 60 * asked.many / (time.monotonic() - began)
             print(f"\n{asked.many} runs on one server, {rate:.1f} a minute: {told(states(named) - before)}")
+    print("\n| child | new (s) | first fork (s) | later fork (s) |\n|---|---|---|---|", flush=True)
+    for module in CHILDREN:
+        show_child(module, asked.runs)
 
 
 def show(name: str, commands: list[list[str]], environment: dict[str, str]) -> None:
@@ -88,6 +99,26 @@ def measured(command: list[str], environment: dict[str, str]) -> tuple[float, fl
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, said.decode()
     return time.monotonic() - began, _cpu(used), first
+
+
+def show_child(module: str, runs: int) -> None:
+    """Print the medians of starting one. It is asked to do what no file says, and ends."""
+    command = [sys.executable, "-m", module, os.devnull]
+    alone = [sys.executable, "-c", f"from {import_for.__module__} import import_for; import_for({module!r})"]
+    new, first, later = list[float](), list[float](), list[float]()
+    for run in range(runs):
+        environment = training_environment(ComputeRuntime(device="cpu")) | {
+            "BENCHMARK": f"{module} {run}"
+        }  # a server's own
+        began = time.monotonic()
+        subprocess.run(alone, env=environment, capture_output=True, check=True)
+        new.append(time.monotonic() - began)
+        for took in (first, later):
+            began = time.monotonic()
+            with open(os.devnull, "wb") as nowhere:
+                fork(command, environment, nowhere.fileno()).wait()
+            took.append(time.monotonic() - began)
+    print(f"| {module} | {' | '.join(f'{statistics.median(took):.2f}' for took in (new, first, later))} |", flush=True)
 
 
 def _cpu(used: resource.struct_rusage) -> float:
