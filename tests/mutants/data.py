@@ -307,6 +307,14 @@ DATA = (
         fails=("tests/tasks/tokenizer/encoder/test_encoder.py::test_ids_equal_the_librarys",),
     ),
     Mutant(
+        name="tokenizer-that-cuts-off",
+        about="tokenizer: one that cuts long documents off is published",
+        path="tasks/tokenizer/prove.py",
+        before="    if tokenizer.truncation is not None:",
+        after="    if tokenizer.truncation == {}:",
+        fails=("tests/tasks/tokenizer/test_proof.py::test_a_tokenizer_that_loses_something_is_not_published",),
+    ),
+    Mutant(
         name="encoder-not-checked",
         about="rule 6: ids of our kernels that the library has otherwise are published",
         path="tasks/tokenize/stage.py",

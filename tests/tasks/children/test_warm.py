@@ -64,6 +64,8 @@ class Child:
 
 def test_a_child_is_as_a_new_process_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "sitecustomize.py").write_text("import numpy.random")  # in the server, which seeds it
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     monkeypatch.setenv("GRISTMILL_FAULTS", "one")
     first = Child(tmp_path / "1").run()
     monkeypatch.setenv("GRISTMILL_FAULTS", "two")
