@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from tasks.children.devices import missing_gpu
 from tasks.children.parent import die_with_parent
-from tasks.children.warm.server import import_for
+from tasks.children.warm.server import import_for, reseed
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -71,6 +71,7 @@ def main() -> None:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.environ.update(told)
+            reseed()
             sys.argv = words
             runpy.run_module(words[0], run_name="__main__", alter_sys=True)
             return

@@ -39,7 +39,7 @@ from tasks.children.environment import environment_file, training_environment
 from tasks.children.hosts import hosts_of, on_other_hosts
 from tasks.children.parent import STAGE_PID, tied_to
 from tasks.children.spec import ChildSpec
-from tasks.children.warm.processes import Forked, ServerLost, fork, may_fork
+from tasks.children.warm.processes import CannotFork, Forked, ServerLost, fork, may_fork
 from tasks.stage.output import Output
 
 GRACE_SECONDS = 5.0  # between TERM and KILL
@@ -180,8 +180,12 @@ def run_module(
 def _started(command: list[str], environment: Mapping[str, str], log_file: IO[bytes], warm: bool) -> Process:
     """The command's process: a fork of one that has what it imports, where that can be."""
     for _ in range(2 if warm and may_fork(command) else 0):  # a server may have been killed since it was last used
-        with contextlib.suppress(ServerLost):
+        try:
             return fork(command, environment, log_file.fileno())
+        except ServerLost:
+            continue
+        except CannotFork:
+            break
     return subprocess.Popen(
         tied_to(os.getpid(), command),
         env=environment,

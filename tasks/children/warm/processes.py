@@ -11,22 +11,27 @@ import atexit
 import contextlib
 import json
 import os
+import queue
 import selectors
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import IO
 
 from tasks.children.devices import missing_gpu
 from tasks.children.parent import tied_to
-from tasks.children.warm.server import LIBRARIES, TITLE
+from tasks.children.warm.server import LIBRARIES, REQUEST, TITLE
 
 MOST = 4  # servers that are kept, one for each environment; a run has one or two
 END_SECONDS = 2.0  # for a server to end when this process does
 OWN = ("GRISTMILL_", "PREFECT_", "PYTEST_CURRENT_")  # variables that no library reads when it is imported
+
+
+class CannotFork(Exception):
+    """There is no server for this child, which is to be a new Python."""
 
 
 class ServerLost(Exception):
@@ -40,7 +45,11 @@ class Forked:
         self._told, self.stdout = told, stdout
         self.returncode: int | None = None
         self.lost = False  # with its server
-        self.pid = self._hear()["pid"]
+        with contextlib.ExitStack() as undone:
+            for end in (told, stdout):
+                undone.callback(end.close)  # by which the server knows that nobody waits for it
+            self.pid = self._hear()["pid"]
+            undone.pop_all()
 
     def _hear(self) -> dict[str, int]:
         try:
@@ -74,6 +83,33 @@ class Forked:
         return self.returncode
 
 
+class _Keeper:
+    """The thread that starts servers. The kernel ends a process with the *thread* that started it, so that is one which
+    lives as long as this process: longer than a pool's, which ends before threads that may still run a stage."""
+
+    def __init__(self) -> None:
+        self._asked = queue.SimpleQueue[tuple[Future[subprocess.Popen[bytes]], Callable[[], subprocess.Popen[bytes]]]]()
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._begun = threading.Lock()
+
+    def start(self, make: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """What `make` starts, in that thread."""
+        with self._begun:
+            if self._thread.ident is None:
+                self._thread.start()
+        made: Future[subprocess.Popen[bytes]] = Future()
+        self._asked.put((made, make))
+        return made.result()
+
+    def _keep(self) -> None:
+        while True:
+            made, make = self._asked.get()
+            try:
+                made.set_result(make())
+            except OSError as error:
+                made.set_exception(error)
+
+
 class _Server:
     """A server and the socket that it is asked by."""
 
@@ -81,25 +117,34 @@ class _Server:
         self._asked, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "tasks.children.warm.server", str(theirs.fileno()), " " * TITLE]
         with theirs:
-            self._process = _KEEPER.submit(
-                subprocess.Popen,
-                tied_to(os.getpid(), command),
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=[theirs.fileno()],
-            ).result()
+            self._process = _KEEPER.start(
+                lambda: subprocess.Popen(
+                    tied_to(os.getpid(), command),
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=[theirs.fileno()],
+                )
+            )
 
     def fork(self, words: Sequence[str], environment: Mapping[str, str], errors: int) -> Forked:
-        """A child that runs `python -m` with these words. Raises ServerLost."""
+        """A child that runs `python -m` with these words. Raises ServerLost, and CannotFork."""
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError as error:  # where a new Python starts all the same
+            raise CannotFork from error
+        request = json.dumps({"words": words, "folder": folder, "environment": environment}).encode()
+        if len(request) > REQUEST:
+            raise CannotFork
         told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reading, writing = os.pipe()
-        request = {"words": words, "folder": os.getcwd(), "environment": environment}
         try:
-            socket.send_fds(self._asked, [json.dumps(request).encode()], [theirs.fileno(), writing, errors])
+            socket.send_fds(self._asked, [request], [theirs.fileno(), writing, errors])
         except OSError as error:  # it was killed, or closed to make room
+            told.close()
+            os.close(reading)
             raise ServerLost from error
         finally:
             theirs.close()
@@ -114,8 +159,7 @@ class _Server:
 
 _SERVERS: dict[tuple[tuple[str, str], ...], _Server] = {}  # by environment, the one used last at the end
 _LOCK = threading.Lock()
-# The kernel ends a server with the *thread* that started it, so that is one which lives as long as this process
-_KEEPER = ThreadPoolExecutor(1)
+_KEEPER = _Keeper()
 
 
 def may_fork(command: Sequence[str]) -> bool:
@@ -128,7 +172,7 @@ def fork(command: Sequence[str], environment: Mapping[str, str], errors: int) ->
     """A child that is started as `command` would be, in the folder of this process. It writes to the descriptor
     `errors`, and its output is to be read.
 
-    Raises ServerLost where its server is killed meanwhile.
+    Raises ServerLost where its server is killed meanwhile, and CannotFork.
     """
     own = {name: value for name, value in environment.items() if name.startswith(OWN)}
     shared = {name: value for name, value in environment.items() if name not in own}
@@ -161,7 +205,7 @@ def _forget() -> None:
     for server in _SERVERS.values():
         server.close()
     _SERVERS.clear()
-    _LOCK, _KEEPER = threading.Lock(), ThreadPoolExecutor(1)
+    _LOCK, _KEEPER = threading.Lock(), _Keeper()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -85,8 +85,9 @@ def serve(channel: socket.socket) -> Request | None:
                         selector.unregister(told)
                     told.close()
             elif key.fileobj is not channel:
-                selector.unregister(key.fileobj)
-                _kill(key.data)  # whoever asked for it has gone
+                if key.data in children:  # and has not ended just now
+                    selector.unregister(key.fileobj)
+                    _kill(key.data)  # whoever asked for it has gone
             elif (request := _receive(channel)) is None:
                 selector.unregister(channel)
             elif pid := _forked(request):
@@ -119,11 +120,17 @@ def _forked(request: Request) -> int:
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, every page
     server = os.getpid()
+    ready, leads = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(ready)
         os.setsid()
         die_with_parent(server)
+        os.close(leads)
         return 0
+    os.close(leads)
+    os.read(ready, 1)  # whoever is told of it may signal its group
+    os.close(ready)
     os.close(request.output)
     os.close(request.errors)
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -137,7 +144,7 @@ def _forked(request: Request) -> int:
 def import_for(module: str) -> None:
     """Import what a child of this module does, if it is one of ours. What can't be imported is the child's to tell."""
     for name in next(((*names, module) for start, names in LIBRARIES.items() if module.startswith(start)), ()):
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(ImportError, OSError, RuntimeError, AttributeError):
             importlib.import_module(name)
     if not hasattr(sys.modules.get(module), "__path__"):
         sys.modules.pop(module, None)  # the child runs it, as __main__
@@ -176,9 +183,16 @@ def _become(request: Request) -> None:
     request.told.close()
     os.environ.update(request.environment)
     os.chdir(request.folder)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # Python reseeds its own after a fork
+    reseed()
     _entitle([sys.executable, "-m", *request.words])
+
+
+def reseed() -> None:
+    """Random numbers of this fork's own, as a new process has; Python's own generator does this by itself."""
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].seed()
 
 
 def _entitle(words: list[str]) -> None:

@@ -36,13 +36,18 @@ def describe(path: Path) -> None:
             "command": Path("/proc/self/cmdline").read_text().rstrip("\0").split("\0"),
             "own": os.environ.get("GRISTMILL_FAULTS"),
             "shared": os.environ.get("OMP_NUM_THREADS"),
-            "drawn": [random.random(), float(np.random.random())],
+            "drawn": [random.random(), float(np.random.random()), *drawn_by_torch()],
             "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
             "open": sorted(
                 os.readlink(f"/proc/self/fd/{number}").split(":")[0] for number in range(3, 12) if _open(number)
             ),
         }
     )
+
+
+def drawn_by_torch() -> list[float]:
+    """A number, where the server has it."""
+    return [float(sys.modules["torch"].rand(1))] if "torch" in sys.modules else []
 
 
 def _open(number: int) -> bool:

@@ -19,7 +19,7 @@ from tasks.children.spec import ChildSpec
 from tasks.children.supervise import run_module
 from tasks.children.survivors import descendants
 from tasks.children.warm import processes
-from tasks.children.warm.server import LIBRARIES
+from tasks.children.warm.server import LIBRARIES, import_for
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.children.test_supervise import gone, wait_until_gone
@@ -64,7 +64,7 @@ class Child:
 
 def test_a_child_is_as_a_new_process_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "sitecustomize.py").write_text("import numpy.random")  # in the server, which seeds it
+    (tmp_path / "sitecustomize.py").write_text("import numpy.random, torch")  # in the server, which seeds them
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     monkeypatch.setenv("GRISTMILL_FAULTS", "one")
     first = Child(tmp_path / "1").run()
@@ -81,7 +81,7 @@ def test_a_child_is_as_a_new_process_would_be(tmp_path: Path, monkeypatch: pytes
     assert second["command"][1:] == ["-m", MODULE, str(child.out.scratch / "spec.json")]
     assert second["interrupt"]
     assert second["open"] == []
-    assert not {*first["drawn"]} & {*second["drawn"]}
+    assert len({*first["drawn"], *second["drawn"]}) == 6
     assert (child.out.scratch / "child.log").read_text() == "noise\n"
 
 
@@ -156,6 +156,63 @@ def test_a_child_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None
     (pid,) = child.pids(1)
     forked._told.close()
     assert wait_until_gone(pid)
+
+
+def test_what_no_server_can_do_is_done_by_a_new_process_and_its_other_children_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that is too long, and one from a folder that is gone."""
+    server = Child(tmp_path / "1").run()["parent"]
+    own = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setenv("GRISTMILL_FAULTS", "x" * 100_000)
+    assert Child(tmp_path / "2").run()["parent"] == os.getpid()
+    monkeypatch.delenv("GRISTMILL_FAULTS")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    child = Child(tmp_path / "3")
+    (child.out.scratch / "end").write_text("os.chdir('/')")
+    assert child.run()["parent"] == os.getpid()
+    monkeypatch.chdir(tmp_path)
+    assert Child(tmp_path / "4").run()["parent"] == server
+    assert len(os.listdir("/proc/self/fd")) == own
+
+
+def test_a_child_leads_its_group_when_it_is_told_of(tmp_path: Path) -> None:
+    """Whoever is interrupted then ends the group, which a fork is not in at first."""
+    child = Child(tmp_path)
+    (child.out.scratch / "wait").touch()
+    (child.out.scratch / "spec.json").write_text(child.spec.model_dump_json())
+    command = [sys.executable, "-m", MODULE, str(child.out.scratch / "spec.json")]
+    with (tmp_path / "log").open("wb") as log:
+        for _ in range(20):
+            forked = processes.fork(command, dict(os.environ), log.fileno())
+            os.killpg(forked.pid, signal.SIGKILL)
+            assert forked.wait(60) == -signal.SIGKILL
+
+
+def test_a_stage_in_a_thread_outlives_the_main_one(tmp_path: Path) -> None:
+    stage = (
+        "import sys, threading; from pathlib import Path\n"
+        "from tasks.children.warm.server import LIBRARIES\n"
+        "from tests.tasks.children.test_warm import Child, MODULE\n"
+        "LIBRARIES[MODULE] = ()\n"
+        "first, second = (Child(Path(sys.argv[1]) / name) for name in '12')\n"
+        "(first.out.scratch / 'end').write_text('time.sleep(1)')\n"
+        "threading.Thread(target=lambda: (first.run(), second.run())).start()"
+    )
+    done = subprocess.run([sys.executable, "-c", stage, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert [len(Child(tmp_path / name).pids(1)) for name in "12"] == [1, 1]
+
+
+def test_a_library_that_can_t_be_imported_is_the_childs_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_a_broken_driver.py").write_text("raise OSError('libsomething.so: cannot open')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(LIBRARIES, "broken.", ("of_a_broken_driver",))
+    import_for("broken.child")
 
 
 def test_where_there_may_be_a_gpu_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
