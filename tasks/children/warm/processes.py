@@ -90,13 +90,11 @@ class _Keeper:
     def __init__(self) -> None:
         self._asked = queue.SimpleQueue[tuple[Future[subprocess.Popen[bytes]], Callable[[], subprocess.Popen[bytes]]]]()
         self._thread = threading.Thread(target=self._keep, daemon=True)
-        self._begun = threading.Lock()
 
     def start(self, make: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """What `make` starts, in that thread."""
-        with self._begun:
-            if self._thread.ident is None:
-                self._thread.start()
+        """What `make` starts, in that thread. One caller at a time (_LOCK)."""
+        if self._thread.ident is None:
+            self._thread.start()
         made: Future[subprocess.Popen[bytes]] = Future()
         self._asked.put((made, make))
         return made.result()

@@ -85,7 +85,7 @@ def serve(channel: socket.socket) -> Request | None:
                         selector.unregister(told)
                     told.close()
             elif key.fileobj is not channel:
-                if key.data in children:  # and has not ended just now
+                if key.data in children:  # it may have ended in the same batch
                     selector.unregister(key.fileobj)
                     _kill(key.data)  # whoever asked for it has gone
             elif (request := _receive(channel)) is None:
@@ -129,7 +129,7 @@ def _forked(request: Request) -> int:
         os.close(leads)
         return 0
     os.close(leads)
-    os.read(ready, 1)  # whoever is told of it may signal its group
+    os.read(ready, 1)  # until it leads its group: whoever learns its pid may signal that
     os.close(ready)
     os.close(request.output)
     os.close(request.errors)
