@@ -102,14 +102,13 @@ def measured(command: list[str], environment: dict[str, str]) -> tuple[float, fl
 
 
 def show_child(module: str, runs: int) -> None:
-    """Print the medians of starting one. It is asked to do what no file says, and ends."""
+    """Print the medians of starting one, which ends at once: its spec is empty."""
     command = [sys.executable, "-m", module, os.devnull]
     alone = [sys.executable, "-c", f"from {import_for.__module__} import import_for; import_for({module!r})"]
     new, first, later = list[float](), list[float](), list[float]()
     for run in range(runs):
-        environment = training_environment(ComputeRuntime(device="cpu")) | {
-            "BENCHMARK": f"{module} {run}"
-        }  # a server's own
+        own = {"BENCHMARK": f"{module} {run}"}  # servers are kept by their variables
+        environment = training_environment(ComputeRuntime(device="cpu")) | own
         began = time.monotonic()
         subprocess.run(alone, env=environment, capture_output=True, check=True)
         new.append(time.monotonic() - began)
