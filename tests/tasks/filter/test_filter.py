@@ -100,7 +100,7 @@ def test_each_rule_removes_its_document_with_value_and_threshold(tmp_path: Path)
         max_size=30,
     )
 )
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_comes_in_is_kept_removed_or_quarantined(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str]
 ) -> None:
