@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import functools
+import gc
 import hashlib
 import os
 import secrets
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numba
+from numba.core import event
 from numba.core.caching import IndexDataCacheFile, UserProvidedCacheLocator
 
 from storage.files.cache import cache_folder
@@ -33,6 +35,7 @@ TASKS = Path(__file__).parents[1]
 COMPILED = ("*kernels.py", "characters.py", "comments.py", "phrases.py")
 LIMIT_BYTES = 200_000_000  # one version of the kernels takes 8 MB
 PATIENCE_SECONDS, POLL_SECONDS = 60.0, 0.02  # for another process to compile what this one needs
+RARE = (50_000, 20, 1_000)  # of Python's garbage collection, as `gc.set_threshold` takes them
 UNUSED_SECONDS = 86_400.0  # before that a folder may be of a run at work
 
 
@@ -94,6 +97,26 @@ def make_room(kept: Path, limit: float = LIMIT_BYTES) -> None:
         del sizes[path]
 
 
+class RareCollections(event.Listener):
+    """While numba compiles: looking for garbage as often as usual takes a seventh of that time."""
+
+    def __init__(self) -> None:
+        self.depth, self.usual = 0, gc.get_threshold()  # a kernel has those that it calls compiled
+
+    def on_start(self, event: event.Event) -> None:
+        """See numba, which lets one thread compile at a time."""
+        if not self.depth:
+            self.usual = gc.get_threshold()
+            gc.set_threshold(*RARE)
+        self.depth += 1
+
+    def on_end(self, event: event.Event) -> None:
+        """See numba."""
+        self.depth -= 1
+        if not self.depth:
+            gc.set_threshold(*self.usual)
+
+
 def _own_name(self: Any, number: int) -> str:
     name: str = self._data_name_pattern.format(number=secrets.randbits(62))
     return name
@@ -149,3 +172,4 @@ _LOAD: Any = IndexDataCacheFile.load
 _SAVE: Any = IndexDataCacheFile.save
 IndexDataCacheFile.load, IndexDataCacheFile.save = _load, _save  # type: ignore[method-assign]
 _HELD: dict[str, int] = {}  # the locks of kernels that this process compiles
+event.register("numba:compile", RareCollections())

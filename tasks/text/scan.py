@@ -143,6 +143,14 @@ def utf8(texts: pa.Array) -> tuple[UInt8, Int64]:
         raise ValueError(f"{texts.null_count} of {len(texts)} texts are null")
     _, ends, data = texts.buffers()
     if ends is None:  # of an array without elements
-        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+        return read_only(np.empty(0, np.uint8)), np.zeros(1, np.int64)
     offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
-    return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), offsets
+    return read_only(np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)), offsets
+
+
+def read_only(data: UInt8) -> UInt8:
+    """A view that can't be written to, as some of Arrow's buffers and all bytes can't: where a kernel may be given
+    either kind, numba compiles it for both."""
+    view = data.view()
+    view.setflags(write=False)
+    return view

@@ -15,6 +15,7 @@ from storage.errors import SourceError
 from storage.shards.arrays import Float32, Int32, Int64, UInt8
 from tasks.filter.fasttext_model import kernels
 from tasks.filter.fasttext_model.file import ModelFile
+from tasks.text.scan import read_only
 
 END = b"</s>"
 
@@ -63,7 +64,7 @@ class Classifier:
             np.empty(pieces, np.int64),
             np.empty(pieces, np.int64),
         )
-        kernels.sum_pieces(*self.tables, data, begins, ends, *found)
+        kernels.sum_pieces(*self.tables, read_only(data), begins, ends, *found)
         return found
 
     def _add_characters(self) -> None:

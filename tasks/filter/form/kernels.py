@@ -304,5 +304,5 @@ def count_tokens(
 @njit(cache=True, nogil=True)
 def hash_words(data: UInt8, tables: Tables, work: Workspace, rows: npt.NDArray[np.void]) -> UInt64:
     """The hashes of one text's words, in the form in which `count_form` compares them with stop words."""
-    words, _, _, _ = read_words(data, 0, len(data), tables, work, rows[0])
+    words, _, _, _ = read_words(data, np.int64(0), len(data), tables, work, rows[0])
     return work.word_hashes[:words].copy()

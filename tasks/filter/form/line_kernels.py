@@ -153,8 +153,8 @@ def count_sentences(data, end, codes):
     """Sentences in the first `end` bytes, as `c4.count_sentences` counts them."""
     sentences = 0
     open_end = False
-    i = 0
-    start = -1
+    i = np.int64(0)
+    start = np.int64(-1)
     seen = np.uint16(0)
     # One step past the end, where a space is assumed, so that the last word is closed like all others
     while i <= end:
@@ -190,7 +190,7 @@ def count_c4_line(data, start, end, words, longest, marks, sentences, rules, tab
         length, citations = cut_citations(data, start, end, tables.codes, scratch)
         if citations:
             sentences = count_sentences(scratch, length, tables.codes)
-            if test_c4_line(scratch, 0, length, words, marks, sentences, rules, tables, row):
+            if test_c4_line(scratch, np.int64(0), length, words, marks, sentences, rules, tables, row):
                 row.c4_citations += citations
             return
     test_c4_line(data, start, end, words, marks, sentences, rules, tables, row)

@@ -108,7 +108,7 @@ def plain(data, offsets, lowered, alphabetic, kinds, signs, out, out_ends):
     `lowered[c]` is a capital's small letter, 1 for a letter that has a capital, and 0 for others. `out` needs room for
     all of `data`.
     """
-    at = 0
+    at = np.int64(0)  # of a plain 0 numba would compile a form of its own
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
         start = at
