@@ -172,4 +172,4 @@ _LOAD: Any = IndexDataCacheFile.load
 _SAVE: Any = IndexDataCacheFile.save
 IndexDataCacheFile.load, IndexDataCacheFile.save = _load, _save  # type: ignore[method-assign]
 _HELD: dict[str, int] = {}  # the locks of kernels that this process compiles
-event.register("numba:compile", RareCollections())
+event.register("numba:compile", RareCollections())  # type: ignore[no-untyped-call]
