@@ -8,6 +8,7 @@ on where it ran (law 4).
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,13 +106,26 @@ class _Progress:
 
     def _tell(self) -> None:
         self._told = time.monotonic()
-        self.out.progress(self._done, self._total, self._unit, self.name)
+        note = f"{self.name}, compiling for this machine" if _compiles() else self.name
+        self.out.progress(self._done, self._total, self._unit, note)
+
+    def wait(self) -> None:
+        """No shard was done for a while: say what is waited for, once it is known."""
+        if _compiles():
+            self._tell()
 
     def add(self) -> None:
         """Another shard is done."""
         self._done += 1
         if self._done == self._total or time.monotonic() - self._told >= SECONDS:
             self._tell()
+
+
+def _compiles() -> bool:
+    """Whether this process is compiling kernels, which the first run on a machine does. Asked of numba only where it
+    was loaded, as that takes a second."""
+    cache = sys.modules.get("tasks.text.kernel_cache")
+    return cache is not None and cache.COMPILING.depth > 0
 
 
 def _run(executor: Executor, calls: Iterator[Call], progress: _Progress) -> None:
@@ -125,7 +139,10 @@ def _run(executor: Executor, calls: Iterator[Call], progress: _Progress) -> None
             if not running:
                 break
             lost = 0
-            for future in wait(running, SECONDS, FIRST_COMPLETED).done:
+            done = wait(running, SECONDS, FIRST_COMPLETED).done
+            if not done:
+                progress.wait()
+            for future in done:
                 call = running.pop(future)
                 error = future.exception()
                 meaning = executor.meaning(error) if error else None

@@ -97,11 +97,12 @@ def make_room(kept: Path, limit: float = LIMIT_BYTES) -> None:
         del sizes[path]
 
 
-class RareCollections(event.Listener):
-    """While numba compiles: looking for garbage as often as usual takes a seventh of that time."""
+class Compiling(event.Listener):
+    """While numba compiles, garbage is rarely looked for: as often as usual it takes a seventh of that time."""
 
     def __init__(self) -> None:
-        self.depth, self.usual = 0, gc.get_threshold()  # a kernel has those that it calls compiled
+        self.depth = 0  # a kernel has those that it calls compiled
+        self.usual = gc.get_threshold()
 
     def on_start(self, event: event.Event) -> None:
         """See numba, which lets one thread compile at a time."""
@@ -172,4 +173,5 @@ _LOAD: Any = IndexDataCacheFile.load
 _SAVE: Any = IndexDataCacheFile.save
 IndexDataCacheFile.load, IndexDataCacheFile.save = _load, _save  # type: ignore[method-assign]
 _HELD: dict[str, int] = {}  # the locks of kernels that this process compiles
-event.register("numba:compile", RareCollections())  # type: ignore[no-untyped-call]
+COMPILING = Compiling()
+event.register("numba:compile", COMPILING)  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import json
 import os
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba.core.event import trigger_event
 from pydantic import ValidationError
 
 from storage.errors import ConfigError, LostWorker, SourceError
@@ -37,6 +39,7 @@ from tasks.shards.temporary import temporary_folder
 from tasks.stage.output import Output
 from tasks.stage.progress import Observer, Progress
 from tasks.stage.session import resources
+from tasks.text import kernel_cache
 from tests.pipeline.runs import mind_signals
 from tests.runtimes import runtime_of
 
@@ -296,9 +299,11 @@ def test_drafts_of_dead_runs_are_removed(tmp_path: Path) -> None:
 class Heard(Observer):
     def __init__(self) -> None:
         self.done: list[float] = []
+        self.notes: list[str] = []
 
     def progressed(self, progress: Progress) -> None:
         self.done.append(progress.done)
+        self.notes.append(progress.note)
 
 
 def test_progress_is_told_once_a_second_and_at_the_end(tmp_path: Path) -> None:
@@ -308,6 +313,22 @@ def test_progress_is_told_once_a_second_and_at_the_end(tmp_path: Path) -> None:
     map_shards(pid_of, range(300), out, "many")
     assert (heard.done[0], heard.done[-1]) == (0, 300)
     assert len(heard.done) <= 2 + time.monotonic() - started
+
+
+def compile_a_while(shard: int, folder: Path) -> dict[str, int]:
+    with trigger_event("numba:compile"), trigger_event("numba:compile"):  # a kernel, and one that it calls
+        time.sleep(1.5)
+        return {"threshold": gc.get_threshold()[0]}
+
+
+def test_a_first_run_says_that_it_compiles_and_meanwhile_rarely_looks_for_garbage(tmp_path: Path) -> None:
+    out = output(tmp_path, "thread", 1)
+    out.observer = heard = Heard()
+    usual = gc.get_threshold()
+    (result,) = map_shards(compile_a_while, [0], out, "measure")
+    assert heard.notes == ["measure", "measure, compiling for this machine", "measure"]
+    assert result.counts["threshold"] == kernel_cache.RARE[0] > usual[0]
+    assert gc.get_threshold() == usual
 
 
 def test_a_folder_of_a_killed_cluster_is_swept(tmp_path: Path) -> None:
