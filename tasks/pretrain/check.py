@@ -81,7 +81,9 @@ def check_special(choices: set[str], runtime: PretrainRuntime, *, cuda: bool) ->
     whole = runtime.engine == "ddp" and runtime.tensor_parallel == runtime.pipeline_parallel == 1
     if whole:
         supported = SPECIAL
-    elif runtime.engine == "deepspeed" and runtime.zero_stage and cuda:
+    elif runtime.engine == "deepspeed" and not runtime.zero_stage:
+        supported = frozenset({"muon"})
+    elif runtime.engine == "deepspeed" and cuda:
         supported = frozenset({"float16"})  # with ZeRO's own loss scaling
     else:
         supported = frozenset()  # split matrices, and gradients that overflow on other ranks
@@ -89,6 +91,7 @@ def check_special(choices: set[str], runtime: PretrainRuntime, *, cuda: bool) ->
     if missing:
         raise ConfigError(
             f"The engine {runtime.engine} can't train with {' and '.join(sorted(missing))}.",
-            "Set runtime.pretrain.engine to ddp without tensor or pipeline parallelism, or choose another "
+            "Set runtime.pretrain.engine to ddp without tensor or pipeline parallelism (for muon, or to deepspeed with "
+            "zero_stage 0), or choose another "
             "pretrain.optimizer and pretrain.precision.",
         )

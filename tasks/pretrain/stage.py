@@ -35,7 +35,7 @@ def check_adopted(config: PretrainConfig, folder: Artifact, inputs: Mapping[str,
 
 
 @stage(
-    version=1,
+    version=2,
     runtime=("data", "compute", "training", "pretrain", "tracking"),
     check=check_runtime,
     check_here=check_here,

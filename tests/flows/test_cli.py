@@ -89,7 +89,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         ),
         (["plan", "tiny", "--set", "runtime.training.hosts=2"], "one needs the other", "host:port"),
         (
-            ["plan", "tiny", "--set", "pretrain.optimizer=muon"],
+            ["plan", "tiny", "--set", "pretrain.optimizer=muon", "--set", "runtime.pretrain.zero_stage=1"],
             "The engine deepspeed can't train with muon",
             "engine to ddp",
         ),

@@ -22,6 +22,7 @@ from models.memory import (
 )
 from models.presets import ModelShape, Recompute, ShapeError, block_matrices, count_parameters, derive
 from models.transformer import Transformer
+from tasks.pretrain.recipe.muon import Muon
 from tests.models.cuda_stand_ins import as_on_cuda
 from tests.models.live import LiveStorages, total
 
@@ -189,7 +190,8 @@ def test_muon_keeps_one_moment_of_matrices(family: str) -> None:
     others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
     model(ids_BT := torch.randint(0, 300, (1, 64)), ids_BT).backward()
     states = []
-    optimizers: list[torch.optim.Optimizer] = [torch.optim.Muon(matrices), torch.optim.AdamW(others)]
+    muon = Muon([{"params": matrices, "parts": [(len(matrix),) for matrix in matrices]}], momentum=0.95)
+    optimizers: list[torch.optim.Optimizer] = [muon, torch.optim.AdamW(others)]
     for optimizer in optimizers:
         optimizer.step()
         states += [state for each in optimizer.state.values() for name, state in each.items() if name != "step"]

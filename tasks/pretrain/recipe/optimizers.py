@@ -2,8 +2,7 @@
 
 AdamW (Loshchilov & Hutter 2019) by default. Muon (Jordan et al. 2024), if chosen, updates the matrices of the blocks,
 and AdamW the rest: embeddings, head, norms and biases. Its update is scaled to the RMS of Adam's (Liu et al. 2025,
-"Muon is scalable for LLM training", section 2.2), so that one learning rate serves both. Fused matrices (q, k and v;
-gate and up) are orthogonalised as one.
+"Muon is scalable for LLM training", section 2.2), so that one learning rate serves both.
 
 With muP (Yang et al. 2022, "Tensor Programs V", table 8, Adam's column) the learning rates of the blocks' matrices
 shrink with the width; the output multiplier is in the scale of the last norm (see `Transformer.initialise`).
@@ -18,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from models.presets import derive
+from models.transformer import Attention, FeedForward
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.recipe.muon import Muon
 
 Group = dict[str, Any]
 
@@ -35,7 +36,7 @@ def new_optimizer(
     by_adam, by_muon = ([group for name, group in groups if (name == "muon") == muon] for muon in (False, True))
     return AdamWWithMuon(
         torch.optim.AdamW(by_adam, **adam),
-        torch.optim.Muon(by_muon, lr=0.0, momentum=config.muon_momentum, adjust_lr_fn="match_rms_adamw"),
+        Muon(by_muon, momentum=config.muon_momentum),
     )
 
 
@@ -48,7 +49,8 @@ def set_learning_rate(groups: Iterable[Group], rate: float) -> None:
 def parameter_groups(
     config: PretrainConfig, model: nn.Module, sizes: Mapping[str, torch.Size] | None = None
 ) -> list[tuple[str, Group]]:
-    """(optimizer, group) pairs with weight decay, on matrices only, and learning-rate scale.
+    """(optimizer, group) pairs with weight decay, on matrices only, and learning-rate scale; for Muon also the rows of
+    each matrix that is fused in a parameter.
 
     Each parameter is in exactly one. Groups and their order follow from the config alone, whatever part of the model
     this is: states are saved by group number.
@@ -62,10 +64,26 @@ def parameter_groups(
         else:
             kind = "last norm" if name.startswith("norm.") else "vector"
         groups[_treatment(config, kind)].append(parameter)
-    return [
-        (optimizer, {"params": parameters, "weight_decay": decay, "rate_scale": scale})
-        for (optimizer, decay, scale), parameters in groups.items()
-    ]
+    fused = _fused(model) if config.optimizer == "muon" else {}
+    found: list[tuple[str, Group]] = []
+    for (optimizer, decay, scale), parameters in groups.items():
+        group: Group = {"params": parameters, "weight_decay": decay, "rate_scale": scale}
+        if optimizer == "muon":
+            group["parts"] = [fused.get(parameter, (len(parameter),)) for parameter in parameters]
+        found.append((optimizer, group))
+    return found
+
+
+def _fused(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
+    """The rows of each matrix of those parameters that hold several."""
+    found: dict[Tensor, tuple[int, ...]] = {}
+    for module in model.modules():
+        if isinstance(module, Attention):
+            queries, keys = (heads * module.head_dim for heads in (module.heads, module.kv_heads))
+            found[module.qkv.weight] = queries, keys, keys
+        elif isinstance(module, FeedForward) and module.gated:
+            found[module.up.weight] = (len(module.up.weight) // 2,) * 2
+    return found
 
 
 def _treatment(config: PretrainConfig, kind: str) -> tuple[str, float, float]:
@@ -89,7 +107,7 @@ def _treatment(config: PretrainConfig, kind: str) -> tuple[str, float, float]:
 class AdamWWithMuon(torch.optim.Optimizer):
     """Two optimizers behind the interface of one."""
 
-    def __init__(self, adamw: torch.optim.AdamW, muon: torch.optim.Muon) -> None:
+    def __init__(self, adamw: torch.optim.AdamW, muon: Muon) -> None:
         self.parts = (adamw, muon)
         super().__init__([*adamw.param_groups, *muon.param_groups], {})
 

@@ -57,6 +57,10 @@ Z_LOSS = [
     case(f"z-loss, {processes}", processes, tensor_parallel=processes) | {"config": {"z_loss": 0.1}}
     for processes in (1, 2)
 ]
+MUON = [
+    case("muon, one", 1), case("muon, ddp", 2), case("muon, zero 0", 2, engine="deepspeed"),
+]  # fmt: skip
+MUON = [found | {"config": {"optimizer": "muon"}} for found in MUON]
 HALF = [
     case(f"zero {stage}, bfloat16", 2, engine="deepspeed", zero_stage=stage) | {"config": {"precision": "bfloat16"}}
     for stage in range(4)
@@ -147,7 +151,19 @@ def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    cases = [*ALONE_FIRST, Z_LOSS[0], *SAME, Z_LOSS[1], *HALF, *HALF_GOES_ON, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
+    cases = [
+        *ALONE_FIRST,
+        Z_LOSS[0],
+        MUON[0],
+        *SAME,
+        Z_LOSS[1],
+        *MUON[1:],
+        *HALF,
+        *HALF_GOES_ON,
+        *GOES_ON,
+        *REFUSED,
+        *GOES_ON_ALONE,
+    ]
     return launch(tmp_path_factory.mktemp("pair"), cases, 2)
 
 
@@ -177,6 +193,13 @@ def test_words_shared_among_ranks_are_learned_with_the_z_loss(results: Results) 
     assert abs(alone[-1] - results["one llama"]["losses"][-1]) > 100 * TOLERANCE
 
 
+def test_muon_learns_alike_where_matrices_are_whole(results: Results) -> None:
+    alone, *others = (results[name]["losses"] for name in names(MUON))
+    for losses in others:
+        assert losses == pytest.approx(alone, abs=TOLERANCE)
+    assert abs(alone[-1] - results["one llama"]["losses"][-1]) > 100 * TOLERANCE
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", names(FOURFOLD[:-1]))
 def test_and_so_do_combinations(name: str, fourfold: Results, results: Results) -> None:
@@ -196,7 +219,7 @@ def test_deepspeed_counts_the_steps_of_adam_alike_in_bfloat16(results: Results) 
         assert results[other["name"]]["losses"] == pytest.approx(expected, abs=2e-2)
 
 
-@pytest.mark.parametrize("name", names([*ALONE_FIRST, *SAME, *HALF]))
+@pytest.mark.parametrize("name", names([*ALONE_FIRST, *SAME, *MUON, *HALF]))
 def test_a_fresh_engine_goes_on_from_saved_states_bit_for_bit(name: str, results: Results) -> None:
     assert results[name]["resumed_alike"]
 

@@ -73,7 +73,7 @@ def test_eight_rows_at_once_teach_what_one_row_eight_times_teaches(isolated: boo
         expected, abs=2e-4 if "optimizer" in choices else 2e-5
     )
     difference = (weights_of(one_by_one) - weights_of(whole)).abs().max()
-    assert difference < (3e-3 if "optimizer" in choices else 1e-4)  # Muon rounds to bfloat16
+    assert difference < 1e-4
 
 
 def test_the_loss_of_uneven_rows_is_the_mean_over_their_tokens() -> None:
