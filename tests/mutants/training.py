@@ -184,6 +184,22 @@ TRAINING = (
         fails=("tests/tasks/pretrain/recipe/test_schedule.py::test_each_schedule_has_the_rates_that_it_had",),
     ),
     Mutant(
+        name="fused-matrix-orthogonal-as-one",
+        about="pretrain: Muon takes q, k and v for one matrix, with which a model learns less",
+        path="tasks/pretrain/recipe/optimizers.py",
+        before="found[module.qkv.weight] = queries, keys, keys\n",
+        after="found[module.qkv.weight] = (queries + 2 * keys,)\n",
+        fails=("tests/tasks/pretrain/recipe/test_optimizers.py::test_muon_steps_by_the_orthogonal_part_of_its_momentum",),
+    ),
+    Mutant(
+        name="muon-scaled-by-the-narrow-side",
+        about="pretrain: Muon's steps are as small as the shorter side of a matrix makes them",
+        path="tasks/pretrain/recipe/muon.py",
+        before="RMS * math.sqrt(max(shape))",
+        after="RMS * math.sqrt(min(shape))",
+        fails=("tests/tasks/pretrain/recipe/test_optimizers.py::test_muon_steps_by_the_orthogonal_part_of_its_momentum",),
+    ),
+    Mutant(
         name="decay-of-norms",
         about="pretrain: weight decay shrinks norms and biases too",
         path="tasks/pretrain/recipe/optimizers.py",
