@@ -189,7 +189,9 @@ TRAINING = (
         path="tasks/pretrain/recipe/optimizers.py",
         before="found[module.qkv.weight] = queries, keys, keys\n",
         after="found[module.qkv.weight] = (queries + 2 * keys,)\n",
-        fails=("tests/tasks/pretrain/recipe/test_optimizers.py::test_muon_steps_by_the_orthogonal_part_of_its_momentum",),
+        fails=(
+            "tests/tasks/pretrain/recipe/test_optimizers.py::test_muon_steps_by_the_orthogonal_part_of_its_momentum",
+        ),
     ),
     Mutant(
         name="muon-scaled-by-the-narrow-side",
@@ -197,7 +199,9 @@ TRAINING = (
         path="tasks/pretrain/recipe/muon.py",
         before="RMS * math.sqrt(max(shape))",
         after="RMS * math.sqrt(min(shape))",
-        fails=("tests/tasks/pretrain/recipe/test_optimizers.py::test_muon_steps_by_the_orthogonal_part_of_its_momentum",),
+        fails=(
+            "tests/tasks/pretrain/recipe/test_optimizers.py::test_muon_steps_by_the_orthogonal_part_of_its_momentum",
+        ),
     ),
     Mutant(
         name="decay-of-norms",
