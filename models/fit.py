@@ -33,7 +33,7 @@ def _candidates(setup: Setup) -> Iterator[Setup]:
         while least.micro_batch > 1:
             least = replace(least, micro_batch=least.micro_batch // 2, micro_steps=least.micro_steps * 2)
             yield least
-    if least.engine != "ddp" and least.cuda:
+    if least.engine != "ddp" and least.optimizer == "adamw" and least.cuda:
         for stage in range(max(2, least.zero_stage), 4):  # at 1 all gradients stay on the device
             yield replace(least, zero_stage=stage, offload="optimizer")
     engine = _shards(setup)
@@ -57,18 +57,22 @@ def _sharded(setup: Setup) -> Iterator[Setup]:
 
 
 def _shards(setup: Setup) -> Engine | None:
-    """The engine that can shard this setup: DDP can't, and FSDP does not support all that DDP does."""
+    """The engine that can shard this setup: DDP can't, FSDP does not support all that DDP does, and Muon needs whole
+    matrices."""
+    if setup.optimizer == "muon":
+        return None
     if setup.engine != "ddp":
         return setup.engine
-    return "fsdp" if setup.optimizer == "adamw" and setup.pipeline_parallel == 1 and setup.cuda else None
+    return "fsdp" if setup.pipeline_parallel == 1 and setup.cuda else None
 
 
 def engines(setup: Setup) -> list[Setup]:
     """`setup` with each engine and ZeRO stage that supports it, to compare their memory."""
     shared = setup.tensor_parallel * setup.pipeline_parallel > 1
     found = [replace(setup, engine="ddp", zero_stage=0, offload="none")]
-    if setup.optimizer == "adamw" and not shared:
-        stages = (replace(setup, engine="deepspeed", zero_stage=stage) for stage in range(4))
+    if not shared:
+        sharded = range(4) if setup.optimizer == "adamw" else range(1)
+        stages = (replace(setup, engine="deepspeed", zero_stage=stage) for stage in sharded)
         found += [replace(each, offload=each.offload if each.zero_stage else "none") for each in stages]
     if setup.optimizer == "adamw" and setup.pipeline_parallel == 1:
         found += [replace(setup, engine="fsdp", zero_stage=stage) for stage in (0, 3)]

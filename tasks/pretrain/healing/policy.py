@@ -224,8 +224,9 @@ def _less_memory(runtime: PretrainRuntime, now: Situation) -> tuple[str, int | s
             return "recompute", "full", "selective"
     if now.ranks > 1 and now.shardable and runtime.engine == "ddp" and runtime.pipeline_parallel == 1:
         return "engine", "fsdp", "ddp"  # which can load its checkpoints
-    sharded = runtime.engine != "ddp" and runtime.zero_stage < LARGEST_ZERO_STAGE
-    if now.ranks > 1 and sharded:
+    # What needs whole states (Muon) has them at stage 0 alone
+    sharded = runtime.zero_stage > 0 or (now.shardable and runtime.engine != "ddp")
+    if now.ranks > 1 and sharded and runtime.zero_stage < LARGEST_ZERO_STAGE:
         stage = LARGEST_ZERO_STAGE if runtime.engine == "fsdp" else runtime.zero_stage + 1
         return "zero_stage", stage, runtime.zero_stage
     return None

@@ -135,6 +135,11 @@ def test_ddp_that_does_not_fit_becomes_fsdp_where_that_can_train_the_same() -> N
     ]  # fmt: skip
     assert tried(runtime, micro_batch=0)[0] == "engine fsdp instead of ddp"
     assert tried(runtime, micro_batch=1, shardable=False) == []
+    whole = runtime_of(engine="deepspeed", processes=2, recompute="full")
+    assert tried(whole, micro_batch=1)[0] == "zero_stage 1 instead of 0"
+    assert tried(whole, micro_batch=1, shardable=False) == [], "Muon's states are whole"
+    half = runtime_of(whole, zero_stage=1)
+    assert tried(half, micro_batch=1, shardable=False)[0] == "zero_stage 2 instead of 1", "float16 is not whole"
     assert tried(runtime_of(runtime, pipeline_parallel=2), micro_batch=1) == []
 
 
