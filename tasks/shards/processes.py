@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Collection
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -24,6 +25,7 @@ from tasks.shards.threads import Threads
 FIRST = 3.0  # seconds for the first shard, which also loads what all need
 SAMPLE = 1.0  # seconds of later shards by which the others are judged
 SAVED = 2.0  # seconds that processes must save
+KERNELS = "tasks.text.kernel_cache"  # asked only where it was loaded, as numba takes a second to load
 
 
 class Processes:
@@ -75,11 +77,11 @@ class PerhapsProcesses(Processes):
     def begin(self, folder: Path, shards: int) -> None:
         """Each map is judged anew."""
         self._shards, self._done, self._many = shards, 0, False
-        self._began = time.monotonic()
+        self._began = _clock()
 
     def room(self) -> int:
         """One call while this process is alone."""
-        self._many = self._many or self._pays(time.monotonic() - self._began)
+        self._many = self._many or self._pays(_clock() - self._began)
         return super().room() if self._many else 1
 
     def submit(self, call: Call) -> Future[None]:
@@ -98,7 +100,7 @@ class PerhapsProcesses(Processes):
     def _count(self, _: Future[None]) -> None:
         self._done += 1
         if self._done == 1:
-            self._began = time.monotonic()
+            self._began = _clock()
 
     def _pays(self, seconds: float) -> bool:
         """Whether processes are worth their start, so many seconds after the first shard, or the map while there is
@@ -108,6 +110,18 @@ class PerhapsProcesses(Processes):
             return left > 1 and seconds > FIRST
         alone = seconds / (self._done - 1) * left
         return seconds > SAMPLE and alone * (1 - 1 / self.workers) > SAVED
+
+
+def compiles() -> bool:
+    """Whether this process is compiling kernels, as the first run on a machine does."""
+    cache = sys.modules.get(KERNELS)
+    return cache is not None and cache.COMPILING.depth > 0
+
+
+def _clock() -> float:
+    """Seconds, but for those of compiling: other processes would only wait for the same kernels."""
+    cache = sys.modules.get(KERNELS)
+    return time.monotonic() - (0.0 if cache is None else cache.COMPILING.seconds())
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

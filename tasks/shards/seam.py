@@ -8,7 +8,6 @@ on where it ran (law 4).
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from storage.errors import LostWorker
 from tasks.shards.broadcast import broadcast
 from tasks.shards.choice import executor_for
 from tasks.shards.executors import RETRIES, Executor, WorkerLost
+from tasks.shards.processes import compiles
 from tasks.shards.shard import Call, ShardResult, clear, count_workers, results_of, shard_folder
 from tasks.stage.output import Output
 
@@ -106,12 +106,12 @@ class _Progress:
 
     def _tell(self) -> None:
         self._told = time.monotonic()
-        note = f"{self.name}, compiling for this machine" if _compiles() else self.name
+        note = f"{self.name}, compiling for this machine" if compiles() else self.name
         self.out.progress(self._done, self._total, self._unit, note)
 
     def wait(self) -> None:
         """No shard was done for a while: say what is waited for, once it is known."""
-        if _compiles():
+        if compiles():
             self._tell()
 
     def add(self) -> None:
@@ -119,13 +119,6 @@ class _Progress:
         self._done += 1
         if self._done == self._total or time.monotonic() - self._told >= SECONDS:
             self._tell()
-
-
-def _compiles() -> bool:
-    """Whether this process is compiling kernels, which the first run on a machine does. Asked of numba only where it
-    was loaded, as that takes a second."""
-    cache = sys.modules.get("tasks.text.kernel_cache")
-    return cache is not None and cache.COMPILING.depth > 0
 
 
 def _run(executor: Executor, calls: Iterator[Call], progress: _Progress) -> None:

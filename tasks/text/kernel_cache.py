@@ -103,11 +103,16 @@ class Compiling(event.Listener):
     def __init__(self) -> None:
         self.depth = 0  # a kernel has those that it calls compiled
         self.usual = gc.get_threshold()
+        self._seconds, self._began = 0.0, 0.0
+
+    def seconds(self) -> float:
+        """How long this process has compiled."""
+        return self._seconds + (time.monotonic() - self._began if self.depth else 0.0)
 
     def on_start(self, event: event.Event) -> None:
         """See numba, which lets one thread compile at a time."""
         if not self.depth:
-            self.usual = gc.get_threshold()
+            self.usual, self._began = gc.get_threshold(), time.monotonic()
             gc.set_threshold(*RARE)
         self.depth += 1
 
@@ -115,6 +120,7 @@ class Compiling(event.Listener):
         """See numba."""
         self.depth -= 1
         if not self.depth:
+            self._seconds += time.monotonic() - self._began
             gc.set_threshold(*self.usual)
 
 

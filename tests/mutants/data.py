@@ -351,6 +351,16 @@ DATA = (
         fails=("tests/tasks/tokenizer/test_tokenizer.py::test_an_empty_split_ends_the_run",),
     ),
     Mutant(
+        name="processes-that-wait-for-kernels",
+        about="shards: while one process compiles, others are started and wait for it",
+        path="tasks/shards/processes.py",
+        before="return time.monotonic() - (0.0 if cache is None else cache.COMPILING.seconds())",
+        after="return time.monotonic()",
+        fails=(
+            "tests/tasks/shards/test_executors.py::test_no_processes_are_started_to_wait_for_what_this_one_compiles",
+        ),
+    ),
+    Mutant(
         name="shards-of-a-new-tokenizer",
         about="rule 6: token shards of an earlier tokenizer are taken for those of another",
         path="tasks/shards/incremental.py",

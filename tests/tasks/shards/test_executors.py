@@ -31,7 +31,7 @@ from pydantic import ValidationError
 
 from storage.errors import ConfigError, LostWorker, SourceError
 from storage.shards.arrays import Int64
-from tasks.shards import ShardResult, dask_workers, map_shards, ray_workers
+from tasks.shards import ShardResult, dask_workers, map_shards, processes, ray_workers
 from tasks.shards.broadcast import broadcast
 from tasks.shards.processes import Processes
 from tasks.shards.shard import RESULT, Call, is_done, work
@@ -333,6 +333,20 @@ def test_a_first_run_says_that_it_compiles_and_meanwhile_rarely_looks_for_garbag
         gc.set_threshold(*before)
     assert heard.notes == ["measure", "measure, compiling for this machine", "measure"]
     assert result.counts["threshold"] == kernel_cache.RARE[0]
+
+
+def compile_first(shard: int, folder: Path) -> dict[str, int]:
+    if shard == 0:
+        compile_a_while(shard, folder)
+    return {"pid": os.getpid()}
+
+
+def test_no_processes_are_started_to_wait_for_what_this_one_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "FIRST", 0.5)
+    results = map_shards(compile_first, range(4), output(tmp_path, "auto"), "perhaps")
+    assert {result.counts["pid"] for result in results} == {os.getpid()}
 
 
 def test_a_folder_of_a_killed_cluster_is_swept(tmp_path: Path) -> None:
