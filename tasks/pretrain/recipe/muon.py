@@ -1,6 +1,6 @@
 """Muon (Jordan et al. 2024): momentum whose matrices are made nearly orthogonal by Newton and Schulz's iteration.
 
-Not torch's, for three reasons. torch iterates in bfloat16 everywhere, which takes 2 to 25 times as long as float32 on a
+Not torch's, for three reasons. torch iterates in bfloat16 everywhere, which takes 4 to 25 times as long as float32 on a
 CPU without matrix units for it, and rounds otherwise on each kind of CPU. It takes one matrix at a time; here those of
 one shape go through the iteration together. And it makes a fused matrix (q, k and v; gate and up) orthogonal as one,
 after which the model has learned less than if each part is a matrix of its own.
