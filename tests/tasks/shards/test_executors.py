@@ -317,7 +317,7 @@ def test_progress_is_told_once_a_second_and_at_the_end(tmp_path: Path) -> None:
 
 def compile_a_while(shard: int, folder: Path) -> dict[str, int]:
     with trigger_event("numba:compile"), trigger_event("numba:compile"):  # a kernel, and one that it calls
-        time.sleep(1.5)
+        time.sleep(2.5)
         return {"threshold": gc.get_threshold()[0]}
 
 
@@ -331,7 +331,8 @@ def test_a_first_run_says_that_it_compiles_and_meanwhile_rarely_looks_for_garbag
         assert gc.get_threshold() == usual
     finally:
         gc.set_threshold(*before)
-    assert heard.notes == ["measure", "measure, compiling for this machine", "measure"]
+    assert {*heard.notes} == {"measure", "measure, compiling for this machine"}
+    assert heard.notes[0] == heard.notes[-1] == "measure"
     assert result.counts["threshold"] == kernel_cache.RARE[0]
 
 
@@ -344,7 +345,7 @@ def compile_first(shard: int, folder: Path) -> dict[str, int]:
 def test_no_processes_are_started_to_wait_for_what_this_one_compiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "FIRST", 0.5)
+    monkeypatch.setattr(processes, "FIRST", 1.0)
     results = map_shards(compile_first, range(4), output(tmp_path, "auto"), "perhaps")
     assert {result.counts["pid"] for result in results} == {os.getpid()}
 
