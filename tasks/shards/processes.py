@@ -16,6 +16,7 @@ from collections.abc import Collection
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 from tasks.children.parent import die_with_parent
 from tasks.shards.executors import OUTSTANDING, WorkerLost
@@ -114,14 +115,17 @@ class PerhapsProcesses(Processes):
 
 def compiles() -> bool:
     """Whether this process is compiling kernels, as the first run on a machine does."""
-    cache = sys.modules.get(KERNELS)
-    return cache is not None and cache.COMPILING.depth > 0
+    return _compiling() is not None and _compiling().depth > 0
 
 
 def _clock() -> float:
     """Seconds, but for those of compiling: other processes would only wait for the same kernels."""
-    cache = sys.modules.get(KERNELS)
-    return time.monotonic() - (0.0 if cache is None else cache.COMPILING.seconds())
+    return time.monotonic() - (_compiling().seconds() if _compiling() is not None else 0.0)
+
+
+def _compiling() -> Any:
+    """None where it was not loaded, or another thread is still loading it."""
+    return getattr(sys.modules.get(KERNELS), "COMPILING", None)
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
