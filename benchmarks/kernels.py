@@ -12,9 +12,6 @@ import argparse
 import importlib
 import os
 import pickle
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -24,7 +21,8 @@ from typing import Any
 from numba import config
 from numba.core.event import Event, Listener, install_listener
 
-from benchmarks.measure import ROOT, end_as_interrupted
+from benchmarks.measure import end_as_interrupted
+from benchmarks.start import measured
 
 MADE = ["run", "smoke", "--to=pretrain"]
 
@@ -61,7 +59,8 @@ def main() -> None:
         cache = Path(folder, "kernels")
         print("| smoke up to pretraining | wall (s) | CPU (s) |\n|---|---|---|", flush=True)
         for name in ("nothing compiled", "all compiled"):
-            wall, cpu = run([*MADE, "--store", f"{folder}/{name}"], {**os.environ, "NUMBA_CACHE_DIR": str(cache)})
+            environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+            wall, cpu, _ = measured([*MADE, "--store", f"{folder}/{name}"], environment)
             print(f"| {name} | {wall:.1f} | {cpu:.1f} |", flush=True)
         config.CACHE_DIR = f"{folder}/again"  # where nothing is found
         listener = ByKernel()
@@ -72,16 +71,6 @@ def main() -> None:
     for name, seconds in listener.seconds.most_common(asked.most):
         print(f"| `{name}` | {listener.forms[name]} | {seconds:.1f} |")
     print(f"| all {len(listener.seconds)} | {listener.forms.total()} | {listener.seconds.total():.1f} |")
-
-
-def run(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
-    """Wall and CPU seconds of a run and all its processes."""
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(
-        [sys.executable, "-m", "flows.cli", *command], cwd=ROOT.parent, env=environment, check=True, capture_output=True
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.monotonic() - began, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def compiled(cache: Path) -> list[tuple[Any, Any]]:

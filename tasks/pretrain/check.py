@@ -92,6 +92,5 @@ def check_special(choices: set[str], runtime: PretrainRuntime, *, cuda: bool) ->
         raise ConfigError(
             f"The engine {runtime.engine} can't train with {' and '.join(sorted(missing))}.",
             "Set runtime.pretrain.engine to ddp without tensor or pipeline parallelism (for muon, or to deepspeed with "
-            "zero_stage 0), or choose another "
-            "pretrain.optimizer and pretrain.precision.",
+            "zero_stage 0), or choose another pretrain.optimizer and pretrain.precision.",
         )

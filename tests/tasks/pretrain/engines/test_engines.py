@@ -58,9 +58,9 @@ Z_LOSS = [
     for processes in (1, 2)
 ]
 MUON = [
-    case("muon, one", 1), case("muon, ddp", 2), case("muon, zero 0", 2, engine="deepspeed"),
-]  # fmt: skip
-MUON = [found | {"config": {"optimizer": "muon"}} for found in MUON]
+    case(f"muon, {engine} of {processes}", processes, engine=engine) | {"config": {"optimizer": "muon"}}
+    for processes, engine in ((1, "ddp"), (2, "ddp"), (2, "deepspeed"))
+]
 HALF = [
     case(f"zero {stage}, bfloat16", 2, engine="deepspeed", zero_stage=stage) | {"config": {"precision": "bfloat16"}}
     for stage in range(4)
@@ -151,19 +151,8 @@ def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    cases = [
-        *ALONE_FIRST,
-        Z_LOSS[0],
-        MUON[0],
-        *SAME,
-        Z_LOSS[1],
-        *MUON[1:],
-        *HALF,
-        *HALF_GOES_ON,
-        *GOES_ON,
-        *REFUSED,
-        *GOES_ON_ALONE,
-    ]
+    alone, together = [*ALONE_FIRST, Z_LOSS[0], MUON[0]], [*SAME, Z_LOSS[1], *MUON[1:], *HALF]
+    cases = [*alone, *together, *HALF_GOES_ON, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
     return launch(tmp_path_factory.mktemp("pair"), cases, 2)
 
 

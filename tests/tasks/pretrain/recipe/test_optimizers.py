@@ -187,8 +187,12 @@ class Bare(Engine):
     step = loss = save = load = whole_model = lambda *_: None  # type: ignore[assignment]  # never called
 
 
-@pytest.mark.parametrize("choices", [{"optimizer": "muon"}, {"precision": "float16"}], ids=str)
-def test_an_engine_refuses_what_it_was_not_made_for(choices: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"fsdp can't train with {next(iter(choices.values()))}"):
-        Bare(spec_of(engine="fsdp", **choices), ALONE)
+@pytest.mark.parametrize(
+    ("choices", "engine"),
+    [({"optimizer": "muon"}, "fsdp"), ({"precision": "float16"}, "fsdp"), ({"precision": "float16"}, "deepspeed")],
+    ids=str,
+)
+def test_an_engine_refuses_what_it_was_not_made_for(choices: dict[str, Any], engine: str) -> None:
+    with pytest.raises(ConfigError, match=f"{engine} can't train with {next(iter(choices.values()))}"):
+        Bare(spec_of(engine=engine, **choices), ALONE)
     assert Bare(spec_of(), ALONE).dtype == torch.float32
