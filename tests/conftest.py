@@ -30,6 +30,9 @@ os.environ |= {
     "XDG_CACHE_HOME": f"{_HOME}/cache",
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    # Set by scikit-learn when a test imports it: children of later tests would have another server
+    "KMP_DUPLICATE_LIB_OK": "True",
+    "KMP_INIT_AT_FORK": "FALSE",
 }
 
 # On a machine that is busy an example may take long: no property here is one of time. `make test` draws the same

@@ -45,22 +45,7 @@ def test_prefects_script_for_hooks_finds_our_modules(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_stages_are_tasks_and_the_cached_ones_say_so(server: None, tmp_path: Path) -> None:
-    from flows.pipeline import pipeline
-
-    overrides = [*SETTINGS, f"runtime.store={tmp_path / 'store'}"]
-    first = pipeline("smoke", overrides, to="filter")
-    again = pipeline("smoke", overrides, to="filter")
-    assert first == again
-    states, keys = seen()
-    assert {name: states[0][name] for name in ("download", "dedup", "filter", "sketches", "form")} == dict.fromkeys(
-        ("download", "dedup", "filter", "sketches", "form"), "Completed"
-    ), "parts are tasks of their own"
-    assert states[1] == {"download": "Cached", "dedup": "Cached", "filter": "Cached"}
-    assert {"stage-download", "stage-dedup", "stage-filter", "stage-form", "run-report"} <= keys
-
-
-def test_a_failing_stage_fails_the_run_with_its_own_error_and_leaves_its_parts_made(
+def test_a_failed_stage_leaves_its_parts_to_the_next_run_and_what_is_cached_says_so(
     server: None, tmp_path: Path
 ) -> None:
     from flows.pipeline import pipeline
@@ -69,11 +54,20 @@ def test_a_failing_stage_fails_the_run_with_its_own_error_and_leaves_its_parts_m
     missing = "download.sources=[{kind: files, name: mine, paths: [nowhere.jsonl]}]"
     with pytest.raises(SourceError, match="no file matches"):
         pipeline("smoke", [missing, f"runtime.store={tmp_path / 'store'}"], to="download")
-    strict = [*SETTINGS, f"runtime.store={tmp_path / 'store'}", "filter.max_removed_share_per_source=0"]
+    overrides = [*SETTINGS, f"runtime.store={tmp_path / 'store'}"]
     with pytest.raises(AccountingError, match="max_removed_share_per_source"):
-        pipeline("smoke", strict, to="filter")
-    states, _ = seen()
-    assert (states[-1]["form"], states[-1]["filter"]) == ("Completed", "Failed")
+        pipeline("smoke", [*overrides, "filter.max_removed_share_per_source=0"], to="filter")
+    first, again = (pipeline("smoke", overrides, to="filter") for _ in range(2))
+    assert first == again
+    states, keys = seen()
+    missed, failed, made, cached = states
+    assert missed == {"download": "Failed"}
+    assert {**dict.fromkeys(("download", "dedup", "sketches", "form"), "Completed"), "filter": "Failed"}.items() <= (
+        failed.items()
+    ), "parts are tasks of their own"
+    assert (made["dedup"], made["form"], made["filter"]) == ("Cached", "Cached", "Completed")
+    assert cached == {"download": "Cached", "dedup": "Cached", "filter": "Cached"}
+    assert {"stage-download", "stage-dedup", "stage-filter", "stage-form", "run-report"} <= keys
     (page,) = {*asyncio.run(failed_reports())}  # a request that a busy server answered late was sent twice
     assert page.startswith("# smoke: failed in filter")
     assert "max\\_removed\\_share\\_per\\_source" in page

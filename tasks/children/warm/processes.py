@@ -27,7 +27,8 @@ from tasks.children.warm.server import LIBRARIES, REQUEST, TITLE
 
 MOST = 4  # servers that are kept, one for each environment; a run has one or two
 END_SECONDS = 2.0  # for a server to end when this process does
-OWN = ("GRISTMILL_", "PREFECT_", "PYTEST_CURRENT_")  # variables that no library reads when it is imported
+# Beginnings and ends of variables that no library reads when it is imported: a child has them, its server has not
+OWN, SECRET = ("GRISTMILL_", "PREFECT_", "PYTEST_CURRENT_"), "_API_KEY"
 
 
 class CannotFork(Exception):
@@ -172,7 +173,7 @@ def fork(command: Sequence[str], environment: Mapping[str, str], errors: int) ->
 
     Raises ServerLost where its server is killed meanwhile, and CannotFork.
     """
-    own = {name: value for name, value in environment.items() if name.startswith(OWN)}
+    own = {name: value for name, value in environment.items() if name.startswith(OWN) or name.endswith(SECRET)}
     shared = {name: value for name, value in environment.items() if name not in own}
     key = tuple(sorted(shared.items()))
     with _LOCK:

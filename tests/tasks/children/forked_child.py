@@ -35,6 +35,7 @@ def describe(path: Path) -> None:
             "words": sys.argv,
             "command": Path("/proc/self/cmdline").read_text().rstrip("\0").split("\0"),
             "own": os.environ.get("GRISTMILL_FAULTS"),
+            "key": os.environ.get("JUDGE_API_KEY"),
             "shared": os.environ.get("OMP_NUM_THREADS"),
             "drawn": [random.random(), float(np.random.random()), *drawn_by_torch()],
             "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,

@@ -69,12 +69,14 @@ def test_a_child_is_as_a_new_process_would_be(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("GRISTMILL_FAULTS", "one")
     first = Child(tmp_path / "1").run()
     monkeypatch.setenv("GRISTMILL_FAULTS", "two")
+    monkeypatch.setenv("JUDGE_API_KEY", "a secret")
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "another (call)")  # or each test of a child would start a server
     child = Child(tmp_path / "2")
     second = child.run()
     assert first["parent"] == second["parent"] != os.getpid()
     assert first["pid"] != second["pid"] == second["group"]
     assert (first["own"], second["own"], second["shared"]) == ("one", "two", "1")
+    assert (first["key"], second["key"]) == (None, "a secret")
     assert second["folder"] == str(tmp_path)
     assert second["main"] == MODULE
     assert Path(second["words"][0]) == ROOT / "tests/tasks/children/forked_child.py"

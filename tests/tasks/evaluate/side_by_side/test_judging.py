@@ -21,6 +21,7 @@ from tasks.evaluate.side_by_side.judging import letter_of, question
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.endpoint.completions import Body, Said, Server, serve
+from tests.tasks.tiny_model import RUNTIME
 
 ANSWER = re.compile(r"\[answer ([AB]) ([0-9a-f]{8})\]\n(.*?)\n\[end \2\]", re.DOTALL)
 
@@ -61,7 +62,7 @@ def config_of(server: Server, **settings: Any) -> JudgementsConfig:
 
 
 def output(folder: Path) -> Output:
-    return Output.at(folder, stage="judgements", runtime=runtime_of(backoff_seconds=0.01))
+    return Output.at(folder, stage="judgements", runtime=runtime_of(RUNTIME, backoff_seconds=0.01))
 
 
 FIRST = ["long answer", "short", "same", "biased one", "torn", "", "five5", "REFUSED"]

@@ -26,7 +26,7 @@ from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.endpoint.completions import Body, Said, Server, serve
 from tests.tasks.interrupt import interrupt
-from tests.tasks.tiny_model import write_rows
+from tests.tasks.tiny_model import RUNTIME, write_rows
 
 KEY = "correct-horse-battery"
 NUMBERS = range(40)
@@ -112,7 +112,7 @@ def config_of(folder: Path, server: Server, **settings: Any) -> FeedbackConfig:
 
 
 def output(folder: Path) -> Output:
-    return Output.at(folder, stage="feedback", runtime=runtime_of(backoff_seconds=0.01, concurrent_requests=8))
+    return Output.at(folder, stage="feedback", runtime=runtime_of(RUNTIME, backoff_seconds=0.01, concurrent_requests=8))
 
 
 def made(config: FeedbackConfig, instructions: Artifact, folder: Path) -> Output:
