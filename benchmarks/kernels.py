@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import pickle
 import tempfile
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from numba.core.event import Event, Listener, install_listener
 
 from benchmarks.measure import end_as_interrupted
 from benchmarks.start import measured
+from tasks.text.kernel_cache import unsealed
 
 MADE = ["run", "smoke", "--to=pretrain"]
 
@@ -81,10 +81,7 @@ def compiled(cache: Path) -> list[tuple[Any, Any]]:
         kernel = rest.rpartition("-")[0]
         folder = ".".join(index.relative_to(cache).parts[1:-1])
         dispatcher = getattr(importlib.import_module(f"tasks.{folder}.{module}"), kernel)
-        with index.open("rb") as stream:
-            pickle.load(stream)  # numba's version
-            _, forms = pickle.loads(stream.read())
-        for (signature, *_), data in forms.items():
+        for (signature, *_), data in unsealed(index).items():
             found.append(((index.parent / data).stat().st_mtime, dispatcher, signature))
     return [(dispatcher, signature) for _, dispatcher, signature in sorted(found, key=lambda each: each[0])]
 

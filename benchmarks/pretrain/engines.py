@@ -1,8 +1,8 @@
 """`python -m benchmarks.pretrain.engines`: the profile `smoke` by every engine on several CPU processes, over gloo.
 
 Losses must be equal: each line is a separate run, with its last losses and their difference from one process. The model
-is smoke's, but with two kv_heads for tensor parallelism. CPU seconds are those of all processes including start-up,
-which takes most of the time of such a small run.
+is smoke's, but with two kv_heads for tensor parallelism, and by AdamW, as not every engine can train by Muon. CPU
+seconds are those of all processes including start-up, which takes most of the time of such a small run.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ from tasks.pretrain import pretrain
 from tasks.stage.output import Output
 
 ONE = "one process"
+CHANGES = [
+    "pretrain.model.kv_heads=2",
+    "pretrain.optimizer=adamw",
+    "pretrain.muon_learning_rate=null",
+    "pretrain.learning_rate=6e-3",
+]
 ENGINES: dict[str, tuple[int, dict[str, Any]]] = {  # processes, and what differs
     ONE: (1, {"engine": "ddp"}),
     "DDP, 2 processes": (2, {"engine": "ddp"}),
@@ -45,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the token shards")
     tokens, tokenizer = data_of("smoke", parser.parse_args().data.resolve())
-    profile = load("smoke", ["pretrain.model.kv_heads=2"])
+    profile = load("smoke", CHANGES)
     print("| engine, processes | training loss | validation loss | from one process | CPU s |\n|---|---|---|---|---|")
     alone = 0.0
     for name, (processes, changes) in ENGINES.items():

@@ -18,9 +18,9 @@ class PosttrainConfig(StageConfig):
 
     epochs: float = Field(1.0, gt=0, description="passes over the pairs")
     global_batch: int = Field(16, ge=1, description="pairs a step, over all processes and micro-batches")
-    learning_rate: float = Field(1e-3, gt=0, description="peak, reached after the warmup; decays to 0 along a cosine")
+    learning_rate: float = Field(1e-3, gt=0, le=1000, description="peak, after the warmup; decays to 0 along a cosine")
     warmup_share: float = Field(0.05, ge=0, lt=1, description="share of the steps spent warming up")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled (AdamW), on matrices only")
+    weight_decay: float = Field(0.0, ge=0, le=1000, description="decoupled (AdamW), on matrices only")
     gradient_clip: float = Field(1.0, gt=0, description="largest global norm of the gradient")
     max_length: int | None = Field(None, ge=8, description="maximum tokens of a rendered pair (default: the context)")
     deduplicate: Deduplicate = Field(

@@ -78,19 +78,22 @@ def _needs(runtime: PretrainRuntime) -> Iterator[tuple[str, bool, str, str]]:
 
 def check_special(choices: set[str], runtime: PretrainRuntime, *, cuda: bool) -> None:
     """Raises ConfigError for an optimizer or a precision that the engine can't train with."""
-    whole = runtime.engine == "ddp" and runtime.tensor_parallel == runtime.pipeline_parallel == 1
-    if whole:
+    split = next((name for name in ("tensor_parallel", "pipeline_parallel") if getattr(runtime, name) > 1), None)
+    cause, supported = f"the engine {runtime.engine}", frozenset[str]()
+    if split:  # matrices, and gradients that overflow on other ranks
+        cause = f"runtime.pretrain.{split} {getattr(runtime, split)}"
+    elif runtime.engine == "ddp":
         supported = SPECIAL
-    elif runtime.engine == "deepspeed" and not runtime.zero_stage:
+    elif runtime.engine == "deepspeed" and runtime.zero_stage:
+        cause = f"runtime.pretrain.zero_stage {runtime.zero_stage}"
+        supported = frozenset({"float16"} if cuda else ())  # with ZeRO's own loss scaling
+    elif runtime.engine == "deepspeed":
         supported = frozenset({"muon"})
-    elif runtime.engine == "deepspeed" and cuda:
-        supported = frozenset({"float16"})  # with ZeRO's own loss scaling
-    else:
-        supported = frozenset()  # split matrices, and gradients that overflow on other ranks
-    missing = choices & SPECIAL - supported
-    if missing:
+    for missing in sorted(choices & SPECIAL - supported):
+        muon = missing == "muon"
         raise ConfigError(
-            f"The engine {runtime.engine} can't train with {' and '.join(sorted(missing))}.",
-            "Set runtime.pretrain.engine to ddp without tensor or pipeline parallelism (for muon, or to deepspeed with "
-            "zero_stage 0), or choose another pretrain.optimizer and pretrain.precision.",
+            f"{missing} does not work with {cause}.",
+            f"Set runtime.pretrain.engine to ddp{' (or to deepspeed with zero_stage 0)' if muon else ''}, without "
+            "tensor or pipeline parallelism, or set "
+            + ("pretrain.optimizer to adamw, with muon_learning_rate null." if muon else "another pretrain.precision."),
         )

@@ -74,7 +74,7 @@ class PretrainConfig(StageConfig):
     schedule: Literal["cosine", "wsd", "linear", "constant"] = Field(
         "cosine", description="learning-rate schedule after warmup; wsd: warmup, stable, decay"
     )
-    learning_rate: float = Field(3e-3, gt=0, description="peak learning rate, reached after warmup")
+    learning_rate: float = Field(3e-3, gt=0, le=1000, description="peak learning rate, reached after warmup")
     warmup_steps: int = Field(20, ge=0, description="steps of linear warmup to the peak")
     final_share: float = Field(
         0.1, ge=0, le=1, description="learning rate of the last step as a share of the peak; not used by constant"
@@ -89,13 +89,13 @@ class PretrainConfig(StageConfig):
         "zero_stage 0",
     )
     muon_learning_rate: float | None = Field(
-        None, gt=0, description="peak learning rate of Muon (default: learning_rate)"
+        None, gt=0, le=1000, description="peak learning rate of Muon (default: learning_rate)"
     )
     muon_momentum: float = Field(0.95, ge=0, lt=1, description="momentum of Muon")
-    weight_decay: float = Field(0.1, ge=0, description="decoupled weight decay, on matrices only")
+    weight_decay: float = Field(0.1, ge=0, le=1000, description="decoupled weight decay, on matrices only")
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam's decay rate of the first moment")
     beta2: float = Field(0.95, ge=0, lt=1, description="Adam's decay rate of the second moment")
-    epsilon: float = Field(1e-8, gt=0, description="Adam's epsilon")
+    epsilon: float = Field(1e-8, gt=0, le=1, description="Adam's epsilon")
     gradient_clip: float = Field(1.0, gt=0, description="maximum global gradient norm")
     z_loss: float = Field(
         0.0,
@@ -211,7 +211,7 @@ class PretrainConfig(StageConfig):
     @model_validator(mode="after")
     def _muon_is_there(self) -> PretrainConfig:
         if self.muon_learning_rate is not None and self.optimizer != "muon":
-            raise ValueError("muon_learning_rate has no effect on adamw: remove it, or choose the optimizer muon")
+            raise ValueError("muon_learning_rate has no effect on adamw: set it to null, or choose the optimizer muon")
         return self
 
     def named_sources(self) -> dict[str, list[str]]:

@@ -56,7 +56,7 @@ class Log:
         if all("skipped" in row for row in self.rows[-MAX_SKIPPED:]) and len(self.rows) >= MAX_SKIPPED:
             raise TrainingError(
                 f"The gradients of {MAX_SKIPPED} steps in a row overflowed in float16, whatever their scale.",
-                "Lower pretrain.learning_rate, or choose another precision.",
+                "Lower pretrain.learning_rate (muon_learning_rate too, where it is set), or choose another precision.",
             )
         if self.world.first:
             append_log(self.path, new)

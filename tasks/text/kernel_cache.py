@@ -16,6 +16,7 @@ import functools
 import gc
 import hashlib
 import os
+import pickle
 import secrets
 import shutil
 import time
@@ -25,8 +26,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numba
-from numba.core import event
+from numba.core import caching, event
 from numba.core.caching import IndexDataCacheFile, UserProvidedCacheLocator
+from numba.core.serialize import dumps
 
 from storage.files.cache import cache_folder
 
@@ -35,12 +37,17 @@ TASKS = Path(__file__).parents[1]
 COMPILED = ("*kernels.py", "characters.py", "comments.py", "phrases.py")
 LIMIT_BYTES = 200_000_000  # one version of the kernels takes 8 MB
 PATIENCE_SECONDS, POLL_SECONDS = 60.0, 0.02  # for another process to compile what this one needs
+DIGEST_BYTES = 32
 RARE = (50_000, 20, 1_000)  # of Python's garbage collection, as `gc.set_threshold` takes them
 UNUSED_SECONDS = 86_400.0  # before that a folder may be of a run at work
 
 
 class ByContent(UserProvidedCacheLocator):
-    """The place of a kernel of Gristmill. Of other functions it knows none, nor where nothing can be written."""
+    """The place of a kernel of Gristmill. Of other functions it knows none.
+
+    Where nothing can be written it is the place all the same, and each process compiles: numba would write into the
+    checkout, and take what it finds there without a look at the kernels that a kernel calls.
+    """
 
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
         super().__init__(py_func, py_file)  # type: ignore[no-untyped-call]
@@ -52,11 +59,13 @@ class ByContent(UserProvidedCacheLocator):
         if not Path(py_file).is_relative_to(TASKS):
             return None
         found = cls(py_func, py_file)
-        try:
-            found.ensure_cache_path()  # type: ignore[no-untyped-call]
-        except OSError:
-            return None
+        found.ensure_cache_path()  # locks are there before any code is
         return found
+
+    def ensure_cache_path(self) -> None:
+        """See numba, which would end the run where this fails."""
+        with suppress(OSError):
+            Path(self._cache_path).mkdir(parents=True, exist_ok=True)
 
     def get_source_stamp(self) -> str:
         """The folder says what the source is."""
@@ -67,7 +76,7 @@ class ByContent(UserProvidedCacheLocator):
 def folder() -> Path:
     """That of these kernels, in `NUMBA_CACHE_DIR` or the user's cache. A new one has others make room."""
     kept = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "kernels")
-    found = kept / f"{digest(TASKS)[:16]}-numba-{numba.__version__}"
+    found = kept / f"{digest(TASKS)[:16]}-numba-{numba.__version__}-sealed"
     with suppress(OSError):
         if found.is_dir():
             os.utime(found)
@@ -124,30 +133,65 @@ class Compiling(event.Listener):
             gc.set_threshold(*self.usual)
 
 
-def _own_name(self: Any, number: int) -> str:
-    name: str = self._data_name_pattern.format(number=secrets.randbits(62))
-    return name
+class KernelFile(IndexDataCacheFile):
+    """The compiled code of a kernel: an index, and a file for each signature. Each begins with a digest of the rest,
+    and one that is damaged is as if it were not there. What can't be kept is compiled by each process."""
+
+    def load(self, key: Any) -> Any:
+        """The code, from another process that is compiling it, if need be; None if this one is to."""
+        code = super().load(key)  # type: ignore[no-untyped-call]
+        if code is None and (lock := _taken(f"{self._index_path}.lock")) is not None:
+            code = super().load(key)  # type: ignore[no-untyped-call]
+            if code is None:
+                _HELD[self._index_path] = lock
+            else:
+                os.close(lock)
+        return code
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep it, where there is room."""
+        try:
+            with suppress(OSError):
+                super().save(key, data)  # type: ignore[no-untyped-call]
+        finally:
+            if (lock := _HELD.pop(self._index_path, None)) is not None:
+                os.close(lock)
+
+    def _load_index(self) -> dict[Any, str]:
+        return unsealed(Path(self._index_path)) or {}
+
+    def _save_index(self, overloads: dict[Any, str]) -> None:
+        with self._open_for_write(self._index_path) as stream:
+            stream.write(self._dump(overloads))
+
+    def _load_data(self, name: str) -> Any:
+        return unsealed(Path(self._data_path(name)))  # type: ignore[no-untyped-call]
+
+    def _dump(self, obj: Any) -> bytes:
+        data: bytes = dumps(obj)  # type: ignore[no-untyped-call]
+        return hashlib.sha256(data).digest() + data
+
+    def _data_name(self, number: int) -> str:
+        """numba counts the signatures, and of two processes that compile two of them at once one would take the other's
+        file for its own."""
+        name: str = self._data_name_pattern.format(number=secrets.randbits(62))
+        return name
 
 
-def _load(self: Any, signature: Any) -> Any:
-    """The code, from another process that is compiling it, if need be; None if this one is to."""
-    code = _LOAD(self, signature)
-    ours = Path(self._cache_path).is_relative_to(folder())
-    if code is None and ours and (lock := _taken(f"{self._index_path}.lock")) is not None:
-        code = _LOAD(self, signature)
-        if code is None:
-            _HELD[self._index_path] = lock
-        else:
-            os.close(lock)
-    return code
-
-
-def _save(self: Any, signature: Any, code: Any) -> None:
+def unsealed(path: Path) -> Any:
+    """What a file holds; None where it can't be read or is damaged."""
     try:
-        _SAVE(self, signature, code)
-    finally:
-        if (lock := _HELD.pop(self._index_path, None)) is not None:
-            os.close(lock)
+        sealed = path.read_bytes()
+    except OSError:
+        return None
+    digest, data = sealed[:DIGEST_BYTES], sealed[DIGEST_BYTES:]
+    return pickle.loads(data) if hashlib.sha256(data).digest() == digest else None
+
+
+def _file(cache_path: str, filename_base: str, source_stamp: str) -> IndexDataCacheFile:
+    """That of a kernel of Gristmill, or of another function as numba has it."""
+    kind = KernelFile if Path(cache_path).is_relative_to(folder()) else IndexDataCacheFile
+    return kind(cache_path, filename_base, source_stamp)  # type: ignore[no-untyped-call]
 
 
 def _taken(path: str) -> int | None:
@@ -172,12 +216,7 @@ def _taken(path: str) -> int | None:
     return None
 
 
-# numba counts the files of a kernel's signatures, and of two processes that compile two of them at once one would take
-# the other's file for its own. And workers that begin together would all compile the same
-IndexDataCacheFile._data_name = _own_name  # type: ignore[method-assign]
-_LOAD: Any = IndexDataCacheFile.load
-_SAVE: Any = IndexDataCacheFile.save
-IndexDataCacheFile.load, IndexDataCacheFile.save = _load, _save  # type: ignore[method-assign]
+caching.IndexDataCacheFile = _file  # type: ignore[misc,assignment]
 _HELD: dict[str, int] = {}  # the locks of kernels that this process compiles
 COMPILING = Compiling()
 event.register("numba:compile", COMPILING)  # type: ignore[no-untyped-call]

@@ -90,8 +90,8 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         (["plan", "tiny", "--set", "runtime.training.hosts=2"], "one needs the other", "host:port"),
         (
             ["plan", "tiny", "--set", "pretrain.optimizer=muon", "--set", "runtime.pretrain.zero_stage=1"],
-            "The engine deepspeed can't train with muon",
-            "engine to ddp",
+            "muon does not work with runtime.pretrain.zero_stage 1",
+            "pretrain.optimizer to adamw, with muon_learning_rate null",
         ),
         (["run", "tiny", "--refresh", "nothing"], "There is no stage nothing.", "The stages are"),
         (["why", "nothing"], "There is no stage nothing.", "The stages are"),

@@ -24,7 +24,7 @@ GAMMA = 0.5
 class CpoConfig(PreferenceConfig):
     """A loss of the answers' log-probabilities alone."""
 
-    learning_rate: float = Field(1e-4, gt=0, description="peak; a tenth of supervised fine-tuning's, or less")
+    learning_rate: float = Field(1e-4, gt=0, le=1000, description="peak; a tenth of supervised fine-tuning's, or less")
     loss: Literal["sigmoid", "simpo"] = Field(
         "sigmoid",
         description="of a pair. sigmoid: CPO's own (Xu et al. 2024). simpo: of log-probabilities per token, with a "

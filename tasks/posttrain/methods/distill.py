@@ -27,7 +27,7 @@ GIVEN = ("input_ids", "attention_mask", "position_ids")
 class DistillConfig(PosttrainConfig):
     """Divergence from the teacher on the assistant's tokens."""
 
-    learning_rate: float = Field(5e-4, gt=0, description="peak; half of supervised fine-tuning's")
+    learning_rate: float = Field(5e-4, gt=0, le=1000, description="peak; half of supervised fine-tuning's")
     teacher: str = Field(BASE, description="base, or the earlier link of the chain whose model is the teacher")
     divergence: Divergence = Field(
         "forward", description="KL from the teacher (forward) or to it (reverse), or Jensen–Shannon between both"

@@ -39,7 +39,7 @@ class GrpoConfig(PosttrainConfig):
     group: int = Field(8, ge=2, description="answers sampled to each prompt, and compared with each other")
     max_new_tokens: int = Field(64, ge=1, description="tokens of an answer, after which it is cut")
     temperature: float = Field(1.0, gt=0, description="of the samples; held-out prompts are answered greedily")
-    learning_rate: float = Field(1e-5, gt=0, description="peak, reached after the warmup")
+    learning_rate: float = Field(1e-5, gt=0, le=1000, description="peak, reached after the warmup")
     loss: Literal["grpo", "dr_grpo", "dapo"] = Field(
         "grpo",
         description="what token losses are averaged over. grpo: each answer, then the answers. dapo: all tokens of a "

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class KtoConfig(PreferenceConfig):
     """The loss of a single answer; the model that the stage starts from is the reference."""
 
-    learning_rate: float = Field(1e-4, gt=0, description="peak; a tenth of supervised fine-tuning's, or less")
+    learning_rate: float = Field(1e-4, gt=0, le=1000, description="peak; a tenth of supervised fine-tuning's, or less")
     beta: float = Field(0.1, gt=0, description="strength of the penalty for moving away from the reference model")
     loss: Literal["kto", "apo_zero"] = Field(
         "kto",

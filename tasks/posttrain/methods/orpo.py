@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class OrpoConfig(PreferenceConfig):
     """The likelihood of preferred answers, and the odds of these against rejected ones."""
 
-    learning_rate: float = Field(5e-4, gt=0, description="peak; between that of fine-tuning and that of DPO")
+    learning_rate: float = Field(5e-4, gt=0, le=1000, description="peak; between that of fine-tuning and that of DPO")
     odds_weight: float = Field(0.1, gt=0, description="λ: weight of the odds ratio beside the likelihood")
 
 

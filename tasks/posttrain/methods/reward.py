@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class RewardConfig(PreferenceConfig):
     """The loss of Bradley and Terry; the judge begins as the model of the link before it, with a new head."""
 
-    learning_rate: float = Field(1e-4, gt=0, description="peak; a tenth of supervised fine-tuning's, or less")
+    learning_rate: float = Field(1e-4, gt=0, le=1000, description="peak; a tenth of supervised fine-tuning's, or less")
     center: float | None = Field(
         0.01,
         gt=0,

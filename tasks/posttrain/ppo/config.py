@@ -18,7 +18,7 @@ class PpoConfig(PosttrainConfig):
     passes: int = Field(4, ge=1, description="steps that learn from a rollout, each from all of it")
     max_new_tokens: int = Field(64, ge=1, description="tokens of an answer, after which it is cut")
     temperature: float = Field(1.0, gt=0, description="of the samples; held-out prompts are answered greedily")
-    learning_rate: float = Field(1e-5, gt=0, description="peak, reached after the warmup; of policy and critic")
+    learning_rate: float = Field(1e-5, gt=0, le=1000, description="peak, after the warmup; of policy and critic")
     clip: float = Field(0.2, gt=0, lt=1, description="how far a probability's ratio may leave 1 and still be rewarded")
     value_clip: float = Field(0.2, gt=0, description="how far a value may leave that of the rollout, likewise")
     value_weight: float = Field(0.1, gt=0, description="factor of the critic's loss")

@@ -148,7 +148,8 @@ class Checkpoints:
         marker = PretrainMarker.read(folder)
         for name in {**marker.layout, **engine.layout}:
             if marker.layout.get(name) != engine.layout.get(name):
-                raise refusal(folder, f"{name.replace('_', ' ')} {marker.layout.get(name)}")
+                was = "deepspeed" if marker.layout.get(name) == "deepspeed" else "ddp or fsdp"
+                raise refusal(folder, f"runtime.pretrain.engine {was}")
         installed = _versions()
         for library, was in marker.versions.items():
             now = installed.get(library, was)  # one that is gone did not matter to this engine

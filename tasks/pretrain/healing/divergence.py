@@ -77,7 +77,8 @@ class DivergenceMonitor:
     def _diverged(self, message: str, step: int) -> Divergence:
         return Divergence(
             message,
-            "Lower pretrain.learning_rate or gradient_clip, or lengthen the warmup, and run again.",
+            "Lower pretrain.learning_rate (muon_learning_rate too, where it is set) or gradient_clip, or lengthen the "
+            "warmup, and run again.",
             step=step,
             rows=[dict(row) for row in self.last],
         )

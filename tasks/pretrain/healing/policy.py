@@ -184,9 +184,9 @@ def _diagnosis(healing: Healing, error: Divergence, now: Situation, chain: Seque
         f"{error.message} It is the third divergence in a row (before: at {before}), though the run skipped "
         f"{skipped} and lowered its learning rate to {rate}. The last losses were {losses}; the last gradient norms "
         f"{norms}.",
-        "Lower pretrain.learning_rate (halve it) or pretrain.gradient_clip, or lengthen pretrain.warmup_steps, and run "
-        "again from scratch. If only the losses are unusual and not the norms, inspect those samples, or raise "
-        "pretrain.healing.spike_deviations.",
+        "Lower pretrain.learning_rate (halve it; pretrain.muon_learning_rate too, where it is set) or "
+        "pretrain.gradient_clip, or lengthen pretrain.warmup_steps, and run again from scratch. If only the losses are "
+        "unusual and not the norms, inspect those samples, or raise pretrain.healing.spike_deviations.",
         **error.facts,
     )
 

@@ -115,5 +115,6 @@ def judge_overfit(engine: Engine, batches: list[MicroBatch], depth: str = "") ->
         "overfit one batch",
         losses[-1] <= MEMORISED * losses[0],
         f"{tokens} tokens: loss {losses[0]:.2f} → {losses[-1]:.2f} in {len(losses)} steps{depth}",
-        "Lower pretrain.learning_rate (or raise it, if the loss hardly moved), and look at the optimizer's settings.",
+        "Lower pretrain.learning_rate (or raise it, if the loss hardly moved), and muon_learning_rate where it is set, "
+        "and look at the optimizer's settings.",
     )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import pytest
-from numba.core.caching import IndexDataCacheFile
 
 import tasks
 from tasks.text import kernel_cache
-from tasks.text.kernel_cache import UNUSED_SECONDS, make_room
+from tasks.text.kernel_cache import UNUSED_SECONDS, KernelFile, make_room
 
 ROOT = Path(tasks.__file__).parents[1]
 CALL = """
@@ -24,6 +26,15 @@ from tasks.text.ngram_kernels import weight_of
 assert weight_of(2)
 print(sum(weight_of.stats.cache_hits.values()), sum(weight_of.stats.cache_misses.values()))
 """
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> KernelFile:
+    """A kernel whose code for a signature is kept."""
+    found = KernelFile(str(tmp_path), "kernel", "")  # type: ignore[no-untyped-call]
+    assert found.load("signature") is None
+    found.save("signature", "code")
+    return found
 
 
 def clone(folder: Path) -> Path:
@@ -59,6 +70,49 @@ def test_where_nothing_can_be_written_it_compiles(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("no folder")
     checkout = clone(tmp_path / "checkout")
     assert found_and_compiled(checkout, tmp_path / "cache" / "in") == (0, 1)
+    assert not list(checkout.rglob("*.nb?")), "nothing is left in the checkout, where it would be found too long"
+
+
+def test_where_the_disk_is_full_it_compiles(kept: KernelFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    monkeypatch.setattr(KernelFile, "_open_for_write", lambda self, path: full(path))
+    kept.save("another signature", "other code")
+    assert (kept.load("signature"), kept.load("another signature")) == ("code", None)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "one byte": lambda data: data[:1],
+    "half": lambda data: data[: len(data) // 2],
+    "a byte less": lambda data: data[:-1],
+    "a byte more": lambda data: data + b"x",
+    "a byte of the digest": lambda data: bytes([data[0] ^ 1]) + data[1:],
+    "the last byte": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    "zeros": lambda data: bytes(len(data)),
+    "of numba's own format": lambda data: pickle.dumps("0.0") + pickle.dumps(("", {"signature": "elsewhere"})),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+def test_a_damaged_file_is_compiled_again(
+    kind: str, damage: Callable[[bytes], bytes], kept: KernelFile, tmp_path: Path
+) -> None:
+    (path,) = tmp_path.glob(f"*.{kind}")
+    path.write_bytes(damage(path.read_bytes()))
+    assert kept.load("signature") is None
+    kept.save("signature", "new code")
+    assert kept.load("signature") == "new code"
+
+
+def test_a_folder_in_the_place_of_a_file_is_no_code(kept: KernelFile, tmp_path: Path) -> None:
+    for path in tmp_path.glob("*.nb?"):
+        path.unlink()
+        path.mkdir()
+    assert kept.load("signature") is None
+    kept.save("signature", "code")
 
 
 def test_of_processes_that_compile_at_once_none_takes_the_code_of_another(tmp_path: Path) -> None:
@@ -67,12 +121,12 @@ def test_of_processes_that_compile_at_once_none_takes_the_code_of_another(tmp_pa
     for round_ in range(20):
 
         def compiled(signature: int, name: str = f"kernel-{round_}") -> None:
-            cache: Any = IndexDataCacheFile(str(tmp_path), name, "")  # type: ignore[no-untyped-call]
+            cache = KernelFile(str(tmp_path), name, "")  # type: ignore[no-untyped-call]
             cache.save(signature, f"code of {signature}")
 
         with ThreadPoolExecutor(8) as processes:
             list(processes.map(compiled, range(8)))
-        cache: Any = IndexDataCacheFile(str(tmp_path), f"kernel-{round_}", "")  # type: ignore[no-untyped-call]
+        cache = KernelFile(str(tmp_path), f"kernel-{round_}", "")  # type: ignore[no-untyped-call]
         wrong += [each for each in range(8) if cache.load(each) not in (None, f"code of {each}")]
         assert any(cache.load(each) for each in range(8))
     assert not wrong
@@ -89,8 +143,7 @@ def test_a_process_that_fails_to_compile_leaves_others_waiting_for_a_while_alone
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_cache, "PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr(kernel_cache, "folder", lambda: tmp_path)
-    caches: list[Any] = [IndexDataCacheFile(str(tmp_path), "kernel", "") for _ in range(2)]  # type: ignore[no-untyped-call]
+    caches = [KernelFile(str(tmp_path), "kernel", "") for _ in range(2)]  # type: ignore[no-untyped-call]
     with ThreadPoolExecutor(1) as other:
         assert caches[0].load("signature") is None
         kernel_cache._HELD.clear()  # as in another process

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from models.presets import derive
 from models.transformer import Transformer
 from storage.errors import ConfigError
 from tasks.pretrain import PretrainConfig
+from tasks.pretrain.check import check_special
 from tasks.pretrain.engines.base import Engine
 from tasks.pretrain.recipe.optimizers import new_optimizer, parameter_groups, set_learning_rate
+from tests.runtimes import runtime_of
 from tests.tasks.pretrain.one_process import ALONE, one_process, open_ddp, spec_of, train, weights_of
 
 __all__ = ["one_process"]  # the fixture
@@ -188,11 +191,32 @@ class Bare(Engine):
 
 
 @pytest.mark.parametrize(
-    ("choices", "engine"),
-    [({"optimizer": "muon"}, "fsdp"), ({"precision": "float16"}, "fsdp"), ({"precision": "float16"}, "deepspeed")],
+    ("choice", "runtime", "cause"),
+    [
+        ("muon", {"engine": "fsdp"}, "the engine fsdp"),
+        ("muon", {"engine": "deepspeed", "zero_stage": 2}, "runtime.pretrain.zero_stage 2"),
+        ("muon", {"engine": "ddp", "tensor_parallel": 2}, "runtime.pretrain.tensor_parallel 2"),
+        ("muon", {"engine": "ddp", "pipeline_parallel": 2}, "runtime.pretrain.pipeline_parallel 2"),
+        ("float16", {"engine": "fsdp"}, "the engine fsdp"),
+        ("float16", {"engine": "deepspeed"}, "the engine deepspeed"),
+    ],
     ids=str,
 )
-def test_an_engine_refuses_what_it_was_not_made_for(choices: dict[str, Any], engine: str) -> None:
-    with pytest.raises(ConfigError, match=f"{engine} can't train with {next(iter(choices.values()))}"):
-        Bare(spec_of(engine=engine, **choices), ALONE)
+def test_what_an_engine_was_not_made_for_is_refused_by_the_setting_that_forbids_it(
+    choice: str, runtime: dict[str, Any], cause: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{choice} does not work with {cause}"):
+        check_special({choice}, runtime_of(**runtime).pretrain, cuda=False)
+
+
+def test_an_engine_asks_that() -> None:
+    with pytest.raises(ConfigError, match="muon does not work with the engine fsdp"):
+        Bare(spec_of(engine="fsdp", optimizer="muon"), ALONE)
     assert Bare(spec_of(), ALONE).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "muon_learning_rate", "weight_decay", "epsilon"])
+@pytest.mark.parametrize("value", [1e300, float("inf"), float("nan"), -1e-3])
+def test_a_number_that_no_weight_can_be_changed_by_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=name):
+        PretrainConfig.model_validate({"steps": 1, "global_batch": 1, "optimizer": "muon", name: value})
