@@ -107,8 +107,10 @@ def _children() -> int:
 
 
 def add_worker(seconds: float, peak: int) -> None:
-    """Count the CPU seconds and the peak memory of a worker that outlives its work, here or on another host."""
-    _WORKERS.seconds += seconds
+    """Count the CPU seconds and the peak memory of a worker that outlives its work, here or on another host,
+    or of another process that the system does not count as a child of this one."""
+    with _LOCK:
+        _WORKERS.seconds += seconds
     Peak.settle(peak)
 
 

@@ -309,6 +309,22 @@ STORED = (
         fails=("tests/tasks/children/test_supervise.py::test_kill_9_of_the_stage_ends_the_child",),
     ),
     Mutant(
+        name="forked-child-costs-nothing",
+        about="what children used that are forks of a server is in no stage's account",
+        path="tasks/children/warm/processes.py",
+        before='machine.add_worker(told["cpu_seconds"], int(told["peak"]))',
+        after="pass",
+        fails=("tests/tasks/children/test_warm.py::test_what_a_child_used_counts_for_its_stage",),
+    ),
+    Mutant(
+        name="damaged-kernel-loaded",
+        about="compiled code is loaded though it is not what was kept",
+        path="tasks/text/kernel_cache.py",
+        before="pickle.loads(data) if hashlib.sha256(data).digest() == digest else None",
+        after="pickle.loads(data)",
+        fails=("tests/tasks/text/test_kernel_cache.py::test_a_damaged_file_is_compiled_again[nbc-the last byte]",),
+    ),
+    Mutant(
         name="wrong-version-passes",
         about="the installation's check takes a newer version for the tested one",
         path="tasks/checks/installation.py",

@@ -24,6 +24,7 @@ from typing import IO
 from tasks.children.devices import missing_gpu
 from tasks.children.parent import tied_to
 from tasks.children.warm.server import LIBRARIES, REQUEST, TITLE
+from tasks.stage import machine
 
 MOST = 4  # servers that are kept, one for each environment; a run has one or two
 END_SECONDS = 2.0  # for a server to end when this process does
@@ -49,17 +50,17 @@ class Forked:
         with contextlib.ExitStack() as undone:
             for end in (told, stdout):
                 undone.callback(end.close)  # by which the server knows that nobody waits for it
-            self.pid = self._hear()["pid"]
+            self.pid = int(self._hear()["pid"])
             undone.pop_all()
 
-    def _hear(self) -> dict[str, int]:
+    def _hear(self) -> dict[str, float]:
         try:
             message = self._told.recv(1 << 10)
         except ConnectionResetError:
             message = b""
         if not message:
             raise ServerLost
-        fields: dict[str, int] = json.loads(message)
+        fields: dict[str, float] = json.loads(message)
         return fields
 
     def poll(self) -> int | None:
@@ -77,7 +78,9 @@ class Forked:
                 if not selector.select(timeout):
                     raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0)
             try:
-                self.returncode = self._hear()["code"]
+                told = self._hear()
+                self.returncode = int(told["code"])
+                machine.add_worker(told["cpu_seconds"], int(told["peak"]))  # the system counts it as its server's
             except ServerLost:
                 self.returncode, self.lost = -9, True
             self._told.close()

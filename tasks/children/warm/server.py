@@ -5,8 +5,8 @@ as they would in a Python of the child's own. It imports, and nothing else: no t
 child runs `python -m MODULE`'s code in the same state as a new process, but for what is imported already.
 
 Whoever asks for a child sends its words, three descriptors and a socket. The socket tells the child's pid, then how it
-ended; when it closes, whoever asked has gone, and the child's process group is killed. A child whose server dies is
-killed by the kernel.
+ended and what it used; when it closes, whoever asked has gone, and the child's process group is killed. A child whose
+server dies is killed by the kernel.
 """
 
 from __future__ import annotations
@@ -151,17 +151,18 @@ def import_for(module: str) -> None:
 
 
 def _ended(children: dict[int, socket.socket]) -> list[int]:
-    """The pids of children that have ended, of which is told how."""
+    """The pids of children that have ended, of which is told how, and what they used."""
     ended = []
     for pid, told in children.items():
-        found, status = os.waitpid(pid, os.WNOHANG)
+        found, status, used = os.wait4(pid, os.WNOHANG)
         if found:
-            _tell(told, code=os.waitstatus_to_exitcode(status))
+            seconds, peak = used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss
+            _tell(told, code=os.waitstatus_to_exitcode(status), cpu_seconds=seconds, peak=peak)
             ended.append(pid)
     return ended
 
 
-def _tell(told: socket.socket, **fields: int) -> None:
+def _tell(told: socket.socket, **fields: float) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         told.send(json.dumps(fields).encode())
 

@@ -20,6 +20,7 @@ from tasks.children.supervise import run_module
 from tasks.children.survivors import descendants
 from tasks.children.warm import processes
 from tasks.children.warm.server import LIBRARIES, import_for
+from tasks.stage import machine
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.children.test_supervise import gone, wait_until_gone
@@ -93,6 +94,17 @@ def test_each_environment_has_a_server_and_those_used_last_are_kept(tmp_path: Pa
     assert len({*parents}) == 5
     assert all(wait_until_gone(parents[number]) for number in (0, 1, 3))
     assert not any(gone(parents[number]) for number in (4, 5))
+
+
+def test_what_a_child_used_counts_for_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[tuple[float, int]] = []
+    monkeypatch.setattr(machine, "add_worker", lambda seconds, peak: used.append((seconds, peak)))
+    child = Child(tmp_path)
+    (child.out.scratch / "end").write_text("held = b'x' * 400_000_000\nwhile time.process_time() < 1: pass")
+    child.run()
+    ((seconds, peak),) = used
+    assert 0.5 < seconds < 5
+    assert 4e8 < peak < 2e9
 
 
 @pytest.mark.parametrize(("end", "how"), [("os._exit(3)", "ended with exit code 3"), ("os.abort()", "by SIGABRT")])
