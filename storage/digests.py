@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from storage.errors import StoreError
 
 CHUNK = 1 << 20
+DIGEST = "^[0-9a-f]{64}$"  # SHA-256, in hex
 
 
 class FileEntry(BaseModel):
@@ -22,7 +23,7 @@ class FileEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    sha256: str = Field(pattern=DIGEST)
     size: int
 
 

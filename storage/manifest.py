@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from storage.digests import FileEntry
+from storage.digests import DIGEST, FileEntry
 from storage.errors import DamagedArtifact, StoreError, make_again
 from storage.keys import KeyPayload
 
@@ -60,7 +60,7 @@ class Manifest(BaseModel):
     format: int = FORMAT
     key: str
     payload: KeyPayload
-    digest: str
+    digest: str = Field(pattern=DIGEST)
     files: dict[Annotated[str, AfterValidator(check_name)], FileEntry]
     origins: dict[str, InputRef] = Field(default_factory=dict, description="inputs by name")
     uses: dict[str, InputRef] = Field(default_factory=dict, description="other artifacts that were used, by name")

@@ -20,11 +20,14 @@ def parse_json(data: str | bytes) -> Any:
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """The values of a file, in order. Raises ValueError, with its number, for a line that is not JSON."""
+    """The values of a file, in order. Raises ValueError, with its number, for a line that is not JSON, and for half a
+    surrogate pair, which JSON takes and UTF-8 can't hold."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 value = parse_json(line)
+                if not line.isascii() or b"\\ud" in line or b"\\uD" in line:
+                    as_line(value).encode()
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from error
             yield value

@@ -423,7 +423,7 @@ def test_the_table_of_a_run_says_what_was_quarantined_of_pairs_too() -> None:
     documents = {"in": 90, "kept": 90, "removed": {}, "quarantined": 0}
     counts = {"documents": documents, "instructions_quarantined": 31, "preferences": 9}
     payload = KeyPayload(stage="download", version=1, config={}, inputs={})
-    made = Manifest(key=payload.key(), payload=payload, digest="", files={}, counts=counts, created="")
+    made = Manifest(key=payload.key(), payload=payload, digest="0" * 64, files={}, counts=counts, created="")
     assert result_of(made) == "90 documents in, 90 kept, 31 pairs quarantined"
 
 

@@ -17,7 +17,7 @@ from tasks.stage.progress import Observer, Progress
 class InterruptAt(Observer):
     """Interrupts the stage when it tells of a step, or of a later one."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: float) -> None:
         self.step = step
 
     def progressed(self, progress: Progress) -> None:
@@ -26,7 +26,13 @@ class InterruptAt(Observer):
 
 
 def interrupt(
-    stage: Stage, config: StageConfig, inputs: tuple[Artifact | None, ...], out: Output, *, at: int, grace: float = 0.0
+    stage: Stage,
+    config: StageConfig,
+    inputs: tuple[Artifact | None, ...],
+    out: Output,
+    *,
+    at: float,
+    grace: float = 0.0,
 ) -> None:
     """Run a stage until a step, where it ends; what it left in `out` is for the run after it."""
     observer, runtime = out.observer, out.runtime
@@ -38,7 +44,7 @@ def interrupt(
 
 
 def interrupt_and_resume(
-    stage: Stage, config: StageConfig, inputs: tuple[Artifact, ...], out: Output, *, at: int, grace: float = 0.0
+    stage: Stage, config: StageConfig, inputs: tuple[Artifact, ...], out: Output, *, at: float, grace: float = 0.0
 ) -> None:
     """Run a stage until a step, and again to its end."""
     interrupt(stage, config, inputs, out, at=at, grace=grace)
