@@ -28,7 +28,7 @@ def read_json_lines(path: Path) -> Iterator[Any]:
                 value = parse_json(line)
                 if not line.isascii() or b"\\ud" in line or b"\\uD" in line:
                     as_line(value).encode()
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"line {number}: {error}") from error
             yield value
 
