@@ -28,6 +28,8 @@ def read_json_lines(path: Path) -> Iterator[Any]:
                 value = parse_json(line)
                 if not line.isascii() or b"\\ud" in line or b"\\uD" in line:
                     as_line(value).encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"line {number}: it has half of a character (a lone surrogate)") from error
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"line {number}: {error}") from error
             yield value

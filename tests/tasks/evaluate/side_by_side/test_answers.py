@@ -231,6 +231,7 @@ def test_prompts_are_read_from_a_file(tmp_path: Path) -> None:
         ('{"messages": [{"role": "assistant", "content": "a"}]}', "last message is not the user's"),
         ('{"id": "", "prompt": "a"}', "its id is no text"),
         ('{"prompt": "\\ud800"}', "half of a character"),
+        ('{"id": "\\ud800", "prompt": "a"}', "half of a character"),
         ('{"prompt": "a"}\n{"prompt": "a"}', "line 2: it stands at 1 already"),
         ('{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', "line 2: its id stands at 1 already"),
         ('{"prompt": ', "line 1: Expecting value"),
