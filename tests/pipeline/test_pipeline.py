@@ -22,7 +22,7 @@ from tests.flows.test_cli import gristmill
 from tests.pipeline.pin_losses import PINNED, first_losses
 from tests.pipeline.runs import DATA_STAGES, SECRETS, SIGNALS, digests, finish, fork, start
 
-PARTS_OF_EVALUATE = ("language_modelling", "score", "answers")  # the stage itself tells of no progress
+PARTS_OF_EVALUATE = ("language_modelling", "score", "answers")  # the stage itself reports no progress
 MODEL_STAGES = ("pii_pairs", "pairs", "pretrain", "sft", "reference", "dpo", *PARTS_OF_EVALUATE, "export")
 ALL_STAGES = (*DATA_STAGES, *MODEL_STAGES)
 

@@ -28,7 +28,7 @@ from tasks.stage import machine
 
 MOST = 4  # servers that are kept, one for each environment; a run has one or two
 END_SECONDS = 2.0  # for a server to end when this process does
-# Beginnings and ends of variables that no library reads when it is imported: a child has them, its server has not
+# Prefixes and a suffix of variables that no library reads on import: they are passed to each child, never to its server
 OWN, SECRET = ("GRISTMILL_", "PREFECT_", "PYTEST_CURRENT_"), "_API_KEY"
 
 

@@ -165,10 +165,6 @@ def _plain(group: str) -> str:
 def _text(given: Any, name: str) -> str:
     if not isinstance(given, str) or not given.strip():
         raise ValueError(f"its {name} is no text")
-    try:
-        given.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"its {name} has half of a character (a lone surrogate)") from error
     return given
 
 

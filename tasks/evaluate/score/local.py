@@ -6,7 +6,6 @@ query's continuation; a choice brings its own leading space.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -36,7 +35,6 @@ def questions_of(path: Path, limit: int | None, fits: Callable[[str], bool]) -> 
 def _read(path: Path, limit: int | None) -> list[dict[str, Any]]:
     try:
         rows = list(islice(read_json_lines(path), limit))
-        json.dumps(rows, ensure_ascii=False).encode()  # a lone surrogate is JSON, but no text
     except ValueError as error:
         raise SourceError(f"The benchmark {path.stem} is not JSON: {error}.", "Replace the file.") from error
     for number, row in enumerate(rows, 1):
