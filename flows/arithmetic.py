@@ -52,11 +52,21 @@ class TrainingPlan:
     bill: Bill
     busy: float  # devices that work at once: processes on a CPU share its cores
     hostfile: str | None = None  # named by the profile but missing here: one host is assumed
+    measured: bool = False  # its time is that of the stage, not of the device's assumed utilisation
 
     @property
     def parameters(self) -> int:
         """Parameters of the model; a tied matrix counts once."""
         return count_parameters(self.shape)
+
+    def taking(self, seconds: float) -> TrainingPlan:
+        """The same on a CPU, which needs so long for it."""
+        hours = seconds / 3600
+        peak = (self.device.peak(self.products) or 0.0) * self.busy
+        reached = self.executed_flops / (seconds * peak) if seconds and peak else self.device.utilisation
+        price = self.device.price
+        cost = Bill(hours, hours * self.busy, None if price is None else hours * self.busy * price)
+        return replace(self, bill=cost, device=replace(self.device, utilisation=reached), measured=True)
 
     @property
     def flops(self) -> int:
@@ -102,6 +112,34 @@ class TrainingPlan:
         """The cheapest changes of settings with which it would fit; None if there are none."""
         found = ways_to_fit(self.shape, self.setup, self.device.memory)
         return None if found is None else changes(self.setup, found)
+
+
+@dataclass(frozen=True)
+class TrainingWork:
+    """The pretraining of a profile, without a look at the device."""
+
+    flops: int  # that are executed
+    steps: int
+    parameters: int
+    context: int  # tokens
+
+
+def training_work(profile: Profile, *, cuda: bool) -> TrainingWork | None:
+    """None of a profile that doesn't pretrain."""
+    if profile.pretrain is None:
+        return None
+    config, shape = profile.pretrain, derive(profile.pretrain.model, profile.tokenizer.vocab_size)
+    steps, setup = config.total_steps(shape), setup_of(config, profile.runtime, cuda=cuda)
+    flops = _executed(shape, setup, config.samples(steps) * shape.context)
+    return TrainingWork(flops, steps, count_parameters(shape), shape.context)
+
+
+def gpu_of(runtime: Runtime, name: str | None = None) -> Device | None:
+    """The GPU that training runs on: that of this `name`, or as the runtime says; None of a CPU. Raises ConfigError."""
+    if name is None:
+        wanted = runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and _has_gpu())
+        name = USUAL_GPU if wanted else "cpu"
+    return None if name.lower() == "cpu" else _known_device(name.lower())
 
 
 def training_plan(
@@ -175,19 +213,14 @@ def _executed(shape: ModelShape, setup: Setup, tokens: int) -> int:
 
 
 def _device(runtime: Runtime, name: str | None) -> Device:
-    if name is None:
-        name = (
-            USUAL_GPU
-            if runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and _has_gpu())
-            else "cpu"
-        )
-    name = name.lower()
-    if name == "cpu":
-        memory = machine.memory() // runtime.training.processes
-        peak = cpu_peak_flops(runtime.rank_threads)
-        return Device(
-            "cpu", f"this CPU, {runtime.rank_threads} threads", memory, None, None, peak, None, CPU_UTILISATION
-        )
+    if gpu := gpu_of(runtime, name):
+        return gpu
+    memory = machine.memory() // runtime.training.processes
+    peak = cpu_peak_flops(runtime.rank_threads)
+    return Device("cpu", f"this CPU, {runtime.rank_threads} threads", memory, None, None, peak, None, CPU_UTILISATION)
+
+
+def _known_device(name: str) -> Device:
     try:
         return find_device(name)
     except UnknownDevice as error:

@@ -58,6 +58,7 @@ with beginning():
 
     from flows.options import (
         DEFAULT_STORE,
+        LastProfile,
         LastStage,
         Overrides,
         Paranoid,
@@ -204,14 +205,15 @@ def plan(
 @app.command()
 def why(
     name: Annotated[str, typer.Argument(metavar="STAGE", help="a stage of the pipeline")],
-    profile: ProfileName = "tiny",
+    profile: LastProfile = None,
     overrides: Overrides = None,
     store: StoreUrl = None,
 ) -> None:
     """Name exactly the fields that differ from the stage's nearest earlier artifact."""
     from flows.commands.plan import show_why
+    from flows.session import last_profile
 
-    show_why(console, name, profile, settings(overrides, store))
+    show_why(console, name, profile or last_profile(store or DEFAULT_STORE), settings(overrides, store))
 
 
 @app.command()
@@ -219,7 +221,7 @@ def explain(
     document: Annotated[
         str, typer.Argument(metavar="DOC", help="a document's id, or the first digits of it; not with --removed-by")
     ] = "",
-    profile: ProfileName = "tiny",
+    profile: LastProfile = None,
     removed_by: Annotated[str | None, typer.Option(metavar="RULE", help="list what this rule removed")] = None,
     stage: Annotated[str | None, typer.Option(help="with --removed-by: of this stage only")] = None,
     limit: Annotated[int, typer.Option(min=1, help="with --removed-by: rows shown of each stage")] = 20,
@@ -228,11 +230,13 @@ def explain(
 ) -> None:
     """Tell a document's whole story: where it came from, what each stage decided, by which measure."""
     from flows.commands.documents.explain import explain_document, list_removed
+    from flows.session import last_profile
 
+    asked = profile or (document if removed_by else None) or last_profile(store or DEFAULT_STORE)
     if removed_by is None:
-        explain_document(console, document, profile, settings(overrides, store))
+        explain_document(console, document, asked, settings(overrides, store))
     else:
-        list_removed(console, removed_by, document or profile, settings(overrides, store), stage, limit)
+        list_removed(console, removed_by, asked, settings(overrides, store), stage, limit)
 
 
 @app.command()
@@ -274,14 +278,26 @@ def compare(
 
 @app.command()
 def chat(
-    ref: Annotated[str, typer.Argument(help="a release: a ref such as tiny/export, or stage/key")] = "tiny/export",
+    ref: Annotated[
+        str | None,
+        typer.Argument(help="a release: a ref such as tiny/export, or stage/key; by default that of the last run"),
+    ] = None,
     store: StoreUrl = None,
     prompt: Annotated[str | None, typer.Option(help="answer this one message and end")] = None,
+    system: Annotated[str | None, typer.Option(help="a system prompt, which the chat template must know")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="length of an answer, at most")] = 128,
+    temperature: Annotated[
+        float,
+        typer.Option(min=0, max=10, help="draw answers, the more freely the higher; 0: the likeliest tokens"),
+    ] = 0.0,
+    format: Annotated[
+        str | None, typer.Option(help="such as gguf-q8_0 or safetensors; by default the best for a CPU")
+    ] = None,
 ) -> None:
     """Talk to a release, in llama.cpp or else transformers, through the chat template it was trained with."""
-    from flows.commands.chat import talk
+    from flows.commands.chat import Manner, talk
 
-    talk(console, store or DEFAULT_STORE, ref, prompt)
+    talk(console, store or DEFAULT_STORE, ref, prompt, Manner(max_tokens, temperature, system), format)
 
 
 @app.command()

@@ -11,7 +11,13 @@ import typer
 DEFAULT_STORE = "store"
 
 ProfileName = Annotated[
-    str, typer.Argument(help="a profile's name (smoke, tiny, gpu-24gb, gpu, gpu-8x, cluster) or a path to a YAML file")
+    str,
+    typer.Argument(
+        help="a profile's name (smoke, tiny, finetune, gpu-24gb, gpu, gpu-8x, cluster) or a path to a YAML file"
+    ),
+]
+LastProfile = Annotated[
+    str | None, typer.Argument(help="a profile's name or a path to a YAML file; by default that of the last run")
 ]
 StoreUrl = Annotated[
     str | None, typer.Option("--store", metavar="URL", help="a folder or an fsspec URL; sets runtime.store")

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from flows.early import check_sources
 from flows.estimates.planned import Pending, PlannedStage
 from flows.pipeline import stages
 from flows.session import session_of
@@ -32,7 +33,8 @@ def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]
     """Every stage of the pipeline in order, as HIT or MISS with the reason. Makes nothing.
 
     Of a `session` (the profile's own by default) it takes where to end and what to make anew. Raises ConfigError for
-    settings of the runtime that a stage can't honour.
+    settings of the runtime that a stage can't honour, and for a stage that has nothing to read; SourceError for files
+    that lack what is read of them.
     """
     session = session or session_of(profile)
     lines: list[PlannedStage] = []
@@ -44,6 +46,7 @@ def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]
 
     with open_session(replace(session, call=ask)):
         stages(profile)
+    check_sources(profile, lines)
     return lines
 
 
@@ -64,7 +67,7 @@ def _ask(
     if found is not None:
         adopted = found.manifest.adopted if found.manifest else ""
         return PlannedStage(stage.name, True, adopted, payload, found.manifest, inputs, config), found
-    why = explain_miss(session.store, payload, stage.name in session.refresh)
+    why = explain_miss(session.store, payload, stage.name in session.refresh, session.profile)
     near = nearest(session.store, payload)
     forecast = _forecast(session, stage, config, inputs, near)
     return PlannedStage(stage.name, False, why, payload, near, inputs, config, forecast), pending

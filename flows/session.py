@@ -18,10 +18,14 @@ from profiles.load import load
 from profiles.schema import Profile
 from storage.credentials import guard
 from storage.errors import ConfigError
+from storage.runs import history
+from storage.runs.record import RunRecord
 from storage.store import Store
 from tasks.stage.decorator import STAGES, Stage
 from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
+
+DEFAULT = "tiny"  # the profile where nothing says which
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,20 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
         session = stack.enter_context(open_session(replace(run.session, elsewhere=elsewhere)))
         stack.enter_context(shown(run.profile, session, asked))
         yield run.profile
+
+
+def last_run(store: Store, stage: str = "") -> RunRecord | None:
+    """The newest run of a store that made or took a stage, or any; None where there is none."""
+    for record in history.records(store):
+        if isinstance(record, RunRecord) and (not stage or stage in record.stages):
+            return record
+    return None
+
+
+def last_profile(store_url: str) -> str:
+    """The profile of a store's last run, as it was asked for; `tiny` where there is none."""
+    record = last_run(Store(store_url))
+    return (record.asked or record.profile) if record else DEFAULT
 
 
 def check_stages(profile: Profile, names: Collection[str]) -> None:

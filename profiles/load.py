@@ -30,7 +30,7 @@ CORE_SCHEMA = {
     ),
 }
 SCHEMA = "`gristmill profile schema` lists every key."
-PRESET = "filter.preset"
+PRESET, CLEAN = "filter.preset", "clean"
 LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's words for what is no list
 MOST_NODES = 100_000  # a profile has some hundred values
 
@@ -105,8 +105,8 @@ def names() -> list[str]:
 def _find(name: str, relative_to: Path | None = None) -> Path:
     if name in names():
         return FOLDER / f"{name}.yaml"
-    path = Path(name)
-    for candidate in (path, relative_to.parent / path if relative_to else path):
+    path, beside = Path(name), Path(f"{name}.yaml")
+    for candidate in (path, relative_to.parent / path if relative_to else path, beside):
         if candidate.suffix in (".yaml", ".yml") and os.path.isfile(candidate):  # no error of a name that is too long
             return candidate
     there = f"There are {', '.join(names())}, or give a path to a .yaml file."
@@ -131,12 +131,23 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     if not isinstance(data, dict):
         raise ConfigError(f"Profile {path} is not a mapping.", "Start it with `name:`.")
     parent = data.pop("extends", None)
+    if "filter" not in data and path.parent != FOLDER and (parent is None or parent in names()) and _in_files(data):
+        data["filter"] = {"preset": CLEAN}  # it is nobody's web page
     if parent is None:
         return data
     if not isinstance(parent, str):
         raise ConfigError(f"{path} extends {parent!r}, which is no name.", "Name one profile, or a path to one.")
     data.setdefault("name", path.stem)  # that of the parent would move the parent's refs
     return _merge(_for_preset(_read(parent, (*children, path), path), data), data)
+
+
+def _in_files(data: Mapping[str, Any]) -> bool:
+    """Whether all documents of a profile are in files of its own."""
+    download = data.get("download")
+    sources = download.get("sources") if isinstance(download, Mapping) else None
+    named = [one for one in sources if isinstance(one, Mapping)] if isinstance(sources, list) else []
+    documents = [one for one in named if one.get("role", "documents") == "documents"]
+    return bool(documents) and all(one.get("kind") == "files" for one in named)
 
 
 def _parse(text: str) -> Any:

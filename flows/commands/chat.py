@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from flows.session import DEFAULT, last_run
 from flows.tables import harmless
 from storage.errors import ConfigError
 from storage.store import Store
@@ -14,31 +16,47 @@ if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
 
 
-def talk(console: Console, store_url: str, ref: str, prompt: str | None) -> None:
-    """Answer `prompt`, or hold a conversation until an empty line. Raises StoreError when the ref is no release."""
+@dataclass(frozen=True)
+class Manner:
+    """How answers are made."""
+
+    tokens: int
+    temperature: float
+    system: str | None
+
+
+def talk(
+    console: Console, store_url: str, ref: str | None, prompt: str | None, manner: Manner, format: str | None
+) -> None:
+    """Answer `prompt`, or hold a conversation until an empty line, with the release of `ref` or that of the store's
+    last run. Raises StoreError when the ref is no release."""
     from tasks.export.release import find_release, open_release
 
     store = Store(store_url)
     store.check_exists()
-    artifact = find_release(store, ref)
-    model = open_release(artifact.path)
-    messages: list[dict[str, str]] = []
+    last = None if ref else last_run(store, "export")
+    name = ref or f"{last.profile if last else DEFAULT}/export"
+    artifact = find_release(store, name)
+    model = open_release(artifact.path, format=format)
+    messages = [] if manner.system is None else [{"role": "system", "content": manner.system}]
     if prompt is not None:
-        console.print(harmless(_answer(model, [{"role": "user", "content": prompt}])), markup=False)
+        answer = _answer(model, [*messages, {"role": "user", "content": prompt}], manner)
+        console.print(harmless(answer), markup=False)
         return
-    console.print(f"[dim]{artifact.location}: an empty line ends the conversation[/]")
+    console.print(f"[dim]{name}, {artifact.location}: an empty line ends the conversation[/]")
     while question := console.input("[bold]> [/]").strip():
         messages.append({"role": "user", "content": question})
-        answer = _answer(model, messages)
+        answer = _answer(model, messages, manner)
         messages.append({"role": "assistant", "content": answer})
         console.print(harmless(answer), markup=False)
 
 
-def _answer(model: ModelRuntime, messages: list[dict[str, str]]) -> str:
+def _answer(model: ModelRuntime, messages: list[dict[str, str]], manner: Manner) -> str:
     """The next turn. Raises ConfigError when the runtime refuses the conversation, such as one beyond the context."""
     from models.runtimes.protocol import RuntimeFault
 
     try:
-        return model.chat(messages)
+        return model.chat(messages, manner.tokens, manner.temperature)
     except RuntimeFault as error:
-        raise ConfigError(f"{error}.", "Start a new, shorter conversation.") from error
+        without = " Leave --system out if its chat template knows no system prompt." if manner.system else ""
+        raise ConfigError(f"{error}.", f"Start a new, shorter conversation.{without}") from error

@@ -8,13 +8,22 @@ from collections.abc import Collection, Mapping, Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from flows.arithmetic import TrainingPlan, pretraining_of, training_plan
+from flows.arithmetic import gpu_of, pretraining_of, training_plan, training_work
 from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
+from flows.early import told_of_unread
+from flows.estimates.expected import sizes
 from flows.estimates.planned import PlannedStage
-from flows.estimates.room import last_time, room_of, told_of_resumes, told_of_room, told_of_runs, told_of_sources
-from flows.estimates.stages import WITHOUT_START, estimates, resumes_at
-from flows.estimates.work import training_of
+from flows.estimates.room import (
+    own_error,
+    room_of,
+    told_of_filter,
+    told_of_resumes,
+    told_of_room,
+    told_of_runs,
+    told_of_sources,
+)
+from flows.estimates.stages import estimates, resumes_at
 from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of, whole_of
@@ -29,11 +38,7 @@ from storage.units import duration, size_of
 from tasks.stage.history import nearest
 from tasks.training.links import LINKS
 
-UNMEASURED = "not measured yet"
-MEASURE = (
-    "No run in this store has measured {} yet: one on a little text, of any profile, gives the rates from which a plan "
-    "is scaled."
-)
+UNKNOWN = "how much there is to do is not known"
 
 
 def show_plan(
@@ -50,30 +55,37 @@ def show_plan(
     it; then what larger corpora would cost. As JSON, the stages, the disk and the larger corpora alone."""
     profile = load(asked.profile, asked.overrides)
     session = session_of(profile, asked.to, asked.refresh)
-    sizes = sizes_of(scale)
+    corpora = sizes_of(scale)
     reached = profile.names_to(asked.to)
     # First, as it refuses an unknown device
     training = (
         training_plan(profile, device, price, utilisation) if profile.pretrain and "pretrain" in reached else None
     )
+    gpu = training.device if training and training.device.name != "cpu" else gpu_of(profile.runtime, device)
     lines, store = plan(profile, session), session.store
-    expected = estimates(store, lines, training_of(profile, _seconds(training)))
+    work = training_work(profile, cuda=gpu is not None)
+    expected = estimates(profile, store, lines, work, gpu, elsewhere=device is not None)
+    bytes_of = sizes(profile, lines, work)
+    if training and gpu is None and "pretrain" in expected:
+        training = training.taking(expected["pretrain"].seconds)
     if json_wanted:
-        larger = scale_as_json(profile, store, lines, sizes, workers or profile.runtime.data.workers)
-        stages = [_as_json(store, profile, line, expected.get(line.name)) for line in lines]
-        room = room_of(store, lines, training)._asdict()
+        larger = scale_as_json(profile, store, lines, corpora, workers or profile.runtime.data.workers)
+        stages = [_as_json(store, profile, line, expected.get(line.name), bytes_of.get(line.name)) for line in lines]
+        room = room_of(store, lines, bytes_of, training)._asdict()
         print(json.dumps({"stages": stages, "scale": larger, "disk": room}, indent=1))
         return
     pools = {line.name: profile.pool_of(whole_of(line.name)) or "" for line in lines if not line.hit}
     where = ["pool"] if any(pools.values()) else []
     table = new_table("stage", "", *where, "size", "time", "by", "why", right=["size", "time"])
     for line in lines:
-        table.add_row(*_cells(line, expected.get(line.name), [pools.get(line.name, "")] if where else []))
+        pool = [pools.get(line.name, "")] if where else []
+        table.add_row(*_cells(line, expected.get(line.name), bytes_of.get(line.name), pool))
     console.print(table)
     console.print(f"\n{_to_make(lines, expected)}", soft_wrap=True)
-    notes = [*told_of_sources(profile), *told_of_runs(store, lines)]
-    notes += [*told_of_resumes(store, lines, training.steps if training else None), *last_time(store, profile.name)]
-    for text in [*notes, *told_of_room(store, lines, training)]:
+    notes = [*told_of_sources(profile), *told_of_filter(profile), *told_of_unread(profile, reached)]
+    notes += told_of_runs(store, lines)
+    notes += [*told_of_resumes(store, lines, training.steps if training else None), *own_error(store, profile.name)]
+    for text in [*notes, *told_of_room(store, lines, bytes_of, training)]:
         console.print(text, soft_wrap=True, highlight=False)
     for line in lines:
         if line.forecast:
@@ -83,15 +95,11 @@ def show_plan(
         show_model(console, profile)
         show_training(console, training)
     show_posttraining(console, profile, reached, training.parameters if training else None)
-    if sizes:
-        show_scale(console, profile, store, lines, training, sizes, workers or profile.runtime.data.workers)
+    if corpora:
+        show_scale(console, profile, store, lines, training, corpora, workers or profile.runtime.data.workers)
 
 
-def _seconds(training: TrainingPlan | None) -> float | None:
-    return None if training is None or training.bill.hours is None else training.bill.hours * 3600
-
-
-def _cells(line: PlannedStage, expected: Estimate | None, pool: Sequence[str]) -> tuple[str, ...]:
+def _cells(line: PlannedStage, expected: Estimate | None, size: int | None, pool: Sequence[str]) -> tuple[str, ...]:
     """A line of the plan as a row of its table."""
     guess = "" if line.hit else "~"
     time = "" if line.hit else guess + duration(expected.seconds) if expected else "?"
@@ -99,21 +107,23 @@ def _cells(line: PlannedStage, expected: Estimate | None, pool: Sequence[str]) -
         line.name,
         "[cyan]HIT[/]" if line.hit else "[yellow]MISS[/]",
         *pool,
-        guess + size_of(line.manifest.size) if line.manifest else "?",
-        f"{time} + start" if expected and expected.source.startswith(WITHOUT_START) else time,
-        expected.source if expected else "" if line.hit else UNMEASURED,
+        guess + size_of(size) if size is not None else "?",
+        time,
+        expected.source if expected else "" if line.hit else UNKNOWN,
         escape(line.why),
     )
 
 
-def _as_json(store: Store, profile: Profile, line: PlannedStage, expected: Estimate | None) -> dict[str, object]:
+def _as_json(
+    store: Store, profile: Profile, line: PlannedStage, expected: Estimate | None, size: int | None
+) -> dict[str, object]:
     manifest = line.manifest
     return {
         "stage": line.name,
         "hit": line.hit,
         "why": line.why,
         "pool": None if line.hit else profile.pool_of(whole_of(line.name)),
-        "bytes": manifest.size if manifest else None,
+        "bytes": size,
         "seconds": manifest.facts.get("seconds") if manifest else None,
         "estimate": expected.model_dump() if expected else None,
         "resumes_at_step": resumes_at(store, line) or None,
@@ -128,12 +138,9 @@ def _to_make(lines: list[PlannedStage], expected: Mapping[str, Estimate]) -> str
         return "Nothing to make."
     unknown = [name for name in misses if name not in expected]
     seconds = sum(expected[name].seconds for name in misses if name in expected)
-    computed = [name for name in misses if name in expected and expected[name].source.startswith(WITHOUT_START)]
-    how = f" (the training of {', '.join(computed)} by the arithmetic below, without its start)" if computed else ""
-    parts = [f"about {duration(seconds)}{how}"] * (len(unknown) < len(misses))
+    parts = [f"about {duration(seconds)}"] * (len(unknown) < len(misses))
     parts += [f"unknown for {', '.join(unknown)}"] * bool(unknown)
-    measured = f" {MEASURE.format('it' if len(unknown) == 1 else 'them')}" if unknown else ""
-    return f"{len(misses)} to make: {', '.join(parts)}.{measured}"
+    return f"{len(misses)} to make: {', '.join(parts)}."
 
 
 def show_posttraining(console: Console, profile: Profile, reached: Collection[str], parameters: int | None) -> None:

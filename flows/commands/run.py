@@ -15,12 +15,14 @@ from typing import NoReturn
 import httpx
 from rich.console import Console
 
+from flows.arithmetic import gpu_of, training_work
 from flows.deployed.approval import AtTerminal
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS
 from flows.deployed.cancelled import ON_PAGE
+from flows.early import told_of_unread
 from flows.estimates.planned import PlannedStage
 from flows.estimates.stages import estimates
-from flows.estimates.work import training_of
+from flows.pages.losses import told_losses
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
 from flows.plan import plan
@@ -58,7 +60,11 @@ def run_pipeline(
         with recorded(profile, session, Asked(name, overrides, to, refresh)) as run, _ended_in_order(stop, observer):
             lines = plan(profile, run.session)
             if run.record and not all(line.hit for line in lines):
-                run.record.expect(estimates(run.session.store, lines, training_of(profile)))
+                gpu = gpu_of(profile.runtime)
+                work = training_work(profile, cuda=gpu is not None)
+                run.record.expect(estimates(profile, run.session.store, lines, work, gpu))
+            for told in told_of_unread(profile, profile.names_to(to)):
+                console.print(f"  [yellow]{told}[/]", soft_wrap=True, highlight=False)
             missing = [line.name for line in lines if not line.hit]
             check_stages(profile, missing)
             pools_of(profile, map(whole_of, missing))
@@ -161,6 +167,9 @@ def summarize(console: Console, run: Run, seconds: float) -> None:
         table.add_row(*row.values())
     console.print()
     console.print(table)
+    now = {name: one for name, one in made.items() if not run.session.steps[name].cached}
+    for line in told_losses(now, run.profile.name):
+        console.print(line, soft_wrap=True, highlight=False)
     console.print(f"\nDone in {duration(seconds)}.")
     if traffic := run.session.told_traffic():
         console.print(f"Bucket: {traffic}.", highlight=False)

@@ -90,23 +90,18 @@ def _agreed(question: str) -> bool:
 def cost(profile: Profile, stage: AnyStage, config: StageConfig, inputs: Sequence[Input], payload: KeyPayload) -> str:
     """What a stage is likely to take, as `gristmill plan` has it, as the end of a sentence; nothing where that can't be
     told."""
-    from flows.arithmetic import training_plan
+    from flows.arithmetic import gpu_of, training_work
     from flows.estimates.planned import PlannedStage
-    from flows.estimates.stages import WITHOUT_START, estimates
-    from flows.estimates.work import training_of
+    from flows.estimates.stages import estimates
 
     session = current()
     if session is None:
         return ""
     earlier, refresh = nearest(session.store, payload), frozenset(session.refresh)
     line = PlannedStage(stage.name, False, "", payload, earlier, tuple(inputs), config, refresh=refresh)
-    hours = training_plan(profile).bill.hours if stage.name == "pretrain" else None
-    training = training_of(profile, None if hours is None else hours * 3600)
-    found = estimates(session.store, [line], training).get(stage.name)
-    if found is None:
-        return ""
-    start = " and its start" if found.source.startswith(WITHOUT_START) else ""
-    return f", about {duration(found.seconds)}{start} ({found.source})"
+    gpu = gpu_of(profile.runtime)
+    found = estimates(profile, session.store, [line], training_work(profile, cuda=gpu is not None), gpu).get(stage.name)
+    return f", about {duration(found.seconds)} ({found.source})" if found else ""
 
 
 def wait_for_resume(name: str, what: str, hours: float, *, of: str, always: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a stage in an estimate: which of them its next making will find in the store, and what the others take.
+"""The parts of a stage in an estimate: which of them its next making will find in the store, and what they took.
 
 A stage that says which parts it will obtain (`@stage(parts=…)`) has each looked up by its config: one that another
 setting measured is work. Of other stages the parts are taken to be there where the inputs are the same as before.
@@ -7,15 +7,11 @@ setting measured is work. Of other stages the parts are taken to be there where 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from flows.estimates.planned import PlannedStage
-from storage.errors import DamagedArtifact
-from storage.keys import KeyPayload, differences
+from storage.keys import KeyPayload
 from storage.manifest import Manifest
-from storage.store import Store
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import STAGES, Stage
 
@@ -24,62 +20,58 @@ DOCUMENTS = "documents"
 MOST_REUSED = 0.9  # of what an artifact is made of, else its seconds say nothing of the rest
 
 
-class Parts(NamedTuple):
-    """Seconds of a stage's next making, if it had the inputs of the earlier one."""
-
-    own: float  # without its parts
-    missing: dict[str, float]  # of those that are not in the store, by name
-    unknown: list[str]  # those of them that no run has measured
-    any_there: bool
+def part_stage(name: str, earlier: Mapping[str, Manifest]) -> Stage:
+    """The stage that makes a part of this name."""
+    return STAGES[earlier[name].stage if name in earlier else name.partition(".")[0]]
 
 
-def parts_of(store: Store, line: PlannedStage, earlier: Manifest, ratio: float) -> Parts:
-    """Of a stage that must be made and was made before, of which there is now `ratio` times the work."""
-    known = _known(store, earlier)
-    within = [part for part in known.values() if _within(part, earlier)]
-    own = max(0.0, anew_seconds(earlier) - _span(within))
-    same = line.payload is not None and _inside(line.payload) == _inside(earlier.payload)
-    wanted = STAGES[line.name].parts
-    if wanted is None:
-        times = max(0.0, ratio - 1) if same else 1.0  # of the same inputs, what was asked before is there
-        first = [part.stage for part in known.values()][:1]
-        return Parts(own, dict.fromkeys(first * bool(times), times * _span(known.values())), [], same and bool(known))
-    return _looked_up(store, line, known, wanted(line.config), own, used=earlier.uses, same=same)
-
-
-def _looked_up(
-    store: Store, line: PlannedStage, known: Mapping[str, Manifest], wanted: Mapping[str, StageConfig], own: float, *,
-    used: Collection[str], same: bool,
-) -> Parts:  # fmt: skip
-    stages = {name: STAGES[known[name].stage if name in known else name.partition(".")[0]] for name in wanted}
-    made = {stage: dict(store.manifests(stage)) for stage in {stage.name for stage in stages.values()}}
-    there: dict[str, dict[str, Manifest]] = {name: {} for name in wanted}
-    if same and line.payload is not None:
-        read = {part.payload.inputs.get(DOCUMENTS) for part in known.values()}  # repaired ones too
-        for name, config in wanted.items():
-            stage = stages[name]
-            there[name] = {
-                where: each
-                for where, each in made[stage.name].items()
-                if _is_by(stage, config, each) and _is_of(line.payload, read, each)
-            }
-        _drop_stale(line.name, there)
-    missing, unknown = {}, []
+def parts_there(
+    manifests: Mapping[str, Manifest], line: PlannedStage, earlier: Mapping[str, Manifest],
+    wanted: Mapping[str, StageConfig],
+) -> set[str]:  # fmt: skip
+    """Those of the parts that a stage wants which its next making will find in the store. `earlier` are those of its
+    last making."""
+    if line.payload is None:
+        return set()
+    read = {part.payload.inputs.get(DOCUMENTS) for part in earlier.values()}  # repaired ones too
+    there: dict[str, dict[str, Manifest]] = {}
     for name, config in wanted.items():
-        before = known.get(name) or _nearest(made[stages[name].name].values(), config)
-        if there[name] and stages[name].name not in line.refresh:
-            continue
-        if before is None and name not in used:  # of one that was used and is gone the whole has the time
-            unknown.append(name)
-        elif before is not None:
-            missing[name] = anew_seconds(before)
-    return Parts(own, missing, unknown, any(found and name not in missing for name, found in there.items()))
+        stage = part_stage(name, earlier)
+        there[name] = {
+            where: each
+            for where, each in manifests.items()
+            if each.stage == stage.name and _is_by(stage, config, each) and _is_of(line.payload, read, each)
+        }
+    _drop_stale(line.name, there)
+    return {name for name, found in there.items() if found and part_stage(name, earlier).name not in line.refresh}
 
 
-def anew_seconds(made: Manifest) -> float:
-    """What making an artifact would have taken, had it taken over nothing of an earlier one."""
+def same_inputs(line: PlannedStage, earlier: Manifest) -> bool:
+    """Whether a stage will read the artifacts that it read before."""
+    return line.payload is not None and _inside(line.payload) == _inside(earlier.payload)
+
+
+def seconds_of(made: Manifest) -> float:
+    """What making an artifact would have taken, had it taken over nothing of an earlier one, and compiled nothing."""
     reused = min(float(made.facts.get("share_reused", 0)), MOST_REUSED)
-    return float(made.facts.get("seconds", 0)) / (1 - reused)
+    return max(0.0, float(made.facts.get("seconds", 0)) - _compiling(made)) / (1 - reused)
+
+
+def own_seconds(made: Manifest, parts: Iterable[Manifest]) -> float:
+    """Those that a stage spent on itself, and not on the parts that were made while it was."""
+    within = [part for part in parts if _within(part, made)]
+    return max(0.0, seconds_of(made) - (_span(within) - sum(map(_compiling, within))))
+
+
+def _compiling(made: Manifest) -> float:
+    """Seconds in which kernels were compiled, as on the first run of a machine."""
+    return float(made.facts.get("compiling_seconds", 0))
+
+
+def parts_of(manifests: Mapping[str, Manifest], made: Manifest) -> dict[str, Manifest]:
+    """The parts of an artifact by their names, as far as they are there yet."""
+    found = {name: manifests[place.location] for name, place in made.uses.items() if place.location in manifests}
+    return {name: part for name, part in found.items() if part.stage in STAGES and STAGES[part.stage].part_of}
 
 
 def _is_by(stage: Stage, config: StageConfig, made: Manifest) -> bool:
@@ -110,25 +102,9 @@ def _drop_stale(whole: str, there: dict[str, dict[str, Manifest]]) -> None:
             there[name] = {where: part for where, part in found.items() if not is_stale(part)}
 
 
-def _nearest(made: Iterable[Manifest], config: StageConfig) -> Manifest | None:
-    wanted = config.model_dump(mode="json")
-    return min(made, key=lambda found: len(differences(found.payload.config, wanted)), default=None)
-
-
 def _inside(payload: KeyPayload) -> dict[str, str]:
     """The inputs that are artifacts."""
     return {name: digest for name, digest in payload.inputs.items() if not name.startswith(OUTSIDE)}
-
-
-def _known(store: Store, manifest: Manifest) -> dict[str, Manifest]:
-    """The parts of an artifact, as far as they are there yet."""
-    found = {}
-    for name, place in manifest.uses.items():
-        with suppress(DamagedArtifact):
-            part = store.manifest(place.location)
-            if part and part.stage in STAGES and STAGES[part.stage].part_of:
-                found[name] = part
-    return found
 
 
 def _span(parts: Iterable[Manifest]) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from rich.markup import escape
@@ -14,6 +15,7 @@ from flows.arithmetic import TrainingPlan
 from flows.estimates.planned import PlannedStage
 from flows.estimates.stages import resumes_at
 from flows.tables import harmless
+from profiles.load import CLEAN
 from profiles.schema import Profile
 from storage.errors import StoreError
 from storage.files import locks
@@ -27,7 +29,8 @@ from tasks.download.config import FileSource
 from tasks.download.sources.files import find_files, size
 from tasks.stage.decorator import STAGES
 
-LOOKED_AT = 50  # records, for the last run that was planned
+LOOKED_AT = 50  # records
+LEAST = 1.0  # seconds of a stage whose estimate counts
 
 
 class Room(NamedTuple):
@@ -40,10 +43,12 @@ class Room(NamedTuple):
     garbage: int
 
 
-def room_of(store: Store, lines: Sequence[PlannedStage], training: TrainingPlan | None) -> Room:
-    """As far as sizes of earlier artifacts and the arithmetic of checkpoints tell."""
+def room_of(
+    store: Store, lines: Sequence[PlannedStage], sizes: Mapping[str, int], training: TrainingPlan | None
+) -> Room:
+    """As far as the `sizes` of artifacts and the arithmetic of checkpoints tell."""
     missing = [line for line in lines if not line.hit]
-    artifacts = sum(line.manifest.size for line in missing if line.manifest)
+    artifacts = sum(sizes.get(line.name, 0) for line in missing)
     trains = training is not None and any(line.name == "pretrain" for line in missing)
     checkpoints = training.disk if training is not None and trains else 0
     free = shutil.disk_usage(existing(store.local)).free
@@ -59,11 +64,13 @@ def _garbage(store: Store, missing: Sequence[PlannedStage]) -> int:
     return found.size - resumed - sum(size for place, size in found.checkpoints.items() if place in places)
 
 
-def told_of_room(store: Store, lines: Sequence[PlannedStage], training: TrainingPlan | None) -> Iterator[str]:
+def told_of_room(
+    store: Store, lines: Sequence[PlannedStage], sizes: Mapping[str, int], training: TrainingPlan | None
+) -> Iterator[str]:
     """What is needed, and a warning where it does not fit."""
     if all(line.hit for line in lines):
         return
-    room = room_of(store, lines, training)
+    room = room_of(store, lines, sizes, training)
     part = f" ({size_of(room.checkpoints)} of them for checkpoints)" if room.checkpoints else ""
     gc = f"; `gristmill store gc` would free {size_of(room.garbage)}" if room.garbage else ""
     yield f"Disk: about {size_of(room.needed)} needed{part}, {size_of(room.free)} free{gc}."
@@ -81,6 +88,12 @@ def told_of_sources(profile: Profile) -> Iterator[str]:
         told.append(f"{name} {count:,} {'file' if count == 1 else 'files'}, {size_of(size(source))}")
     if told:
         yield f"Files of sources, all there: {'; '.join(told)}."
+
+
+def told_of_filter(profile: Profile) -> Iterator[str]:
+    """Where text is not judged as pages of the web, which a profile of files need not have asked for."""
+    if profile.filter and profile.filter.preset == CLEAN and profile.pretrain:
+        yield "filter.preset is clean: no rules for pages of the web. Of those write `filter: {preset: web}`."
 
 
 def told_of_runs(store: Store, lines: Sequence[PlannedStage]) -> Iterator[str]:
@@ -116,12 +129,19 @@ def told_of_resumes(store: Store, lines: Sequence[PlannedStage], steps: int | No
             yield f"{line.name} resumes at step {step:,}{of}."
 
 
-def last_time(store: Store, profile: str) -> Iterator[str]:
-    """How far the estimates of the profile's last planned run were from what came."""
+def own_error(store: Store, profile: str) -> Iterator[str]:
+    """How far the estimates of earlier runs were from what came: of the profile's last one, and of all stages."""
+    ratios, last = list[float](), ""
     for record, _ in zip(history.records(store), range(LOOKED_AT), strict=False):
-        if isinstance(record, StoreError) or record.profile != profile:
+        if isinstance(record, StoreError):
             continue
         done, expected, took = record.planned
-        if done:
-            yield f"Last time: estimated {duration(expected)}, took {duration(took)} ({', '.join(done)})."
-            return
+        times = [(record.estimates[name].seconds, record.stages[name].seconds) for name in done]
+        ratios += [max(a, b) / min(a, b) for a, b in times if min(a, b) > 0 and max(a, b) >= LEAST]
+        if done and not last and record.profile == profile:
+            last = f"Last time: estimated {duration(expected)}, took {duration(took)} ({', '.join(done)})."
+    if last:
+        yield last
+    if ratios:
+        many = f"{len(ratios)} stages" if len(ratios) > 1 else "1 stage"
+        yield f"Estimates so far were right within a factor of {median(ratios):.2f} for half of {many}."

@@ -1,41 +1,69 @@
-"""How long a stage will take: as long as it took before, scaled by what drives its work, and from where that is known.
+"""How long the stages of a plan will take: by laws, which what was measured corrects (see laws.py and rates.py).
 
-A stage has a fixed part (processes start, libraries are imported) and one that grows: see work.py. Parts of a stage
-that are in the store cost nothing: see parts.py.
+Parts of a stage that are in the store cost nothing: see parts.py. A stage that no law knows takes as long as it did
+before, if it had a model of the same size; else nothing is said of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from flows.estimates.parts import parts_of
+from flows.arithmetic import TrainingWork
+from flows.estimates.expected import Expected
+from flows.estimates.laws import LAWS, told
+from flows.estimates.parts import own_seconds, part_stage, parts_of, parts_there, same_inputs, seconds_of
 from flows.estimates.planned import PlannedStage
-from flows.estimates.work import Growth, Training, growth, text_out
+from flows.estimates.rates import Expectation, Rates
+from flows.estimates.seen import parameters_of
+from flows.estimates.work import Seen, work_of
+from models.devices import Device
+from profiles.schema import Profile
 from storage.manifest import Manifest
 from storage.runs.record import Estimate
 from storage.store import CHECKPOINTS, Store
 from tasks.stage.decorator import STAGES
 from tasks.training.checkpoint_marker import complete_checkpoints
 
-SAME = 0.05  # of a ratio: from there on a stage is said to be scaled
-ARITHMETIC = "arithmetic"
-WITHOUT_START = f"{ARITHMETIC} without start"  # of processes and compilation, which no run has measured
+SAME_SIZE = 0.05  # of parameters, within which a model is as large as another
 
 
-def estimates(store: Store, lines: Iterable[PlannedStage], training: Training | None) -> dict[str, Estimate]:
-    """Of each stage that must be made and of which anything is known, how long it will take."""
-    found, read = {}, dict[str, float]()  # bytes of text that come out of a stage
+def estimates(
+    profile: Profile, store: Store, lines: Iterable[PlannedStage], training: TrainingWork | None,
+    gpu: Device | None = None, *, elsewhere: bool = False,
+) -> dict[str, Estimate]:  # fmt: skip
+    """Of each stage that must be made and of which anything is known, how long it will take. `gpu` is what training
+    runs on, `elsewhere` that this machine has none such."""
+    lines, found = list(lines), dict[str, Estimate]()
+    if all(line.hit for line in lines):
+        return found
+    manifests, expected = dict(store.manifests()), Expected(profile, training)
+    rates = Rates(manifests, profile.runtime.data.workers, _flops(profile, gpu), elsewhere=elsewhere)
     for line in lines:
-        grown = Growth()
-        if line.manifest is not None:
-            grown = growth(store, line, line.manifest, training, read) if not line.hit else grown
-            read[line.name] = text_out(line, line.manifest, grown)
+        seen = expected.seen_by(line)
         if line.hit:
             continue
-        estimate = _estimate(store, line, training, grown)
-        if estimate:
-            found[line.name] = estimate
+        left = _left(store, line, training)
+        one = _estimate(rates, manifests, line, seen)
+        if one is not None:
+            rest = f", from step {resumes_at(store, line):,} of {training.steps:,}" if training and left < 1 else ""
+            seconds = one.fixed + (one.seconds - one.fixed) * left
+            found[line.name] = Estimate(seconds=seconds, fixed=one.fixed, source=one.source + rest)
     return found
+
+
+def _flops(profile: Profile, gpu: Device | None) -> float | None:
+    """FLOPs a second of all GPUs together, as their data sheet and the utilisation have it."""
+    if gpu is None:
+        return None
+    peak = gpu.half or gpu.tf32 or gpu.single or 0.0
+    return peak * gpu.utilisation * profile.runtime.training.processes
+
+
+def _left(store: Store, line: PlannedStage, training: TrainingWork | None) -> float:
+    """The share of a training's steps that no checkpoint has."""
+    if line.name != "pretrain" or training is None:
+        return 1.0
+    return max(0.0, 1 - resumes_at(store, line) / training.steps)
 
 
 def resumes_at(store: Store, line: PlannedStage) -> int:
@@ -51,43 +79,62 @@ def resumes_at(store: Store, line: PlannedStage) -> int:
     return max(steps, default=0)
 
 
-def _estimate(store: Store, line: PlannedStage, training: Training | None, grown: Growth) -> Estimate | None:
+def _estimate(
+    rates: Rates, manifests: Mapping[str, Manifest], line: PlannedStage, seen: Seen
+) -> Expectation | None:  # fmt: skip
     earlier = line.manifest
-    resumed = resumes_at(store, line) if line.name == "pretrain" and training else 0
-    left = max(0.0, 1 - resumed / training.steps) if training else 1.0
-    rest = f", from step {resumed:,} of {training.steps:,}" if training and resumed else ""
-    if earlier is None or not float(earlier.facts.get("seconds", 0)):  # an adopted one took no time
-        if line.name == "pretrain" and training and training.seconds is not None:
-            return _by_arithmetic(store, training.seconds * left, rest)
+    work = work_of(line.name, line.config.model_dump(), seen) if line.name in LAWS else None
+    if work is None:
+        return _as_before(manifests, line, seen)
+    own = rates.expect(line.name, work)
+    own = own._replace(source=f"{told(work)}, {own.source}")
+    wanted = STAGES[line.name].parts
+    known = parts_of(manifests, earlier) if earlier else {}
+    if wanted is None:
+        return _with_parts_there(rates, line, own, known)
+    parts = wanted(line.config)
+    there = parts_there(manifests, line, known, parts)
+    missing, unknown = list[Expectation](), list[str]()
+    for name, config in parts.items():
+        stage = part_stage(name, known).name
+        asked = work_of(stage, config.model_dump(), seen)
+        if name in there:
+            continue
+        if asked is not None:
+            missing.append(rates.expect(stage, asked))
+        elif name in known:
+            missing.append(Expectation(seconds_of(known[name]), 0.0, ""))
+        else:
+            unknown.append(name)
+    others = ", the rest from the store" if there else ""
+    without = f", without {', '.join(unknown)}, which no run has measured" if unknown else ""
+    every = [own, *missing]
+    seconds, fixed = sum(one.seconds for one in every), sum(one.fixed for one in every)
+    return Expectation(seconds, fixed, own.source + others + without)
+
+
+def _with_parts_there(
+    rates: Rates, line: PlannedStage, own: Expectation, known: Mapping[str, Manifest]
+) -> Expectation:  # fmt: skip
+    """Of a stage that doesn't say which parts it will obtain: of the same inputs, those that it had are there."""
+    earlier = line.manifest
+    if earlier is None or not known or not same_inputs(line, earlier):
+        return own
+    if line.refresh & {part.stage for part in known.values()}:
+        return own
+    before, now = seconds_of(earlier), own.seconds
+    left = own_seconds(earlier, known.values()) + max(0.0, now - before)
+    return Expectation(left, own.fixed, f"{earlier.stage}/{earlier.key[:8]}, its parts from the store")
+
+
+def _as_before(manifests: Mapping[str, Manifest], line: PlannedStage, seen: Seen) -> Expectation | None:
+    """What a stage took that no law knows, with a model of this size."""
+    earlier = line.manifest
+    if line.name in LAWS or earlier is None or not (took := seconds_of(earlier)):
         return None
-    parts = parts_of(store, line, earlier, grown.ratio)
-    more = f", without {', '.join(parts.unknown)}, which no run has measured" if parts.unknown else ""
-    seconds = parts.own + sum(parts.missing.values())
-    if parts.any_there:
-        anew = f", {', '.join(parts.missing)} anew" if parts.missing else ""
-        others = "its other parts" if parts.missing or parts.unknown else "its parts"
-        return Estimate(seconds=seconds, source=f"{_named(earlier)}{anew}, {others} from the store{more}")
-    fixed = min(grown.fixed, seconds)
-    scaled = fixed + (seconds - fixed) * grown.ratio * left
-    times = f"scaled ×{grown.ratio:,.3g} by {grown.by} from "
-    return Estimate(seconds=scaled, source=times * (abs(grown.ratio - 1) > SAME) + _named(earlier) + rest + more)
-
-
-def _by_arithmetic(store: Store, seconds: float, rest: str) -> Estimate:
-    """A training that no run has done; another training in the store tells how long one takes to start."""
-    starts = [
-        (manifest.created, max(0.0, float(facts["seconds"]) - killed - float(facts["training_seconds"])), manifest)
-        for name, stage in STAGES.items()
-        if "training" in stage.runtime
-        for _, manifest in store.manifests(name)
-        if "training_seconds" in (facts := manifest.facts) and "seconds" in facts
-        for killed in [float(facts.get("earlier_seconds", 0))]
-    ]
-    if not starts:
-        return Estimate(seconds=seconds, source=WITHOUT_START + rest)
-    _, start, like = max(starts, key=lambda each: each[0])
-    return Estimate(seconds=start + seconds, source=f"{ARITHMETIC}, with the start of {_named(like)}{rest}")
-
-
-def _named(manifest: Manifest) -> str:
-    return f"{manifest.stage}/{manifest.key[:8]}"
+    origin = earlier.origins.get("model")
+    model = manifests.get(origin.location) if origin else None
+    size = parameters_of(model) if model else None
+    if size and seen.parameters and abs(seen.parameters / size - 1) > SAME_SIZE:
+        return None
+    return Expectation(took, 0.0, f"{earlier.stage}/{earlier.key[:8]}")

@@ -25,7 +25,7 @@ from rich.text import Text
 from flows.pools.streams import drop_closed_streams
 from storage.artifact import Artifact
 from storage.units import duration, size_of
-from tasks.stage.history import NEVER_MADE
+from tasks.stage.history import FIRST_RUN, NEVER_MADE
 from tasks.stage.pages import prefect_key
 from tasks.stage.progress import Observer, Progress
 
@@ -220,7 +220,7 @@ class TerminalObserver(PrefectObserver):
         super().started(stage, why)
         self._head()
         self.working.append(stage)
-        if why != NEVER_MADE:
+        if why != NEVER_MADE and not why.startswith(FIRST_RUN):
             self._print(stage, f"[dim]{escape(why)}[/]")
         if self.console.is_terminal and self.live is None:
             self.live = Live(console=self.console, transient=True, auto_refresh=False)

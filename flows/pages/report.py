@@ -36,6 +36,7 @@ from tasks.stage.session import Session, Step
 
 LOSSES = "loss*.png"
 PLOTS_BYTES = 700_000  # of all loss curves: a Prefect artifact must stay under 1 MB
+INDENT = "\N{EN SPACE}" * 2  # of a part; plain blanks are dropped
 SHOWN = 2  # reasons in a table; the bars have more
 BARS = 12  # the longest, of times, memory and reasons
 
@@ -149,7 +150,7 @@ def _rows(session: Session, profile: Profile, to: str | None, error: BaseExcepti
     """A row a stage, its parts below it; then where the run stopped and what it did not reach."""
     for name, depth in _tree(session):
         step = session.steps.get(name)
-        indent = f"{'&ensp;' * 2 * (depth - 1)}↳ " if depth else ""
+        indent = f"{INDENT * (depth - 1)}↳ " if depth else ""
         if step is None:
             yield {
                 "stage": Markup(f"{indent}**{name}**"),
@@ -186,7 +187,7 @@ def _together(name: str, step: Step, session: Session, depth: int) -> Iterator[d
         stage, _, key = one.location.partition("/")
         title = escaped(named.get(one.location, "")) or f"`{stage}/{key[:KEY_SHOWN]}`"
         yield {
-            "stage": Markup(f"{'&ensp;' * 2 * (depth - 1)}↳ {title}"),
+            "stage": Markup(f"{INDENT * (depth - 1)}↳ {title}"),
             "": Markup("**made now**") if one.location in step.made else "from the store",
             **{head: took.get(head, "") for head in ("making took", "CPU", "peak memory", "size")},
         }

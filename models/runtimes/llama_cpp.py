@@ -139,8 +139,9 @@ class LlamaCppRuntime(ModelRuntime):
         (token,) = answer["logprobs"]["content"]
         return self._array(token["top_logprobs"])
 
-    def chat(self, messages: Sequence[Message], tokens: int = 128) -> str:
-        content: str = self._chat(messages, max_tokens=tokens)["message"]["content"]
+    def chat(self, messages: Sequence[Message], tokens: int = 128, temperature: float = 0.0) -> str:
+        drawn = {"temperature": temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        content: str = self._chat(messages, max_tokens=tokens, **drawn)["message"]["content"]
         return content.strip()
 
     def targets(self, ids: Sequence[int], start: int) -> list[NextToken]:

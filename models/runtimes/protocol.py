@@ -1,4 +1,5 @@
-"""What every runtime does with an open model. Greedy throughout: its output is a function of the prompt.
+"""What every runtime does with an open model. Greedy unless `chat` is asked to draw: its output is a function of the
+prompt.
 
 Shapes: T tokens of a sequence, V vocabulary.
 """
@@ -47,8 +48,9 @@ class ModelRuntime(Protocol):
         """(V,) the same for the first token of an answer, through the runtime's own use of the chat template."""
         ...
 
-    def chat(self, messages: Sequence[Message], tokens: int = 128) -> str:
-        """The assistant's greedy answer, at most `tokens` long. Raises RuntimeFault where the context is full."""
+    def chat(self, messages: Sequence[Message], tokens: int = 128, temperature: float = 0.0) -> str:
+        """The assistant's answer, at most `tokens` long: greedy, or drawn at a temperature above 0. Raises RuntimeFault
+        where the context is full."""
         ...
 
     def close(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from models.pretrained import context_of
 from models.runtimes.protocol import LogProbabilities, Message, ModelRuntime, RuntimeFault
 
@@ -48,10 +50,22 @@ class TokenizedRuntime(ModelRuntime):
     def chat_log_probabilities(self, messages: Sequence[Message]) -> LogProbabilities:
         return self.log_probabilities(self.chat_ids(messages))
 
-    def chat(self, messages: Sequence[Message], tokens: int = 128) -> str:
+    def chat(self, messages: Sequence[Message], tokens: int = 128, temperature: float = 0.0) -> str:
         prompt = self.chat_ids(messages)
         room = self.context - len(prompt)
         if room < 1:
             raise RuntimeFault(f"The conversation has {len(prompt):,} tokens, and the context is {self.context:,}")
-        answer: str = self.tokenizer.decode(self.greedy(prompt, min(tokens, room)), skip_special_tokens=True)
+        most = min(tokens, room)
+        ids = self._drawn_after(prompt, most, temperature) if temperature else self.greedy(prompt, most)
+        answer: str = self.tokenizer.decode(ids, skip_special_tokens=True)
         return answer.strip()
+
+    def _drawn_after(self, prompt: Sequence[int], tokens: int, temperature: float) -> list[int]:
+        """A continuation whose tokens are drawn from the model's whole distribution, up to a special token."""
+        draw, ends, ids = np.random.default_rng(), {*self.tokenizer.all_special_ids}, [*prompt]
+        for _ in range(tokens):
+            weights = self.log_probabilities(ids) / temperature
+            ids.append(int(np.argmax(weights + draw.gumbel(size=weights.shape))))
+            if ids[-1] in ends:
+                break
+        return ids[len(prompt) :]

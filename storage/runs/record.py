@@ -44,6 +44,7 @@ class Estimate(Part):
     """What a plan expected of a stage before it was made."""
 
     seconds: Seconds
+    fixed: Seconds = Field(0.0, description="of these, what no size changes")
     source: str = Field(description="where the figure comes from: an earlier run, arithmetic, a guess")
 
 

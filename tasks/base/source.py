@@ -5,6 +5,9 @@ Only what is named here is read: neither code nor pickles.
 
 from __future__ import annotations
 
+import json
+import math
+from contextlib import suppress
 from pathlib import Path
 
 from storage.artifact import Artifact
@@ -44,6 +47,30 @@ def gguf_of(config: BaseConfig) -> Path:
     if not path.is_file():
         raise SourceError(f"base.gguf: there is no file {path}{_seen_from(path)}.", "Check the path.")
     return path
+
+
+def parameters_of_base(config: BaseConfig) -> int | None:
+    """How many weights a base on this machine has, from the heads of its files; None of one on the hub, or of files
+    that can't be read, of which `base` says more."""
+    if config.repository is not None:
+        return None
+    if config.artifact is not None:
+        made = model_of(config.artifact).manifest
+        return int(made.counts.get("parameters", 0)) or None if made else None
+    with suppress(OSError, ValueError, SourceError):
+        if config.gguf is not None:
+            from gguf import GGUFReader
+
+            return sum(int(tensor.n_elements) for tensor in GGUFReader(gguf_of(config)).tensors)
+        return sum(map(_weights_in, Path(str(config.folder)).expanduser().glob("model*.safetensors"))) or None
+    return None
+
+
+def _weights_in(path: Path) -> int:
+    """The numbers in a file of safetensors, by its head: its length in 8 bytes, then shapes as JSON."""
+    with path.open("rb") as file:
+        tensors = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(tensor["shape"]) for name, tensor in tensors.items() if name != "__metadata__")
 
 
 def model_of(name: str) -> Artifact:

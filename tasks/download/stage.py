@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from storage.artifact import Artifact
@@ -15,7 +16,7 @@ from storage.shards.lines import write_json_lines
 from tasks.download import benchmarks
 from tasks.download.config import DESCRIPTIONS, DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
 from tasks.download.pairs import instruction, labelled, preference
-from tasks.download.pairs.choose import forms_of
+from tasks.download.pairs.choose import forms_of, role_of
 from tasks.download.portions import read_document, read_portions
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.metadata import NotKept
@@ -28,6 +29,7 @@ from tasks.stage.output import Output
 
 Values = dict[str, Any]
 PROGRESS_EVERY = 500
+FIRST = 20  # rows of a source that a plan looks at
 SIGNS = re.compile(r"\\t|[;|,]")  # between the fields of a header that was read as one column
 NONE = "none.json"  # beside the questions of benchmarks, where there are none
 DROPPED_SHOWN = 50  # fields in the table
@@ -146,6 +148,19 @@ def _account_metadata(dropped: Counter[NotKept], out: Output) -> None:
         out.table("Metadata left out", sorted(rows, key=lambda row: -int(row["rows"]))[:DROPPED_SHOWN])
 
 
+def check_first_rows(config: DownloadConfig) -> None:
+    """Raises SourceError for files whose first rows all lack the columns that are read of them: asked before anything
+    is made of any source."""
+    for source in config.sources:
+        if not isinstance(source, FileSource):
+            continue
+        first = list(islice(files.read_rows(source, config.max_document_bytes), FIRST))
+        found = [_item(source, row, config, [], Counter()) for row in first]
+        lacking = [row for row in found if isinstance(row, Refused) and row.columns is not None]
+        if first and len(lacking) == len(first):
+            raise _without_columns(source, lacking, len(first))
+
+
 def _items(
     source: Source,
     config: DownloadConfig,
@@ -168,16 +183,24 @@ def _items(
     else:
         rows = hub.read_rows(source)
     for row in rows:
-        if isinstance(row, Refused):
-            found: Document | Values | Refused = row
-        elif source.role == "documents":
-            found = read_document(source, row, config, dropped)
-        else:
-            found = _pair(source, row, verdicts)
+        found = _item(source, row, config, verdicts, dropped)
         if isinstance(found, Refused):
             refused.setdefault(source.name, []).append(found)
         else:
             yield source.role, source.name, found
+
+
+def _item(
+    source: FileSource | HubSource,
+    row: Row | Refused,
+    config: DownloadConfig,
+    verdicts: list[Verdict],
+    dropped: Counter[NotKept],
+) -> Document | Values | Refused:
+    """What a row is in the role of its source."""
+    if isinstance(row, Refused):
+        return row
+    return read_document(source, row, config, dropped) if source.role == "documents" else _pair(source, row, verdicts)
 
 
 def _pair(source: FileSource | HubSource, row: Row, verdicts: list[Verdict]) -> Values | Refused:
@@ -234,6 +257,8 @@ def _without_columns(source: FileSource | HubSource, lacking: list[Refused], row
         only = lacking[0].columns or ()
         if len(only) == 1 and (sign := SIGNS.search(only[0])):
             remedy = f"Set delimiter of the source, perhaps to {sign.group()!r}."
+        if role := role_of(only):
+            remedy = f"They look like {role}: write `role: {role}` for the source."
     else:
         lacks = f"not the keys of {source.role}"
         remedy = f"Rename them, or give the source another role. Forms of {source.role}: {forms_of(source.role)}."

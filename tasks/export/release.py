@@ -25,14 +25,17 @@ def find_release(store: Store, ref: str) -> Artifact:
     return store.get(location)
 
 
-def open_release(folder: Path, *, threads: int = 1) -> ModelRuntime:
-    """The release in its runtime, in the format of the lowest `chat_rank` that it holds.
+def open_release(folder: Path, *, threads: int = 1, format: str | None = None) -> ModelRuntime:
+    """The release in its runtime, in a `format` or that of the lowest `chat_rank` that it holds.
 
-    Raises StoreError for a folder without any format, or one whose runtime can't load it.
+    Raises StoreError for a folder without any format or that one, or whose runtime can't load it.
     """
     from models.runtimes.protocol import RuntimeFault
 
-    held = [known for known in FORMATS.values() if known.files(folder)]
+    names = [name for name, known in FORMATS.items() if known.files(folder)]
+    held = [FORMATS[name] for name in names if format in (None, name)]
+    if names and not held:
+        raise StoreError(f"The release has no {format}.", f"It has {', '.join(names)}.")
     if not held:
         raise StoreError(f"{folder} holds a model in none of {', '.join(FORMATS)}.", "Give the folder of an export.")
     try:

@@ -45,9 +45,11 @@ class FilterConfig(StageConfig):
 
     preset: Preset | None = Field(
         None,
-        description="rules of a data set, by name, which fills in `form`, `gopher_quality`, `gopher_repetition`, `c4`, "
-        "`fineweb` and, where it has one, `language`. Keys beside it have the last word; what the profiles that "
-        "this one extends say of these groups is dropped",
+        description="rules by name, which fills in `form`, `gopher_quality`, `gopher_repetition`, `c4`, `fineweb` and, "
+        "where it has them, `language` and `toxicity`. web: all of ours, for pages of the web; clean: none of these, "
+        "for books, documentation and wikis; the others are those of data sets. A profile of its own whose documents "
+        "are all in files is clean. Keys beside it have the last word; what the profiles that this one extends say of "
+        "these groups is dropped",
     )
     repair: RepairConfig | None = Field(
         None, description="repairs of the text before anything is measured; null for none"

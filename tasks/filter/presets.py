@@ -1,4 +1,5 @@
-"""Rules by the name of the data set that they reproduce, with datatrove's defaults.
+"""Rules by name: `web` for pages of the web, `clean` for text that somebody wrote and kept, such as books,
+documentation and wikis; the others by the data set that they reproduce, with datatrove's defaults.
 
 `gopher`, `fineweb` and `c4` give the verdicts of datatrove's own filters with words cut at white space; a command in
 `benchmarks/filter` compares them. What else a data set was made with is not in a preset: extraction from HTML, lists of
@@ -10,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-Preset = Literal["gopher", "c4", "fineweb", "fineweb2", "dclm"]
+Preset = Literal["web", "clean", "gopher", "c4", "fineweb", "fineweb2", "dclm"]
 
+HEURISTICS = ("gopher_quality", "gopher_repetition", "c4", "fineweb")  # of the form of pages of the web
 EXACT = {"as_datatrove": True}
 REFINEDWEB = {"allowed": ["en"], "min_score": 0.65, "measure": EXACT}
 
 PRESETS: Mapping[Preset, Mapping[str, Any]] = {
+    "web": {"form": {}, "gopher_quality": {}, "gopher_repetition": {}, "c4": {}, "fineweb": {}, "toxicity": {}},
+    "clean": {
+        "form": {}, "gopher_quality": None, "gopher_repetition": None, "c4": None, "fineweb": None, "toxicity": None,
+    },
     # Rae et al. 2021, appendix A.1.1
     "gopher": {"form": EXACT, "gopher_quality": {}, "gopher_repetition": {}, "c4": None, "fineweb": None},
     # Raffel et al. 2020, section 2.2; its list of bad words is the user's to give

@@ -20,8 +20,9 @@ from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
 from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
 from tasks.posttrain.rows.form import Row
-from tasks.posttrain.rows.prepare import prepare, read_rows
+from tasks.posttrain.rows.prepare import prepare, read_rows, warning_of
 from tasks.stage.output import Output
+from tasks.stage.session import current
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -61,13 +62,15 @@ def check_pairs(
     methods: Mapping[str, PosttrainConfig], pairs: Artifact, tokenizer: Artifact, context: int | None = None
 ) -> None:
     """Raises what the stages would raise: EmptyOutput if too few pairs can be used in a model of this context,
-    ConfigError for a `max_length` beyond it or rewards that no answer can earn. Without a `context`, `tokenizer` is the
-    folder of a model, which has one."""
+    ConfigError for a `max_length` beyond it or rewards that no answer can earn. Warns where many can't be used.
+
+    Without a `context`, `tokenizer` is the folder of a model, which has one.
+    """
     from tasks.posttrain.methods import METHODS
 
     if context is None:
         context = context_of(load_config(tokenizer.path))
-    loaded = load_tokenizer(tokenizer.path)
+    loaded, session = load_tokenizer(tokenizer.path), current()
     for name, config in methods.items():
         method = METHODS[name]
         max_length = max_length_of(name, config, context)
@@ -76,4 +79,7 @@ def check_pairs(
             part = method.reads(pairs.folders("*"))
             given = split_rows(pairs.part(part).files("*.jsonl"), method.rows, out)
             files, _ = drop_duplicates(given, config.deduplicate, out)
-            rendered(method, config, files, loaded, max_length)
+            train, held_out, dropped = rendered(method, config, files, loaded, max_length)
+            warning = warning_of(dropped, len(train) + len(held_out) + dropped.total(), max_length)
+            if warning and session:
+                session.observer.warned(name, warning)

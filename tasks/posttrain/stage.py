@@ -15,6 +15,7 @@ from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
 from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
 from tasks.posttrain.rows.given import Pairs, digest_of, files_of
+from tasks.posttrain.rows.prepare import told_dropped, warning_of
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
@@ -109,7 +110,9 @@ def _report(
     out.count(precision=result["precision"])
     if method.report is not None:
         method.report(result["measured"], out)
-    told = [f"{result['train']:,} pairs"]
+    told = [_told_pairs(result, Counter(dropped), pairs)]
+    if warning := warning_of(Counter(dropped), pairs, result["max_length"]):
+        out.warn(warning)
     if split := result["split"]:
         out.count(split_pairs=split["rows"], parts=split["parts"])
     if adapter := result["adapter"]:
@@ -124,7 +127,7 @@ def _report(
         told.append(f"{change['validation_loss_change']:+.3f} by the training ({low:+.3f} to {high:+.3f})")
     if measures.get("best_validation_step", len(log)) != len(log):
         best = measures[f"best_validation_{method.curve}"]
-        told.append(f"the best {best:.2f} at step {measures['best_validation_step']}")
+        told.append(f"best validation {method.curve} {best:.2f} at step {measures['best_validation_step']}")
     out.count(summary=", ".join(told))
     numbers = {"pairs": pairs, "trained on": result["train"], "held out": result["validation"]}
     numbers |= {f"dropped: {reason}": count for reason, count in sorted(dropped.items())}
@@ -148,6 +151,13 @@ def _speed(facts: dict[str, Any]) -> list[dict[str, str]]:
         "padding": f"{facts['padding_share']:.2%}",
     }
     return [{"measure": name, "value": value} for name, value in rows.items()]
+
+
+def _told_pairs(result: dict[str, Any], dropped: Counter[str], pairs: int) -> str:
+    """`51 of 100 pairs (2 held out, 47 longer than 128 tokens)`."""
+    held_out = [f"{result['validation']:,} held out"] * bool(result["validation"])
+    others = ", ".join([*held_out, *told_dropped(dropped, result["max_length"])])
+    return f"{result['train']:,} of {pairs:,} pairs ({others})" if others else f"{pairs:,} pairs"
 
 
 def _validated(method: Method[Any], rows: list[dict[str, Any]], out: Output) -> dict[str, float]:

@@ -29,7 +29,7 @@ from tasks.posttrain.fit import rendered
 from tasks.posttrain.method import Method, Trained, TrainerParts
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.reference.table import with_reference
-from tasks.posttrain.rows.form import Row
+from tasks.posttrain.rows.form import Row, mean_tokens
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.logs import cut_log
@@ -109,6 +109,7 @@ def _finish(
             "train": len(train_rows),
             "validation": len(held_out),
             "dropped": dict(sorted(dropped.items())),
+            "max_length": max_length_of(spec.method, config, context_of(trainer.model.config)),
             "split": dict(split),
             "supervised_share": method.form(config).supervised_share(train_rows),
             "precision": "bfloat16" if trainer.args.bf16 else "float32",
@@ -116,9 +117,11 @@ def _finish(
             "measured": measured,
             "held_out": log.change.result(),
             "facts": {
+                "device": trainer.args.device.type,
                 "training_seconds": round(seconds, 2),
                 "peak_memory_bytes": peak_memory(trainer.args.device),
                 "resumed_from_step": begun,
+                "tokens_a_pair": mean_tokens([*train_rows, *held_out]),
                 **(method.facts(trainer) if method.facts else {}),
             },
         }

@@ -10,23 +10,21 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Collection
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
 
 from tasks.children.parent import die_with_parent
 from tasks.shards.executors import OUTSTANDING, WorkerLost
 from tasks.shards.shard import Call, work
 from tasks.shards.threads import Threads
+from tasks.stage import machine
 
 FIRST = 3.0  # seconds for the first shard, which also loads what all need
 SAMPLE = 1.0  # seconds of later shards by which the others are judged
 SAVED = 2.0  # seconds that processes must save
-KERNELS = "tasks.text.kernel_cache"  # asked only where it was loaded, as numba takes a second to load
 
 
 class Processes:
@@ -115,17 +113,13 @@ class PerhapsProcesses(Processes):
 
 def compiles() -> bool:
     """Whether this process is compiling kernels, as the first run on a machine does."""
-    return _compiling() is not None and _compiling().depth > 0
+    known = machine.compiling()
+    return known is not None and known.depth > 0
 
 
 def _clock() -> float:
     """Seconds, but for those of compiling: other processes would only wait for the same kernels."""
-    return time.monotonic() - (_compiling().seconds() if _compiling() is not None else 0.0)
-
-
-def _compiling() -> Any:
-    """None where it was not loaded, or another thread is still loading it."""
-    return getattr(sys.modules.get(KERNELS), "COMPILING", None)
+    return time.monotonic() - machine.compiled_seconds()
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

@@ -94,6 +94,7 @@ class _Work(NamedTuple):
     started: float
     spent: float  # CPU seconds before
     peak: machine.Peak
+    compiled: float  # seconds before
 
 
 class Stage:
@@ -368,7 +369,7 @@ class Stage:
     ) -> Artifact:
         """The artifact as another machine makes it: `maker` returns its location, which may take a while to be seen
         here. What this stage takes the other machine gets by its place in the store."""
-        session.started(self.name, explain_miss(session.store, payload, refresh))
+        session.started(self.name, self._why(session, payload, refresh))
         self.check_runtime(config, session.runtime)
         if self.name in session.checks:
             session.checks[self.name]()
@@ -383,6 +384,10 @@ class Stage:
         session.waits.append(max(0.0, time.monotonic() - asked - made))  # for the pool to begin
         return artifact
 
+    def _why(self, session: Session, payload: KeyPayload, refresh: bool) -> str:
+        """Why its artifact must be made. A part is compared with any of its stage, as no ref names it."""
+        return explain_miss(session.store, payload, refresh, "" if self.part_of else session.profile)
+
     def _make_alone(
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
     ) -> tuple[Artifact, bool]:
@@ -392,7 +397,7 @@ class Stage:
             found = None if refresh else session.store.find(self.name, key, session.checking(self.name))
             if found is not None:
                 return found, True
-            session.started(self.name, explain_miss(session.store, payload, refresh))
+            session.started(self.name, self._why(session, payload, refresh))
             return self._make(session, payload, config, inputs, refresh), False
 
     def materialize_all(self, calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> list[tuple[Artifact, bool]]:
@@ -487,12 +492,13 @@ class Stage:
         out.scratch.mkdir(parents=True, exist_ok=True)
         # By name: the order in which a mapping was given is not in the key, so it must not shape the result
         given = [dict(sorted(one.items())) if isinstance(one, Mapping) else one for one in inputs]
-        begun = time.monotonic(), machine.cpu_seconds(), machine.Peak()
+        begun = time.monotonic(), machine.cpu_seconds(), machine.Peak(), machine.compiled_seconds()
         return _Work(payload, config, given, out, work, before, *begun)
 
     def _publish(self, session: Session, done: _Work) -> Artifact:
         """Check the laws and publish what was made."""
-        payload, config, inputs, out, work, before, started, spent, peak = done
+        payload, config, inputs, out, work, before, started, spent, peak, compiled = done
+        compiling = round(machine.compiled_seconds() - compiled, 3)
         out.check()
         self._check_sources(config, payload, work)
         files = list_files(out.path)
@@ -507,6 +513,7 @@ class Stage:
             facts={
                 "cpu_seconds": round(machine.cpu_seconds() - spent, 3),
                 "peak_memory_bytes": peak.bytes,
+                **({"compiling_seconds": compiling} if compiling else {}),
                 **_text(out.path, self.named(inputs).get("documents")),
                 **out.facts,
                 **before,

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from storage import refs
 from storage.artifact import Artifact
 from storage.errors import StoreError
 from storage.keys import KeyPayload, differences
@@ -18,21 +19,45 @@ from storage.store import Store
 from tasks.stage.environment import shapes_alike
 
 NEVER_MADE = "never made before"
+FIRST_RUN = "first run of "
+SHOWN = 6  # reasons
 ATTEMPTS = "attempts.json"  # in an artifact's working folder
 
 
-def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False) -> str:
-    """Why an artifact must be made: the fields that differ from the nearest earlier artifact of the stage."""
+def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False, profile: str = "") -> str:
+    """Why an artifact must be made: what differs from the one that the profile had last, or else from the nearest of
+    the stage. Digests are not shown; `gristmill why` has them."""
     if refresh:
         return "refresh was asked for"
-    found = nearest(store, payload)
+    entries = refs.history(store, f"{profile}/{payload.stage}") if profile else []
+    found = (_readable(store, entries[-1].location) if entries else None) or nearest(store, payload)
     if found is None:
         return NEVER_MADE
+    if profile and not entries:
+        return f"{FIRST_RUN}{profile}"
     changed = differences(found.payload.model_dump(), payload.model_dump())
     if not changed:
         return "its artifact is gone"
-    shown = [f"{path.removeprefix('config.')}: {_short(old)} → {_short(new)}" for path, old, new in changed]
-    return "; ".join(shown[:6]) + (f"; and {len(shown) - 6} more" if len(shown) > 6 else "")
+    told = list(dict.fromkeys(_told(path, old, new) for path, old, new in changed))
+    return "; ".join(told[:SHOWN]) + (f"; and {len(told) - SHOWN} more" if len(told) > SHOWN else "")
+
+
+def _told(path: str, old: Any, new: Any) -> str:
+    """A field that differs, in words: what was read by its name alone."""
+    section, _, name = path.partition(".")
+    if section != "inputs":
+        return f"{path.removeprefix('config.')}: {_short(old)} → {_short(new)}"
+    outside = name.removeprefix("source:")
+    if old is None or new is None:
+        return f"{outside} is {'new' if old is None else 'gone'}"
+    return f"other {name}" if outside == name else f"{outside} has changed"
+
+
+def _readable(store: Store, location: str) -> Manifest | None:
+    """A manifest to compare with: a damaged one is none."""
+    with suppress(StoreError):
+        return store.manifest(location)
+    return None
 
 
 def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | None:

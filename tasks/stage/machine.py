@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from weakref import WeakSet
 
+KERNELS = "tasks.text.kernel_cache"
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -118,6 +119,18 @@ def cpu_seconds() -> float:
     """CPU seconds so far of this process, of its children that have ended, and of its workers."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used) + _WORKERS.seconds
+
+
+def compiling() -> Any:
+    """What numba's kernels are compiled under, with `depth` and `seconds`; None where they were not loaded, or another
+    thread is still loading them, as that takes a second."""
+    return getattr(sys.modules.get(KERNELS), "COMPILING", None)
+
+
+def compiled_seconds() -> float:
+    """How long this process has compiled, as the first run on a machine does."""
+    known = compiling()
+    return float(known.seconds()) if known is not None else 0.0
 
 
 def memory_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Path]:

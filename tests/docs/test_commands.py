@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -62,13 +64,22 @@ def read_profile(block: Block, folder: Path) -> Profile:
     return load(str(file))
 
 
+ROWS = {
+    "documents": {"text": "A river."},
+    "instructions": {"prompt": "Name a river.", "completion": "The Danube."},
+    "preferences": {"prompt": "Name a river.", "chosen": "The Danube.", "rejected": "No."},
+    "labelled": {"prompt": "Name a river.", "completion": "The Danube.", "label": True},
+}
+
+
 def write_sources(profile: Profile, folder: Path) -> None:
-    """A file for each that a profile's sources name."""
+    """A file for each that a profile's sources name, with a row of its role where it is read as lines."""
     for source in profile.download.sources:
         for path in getattr(source, "paths", ()):
             file = folder / path.replace("**", "some").replace("*", "one")
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(b"")
+            row = json.dumps(ROWS[source.role]).encode() + b"\n"  # type: ignore[union-attr]
+            file.write_bytes(gzip.compress(row) if file.suffix == ".gz" else row)
 
 
 def fill_store(url: str) -> None:

@@ -345,7 +345,11 @@ def test_explain_refuses_an_ambiguous_beginning_and_lists_the_ids(tmp_path: Path
     listed = gristmill("explain", "tiny", "--removed-by", "gopher", "--limit", "2", at).stdout
     assert "filter removed 30 by gopher; shown are 2" in listed
     assert listed.count(documents[2].id) == 2
-    assert gristmill("explain", "--removed-by", "gopher.min_words", "--stage=filter", at).stdout.count("  20") == 20
+    assert f"web: gopher.min_words 5 (threshold 20)\n  {documents[2].text[:20]}" in listed
+    assert (
+        gristmill("explain", "--removed-by", "gopher.min_words", "--stage=filter", at).stdout.count("threshold 20")
+        == 20
+    )
     wrong = gristmill("explain", "--removed-by", "toxicity", at)
     assert (wrong.returncode, "gopher.min_words (30)" in wrong.stderr) == (1, True)
     assert "No ref names an artifact of dedup: gristmill run tiny --to dedup first." in wrong.stderr

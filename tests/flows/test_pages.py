@@ -159,5 +159,5 @@ def test_artifacts_that_were_made_together_have_a_row_each(tmp_path: Path) -> No
         words.materialize(WordsConfig(words=("a", "b")), (text,))
     page = run_page(session, load("smoke", SETTINGS), Asked("smoke"), 1)
     assert re.search(r"\| ↳ \[demo-word\]\(\S+\) \(2\) \| \*\*made now\*\* \|", page)
-    assert re.search(r"\| &ensp;&ensp;↳ a \| \*\*made now\*\* \|", page)
-    assert re.search(r"\| &ensp;&ensp;↳ b \| from the store \|", page)
+    assert re.search(r"\| \u2002\u2002↳ a \| \*\*made now\*\* \|", page)
+    assert re.search(r"\| \u2002\u2002↳ b \| from the store \|", page)

@@ -74,7 +74,7 @@ def test_a_profile_without_some_stages_plans_the_shorter_diagram(tmp_path: Path)
 
 
 def test_a_profile_with_a_base_plans_the_shorter_diagram(tmp_path: Path) -> None:
-    (tmp_path / "pairs.jsonl").write_text("{}\n")
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "Name a river.", "completion": "The Danube."}\n')
     (tmp_path / "model").mkdir()
     pairs = f"{{kind: files, name: pairs, paths: ['{tmp_path}/pairs.jsonl'], role: instructions}}"
     settings = [f"runtime.store={tmp_path / 'store'}", f"base.folder={tmp_path / 'model'}", "pretrain=null", "dpo=null"]

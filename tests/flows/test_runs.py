@@ -38,11 +38,12 @@ from tests.flows.test_cli import gristmill
 
 
 def profile_of(folder: Path, *settings: str) -> Profile:
-    """A profile of one small document, whose store lies in the folder."""
+    """A profile of one small document and no pairs, whose store lies in the folder."""
     notes = folder / "notes.jsonl"
     notes.write_text('{"text": "A note of some words."}\n')
     source = f"download.sources=[{{kind: files, name: notes, paths: ['{notes}']}}]"
-    return load("smoke", [source, "download.benchmarks=[arc_easy]", f"runtime.store={folder / 'store'}", *settings])
+    alone = ["download.benchmarks=[arc_easy]", "sft=null", "dpo=null"]
+    return load("smoke", [source, *alone, f"runtime.store={folder / 'store'}", *settings])
 
 
 def run_stages(profile: Profile, to: str, *overrides: str) -> RunRecord:

@@ -44,6 +44,8 @@ def settings(tmp_path: Path) -> list[str]:
     asked = [
         f"download.sources=[{{kind: files, name: words, paths: ['{tmp_path / 'text.txt'}']}}]",
         "download.benchmarks=[]",
+        "sft=null",
+        "dpo=null",
         f"runtime.store={tmp_path / 'store'}",
         "runtime.data.workers=1",
     ]

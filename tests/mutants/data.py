@@ -354,7 +354,7 @@ DATA = (
         name="processes-that-wait-for-kernels",
         about="shards: while one process compiles, others are started and wait for it",
         path="tasks/shards/processes.py",
-        before="return time.monotonic() - (_compiling().seconds() if _compiling() is not None else 0.0)",
+        before="return time.monotonic() - machine.compiled_seconds()",
         after="return time.monotonic()",
         fails=(
             "tests/tasks/shards/test_executors.py::test_no_processes_are_started_to_wait_for_what_this_one_compiles",

@@ -7,9 +7,10 @@ Ids are read a column at a time and compared by Arrow, texts only of what is sho
 from __future__ import annotations
 
 import itertools
+import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.session import session_of
-from flows.tables import harmless, new_table
+from flows.tables import harmless
 from profiles.load import load
 from storage import refs
 from storage.errors import ConfigError
@@ -33,6 +34,8 @@ DOCUMENT_STAGES = ("download", "dedup", "filter", "pairs")
 LEAST = 4  # characters of an id
 PREVIEW = 300  # characters of the text shown
 HEAD = 60  # characters of the text shown in a list
+BEGINNING = 100  # characters of a text in the list of removals
+TITLES = ("title", "name", "url", "path", "file")  # fields of metadata, the most telling first
 LISTED = 10  # ids or origins of copies
 COPIES = ("kept", "source", "id", "metadata", "reason")
 
@@ -219,12 +222,11 @@ def list_removed(
         shown, total, seen = _removed_by(folder, rule, limit)
         reasons.update(seen)
         if total:
-            table = new_table("id", "source", "value", "threshold", "detail", right=("value", "threshold"))
-            for verdict in shown:
-                values = ("" if value is None else f"{value:.4g}" for value in (verdict.value, verdict.threshold))
-                table.add_row(verdict.id, escape(harmless(verdict.source)), *values, escape(harmless(verdict.detail)))
             console.print(f"[bold]{one}[/] removed {total:,} by {escape(rule)}; shown are {len(shown):,}")
-            console.print(table)
+            texts = _texts([verdict.id for verdict in shown], [folder, *(other for _, other in artifacts)])
+            for verdict in shown:
+                for line in _removal(verdict, texts.get(verdict.id)):
+                    console.print(line, soft_wrap=True, highlight=False)
     if not any(_names(rule, reason) for reason in reasons):
         known = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(reasons.items()))
         raise ConfigError(
@@ -235,6 +237,37 @@ def list_removed(
 
 def _names(rule: str, reason: str) -> bool:
     return reason == rule or reason.startswith(f"{rule}.")
+
+
+def _removal(verdict: Verdict, document: Document | None) -> Iterator[str]:
+    """Which document was removed, by which value; then its title and how it begins."""
+    told = tell(verdict).removeprefix(f"{verdict.verdict}: ")
+    yield f"[bold]{verdict.id}[/] {escape(harmless(f'{verdict.source}: {told}'))}"
+    if document is not None:
+        title = _title(document.metadata)
+        begins = " ".join(document.text[:PREVIEW].split())[:BEGINNING]
+        yield f"  [dim]{escape(harmless(f'{title} | {begins}' if title else begins))}[/]"
+
+
+def _title(metadata: str) -> str:
+    """What a document is called, or where it is from, as far as its metadata say so."""
+    fields = json.loads(metadata or "{}")
+    found = (fields.get(name) for name in TITLES) if isinstance(fields, dict) else ()
+    return next((value for value in found if isinstance(value, str) and value), "")
+
+
+def _texts(ids: Sequence[str], folders: Iterable[Path]) -> dict[str, Document]:
+    """The documents with these ids, from the first folder that has them."""
+    found: dict[str, Document] = {}
+    for folder, part in itertools.product(dict.fromkeys(folders), ("removed", "documents")):
+        wanted = pa.array([identity for identity in ids if identity not in found], pa.string())
+        for path in sorted((folder / part).glob("*.parquet")) if len(wanted) else ():
+            places: list[int] = []
+            for first, batch in read_batches(path, ["id"]):
+                here = pc.is_in(batch["id"], wanted).to_numpy(zero_copy_only=False)
+                places += (first + np.flatnonzero(here)).tolist()
+            found |= {row["id"]: Document(**row) for row in _taken(path, DOCUMENT_SCHEMA.names, places)}
+    return found
 
 
 def _removed_by(folder: Path, rule: str, limit: int) -> tuple[list[Verdict], int, Counter[str]]:

@@ -47,6 +47,13 @@ def forms_of(role: str) -> str:
     return "; ".join(map(str, FORMS[role]))
 
 
+def role_of(columns: Sequence[str]) -> str | None:
+    """The role that rows with these columns, inner ones as paths, have a form of; None of one that may have several."""
+    keys = {name.partition(".")[0] for name in columns}
+    roles = [role for role, forms in FORMS.items() if _fitting(forms, keys)]
+    return roles[0] if len(roles) == 1 else None
+
+
 def choose(forms: Sequence[Form[Taken]], row: Values, named: FormName | None) -> Form[Taken]:
     """The form of a row, which may be named. Raises BadDocument, with `columns` for a row that has the keys of none."""
     refuse_media(row)

@@ -39,6 +39,14 @@ class RowForm:
     split: Callable[[Row], Iterable[Row]] | None = None
 
 
+def mean_tokens(rows: Sequence[Row]) -> float:
+    """Tokens that a model reads of a rendered row: of one with several answers the prompt as often."""
+    lengths = [{name: len(ids) for name, ids in row.items() if name.endswith("_ids")} for row in rows]
+    prompts = [ids.pop("prompt_ids", 0) for ids in lengths]
+    read = sum(prompt + answer for prompt, ids in zip(prompts, lengths, strict=True) for answer in ids.values())
+    return round(read / len(rows), 1) if rows else 0.0
+
+
 def refuse_special_tokens(messages: Iterable[Message], tokenizer: PreTrainedTokenizerFast) -> None:
     """Raises Dropped when a message's text holds a special token, reserved ones included."""
     known = special_tokens(tokenizer)

@@ -19,6 +19,12 @@ REMEDIES = {  # by the reason of most of the rows
     NOT_A_PREFIX: "Correct the chat template, so that what stands before an answer is the prompt that asks for it",
     "special_token_in_text": "Remove the special tokens from the texts",
 }
+WORDS = {
+    "exact_duplicate": "duplicates",
+    "near_duplicate": "near-duplicates",
+    "special_token_in_text": "with special tokens",
+}
+MANY = 0.1  # of all pairs: from there on a run warns of those that it drops
 LENGTHS = [2**power for power in range(7, 21)]  # usual contexts
 
 
@@ -81,6 +87,21 @@ def prepare(
             f"{_remedy(dropped)}, or raise max_dropped_share.",
         )
     return train, validation, dropped
+
+
+def told_dropped(dropped: Counter[str], max_length: int) -> list[str]:
+    """Each reason with its number: `47 longer than 128 tokens`."""
+    words = {**WORDS, OVERLONG: f"longer than {max_length:,} tokens"}
+    return [f"{number:,} {words.get(reason, reason.replace('_', ' '))}" for reason, number in dropped.most_common()]
+
+
+def warning_of(dropped: Counter[str], pairs: int, max_length: int) -> str:
+    """A warning where more are dropped than a few; duplicates, which cost nothing, don't count."""
+    lost = Counter({reason: number for reason, number in dropped.items() if not reason.endswith("_duplicate")})
+    if lost.total() < MANY * pairs:
+        return ""
+    told = ", ".join(told_dropped(lost, max_length))
+    return f"{lost.total():,} of {pairs:,} pairs can't be used: {told}. {_remedy(lost)}."
 
 
 def _first_of_prompts(rows: Iterable[Row]) -> dict[bytes, str]:

@@ -36,7 +36,7 @@ def test_a_preset_has_the_published_thresholds_whatever_its_parents_say(preset: 
     path = tmp_path / "mine.yaml"
     path.write_text(f"extends: tiny\nfilter: {{preset: {preset}}}\n")
     chosen = filter_of(profile=str(path))
-    assert chosen.form.as_datatrove
+    assert chosen.form.as_datatrove == (preset not in ("web", "clean"))
     assert chosen.gopher_quality is None or chosen.gopher_quality.min_words == 50
     assert chosen.c4 is None or chosen.c4.min_c4_sentences == 5
     assert chosen == filter_of(f"filter.preset={preset}")
@@ -62,7 +62,7 @@ def test_what_stands_beside_a_preset_has_the_last_word(tmp_path: Path) -> None:
 
 
 def test_a_preset_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match="no preset fineweeb; there are gopher, c4, fineweb"):
+    with pytest.raises(ConfigError, match="no preset fineweeb; there are web, clean, gopher, c4, fineweb"):
         load("tiny", ["filter.preset=fineweeb"])
 
 

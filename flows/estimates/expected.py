@@ -1,0 +1,191 @@
+"""What each stage of a plan will see: of what is in the store, as it is; of what is not, from the stages before it.
+
+Text comes from the sizes of sources. Dedup and the filter are expected to keep the share that the nearest earlier run
+of theirs kept, or all of it. Rows of the web are as long as those of well-known data sets are in the mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import pairwise
+
+from flows.arithmetic import TrainingWork
+from flows.estimates.planned import PlannedStage
+from flows.estimates.seen import FLOAT32, MODELS, parameters_of
+from flows.estimates.sources import Rows, rows_of
+from flows.estimates.work import Seen
+from profiles.schema import Profile
+from tasks.base.source import parameters_of_base
+from tasks.download.config import DownloadConfig
+from tasks.evaluate.config import EvaluateConfig
+from tasks.posttrain.methods import METHODS
+from tasks.stage.decorator import STAGES
+from tasks.training.links import LINKS
+
+# Bytes of a token, by the logarithm of the vocabulary's size
+BYTES_PER_TOKEN = ((10.0, 2.6), (12.6, 3.9), (15.6, 4.5), (17.0, 4.6))
+BASE_VOCABULARY = 50_000
+# Bytes of an artifact for one of the text that its stage reads, about; of a number in a format, and of an id
+USUAL_SHARE = {"download": 0.5, "dedup": 0.45, "filter": 0.5}
+BYTES_A_NUMBER = {"safetensors": 4.0, "int8": 1.2, "int4": 0.7, "gguf-q8_0": 1.1, "gguf-q4_0": 0.6}
+BYTES_AN_ID = 70
+PAIR_ROLES = ("instructions", "preferences", "labelled")
+
+
+class Expected:
+    """Follows the lines of a plan, in order."""
+
+    def __init__(self, profile: Profile, training: TrainingWork | None) -> None:
+        self._profile, self._training = profile, training
+        self._text: dict[str, float | None] = {}  # bytes of text that come out of each stage
+        self._pairs: dict[str, Rows] = {}  # by role
+        self._model = float(training.parameters) if training else None
+        self._held_out = 0.0
+
+    def seen_by(self, line: PlannedStage) -> Seen:
+        """What a stage of the plan sees. To be asked for each in turn."""
+        if line.name == "download":
+            return self._download(line)
+        if line.name == "base":
+            return self._base(line)
+        text = self._text_in(line)
+        kept = self._kept(line, text)
+        self._text[line.name] = kept
+        if line.name == "tokenize":
+            self._held_out = self._validation(line, text)
+        return Seen(
+            text=text, kept=kept, pairs=self._pairs_in(line), pair_tokens=self._pair_tokens(line),
+            parameters=self._model, flops=self._flops(line), models=self._models(line),
+            questions=self._questions(line), held_out=self._held_out,
+        )  # fmt: skip
+
+    def size_of(self, line: PlannedStage, seen: Seen) -> float | None:
+        """Bytes of the artifact of a stage, which saw this: the same share of the text as the last time, or the usual
+        one; of a model its numbers."""
+        made, config = line.manifest, line.config.model_dump()
+        if line.name in ("pretrain", "base") or line.name in LINKS:
+            return None if self._model is None else FLOAT32 * self._model
+        if line.name == "export":
+            each = sum(BYTES_A_NUMBER.get(name, 2.0) for name in config["formats"])
+            return None if self._model is None else each * self._model
+        if line.name == "tokenizer":
+            return BYTES_AN_ID * self._profile.tokenizer.vocab_size
+        if line.name == "tokenize":
+            vocabulary = self._profile.tokenizer.vocab_size
+            return seen.text and seen.text / bytes_per_token(vocabulary) * (2 if vocabulary <= 1 << 16 else 4)
+        if line.name not in USUAL_SHARE:
+            return float(made.size) if made else None
+        read = float(made.facts.get("bytes_in") or made.facts.get("text_bytes") or 0) if made else 0.0
+        share = made.size / read if made and read else USUAL_SHARE[line.name]
+        return None if seen.text is None else seen.text * share
+
+    def _download(self, line: PlannedStage) -> Seen:
+        config, made = line.config, line.manifest if line.hit else None
+        assert isinstance(config, DownloadConfig)
+        rows = rows_of(config)
+        if made is not None:
+            text = float(made.facts.get("text_bytes", 0)) or None
+            for role in PAIR_ROLES:
+                number = float(made.counts.get(role, 0))
+                self._pairs[role] = Rows(number, number * rows.get(role, Rows()).mean)
+            self._text[line.name] = text
+            return Seen(text=text)
+        documents = rows.pop("documents", Rows())
+        self._pairs, self._text[line.name] = rows, documents.text
+        known = [each for each in rows.values() if each.text is not None]
+        every = sum(known, documents)
+        return Seen(text=every.text, network=every.fetched)
+
+    def _base(self, line: PlannedStage) -> Seen:
+        made = line.manifest if line.hit else None
+        config = self._profile.base
+        assert config is not None
+        self._model = parameters_of(made) if made else parameters_of_base(config)
+        return Seen(parameters=self._model)
+
+    def _text_in(self, line: PlannedStage) -> float | None:
+        given = STAGES[line.name].named(line.inputs).get("documents") if line.inputs else None
+        if given is None:
+            return None
+        text = given.manifest.facts.get("text_bytes") if given.manifest else None
+        text = text or self._text.get(given.location.partition("/")[0])
+        if line.name != "tokenizer" or text is None:
+            return text
+        limit = self._profile.tokenizer.sample_bytes_per_source * len(self._profile.download.document_sources)
+        return min(text, float(limit))
+
+    def _kept(self, line: PlannedStage, text: float | None) -> float | None:
+        """Bytes of text that come out of a stage."""
+        made = line.manifest
+        if made is not None and line.hit:
+            return float(made.facts.get("text_bytes", 0)) or None
+        read = float(made.facts.get("bytes_in", 0)) if made else 0.0
+        share = float(made.facts.get("text_bytes", 0)) / read if made and read else 1.0
+        return None if text is None else text * (share or 1.0)
+
+    def _pairs_in(self, line: PlannedStage) -> float | None:
+        if line.name == "pairs":
+            return sum(self._pairs.values(), Rows()).number
+        rows = self._rows_in(line)
+        counted = line.manifest.counts.get("documents") if line.manifest else None
+        kept = counted["kept"] / counted["in"] if counted and counted.get("in") else 1.0
+        return None if rows is None or rows.number is None else rows.number * kept
+
+    def _pair_tokens(self, line: PlannedStage) -> float | None:
+        rows = self._rows_in(line)
+        if rows is None or not rows.mean:
+            return None
+        vocabulary = self._profile.tokenizer.vocab_size if self._training else BASE_VOCABULARY
+        longest = self._training.context if self._training else math.inf
+        sequences = 2 if METHODS[line.name].pairs == "preferences" else 1
+        return min(longest * sequences, rows.mean / bytes_per_token(vocabulary))
+
+    def _rows_in(self, line: PlannedStage) -> Rows | None:
+        method = METHODS.get(line.name)
+        return self._pairs.get(method.reads(self._profile.download.roles)) if method else None
+
+    def _flops(self, line: PlannedStage) -> float | None:
+        return float(self._training.flops) if line.name == "pretrain" and self._training else None
+
+    def _models(self, line: PlannedStage) -> tuple[float, ...] | None:
+        if line.name != "evaluate":
+            return None
+        given = [one for name, one in STAGES[line.name].named(line.inputs).items() if name.startswith(MODELS)]
+        sizes = [parameters_of(one.manifest) if one.manifest else self._model for one in given]
+        known = tuple(size for size in sizes if size)
+        return known if len(known) == len(sizes) else None
+
+    def _questions(self, line: PlannedStage) -> float | None:
+        config, download = line.config, self._profile.download
+        if not isinstance(config, EvaluateConfig):
+            return None
+        asked = config.asked(download.benchmark_names)
+        return sum(float(min(download.benchmark_items, task.limit or config.max_items or math.inf)) for task in asked)
+
+    def _validation(self, line: PlannedStage, text: float | None) -> float:
+        """Tokens that are held out."""
+        if line.hit and line.manifest:
+            return float(line.manifest.counts.get("validation", {}).get("tokens", 0))
+        share = float(getattr(line.config, "validation_share", 0) or 0)
+        return (text or 0.0) * share / bytes_per_token(self._profile.tokenizer.vocab_size)
+
+
+def bytes_per_token(vocabulary: int) -> float:
+    """Of English text, about."""
+    size = math.log2(max(2, vocabulary))
+    for (below, low), (above, high) in pairwise(BYTES_PER_TOKEN):
+        if size <= above:
+            return max(1.0, low + (high - low) * (size - below) / (above - below))
+    return BYTES_PER_TOKEN[-1][1]
+
+
+def sizes(profile: Profile, lines: Iterable[PlannedStage], training: TrainingWork | None) -> dict[str, int]:
+    """Bytes of each artifact of a plan, as it is or as far as it can be told."""
+    expected, found = Expected(profile, training), dict[str, int]()
+    for line in lines:
+        seen = expected.seen_by(line)
+        size = line.manifest.size if line.hit and line.manifest else expected.size_of(line, seen)
+        if size is not None:
+            found[line.name] = round(size)
+    return found

@@ -1,0 +1,93 @@
+"""What a stage takes on the machine that these laws were measured on: a fixed part, and so much for each unit of work.
+
+That machine has two slow cores and no GPU. A plan corrects the laws by what other stages took where it runs (rates.py),
+and training on a GPU goes by the GPU's data sheet. `python -m benchmarks.estimates` prints the plan beside what came.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from storage.units import size_of
+
+Work = Mapping[str, float]  # amounts, by their unit
+
+# Units
+TEXT, GFLOP = "MB of text", "GFLOP"
+NETWORK, CORPORA, PAIRS, STEPS = "MB from the network", "embedded corpora", "pairs", "steps"
+QUESTIONS, MODELS, FORMATS, WEIGHTS, WRITTEN = "questions", "models", "formats", "MB of weights", "tokens"
+
+PREFIXES = ("G", "T", "P", "E")  # of FLOPs
+ALONE = 4.0  # CPU seconds after which a stage that works on shards has started its workers
+GPU_START = 45.0  # seconds: the context of each process, and what is compiled
+SHARED = 0.9  # of a worker's time that is not spent on the others
+
+
+class Law(NamedTuple):
+    """Seconds: `fixed`, and those for a unit of each kind of work. `divided` among workers, what is on shards."""
+
+    fixed: float
+    each: Mapping[str, float]
+    divided: bool = False
+
+    def seconds(self, work: Work, workers: int = 1) -> float:
+        """Of so much work."""
+        grown = self.growing(work)
+        if self.divided and grown > ALONE:
+            grown = ALONE + (grown - ALONE) / max(1.0, SHARED * workers)
+        return self.fixed + grown
+
+    def growing(self, work: Work) -> float:
+        """The part that is not fixed, done by one worker."""
+        return sum(self.each.get(unit, 0.0) * amount for unit, amount in work.items())
+
+    def on_gpu(self, flops: float) -> Law:
+        """The same on GPUs that do so many FLOPs a second together, and take longer to start."""
+        return self._replace(fixed=self.fixed + GPU_START, each={**self.each, GFLOP: 1e9 / flops, STEPS: 0.0})
+
+
+def told(work: Work) -> str:
+    """The first kind of work, in words: `25.9 MB of text`, `40.6 TFLOP`."""
+    unit, amount = next(iter(work.items()))
+    if unit in (TEXT, WEIGHTS, NETWORK):
+        return unit.replace("MB", size_of(amount * 1e6), 1)
+    if unit != GFLOP:
+        return f"{amount:,.0f} {unit if amount != 1 else unit.removesuffix('s')}"
+    step = min(len(PREFIXES) - 1, max(0, int(math.log10(max(amount, 1)) // 3)))
+    return f"{amount / 1000**step:,.3g} {PREFIXES[step]}FLOP"
+
+
+def _shards(each: float, fixed: float = 0.1) -> Law:
+    return Law(fixed, {TEXT: each}, divided=True)
+
+
+_SHORT = Law(4.0, {GFLOP: 0.0175, STEPS: 0.02})  # rows of a few hundred tokens, one model
+_PAIRED = Law(2.5, {GFLOP: 0.02, STEPS: 0.02})
+
+LAWS: dict[str, Law] = {
+    "download": Law(0.4, {TEXT: 0.028, NETWORK: 0.05, CORPORA: 0.45}),
+    "sketches": _shards(0.02, fixed=0.5),
+    "dedup": Law(0.6, {TEXT: 0.012}),
+    "language": _shards(0.066),
+    "form": _shards(0.019, fixed=0.3),
+    **dict.fromkeys(("lists", "code", "mathematics", "templates", "template_counts", "repair"), _shards(0.03)),
+    **dict.fromkeys(("perplexity", "quality", "signals"), _shards(0.08)),
+    "toxicity_model": Law(2.0, {}),
+    "toxicity": _shards(0.03, fixed=0.4),
+    "contamination": _shards(0.06),
+    "passed": _shards(0.008),
+    "pii": _shards(0.22, fixed=0.3),
+    "pii_metadata": _shards(0.01),
+    "filter": _shards(0.03, fixed=6.5),
+    "pairs": Law(0.15, {PAIRS: 2e-5}),
+    "tokenizer": Law(2.3, {TEXT: 0.07}),
+    "tokenize": _shards(0.03),
+    "base": Law(4.0, {WEIGHTS: 0.06}),
+    "pretrain": Law(9.0, {GFLOP: 0.0082, STEPS: 0.02}),
+    **dict.fromkeys(("sft", "distill"), _SHORT),
+    **dict.fromkeys(("orpo", "cpo", "kto", "dpo", "reward"), _PAIRED),
+    "evaluate": Law(1.5, {GFLOP: 0.0115, QUESTIONS: 0.0025, MODELS: 0.5}),
+    "export": Law(2.0, {FORMATS: 1.0, WRITTEN: 0.06, WEIGHTS: 0.08, GFLOP: 0.012}),
+}

@@ -1,0 +1,93 @@
+"""What an artifact was made of, as its manifest tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from flows.estimates.work import Seen
+from models.compute import executed_flops_per_token
+from models.presets import ShapeError, count_parameters, derive
+from storage.manifest import Manifest
+from tasks.pretrain import PretrainConfig
+
+MODELS = "models."  # begins the names of the models that are evaluated
+FLOAT32 = 4  # bytes
+
+
+class Made:
+    """The manifests of a store, by location."""
+
+    def __init__(self, manifests: Mapping[str, Manifest]) -> None:
+        self._manifests = manifests
+        self._wholes = {part.location: made for made in manifests.values() for part in made.uses.values()}
+
+    def seen_by(self, made: Manifest, location: str) -> Seen:
+        """What the stage saw that made this artifact."""
+        facts, counts = made.facts, made.counts
+        whole, held_out = self._wholes.get(location), made.origins.get("validation")
+        kept = self._manifests.get(held_out.location) if held_out else None
+        model = made.origins.get("model")
+        return Seen(
+            text=counts.get("sample_bytes") or facts.get("bytes_in") or facts.get("text_bytes"),
+            kept=whole.facts.get("text_bytes") if whole else None,
+            pairs=pairs_of(made),
+            pair_tokens=facts.get("tokens_a_pair"),
+            parameters=self.parameters(model.location) if model else parameters_of(made),
+            flops=flops_of(made) if made.stage == "pretrain" else None,
+            models=self._models(made),
+            questions=questions_of(made),
+            held_out=float(kept.counts.get("validation", {}).get("tokens", 0)) if kept else 0.0,
+        )
+
+    def parameters(self, location: str) -> float | None:
+        """Of the model at a location."""
+        found = self._manifests.get(location)
+        return None if found is None else parameters_of(found)
+
+    def _models(self, made: Manifest) -> tuple[float, ...] | None:
+        sizes = [self.parameters(ref.location) for name, ref in made.origins.items() if name.startswith(MODELS)]
+        known = tuple(size for size in sizes if size)
+        return known if sizes and len(known) == len(sizes) else None
+
+
+def parameters_of(made: Manifest) -> float | None:
+    """As they were counted, or by the bytes of weights in float32."""
+    weights = sum(entry.size for name, entry in made.files.items() if name.endswith(".safetensors"))
+    return float(made.counts.get("parameters", 0)) or weights / FLOAT32 or None
+
+
+def pairs_of(made: Manifest) -> float | None:
+    """Pairs that a stage of post-training learned from or held out; those that one of the data stages read."""
+    counts = made.counts
+    if "instructions" in counts and isinstance(counts["instructions"], Mapping):
+        return float(sum(counts[role]["in"] for role in ("instructions", "preferences", "labelled") if role in counts))
+    found = counts.get("documents") or counts.get("pairs")
+    return float(found["kept"]) if isinstance(found, Mapping) and "kept" in found else None
+
+
+def questions_of(evaluated: Manifest) -> float | None:
+    """How many questions an evaluation had for each of its models."""
+    scores = [model.get("tasks", {}) for model in evaluated.counts.get("scores", {}).values()]
+    return max((sum(float(score.get("items") or 0) for score in tasks.values()) for tasks in scores), default=None)
+
+
+def flops_of(pretrained: Manifest) -> float | None:
+    """FLOPs that a pretraining executed, by its config and the vocabulary that its parameters tell of."""
+    tokens, parameters = pretrained.counts.get("tokens_seen"), pretrained.counts.get("parameters")
+    try:
+        config = PretrainConfig.model_validate(pretrained.payload.config)
+        shape = derive(config.model, int(pretrained.counts.get("vocab_size", 0)) or _vocabulary(config, parameters))
+    except (ValidationError, ShapeError, ValueError):
+        return None
+    return float(executed_flops_per_token(shape) * tokens) if tokens else None
+
+
+def _vocabulary(config: PretrainConfig, parameters: Any) -> int:
+    """The vocabulary with which a model has so many parameters: they grow linearly with it."""
+    if parameters is None:
+        raise ValueError("the number of parameters is not known")
+    small, large = (count_parameters(derive(config.model, size)) for size in (1024, 2048))
+    return max(1, round(1024 + 1024 * (float(parameters) - small) / (large - small)))
