@@ -189,7 +189,10 @@ def test_a_release_is_opened_in_the_runtime_of_a_format_that_it_holds(
     in_transformers = open_release(out.path)
     assert isinstance(in_transformers, TransformersRuntime)
     assert in_transformers.chat(chat, 8) == in_llama_cpp.chat(chat, 8)
+    with pytest.raises(StoreError, match=r"no int8.*It has safetensors"):
+        open_release(out.path, format="int8")
     for runtime in (in_transformers, in_llama_cpp):
+        assert len({runtime.chat(chat, 16, 5.0) for _ in range(3)}) > 1, "it is drawn"
         assert isinstance(runtime.chat(chat, 1000), str), "it ends with the context"
         with pytest.raises(RuntimeFault):
             runtime.chat([{"role": "user", "content": "fox " * 500}], 8)

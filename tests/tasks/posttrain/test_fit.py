@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,16 @@ from flows.session import session_of
 from profiles.load import load
 from storage.artifact import Artifact
 from storage.errors import ConfigError, EmptyOutput
+from storage.store import Store
 from tasks.posttrain.fit import check_pairs
 from tasks.posttrain.methods.dpo import DpoConfig
 from tasks.posttrain.methods.grpo import GrpoConfig
 from tasks.posttrain.methods.kto import KtoConfig
 from tasks.posttrain.methods.sft import SftConfig
 from tasks.posttrain.rewards.config import RegexReward
+from tasks.stage.progress import Observer
+from tasks.stage.session import Session, open_session
+from tests.runtimes import runtime_of
 from tests.tasks.posttrain.uneven import long_answer, uneven_pairs, uneven_rows
 from tests.tasks.tiny_model import make_tokenizer, question, write_rows
 
@@ -50,6 +55,23 @@ def test_how_many_pairs_fit_at_which_context_is_told_with_the_tokenizer_alone(tm
     write_rows(tmp_path / "labelled" / "labelled" / "all.jsonl", desirable)
     with pytest.raises(ConfigError, match=r"Of (\d+) answers to train on \1 are labelled as desirable"):
         check_pairs({"kto": KtoConfig()}, Artifact.at(tmp_path / "labelled"), tokenizer, 256)
+
+
+def test_many_pairs_that_do_not_fit_are_warned_of_before_anything_is_trained(tmp_path: Path) -> None:
+    write_rows(tmp_path / "pairs" / "instructions" / "all.jsonl", uneven_rows())
+    pairs, tokenizer = Artifact.at(tmp_path / "pairs"), Artifact.at(make_tokenizer(tmp_path / "tokenizer"))
+    told: list[str] = []
+
+    class Listening(Observer):
+        def warned(self, stage: str, message: str) -> None:
+            told.append(f"{stage}: {message}")
+
+    session = Session(Store(str(tmp_path / "store")), runtime_of(), "mine", observer=Listening())
+    with open_session(session):
+        for length in (256, 40):
+            check_pairs({"sft": SftConfig(max_dropped_share=1.0, max_length=length)}, pairs, tokenizer, 256)
+    (warning,) = told
+    assert re.match(r"sft: (\d+) of 84 pairs can't be used: \1 longer than 40 tokens\. Raise max_length", warning)
 
 
 def test_a_run_asks_before_it_pretrains_unless_it_ends_there(tmp_path: Path) -> None:
