@@ -7,6 +7,7 @@ move one at once, each appends to what the other has written (compare and swap).
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import random
@@ -115,8 +116,11 @@ def resolve(store: Store, text: str) -> str:
         return found[0]
     if found:
         raise StoreError(f"{text} matches {len(found)} artifacts.", f"Give more of the key: {', '.join(found[:3])} …")
-    known = ", ".join(names(store)) or "none yet"
-    raise StoreError(f"{text} is neither a ref nor an artifact of {store.url}.", f"Refs there: {known}.")
+    known = list(names(store))
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f"Did you mean {near[0]}? " if near else ""
+    there = f"{meant}Refs there: {', '.join(known) or 'none yet'}."
+    raise StoreError(f"{text} is neither a ref nor an artifact of {store.url}.", there)
 
 
 def names(store: Store) -> Iterator[str]:

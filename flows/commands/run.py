@@ -22,6 +22,7 @@ from flows.deployed.cancelled import ON_PAGE
 from flows.early import told_of_unread
 from flows.estimates.planned import PlannedStage
 from flows.estimates.stages import estimates
+from flows.options import DEFAULT_STORE
 from flows.pages.losses import told_losses
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
@@ -33,6 +34,7 @@ from flows.session import Run, check_stages, handed_on, recorded, session_of, wh
 from flows.stop import Stop, stoppable
 from flows.tables import new_table
 from profiles.load import load
+from profiles.schema import Profile
 from storage.errors import GristmillError, causes
 from storage.leases import Lease
 from storage.units import duration
@@ -176,3 +178,14 @@ def summarize(console: Console, run: Run, seconds: float) -> None:
     if "export" in made:
         where = run.session.store.address(f"artifacts/{made['export'].location}")
         console.print(f"Release: {where}", soft_wrap=True, highlight=False)
+        for line in told_next(run.profile):
+            console.print(line, soft_wrap=True, highlight=False)
+
+
+def told_next(profile: Profile) -> Iterator[str]:
+    """What can be done with a release, as commands; and what its owner has still to decide."""
+    at = "" if profile.runtime.store == DEFAULT_STORE else f" --store {profile.runtime.store}"
+    yield f"Talk to it: gristmill chat {profile.name}/export{at}"
+    yield f"What happened: gristmill runs show last{at}; in a browser, with what comes: gristmill ui"
+    if profile.export and profile.export.weights_licence is None:
+        yield "[dim]The weights have no licence yet: set export.weights_licence before you hand them on.[/]"

@@ -87,6 +87,7 @@ def run(path: Path) -> None:
             "dtype": dtype,
             "parameters": count_parameters(spec.model),
             "samples": reference.samples(),
+            **({"answers": answers} if (answers := reference.chat_samples()) else {}),
             "formats": proved,
             **({"speculation": speculated} if speculated else {}),
             "remarks": {name: told for name in spec.config.formats if (told := FORMATS[name].remark(spec.model))},

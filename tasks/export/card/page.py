@@ -72,7 +72,7 @@ def model_card(
         f"A model of {result['parameters']:,} parameters, made by Gristmill: {_made(model, told)}.",
         "## Usage",
         *usage(result["formats"], modelfile=modelfile, remarks=remarks or {}),
-        *_samples(result.get("samples", [])),
+        *_samples(result.get("samples", []), result.get("answers", [])),
         *speculative_decoding(result.get("speculation", {}), config.speculation),
         "## Licences",
         *licence_sections(told, config.weights_licence, config.licence),
@@ -111,15 +111,22 @@ def _made(model: Mapping[str, Any], told: Provenance | None) -> str:
     return ", ".join(parts)
 
 
-def _samples(samples: list[Mapping[str, str]]) -> list[str]:
-    if not samples:
-        return []
-    shown = [f"**{_inline(one['prompt'])}**\n\n{_fenced(one['text'])}" for one in samples[:3]]
-    return [
-        "### Samples",
-        "Greedy, as the checkpoint continues; in how many texts each format does is said below, near-ties excepted:",
-        *shown,
-    ]
+def _samples(samples: list[Mapping[str, str]], answers: list[Mapping[str, str]]) -> list[str]:
+    parts = []
+    if answers:
+        how = "To prompts through the chat template: greedy, by the checkpoint, and cut after some tokens."
+        parts += ["### Answers", how, *map(_shown, answers[:3])]
+    said = [one for one in samples[:3] if one["text"].strip() or not answers]
+    if said:
+        how = (
+            "Greedy, as the checkpoint continues; in how many texts each format does is said below, near-ties excepted:"
+        )
+        parts += ["### Samples", how, *map(_shown, said)]
+    return parts
+
+
+def _shown(one: Mapping[str, str]) -> str:
+    return f"**{_inline(one['prompt'])}**\n\n{_fenced(one['text'])}"
 
 
 def _inline(text: str) -> str:

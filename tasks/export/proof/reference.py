@@ -22,6 +22,7 @@ from storage.shards.arrays import Float32
 from tasks.export.config import ExportConfig
 from tasks.export.proof.held_out import Windows
 from tasks.export.proof.texts import CONVERSATIONS, hostile_texts
+from tasks.training.links import BASE
 
 PROMPT_TOKENS = 24  # of held-out text, to be continued
 PROMPTS = 5  # as many windows begin with one
@@ -87,6 +88,19 @@ class Reference:
         return [
             {"prompt": text, "text": decode(ids)}
             for text, ids in zip(self.config.prompts, self.continued, strict=False)
+        ]
+
+    def chat_samples(self) -> list[dict[str, str]]:
+        """What a model that has learned to answer says when it is asked the same through its chat template."""
+        told = self.config.provenance
+        if told is None or not (told.base or told.link != BASE):
+            return []
+        asked = [(text, self._rendered([{"role": "user", "content": text}])) for text in self.config.prompts]
+        decode, tokens = self.runtime.tokenizer.decode, self.config.greedy_tokens
+        return [
+            {"prompt": text, "text": decode(self.without_end(self.runtime.greedy(ids, tokens))).strip()}
+            for text, ids in asked
+            if ids is not None and len(ids) + tokens <= self.runtime.context
         ]
 
     def _ends(self) -> frozenset[int]:

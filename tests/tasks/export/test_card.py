@@ -90,7 +90,16 @@ def test_samples_are_shown_as_they_were_measured() -> None:
     samples = [{"prompt": "A *river* <b>", "text": "is\n```\n# water"}]
     config = ExportConfig(provenance=TOLD)
     text = model_card(config, MODEL, SCORES, {**RESULT, "samples": samples}, {})
+    assert "Answers" not in text
     assert "**A \\*river\\* &lt;b&gt;**\n\n````text\nis\n```\n# water\n````" in text
+
+
+def test_a_model_that_answers_is_shown_to_do_so_and_no_empty_block_stands_beside_it() -> None:
+    said = {"samples": [{"prompt": "A river", "text": "\n"}, {"prompt": "A sea", "text": " is wide"}]}
+    answers = [{"prompt": "A river", "text": "It flows."}]
+    text = model_card(ExportConfig(provenance=TOLD), MODEL, SCORES, {**RESULT, **said, "answers": answers}, {})
+    assert text.index("### Answers") < text.index("It flows.") < text.index("### Samples") < text.index(" is wide")
+    assert text.count("**A river**") == 1
 
 
 def test_licences_that_bind_are_named_first() -> None:
