@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from tasks.training.recovery.remote_checkpoints import RemoteCheckpoints
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
+TOLD_SECONDS = 3.0  # after which somebody who watches wants to hear again
 FAULTS = ("oom", "kill", "full")  # that can be injected: what recovers from others is pretraining's
 # The trainer's name → that in the log; each method adds its own
 LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "grad_norm": "gradient_norm"}
@@ -54,6 +56,7 @@ class LogCallback(TrainerCallback):
         self.change = HeldOutChange(spec.scratch)
         self.unwritten: list[dict[str, Any]] = []
         self.stopped = False
+        self.told, self.validated = time.monotonic(), 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """From now on the training can be asked to stop."""
@@ -91,13 +94,30 @@ class LogCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         self.unwritten.append(row)
-        if state.global_step == state.max_steps or state.global_step % self.spec.runtime.training.log_every == 0:
-            emit(step=state.global_step, steps=state.max_steps, **{self.curve: row[self.curve]})
+        due = state.global_step % self.spec.runtime.training.log_every == 0 or self._silent()
+        if state.global_step == state.max_steps or due:
+            self._tell(state, **{self.curve: row[self.curve]})
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """A batch of a validation, which may take longer than many steps."""
+        self.validated += 1
+        if state.is_world_process_zero and self._silent():
+            self._tell(state, batch=self.validated)
+
+    def _silent(self) -> bool:
+        return time.monotonic() - self.told >= TOLD_SECONDS
+
+    def _tell(self, state: TrainerState, **said: Any) -> None:
+        self.told = time.monotonic()
+        emit(step=state.global_step, steps=state.max_steps, **said)
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: dict[str, Any], **_: Any
     ) -> None:
         """Called after the `on_log` of the same step, and before the first one."""
+        self.validated = 0
         found = {
             f"validation_{ours}": float(metrics[f"eval_{theirs}"])
             for theirs, ours in self.logged.items()

@@ -70,7 +70,8 @@ def posttrain(
     def on_line(line: dict[str, Any]) -> None:
         if "note" in line:
             return out.note(line["note"])
-        out.progress(line["step"], line["steps"], "steps", f"{method.curve} {line[method.curve]:.2f}")
+        at = f"validating, batch {line['batch']:,}" if "batch" in line else f"{method.curve} {line[method.curve]:.2f}"
+        out.progress(line["step"], line["steps"], "steps", at)
 
     def run(spec: PosttrainSpec) -> dict[str, Any]:
         return run_module("tasks.posttrain.train", spec, out, on_line=on_line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.posttrain.rows.instruction import render_instruction
 from tasks.training.logs import read_log
+from tests.runtimes import runtime_of
 from tests.tasks.posttrain.uneven import output, token_means, uneven_pairs, uneven_rows
 from tests.tasks.pretrain.tiny_training import losses_of
 from tests.tasks.tiny_model import make_model, write_rows
@@ -79,3 +81,29 @@ def test_micro_batches_change_neither_losses_nor_weights(method: str, model: Art
     theirs, ours = (load(out.path / "model").state_dict() for out in made)
     assert all(torch.allclose(theirs[name], ours[name], atol=1e-5) for name in ours)
     assert one.counts["validation_loss"] == pytest.approx(eight.counts["validation_loss"], rel=1e-5)
+
+
+def test_whoever_watches_hears_of_steps_and_validations_that_take_long(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from tasks.posttrain.callback import TOLD_SECONDS, LogCallback
+    from tasks.posttrain.spec import PosttrainSpec
+
+    at = tmp_path.resolve()
+    spec = PosttrainSpec(
+        method="sft", config={}, runtime=runtime_of(), model=at, base="", rows=[], identity="", scratch=at, out=at
+    )  # fmt: skip
+    log, state, control = LogCallback(spec, {}), TrainerState(global_step=3, max_steps=50), TrainerControl()
+    state.is_world_process_zero = True
+    arguments = TrainingArguments(output_dir=str(at), report_to=[])
+    log.on_prediction_step(arguments, state, control)
+    log.on_log(arguments, state, control, {"loss": 2.0})
+    assert capfd.readouterr().out == "", "nothing is due yet"
+    log.told -= TOLD_SECONDS
+    log.on_prediction_step(arguments, state, control)
+    log.told -= TOLD_SECONDS
+    log.on_log(arguments, state, control, {"loss": 2.0})
+    told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert told == [{"step": 3, "steps": 50, "batch": 2}, {"step": 3, "steps": 50, "loss": 2.0}]
