@@ -32,7 +32,15 @@ Paranoid = Annotated[
         help="hash every artifact's files again, those in a bucket too, even if inode, size and times are the same",
     ),
 ]
-LastStage = Annotated[str | None, typer.Option("--to", metavar="STAGE", help="end after this stage")]
+LastStage = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="STAGE",
+        help="end after this stage: download, dedup, filter, tokenizer, tokenize, pretrain, sft, dpo, evaluate, "
+        "export, or another that the profile has",
+    ),
+]
 Refreshed = Annotated[
     list[str] | None,
     typer.Option(

@@ -16,6 +16,8 @@ import pytest
 from flows.cli import main
 from flows.commands.store import _sources
 from flows.pages.report import result_of
+from profiles.load import load, names
+from profiles.schema import STAGE_NAMES
 from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
@@ -121,6 +123,19 @@ def test_what_can_be_no_name_is_told_so(name: str, tmp_path: Path) -> None:
     publish(store, "download", {"a.txt": b"1"})
     with pytest.raises(StoreError, match="No artifact has such a name"):
         refs.resolve(store, name)
+
+
+def test_of_a_ref_or_a_profile_that_there_is_not_the_nearest_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    publish(store, "download", {"a.txt": b"1"})
+    with pytest.raises(StoreError) as caught:
+        refs.resolve(store, "tiny/dowload@1")
+    assert caught.value.remedy == "Did you mean tiny/download? Refs there: tiny/download."
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("extends: tiny\ndescription: of my own\n")
+    assert load("mine").description == "of my own", "the file beside it"
 
 
 @pytest.mark.parametrize(
@@ -402,6 +417,8 @@ def test_help_teaches_and_the_schema_is_json() -> None:
     text = gristmill("--help").stdout
     for command in ("run", "plan", "why", "stage", "store", "explain", "chat", "doctor", "ui", "profile"):
         assert command in text
+    of_run = gristmill("run", "--help").stdout
+    assert all(name in of_run for name in (*names(), *STAGE_NAMES))
     schema = json.loads(gristmill("profile", "schema").stdout)
     assert "pretrain" in schema["properties"]
 
