@@ -24,6 +24,7 @@ CORPORA = {"speeches": 1, "encyclopedia": 3, "packages": 1}  # sources of a corp
 USUAL_BYTES = {"documents": 4_800.0, "instructions": 6_000.0, "preferences": 5_000.0, "labelled": 3_000.0}
 WHOLE = (".txt", ".md")  # a file is a row
 UNPACKED = {".gz": 3.0, ".zst": 3.5}  # bytes of text in one of the file, about
+GZIP_END = 4  # bytes, which have the size
 FILES, ROWS = 8, 50  # that are looked at, of each source
 LONGEST = 1_000_000  # bytes of a row that is looked at
 
@@ -89,18 +90,43 @@ def _in_files(source: FileSource) -> Rows:
     line, text = _mean_row(source, looked)
     total = Rows()
     for path in files:
-        size = path.stat().st_size * UNPACKED.get(path.suffix, 1.0)
+        size = _unpacked(path)
         if kind_of(path) == ".parquet":
-            from pyarrow.parquet import read_metadata
-
-            count = float(read_metadata(path).num_rows)
-            total += Rows(count, count * text)
+            total += _in_parquet(path, source)
         else:
             total += Rows(1, size) if kind_of(path) in WHOLE else Rows(size / line, size * min(1.0, text / line))
     assert total.number is not None
     assert total.text is not None
     kept = min(1.0, source.limit / max(1.0, total.number)) if source.limit else 1.0
     return Rows(total.number * kept, total.text * kept)
+
+
+def _unpacked(path: Path) -> float:
+    """Bytes of a file when it is unpacked: of gzip as its end says (modulo 4 GiB, of the last of several members)."""
+    size = path.stat().st_size
+    if path.suffix == ".gz" and size > GZIP_END:
+        with path.open("rb") as file:
+            file.seek(-GZIP_END, 2)
+            told = int.from_bytes(file.read(), "little")
+        if told > size:
+            return told
+    return size * UNPACKED.get(path.suffix, 1.0)
+
+
+def _in_parquet(path: Path, source: FileSource) -> Rows:
+    """By the footer: rows, and the bytes of the column of the text, or of all columns, before they are packed."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_metadata
+
+    try:
+        found = read_metadata(path)
+    except (OSError, ArrowException):
+        return Rows()  # `download` says so, and what is wrong
+    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    wanted = source.text_column if source.role == "documents" else ""
+    mine = [column for column in columns if column.path_in_schema == wanted] or columns
+    return Rows(found.num_rows, sum(column.total_uncompressed_size for column in mine))
 
 
 def _mean_row(source: FileSource, files: list[Path]) -> tuple[float, float]:

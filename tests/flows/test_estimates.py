@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flows.arithmetic import gpu_of, training_work
@@ -25,7 +28,8 @@ from storage.manifest import Manifest
 from storage.runs import history
 from storage.runs.record import Estimate, RunRecord, StageRecord
 from storage.store import Store
-from tasks.download import download
+from tasks.download import DownloadConfig, download
+from tasks.download.config import FileSource
 from tasks.stage.decorator import STAGES
 from tasks.stage.environment import environment
 from tasks.stage.session import open_session
@@ -117,6 +121,24 @@ def test_data_stages_grow_with_the_files_of_their_sources(tmp_path: Path) -> Non
     assert rows_of(profile.download)["documents"].number == pytest.approx(2000, rel=0.02)
     for stage in ("dedup", "filter", "tokenize"):
         assert large[stage].seconds - large[stage].fixed > 20 * (small[stage].seconds - small[stage].fixed)
+
+
+def test_sources_of_every_form_are_measured_without_being_read(tmp_path: Path) -> None:
+    texts = [f"Document {number} says something about rivers. " * (number % 30 + 1) for number in range(900)]
+    size, lines = sum(map(len, texts)), [json.dumps({"text": text}) + "\n" for text in texts]
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    pq.write_table(pa.table({"n": list(range(900)), "text": texts}), tmp_path / "c.parquet")
+    (tmp_path / "d.csv").write_text("id,text\n" + "".join(f'{n},"{text}"\n' for n, text in enumerate(texts)))
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.md").write_text(text)
+    for pattern, within in (("a.jsonl", 0.2), ("b.jsonl.gz", 0.2), ("c.parquet", 0.2), ("d.csv", 0.2), ("*.md", 0.01)):
+        source = FileSource(name="mine", paths=[str(tmp_path / pattern)])
+        found = rows_of(DownloadConfig(sources=[source]))["documents"]
+        assert found.number == pytest.approx(900, rel=within), pattern
+        assert found.text == pytest.approx(size, rel=within), pattern
+    limited = FileSource(name="mine", paths=[str(tmp_path / "a.jsonl")], limit=90)
+    assert rows_of(DownloadConfig(sources=[limited]))["documents"].number == 90
 
 
 def test_what_had_like_work_here_takes_as_long_again(tmp_path: Path) -> None:
