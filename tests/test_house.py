@@ -175,6 +175,18 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
     assert not [path.name for path in (ROOT / "tasks").glob("*.py") if path.name != "__init__.py"], "no loose module"
 
 
+def test_tables_of_contents_name_what_there_is() -> None:
+    listed = re.compile(r"^([a-z_0-9]+(?:\.py|/)) {2,}\S", re.MULTILINE)
+    gone = [
+        f"{name_of(path)}: {name}"
+        for path in FILES
+        if path.name == "__init__.py"
+        for name in listed.findall(ast.get_docstring(ast.parse(path.read_text())) or "")
+        if not (path.parent / name).exists()
+    ]
+    assert gone == []
+
+
 def test_a_stage_imports_another_only_where_that_is_listed() -> None:
     across = {
         (name.split(".")[1], other.split(".")[1])

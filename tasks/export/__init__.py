@@ -5,7 +5,7 @@ tolerance.py  how far a format may be from the checkpoint
 formats/      the formats, one file each
 stage.py      the stage: runs the child, writes the model card
 run.py        the child: writes each format, opens it again, compares
-parity.py     token ids, log-probabilities, greedy text and perplexity against the checkpoint
+proof/        token ids, log-probabilities, greedy text and perplexity against the checkpoint
 card/         the model card, licences, Ollama's Modelfile
 dtype.py      what the plain weights are stored in
 release.py    finds a release in a store, opens one for chat
