@@ -236,6 +236,12 @@ def test_a_miss_is_explained_by_the_fields_that_differ(session: Session) -> None
     copy.materialize(CopyConfig(times=1), (raw.part("documents"),))
     payload = copy.payload(CopyConfig(times=2), (raw.part("documents"),))
     assert explain_miss(session.store, payload) == "times: 1 → 2"
+    assert explain_miss(session.store, payload, profile="mine") == "first run of mine"
+    read = payload.model_copy(update={"inputs": {**payload.inputs, "documents": "0" * 64, "source:a.jsonl": "1" * 64}})
+    told = explain_miss(session.store, read)
+    assert "other documents" in told
+    assert "a.jsonl is new" in told
+    assert "0000" not in told
 
 
 def test_an_intermediate_artifact_is_made_once(session: Session) -> None:
