@@ -33,7 +33,7 @@ async function enter(known, otherwise) {
   localStorage.setItem("prefect-show-promotional-content", "false");
   const cookie = `gristmill-${location.port}=signed-in`;
   document.cookie = `${cookie}; path=/; max-age=31536000; samesite=lax`;
-  if (document.cookie.includes(cookie)) here ? location.replace("/") : location.reload();
+  if (document.cookie.includes(cookie)) here ? location.replace("/deployments") : location.reload();
   else said.textContent = "Prefect's pages need a cookie, which your browser does not take.";
 }
 form.addEventListener("submit", event => {
