@@ -7,7 +7,8 @@ and the same for any number of processes.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,8 @@ def _spread(spec: ReferenceSpec, model: PreTrainedModel) -> tuple[Trainer, Any]:
         disable_tqdm=True,
         **engine_arguments(runtime, cpu=not cuda),
     )
-    trainer = Trainer(model=model, args=arguments)
+    with _as_if_adapted(model):
+        trainer = Trainer(model=model, args=arguments)
     check_engine(trainer, runtime)
     model.eval()
     add_fused_lm_head(model)
@@ -102,6 +104,18 @@ def _spread(spec: ReferenceSpec, model: PreTrainedModel) -> tuple[Trainer, Any]:
     if trainer.is_fsdp_enabled:
         return trainer, prepare_fsdp(model, trainer.accelerator)
     return trainer, model
+
+
+@contextmanager
+def _as_if_adapted(model: PreTrainedModel) -> Iterator[None]:
+    """A trainer refuses a model in 4 bits that has no adapter, though it is to train nothing: within the block the
+    model says that it has one."""
+    before = model._hf_peft_config_loaded
+    model._hf_peft_config_loaded = True
+    try:
+        yield
+    finally:
+        model._hf_peft_config_loaded = before
 
 
 @torch.no_grad()
