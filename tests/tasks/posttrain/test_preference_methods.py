@@ -168,7 +168,7 @@ def test_an_adapter_is_trained_and_merged(name: str, model: Artifact, tmp_path: 
     stage.function(adapted, model, pairs_at(tmp_path), out)
     assert (out.path / "adapter" / "adapter_model.safetensors").exists()
     assert out.counts["merged_logit_difference"] < 1e-4
-    learned = [row["loss"] for row in read_log(out.path / "log.jsonl")]  # a handful of held-out pairs is mere chance
+    learned = losses_of(out)  # a handful of held-out pairs is mere chance
     assert learned[-1] < learned[0]
 
 
