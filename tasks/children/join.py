@@ -30,6 +30,7 @@ def main() -> None:
 
 def join_all(work: Path, tell: Callable[[str], None]) -> None:
     """Take part in every training of the stages that work in folders of `work`, until interrupted."""
+    work = work.resolve()
     for module, spec in _trainings(work):
         runtime = Runtime.model_validate(json.loads(spec.read_text())["runtime"])
         if runtime.training.rendezvous is None:
@@ -47,7 +48,8 @@ def _trainings(work: Path) -> Iterator[tuple[str, Path]]:
     said: dict[Path, str] = {}
     begun: dict[Path, int] = {}
     while True:
-        for file in sorted(work.glob(f"*/scratch/{FILE}")):
+        # By their own paths, of which the meeting has its name: a link to a folder is no second training
+        for file in sorted({path.resolve() for path in work.glob(f"*/scratch/{FILE}")}):
             spec = file.with_name("spec.json")
             try:
                 now, written = file.read_text(), spec.stat().st_mtime_ns
