@@ -17,6 +17,7 @@ from tasks.training.links import BASE, BESIDE
 
 MEASURES = ("steps", "tokens_seen", "epochs", "train_loss", "validation_loss", "validation_bits_per_byte",
             "train_rewards_accuracies", "validation_rewards_accuracies")  # fmt: skip
+TOKENS = "Tokens by source and split"  # the table of `tokenize`
 EMBEDDED_PAIRS = {"instructions": ("encyclopedia-en", "small-talk"), "preferences": ("encyclopedia-en",)}
 
 
@@ -33,7 +34,7 @@ def provenance_of(
         base=base.named if base else "",
         base_repository=(base.repository or "") if base else "",
         base_licence=profile.export.licences.get(BASE, "") if profile.export else "",
-        sources=list(_sources(profile, chain)),
+        sources=list(_sources(profile, chain, _learned(stages))),
         languages=languages.allowed if languages and profile.pretrain else [],
         funnel=_funnel(stages),
         training=[
@@ -69,8 +70,16 @@ def _precision(manifest: Manifest) -> str:
     return str(manifest.counts.get("precision", "" if asked == "auto" else asked))
 
 
-def _sources(profile: Profile, chain: list[str]) -> Iterator[StatedSource]:
-    """Every source that a link up to the released one learns from, with what beside the chain it learns from."""
+def _learned(stages: Mapping[str, Artifact]) -> frozenset[str] | None:
+    """The sources of which there are tokens: of some the filter may have left nothing. None where that is not known."""
+    found = _manifest(stages["tokenize"]) if "tokenize" in stages else None
+    rows = found.counts.get("tables", {}).get(TOKENS) if found else None
+    return None if rows is None else frozenset(row["source"] for row in rows if row["tokens"])
+
+
+def _sources(profile: Profile, chain: list[str], learned: frozenset[str] | None) -> Iterator[StatedSource]:
+    """Every source that a link up to the released one learns from, with what beside the chain it learns from. Of
+    documents those that are `learned`, if that is known."""
     roles = {"documents"} if profile.pretrain else set[str]()
     after = profile.links.index(chain[-1]) + 1 if chain[-1] in profile.links else 0
     for link in profile.links[:after]:
@@ -79,10 +88,11 @@ def _sources(profile: Profile, chain: list[str]) -> Iterator[StatedSource]:
     stated = {**EMBEDDED_LICENCES, **(profile.export.licences if profile.export else {})}
     for source in profile.download.sources:
         if isinstance(source, EmbeddedSource):
-            used = {"documents": source.names, **EMBEDDED_PAIRS}
+            documents = [name for name in source.names if learned is None or name in learned]
+            used = {"documents": documents, **EMBEDDED_PAIRS}
             for name in dict.fromkeys(name for role in used if role in roles for name in used[role]):
                 as_what = [role for role in used if role in roles and name in used[role]]
                 yield StatedSource(name=name, used_as=as_what, licence=stated.get(name, ""))
-        elif source.role in roles:
+        elif source.role in roles and (source.role != "documents" or learned is None or source.name in learned):
             hub = {"dataset": source.dataset, "revision": source.revision} if isinstance(source, HubSource) else {}
             yield StatedSource(name=source.name, used_as=[source.role], licence=stated.get(source.name, ""), **hub)

@@ -81,6 +81,19 @@ def test_embedded_sources_bring_their_licences_and_a_profile_may_correct_them() 
     assert found["packages"] == "mixed"
 
 
+def test_a_source_of_which_the_filter_left_nothing_binds_nobody() -> None:
+    rows = [
+        {"source": source, "split": split, "tokens": tokens}
+        for source, split, tokens in (("speeches", "train", 9), ("speeches", "validation", 0), ("packages", "train", 0))
+    ]
+    tokens = made("tokenize", {**kept(80), "tables": {"Tokens by source and split": rows}})
+    found = provenance_of(load("tiny"), {**STAGES, "tokenize": tokens}, LINKS, "dpo").sources
+    used = {one.name: one.used_as for one in found}
+    assert used["speeches"] == ["documents"]
+    assert used["encyclopedia-en"] == ["instructions", "preferences"], "its titles are asked about"
+    assert not {"packages", "encyclopedia-fr", "encyclopedia-es"} & used.keys()
+
+
 def test_of_a_base_there_are_no_documents_but_its_name_and_licence() -> None:
     profile = load("finetune", ["export.licences.base=Apache-2.0"])
     told = provenance_of(profile, {}, {"base": made("base", {}), "sft": LINKS["sft"]}, "sft")
