@@ -158,7 +158,7 @@ def plan(
     ] = None,
     utilisation: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1, help="share of the device's peak that training reaches, in place of 0.4"),
+        typer.Option(min=0.01, max=1, help="share of the device's peak that training reaches, in place of 0.4 or 0.45"),
     ] = None,
     scale: Annotated[
         list[str] | None,
