@@ -55,7 +55,7 @@ def test_a_micro_batch_that_is_not_given_is_the_engines() -> None:
 
 def test_time_and_money_follow_the_device_and_what_replaces_its_assumptions() -> None:
     profile = load("gpu")
-    usual, own = training_plan(profile), training_plan(profile, "h100", price=1.5, utilisation=0.2)
+    usual, own = training_plan(profile), training_plan(profile, "h100", price=1.5, utilisation=0.225)
     assert usual.device.name == "h100"
     assert usual.bill.hours is not None
     assert usual.bill.money is not None
