@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
+STEPS = 5  # that are told
+
+
 @stage(version=1, sources=fingerprint)
 def base(config: BaseConfig, out: Output) -> None:
     """Take a model in the format of transformers as the one that post-training starts from.
@@ -31,19 +34,27 @@ def base(config: BaseConfig, out: Output) -> None:
     chat template, or with ours where it has none. Raises SourceError for code, pickles, quantized weights and weights
     that are no numbers, and for a model that transformers doesn't build from these files alone.
     """
-    out.progress(0, 1, "models", "reading")
+
+    def now(done: int, what: str) -> None:
+        out.progress(done, STEPS, "steps", what)
+
+    now(0, "dequantizing" if config.gguf else "fetching" if config.repository else "reading")
     folder = fetch(config, out.scratch)
     if config.artifact is not None:
         out.uses[f"base.artifact {config.artifact}"] = model_of(config.artifact).origin
     check_files(folder)
     model = out.path / "model"
     model.mkdir()
+    now(1, "copying the weights")
     for path in files_of(folder):
         if path.suffix == ".safetensors" or path.name.endswith(".index.json"):
             shutil.copyfile(path, model / path.name)
+    now(2, "writing the tokenizer")
     tokenizer, ours = write_tokenizer(folder, model)
     _write_configs(folder, model, {BASE_FIELD: config.named}, tokenizer)
+    now(3, "building the model")
     known = check_model(model)
+    now(4, "looking at every weight")
     check_weights(model)
     ids = max(tokenizer.get_vocab().values()) + 1
     if ids > known.vocab_size:
