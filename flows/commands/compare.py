@@ -1,12 +1,15 @@
-"""`gristmill compare`: which differences between evaluations are real, as a table of Markdown or as JSON."""
+"""`gristmill compare`: which differences between evaluations are real, at a terminal in tables, else in Markdown or JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+from rich.markup import escape
 
 from flows.commands.store import open_store
-from flows.tables import harmless
+from flows.tables import harmless, new_table
 from storage import refs
 from storage.store import Store
 from tasks.evaluate.worth.answered import Answered
@@ -32,35 +35,55 @@ def show_comparison(
         other, its = _read(opened, second)
         pairs = pair_up(one, model, other, its)
     comparison = compare(pairs, tasks, metric)
-    print(json.dumps(as_json(comparison), indent=1) if json_wanted else harmless(text_of(comparison)))
+    if json_wanted:
+        print(json.dumps(as_json(comparison), indent=1))
+    elif (console := Console()).is_terminal:
+        _show(console, comparison)
+    else:
+        print(harmless(text_of(comparison)))
 
 
 def text_of(comparison: Comparison) -> str:
-    """A table for each pair, then in words what differs and what could not be compared."""
-    parts = []
+    """As Markdown, for whoever reads it in a file."""
+    return "\n\n".join(part if isinstance(part, str) else _markdown(part) for part in _parts(comparison))
+
+
+def _parts(comparison: Comparison) -> Iterator[str | list[dict[str, str]]]:
+    """A sentence and the rows of a table for each pair, then in words what differs and what could not be compared."""
     for first, second in comparison.pairs:
         rows = [row for row in comparison.rows if (row.first, row.second) == (first, second)]
-        head = f"A = {first.name}, B = {second.name}"
+        yield f"A = {first.name}, B = {second.name}"
         bits = [one.evaluation.models[one.model].bits_per_byte for one in (first, second)]
         if None not in bits:
-            head += f"\n\nbits per byte: {bits[0]:.4f} and {bits[1]:.4f} "
             other = other_text(first.evaluation, first.model, second.evaluation, second.model)
-            head += "(of different texts: they can't be compared)" if other else _BITS
-        parts += [head, *([_table(rows)] if rows else [])]
-    parts += [_sentence(comparison)]
+            how = "(of different texts: they can't be compared)" if other else _BITS
+            yield f"bits per byte: {bits[0]:.4f} and {bits[1]:.4f} {how}"
+        if rows:
+            yield [_cells(row) for row in rows]
+    yield _sentence(comparison)
     if comparison.left:
         whose = [" and ".join(dict.fromkeys((one.first.model, one.second.model))) for one in comparison.left]
         why = [f"- {one.task}, {who}: {one.why}" for one, who in zip(comparison.left, whose, strict=True)]
-        parts += ["Not compared:\n\n" + "\n".join(why)]
-    return "\n\n".join(parts)
+        yield "Not compared:\n\n" + "\n".join(why)
 
 
-def _table(rows: Sequence[Row]) -> str:
-    shown = [_cells(row) for row in rows]
-    heads = list(shown[0])
-    widths = {head: max(len(head), *(len(row[head]) for row in shown)) for head in heads}
+def _show(console: Console, comparison: Comparison) -> None:
+    """At a terminal."""
+    for part in _parts(comparison):
+        if isinstance(part, str):
+            console.print(escape(harmless(part)), soft_wrap=True, highlight=False)
+            continue
+        table = new_table(*part[0], right=("A", "B", "p, corrected", "would be seen"))
+        for row in part:
+            table.add_row(*(escape(harmless(cell)) for cell in row.values()))
+        console.print(table)
+        console.print()
+
+
+def _markdown(rows: Sequence[Mapping[str, str]]) -> str:
+    widths = {head: max(len(head), *(len(row[head]) for row in rows)) for head in rows[0]}
     return markdown_table(
-        [{head.ljust(widths[head]): row[head].ljust(widths[head]) for head in heads} for row in shown]
+        [{head.ljust(widths[head]): row[head].ljust(widths[head]) for head in widths} for row in rows]
     )
 
 
