@@ -1,4 +1,4 @@
-"""`gristmill compare`: which differences between evaluations are real, at a terminal in tables, else in Markdown or JSON."""
+"""`gristmill compare`: which differences between evaluations are real: tables at a terminal, else Markdown or JSON."""
 
 from __future__ import annotations
 
