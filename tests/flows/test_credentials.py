@@ -33,7 +33,7 @@ STORE = f"s3://key:{SECRET}@bucket/store"
         ),
         (["profile", "show", "smoke", f"--set=download.sources={{nonsense: '{STORE}'}}"], "download.sources.nonsense"),
         (["doctor", f"--store={STORE}"], "runtime.store"),
-        (["explain", "abcd", f"--store={STORE}"], "runtime.store"),
+        (["explain", "abcd", f"--store={STORE}"], "s3://***@bucket/store"),
         (["store", "ls", f"--store={STORE}"], "s3://***@bucket/store"),
         (["store", "gc", f"--store={STORE}"], "s3://***@bucket/store"),
         (["chat", f"--store={STORE}"], "s3://***@bucket/store"),
