@@ -122,6 +122,8 @@ class TrainingWork:
     steps: int
     parameters: int
     context: int  # tokens
+    devices: int
+    products: Products
 
 
 def training_work(profile: Profile, *, cuda: bool) -> TrainingWork | None:
@@ -131,7 +133,9 @@ def training_work(profile: Profile, *, cuda: bool) -> TrainingWork | None:
     config, shape = profile.pretrain, derive(profile.pretrain.model, profile.tokenizer.vocab_size)
     steps, setup = config.total_steps(shape), setup_of(config, profile.runtime, cuda=cuda)
     flops = _executed(shape, setup, config.samples(steps) * shape.context)
-    return TrainingWork(flops, steps, count_parameters(shape), shape.context)
+    return TrainingWork(
+        flops, steps, count_parameters(shape), shape.context, setup.devices, _products(setup, profile.pretrain)
+    )
 
 
 def gpu_of(runtime: Runtime, name: str | None = None) -> Device | None:
@@ -170,7 +174,6 @@ def training_plan(
         memory = training_memory(shape, setup)
     except ShapeError as error:
         raise ConfigError(f"The runtime can't divide its devices: {error}.", "Change runtime.pretrain.") from error
-    products: Products = "half" if setup.precision != "float32" else "tf32" if config.precision == "tf32" else "float32"
     runtime, hosts = profile.runtime, profile.runtime.training.hostfile
     busy = setup.devices * _share_of_cores(runtime) if chosen.name == "cpu" else setup.devices
     return TrainingPlan(
@@ -180,7 +183,7 @@ def training_plan(
         batch=config.global_batch,
         setup=setup,
         device=chosen,
-        products=products,
+        products=_products(setup, config),
         memory=memory,
         ends=memory_of_ends(shape, setup),
         ranks=profile.runtime.training.processes,
@@ -191,10 +194,17 @@ def training_plan(
             every=runtime.pretrain.keep_every,
             apart=runtime.training.checkpoint_every,
         ),
-        bill=bill(_executed(shape, setup, tokens), chosen, devices=busy, products=products),
+        bill=bill(_executed(shape, setup, tokens), chosen, devices=busy, products=_products(setup, config)),
         busy=busy,
         hostfile=hosts if hosts is not None and not Path(hosts).exists() else None,
     )
+
+
+def _products(setup: Setup, config: PretrainConfig) -> Products:
+    """In which precision matrices are multiplied."""
+    if setup.precision != "float32":
+        return "half"
+    return "tf32" if config.precision == "tf32" else "float32"
 
 
 def pretraining_of(profile: Profile) -> PretrainConfig:

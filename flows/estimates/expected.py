@@ -56,7 +56,7 @@ class Expected:
             self._held_out = self._validation(line, text)
         return Seen(
             text=text, kept=kept, pairs=self._pairs_in(line), pair_tokens=self._pair_tokens(line),
-            parameters=self._model, flops=self._flops(line), models=self._models(line),
+            parameters=self._model_in(line), flops=self._flops(line), models=self._models(line),
             questions=self._questions(line), held_out=self._held_out,
         )  # fmt: skip
 
@@ -143,7 +143,14 @@ class Expected:
 
     def _rows_in(self, line: PlannedStage) -> Rows | None:
         method = METHODS.get(line.name)
-        return self._pairs.get(method.reads(self._profile.download.roles)) if method else None
+        if method is None:
+            return None
+        pairs = self._pairs or rows_of(self._profile.download)  # of a stage that is asked about alone
+        return pairs.get(method.reads(self._profile.download.roles))
+
+    def _model_in(self, line: PlannedStage) -> float | None:
+        given = STAGES[line.name].named(line.inputs).get("model") if line.inputs else None
+        return parameters_of(given.manifest) if given is not None and given.manifest else self._model
 
     def _flops(self, line: PlannedStage) -> float | None:
         return float(self._training.flops) if line.name == "pretrain" and self._training else None

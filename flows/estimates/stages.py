@@ -37,7 +37,7 @@ def estimates(
     if all(line.hit for line in lines):
         return found
     manifests, expected = dict(store.manifests()), Expected(profile, training)
-    rates = Rates(manifests, profile.runtime.data.workers, _flops(profile, gpu), elsewhere=elsewhere)
+    rates = Rates(manifests, profile.runtime.data.workers, _flops(profile, training, gpu), elsewhere=elsewhere)
     for line in lines:
         seen = expected.seen_by(line)
         if line.hit:
@@ -51,12 +51,13 @@ def estimates(
     return found
 
 
-def _flops(profile: Profile, gpu: Device | None) -> float | None:
+def _flops(profile: Profile, training: TrainingWork | None, gpu: Device | None) -> float | None:
     """FLOPs a second of all GPUs together, as their data sheet and the utilisation have it."""
     if gpu is None:
         return None
-    peak = gpu.half or gpu.tf32 or gpu.single or 0.0
-    return peak * gpu.utilisation * profile.runtime.training.processes
+    peak = gpu.peak(training.products if training else "half")
+    devices = training.devices if training else profile.runtime.training.processes
+    return peak and peak * gpu.utilisation * devices
 
 
 def _left(store: Store, line: PlannedStage, training: TrainingWork | None) -> float:

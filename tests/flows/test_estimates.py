@@ -181,7 +181,7 @@ def test_on_a_gpu_training_goes_by_its_data_sheet_and_no_run_on_a_cpu(tmp_path: 
     assert found["download"].seconds > 600, "three million documents"
     assert "sft" not in found, "nobody says how many rows its source has"
     slower = expected(profile, "a100")["pretrain"]
-    assert 2.5 < (slower.seconds - slower.fixed) / (found["pretrain"].seconds - found["pretrain"].fixed) < 3.5
+    assert 3.4 < (slower.seconds - slower.fixed) / (found["pretrain"].seconds - found["pretrain"].fixed) < 3.7
 
 
 def test_parts_in_the_store_cost_nothing_and_what_another_setting_measured_does(tmp_path: Path) -> None:
