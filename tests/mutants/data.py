@@ -370,4 +370,28 @@ DATA = (
             "tests/tasks/tokenize/test_incremental.py::test_another_tokenizer_another_config_and_a_refresh_take_nothing",
         ),
     ),
+    Mutant(
+        name="rates-of-another-machine",
+        about="plan: what another processor took counts as this one's rate",
+        path="flows/estimates/rates.py",
+        before='if made.stage not in LAWS or there.get("cpu") != here["cpu"]:',
+        after="if made.stage not in LAWS:",
+        fails=("tests/flows/test_estimates.py::test_a_machine_that_is_slow_in_one_stage_is_slow_in_others",),
+    ),
+    Mutant(
+        name="a-stage-without-a-source",
+        about="plan: a stage that nothing brings rows for is found out when its turn comes",
+        path="flows/early.py",
+        before="if not _brings(profile, role):",
+        after="if not role:",
+        fails=("tests/flows/test_early.py::test_what_a_stage_lacks_ends_the_plan",),
+    ),
+    Mutant(
+        name="own-filter-overruled",
+        about="profiles: what a profile of files says of its filter is replaced by the preset clean",
+        path="profiles/load.py",
+        before='if "filter" not in data and path.parent',
+        after="if path.parent",
+        fails=("tests/flows/test_early.py::test_documents_in_files_are_no_pages_of_the_web",),
+    ),
 )
