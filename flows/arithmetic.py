@@ -52,6 +52,8 @@ class TrainingPlan:
     bill: Bill
     busy: float  # devices that work at once: processes on a CPU share its cores
     hostfile: str | None = None  # named by the profile but missing here: one host is assumed
+    given_price: bool = False  # by whoever asks, not the table's
+    given_share: bool = False  # utilisation, likewise
     measured: bool = False  # its time is that of the stage, not of the device's assumed utilisation
 
     @property
@@ -196,6 +198,8 @@ def training_plan(
         ),
         bill=bill(_executed(shape, setup, tokens), chosen, devices=busy, products=_products(setup, config)),
         busy=busy,
+        given_price=price is not None,
+        given_share=utilisation is not None,
         hostfile=hosts if hosts is not None and not Path(hosts).exists() else None,
     )
 

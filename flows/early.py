@@ -22,12 +22,15 @@ def check_sources(profile: Profile, lines: Iterable[PlannedStage]) -> None:
     """Raises ConfigError for a stage of these lines that no source has anything for, SourceError for files whose first
     rows lack what is read of them."""
     lines = list(lines)
-    for name, role in _readers(profile, {line.name for line in lines}):
-        if not _brings(profile, role):
-            null = f", or set {name} to null" if name in (*LINKS, "draft") else ""
-            raise ConfigError(
-                f"{name} reads {role}, and no source of download has any.", f"Add a source with `role: {role}`{null}."
-            )
+    lacking = {
+        name: role for name, role in _readers(profile, {line.name for line in lines}) if not _brings(profile, role)
+    }
+    if lacking:
+        told = " and ".join(f"{name} reads {role}" for name, role in lacking.items())
+        null = [name for name in lacking if name in (*LINKS, "draft")]
+        or_null = f", or set {' and '.join(null)} to null" if null else ""
+        roles = " and ".join(f"`role: {role}`" for role in dict.fromkeys(lacking.values()))
+        raise ConfigError(f"{told}, and no source of download has any.", f"Add a source with {roles}{or_null}.")
     if any(line.name == "download" and not line.hit for line in lines):
         check_first_rows(profile.download)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flows.early import check_sources
 from flows.estimates.planned import Pending, PlannedStage
+from flows.estimates.sources import rows_of
 from flows.pipeline import stages
 from flows.session import session_of
 from profiles.schema import Profile
@@ -40,7 +41,8 @@ def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]
     lines: list[PlannedStage] = []
 
     def ask(stage: AnyStage, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
-        line, artifact = _ask(session, stage, config, tuple(inputs))
+        documents = rows_of(profile.download).get("documents") if stage.forecast else None
+        line, artifact = _ask(session, stage, config, tuple(inputs), documents.number if documents else None)
         lines.append(replace(line, refresh=frozenset(session.refresh)))
         return artifact
 
@@ -51,8 +53,9 @@ def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]
 
 
 def _ask(
-    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Input, ...]
+    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Input, ...], documents: float | None
 ) -> tuple[PlannedStage, Artifact]:
+    """A stage as it stands; `documents` are those that the sources will bring."""
     pending = Pending(folder=Path(), digest="", location=stage.name)
     stage.check_runtime(config, session.runtime)
     entries = refs.history(session.store, f"{session.profile}/{stage.name}")  # one that is damaged ends the run here
@@ -61,7 +64,7 @@ def _ask(
         stage.fingerprints(config)  # what a profile names and is not there ends the plan, not the run hours later
         guess = _readable(session.store, entries[-1].location) if entries else _like(session.store, stage, config)
         waits = PlannedStage(stage.name, False, f"waits for {', '.join(waiting)}", None, guess, inputs, config)
-        return replace(waits, forecast=_forecast(session, stage, config, inputs, guess)), pending
+        return replace(waits, forecast=_forecast(session, stage, config, inputs, documents)), pending
     payload = stage.payload(config, inputs)
     found = None if stage.name in session.refresh else session.store.find(stage.name, payload.key())
     if found is not None:
@@ -69,25 +72,21 @@ def _ask(
         return PlannedStage(stage.name, True, adopted, payload, found.manifest, inputs, config), found
     why = explain_miss(session.store, payload, stage.name in session.refresh, session.profile)
     near = nearest(session.store, payload)
-    forecast = _forecast(session, stage, config, inputs, near)
+    forecast = _forecast(session, stage, config, inputs, documents)
     return PlannedStage(stage.name, False, why, payload, near, inputs, config, forecast), pending
 
 
 def _forecast(
-    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Input, ...], earlier: Manifest | None
+    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Input, ...], expected: float | None
 ) -> Forecast | None:
-    """What a stage that must be made will need, where its documents can be counted or guessed from an earlier run."""
+    """What a stage that must be made will need, where its documents can be counted or are `expected`."""
     if stage.forecast is None:
         return None
     documents = inputs[0]
     assert isinstance(documents, Artifact)
     if not isinstance(documents, Pending):
-        count = sum(count_rows(path) for path in documents.files("*.parquet"))
-    elif earlier is not None and "documents" in earlier.counts:  # an adopted one was not counted
-        count = earlier.counts["documents"]["in"]
-    else:
-        return None
-    return stage.forecast(config, count, session.runtime)
+        expected = sum(count_rows(path) for path in documents.files("*.parquet"))
+    return None if expected is None else stage.forecast(config, round(expected), session.runtime)
 
 
 def _like(store: Store, stage: AnyStage, config: StageConfig) -> Manifest | None:

@@ -260,6 +260,8 @@ def _explain(error: ValidationError) -> str:
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "default_factory_not_called":
+            continue  # a default that depends on what is wrong above
         if problem["type"] == "extra_forbidden":
             nearest = _nearest(problem["loc"])
             lines.append(f"unknown key {path}" + (f" (did you mean {nearest}?)" if nearest else ""))

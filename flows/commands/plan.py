@@ -13,6 +13,7 @@ from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
 from flows.early import told_of_unread
 from flows.estimates.expected import sizes
+from flows.estimates.parts import seconds_of
 from flows.estimates.planned import PlannedStage
 from flows.estimates.room import (
     own_error,
@@ -66,8 +67,8 @@ def show_plan(
     work = training_work(profile, cuda=gpu is not None)
     expected = estimates(profile, store, lines, work, gpu, elsewhere=device is not None)
     bytes_of = sizes(profile, lines, work)
-    if training and gpu is None and "pretrain" in expected:
-        training = training.taking(expected["pretrain"].seconds)
+    if training and gpu is None and (took := _training_seconds(lines, expected)):
+        training = training.taking(took)
     if json_wanted:
         larger = scale_as_json(profile, store, lines, corpora, workers or profile.runtime.data.workers)
         stages = [_as_json(store, profile, line, expected.get(line.name), bytes_of.get(line.name)) for line in lines]
@@ -97,6 +98,14 @@ def show_plan(
     show_posttraining(console, profile, reached, training.parameters if training else None)
     if corpora:
         show_scale(console, profile, store, lines, training, corpora, workers or profile.runtime.data.workers)
+
+
+def _training_seconds(lines: Sequence[PlannedStage], expected: Mapping[str, Estimate]) -> float | None:
+    """Of the pretraining, as it is expected, or as it was made."""
+    (line,) = (line for line in lines if line.name == "pretrain")
+    if line.hit and line.manifest:
+        return seconds_of(line.manifest) or None
+    return expected["pretrain"].seconds if "pretrain" in expected else None
 
 
 def _cells(line: PlannedStage, expected: Estimate | None, size: int | None, pool: Sequence[str]) -> tuple[str, ...]:

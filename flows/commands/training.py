@@ -171,17 +171,17 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
         source = "measured now" if device.name == "cpu" else "data sheet"
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e12 else f"{peak / 1e9:,.0f} GFLOP/s"
         reach = f"{device.utilisation:.0%} of {speed} ({source})"
-        how = f"which is {reach}" if plan.measured else f"at an assumed {reach}"
+        how = f"which is {reach}" if plan.measured else f"at {'' if plan.given_share else 'an assumed '}{reach}"
         shared = ", whose cores they share" if plan.busy < plan.setup.devices else ""
         table.add_row("time", duration(bill.hours * 3600), f"on {many}{device.title}{shared}, {how}")
         name = "mfu_measured" if device.name == "cpu" else "mfu_data_sheet"
-        assumed = "" if plan.measured else "; assumed, override with --utilisation"
+        assumed = "" if plan.measured or plan.given_share else "; assumed, override with --utilisation"
         table.add_row(name, f"{plan.mfu:.1%}", f"model FLOPs, of that peak{assumed}")
         if bill.money is not None:
             price = f"{bill.device_hours:,.1f} device hours at {device.price:,.2f} USD"
-            dated = "" if device.name == "cpu" else f", an assumption of {PRICED}"
+            dated = "" if plan.given_price else f", an assumption of {PRICED}; override with --price"
             sum_of = f"{bill.money:,.0f} USD" if bill.money >= 100 else f"{bill.money:,.2f} USD"
-            table.add_row("cost", sum_of, f"{price}{dated}; override with --price")
+            table.add_row("cost", sum_of, f"{price}{dated}")
     _show(console, table)
     if plan.hostfile is not None:
         console.print(

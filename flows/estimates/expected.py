@@ -16,6 +16,8 @@ from flows.estimates.seen import FLOAT32, MODELS, parameters_of
 from flows.estimates.sources import Rows, rows_of
 from flows.estimates.work import Seen
 from profiles.schema import Profile
+from storage import refs
+from storage.store import Store
 from tasks.base.source import parameters_of_base
 from tasks.download.config import DownloadConfig
 from tasks.evaluate.config import EvaluateConfig
@@ -101,6 +103,9 @@ class Expected:
         made = line.manifest if line.hit else None
         config = self._profile.base
         assert config is not None
+        if config.artifact is not None:
+            store = Store(self._profile.runtime.store)
+            made = store.manifest(refs.resolve(store, config.artifact))
         self._model = parameters_of(made) if made else parameters_of_base(config)
         return Seen(parameters=self._model)
 

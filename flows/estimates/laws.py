@@ -19,7 +19,7 @@ TEXT, GFLOP = "MB of text", "GFLOP"
 NETWORK, CORPORA, PAIRS, STEPS = "MB from the network", "embedded corpora", "pairs", "steps"
 QUESTIONS, MODELS, FORMATS, WEIGHTS, WRITTEN = "questions", "models", "formats", "MB of weights", "tokens"
 
-PREFIXES = ("G", "T", "P", "E")  # of FLOPs
+PREFIXES = ("G", "T", "P", "E", "Z")  # of FLOPs
 ALONE = 4.0  # CPU seconds after which a stage that works on shards has started its workers
 GPU_START = 45.0  # seconds: the context of each process, and what is compiled
 SHARED = 0.9  # of a worker's time that is not spent on the others

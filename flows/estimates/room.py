@@ -27,6 +27,7 @@ from storage.store import Store
 from storage.units import duration, size_of
 from tasks.download.config import FileSource
 from tasks.download.sources.files import find_files, size
+from tasks.filter.presets import HEURISTICS
 from tasks.stage.decorator import STAGES
 
 LOOKED_AT = 50  # records
@@ -92,7 +93,8 @@ def told_of_sources(profile: Profile) -> Iterator[str]:
 
 def told_of_filter(profile: Profile) -> Iterator[str]:
     """Where text is not judged as pages of the web, which a profile of files need not have asked for."""
-    if profile.filter and profile.filter.preset == CLEAN and profile.pretrain:
+    rules = profile.filter
+    if rules and profile.pretrain and rules.preset == CLEAN and not any(getattr(rules, one) for one in HEURISTICS):
         yield "filter.preset is clean: no rules for pages of the web. Of those write `filter: {preset: web}`."
 
 

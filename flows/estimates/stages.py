@@ -24,6 +24,7 @@ from storage.store import CHECKPOINTS, Store
 from tasks.stage.decorator import STAGES
 from tasks.training.checkpoint_marker import complete_checkpoints
 
+LONGEST = 1e10  # seconds, as long as a record can tell of
 SAME_SIZE = 0.05  # of parameters, within which a model is as large as another
 
 
@@ -46,7 +47,7 @@ def estimates(
         one = _estimate(rates, manifests, line, seen)
         if one is not None:
             rest = f", from step {resumes_at(store, line):,} of {training.steps:,}" if training and left < 1 else ""
-            seconds = one.fixed + (one.seconds - one.fixed) * left
+            seconds = min(LONGEST, one.fixed + (one.seconds - one.fixed) * left)
             found[line.name] = Estimate(seconds=seconds, fixed=one.fixed, source=one.source + rest)
     return found
 

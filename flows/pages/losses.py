@@ -22,18 +22,20 @@ STAGES = ("dedup", "filter")
 def told_losses(made: Mapping[str, Artifact], profile: str) -> Iterator[str]:
     """A sentence for each stage and source that lost much; then what shows more, and what to do if it was by rules for
     pages of the web."""
-    first = list[str]()
+    first = Counter[str]()
     for stage in STAGES:
         for source, (kept, removed) in sorted(_by_source(made[stage].path).items() if stage in made else ()):
             total = kept + removed.total()
             if removed.total() <= MUCH * total:
                 continue
             named = ", ".join(f"{rule} {count:,}" for rule, count in removed.most_common(RULES))
+            others = removed.total() - sum(count for _, count in removed.most_common(RULES))
+            named += f", and {others:,} by {len(removed) - RULES} others" * bool(others)
             share = f"{removed.total():,} of {total:,} documents ({removed.total() / total:.0%})"
             yield f"[yellow]{stage} removed {share} of {escape(harmless(source))}[/]: {escape(named)}."
-            first.append(removed.most_common(1)[0][0])
+            first.update(dict(removed.most_common(1)))
     if first:
-        yield f"  Which they are: gristmill explain --removed-by {escape(first[-1])} {escape(profile)}"
+        yield f"  Which they are: gristmill explain --removed-by {escape(first.most_common(1)[0][0])} {escape(profile)}"
     if any(rule.partition(".")[0] in HEURISTICS for rule in first):
         yield "  These rules are for pages of the web. For books, documentation and wikis: `filter: {preset: clean}`."
 

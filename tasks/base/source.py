@@ -50,13 +50,10 @@ def gguf_of(config: BaseConfig) -> Path:
 
 
 def parameters_of_base(config: BaseConfig) -> int | None:
-    """How many weights a base on this machine has, from the heads of its files; None of one on the hub, or of files
-    that can't be read, of which `base` says more."""
-    if config.repository is not None:
+    """How many weights a base in files of this machine has, from their heads; None of another, or of files that can't
+    be read, of which `base` says more."""
+    if config.repository is not None or config.artifact is not None:
         return None
-    if config.artifact is not None:
-        made = model_of(config.artifact).manifest
-        return int(made.counts.get("parameters", 0)) or None if made else None
     with suppress(OSError, ValueError, SourceError):
         if config.gguf is not None:
             from gguf import GGUFReader

@@ -29,7 +29,7 @@ from tasks.stage.output import Output
 
 Values = dict[str, Any]
 PROGRESS_EVERY = 500
-FIRST = 20  # rows of a source that a plan looks at
+FIRST = 2000  # rows of a source that a plan looks at, as long as none can be used
 SIGNS = re.compile(r"\\t|[;|,]")  # between the fields of a header that was read as one column
 NONE = "none.json"  # beside the questions of benchmarks, where there are none
 DROPPED_SHOWN = 50  # fields in the table
@@ -149,16 +149,19 @@ def _account_metadata(dropped: Counter[NotKept], out: Output) -> None:
 
 
 def check_first_rows(config: DownloadConfig) -> None:
-    """Raises SourceError for files whose first rows all lack the columns that are read of them: asked before anything
-    is made of any source."""
+    """Raises SourceError for files without a row, or of whose first rows none can be used: asked before anything is
+    made of any source."""
     for source in config.sources:
         if not isinstance(source, FileSource):
             continue
-        first = list(islice(files.read_rows(source, config.max_document_bytes), FIRST))
-        found = [_item(source, row, config, [], Counter()) for row in first]
-        lacking = [row for row in found if isinstance(row, Refused) and row.columns is not None]
-        if first and len(lacking) == len(first):
-            raise _without_columns(source, lacking, len(first))
+        bad = list[Refused]()
+        for row in islice(files.read_rows(source, config.max_document_bytes), FIRST):
+            found = _item(source, row, config, [], Counter())
+            if not isinstance(found, Refused):
+                break
+            bad.append(found)
+        else:
+            _check_rows(source, bad, 0, config.max_quarantined_share)
 
 
 def _items(
@@ -223,11 +226,14 @@ def _check_source(
 ) -> None:
     """Check that a source is not empty (law 3) and that no more rows than allowed were rejected (law 8). Raises
     SourceError."""
-    if isinstance(source, EmbeddedSource):
-        return
-    bad = refused.get(source.name, [])
-    good = (writer.documents if source.role == "documents" else written.by_source)[source.name]
-    if bad and len(bad) > config.max_quarantined_share * (good + len(bad)):
+    if not isinstance(source, EmbeddedSource):
+        good = (writer.documents if source.role == "documents" else written.by_source)[source.name]
+        _check_rows(source, refused.get(source.name, []), good, config.max_quarantined_share)
+
+
+def _check_rows(source: FileSource | HubSource, bad: list[Refused], good: int, most: float) -> None:
+    """Raises SourceError for a source without a row, or with more bad ones than a share of `most`."""
+    if bad and len(bad) > most * (good + len(bad)):
         lacking = [row for row in bad if row.columns is not None]
         if 2 * len(lacking) > len(bad):
             raise _without_columns(source, lacking, good + len(bad))

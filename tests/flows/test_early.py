@@ -21,11 +21,12 @@ PREFERENCE = {"prompt": "Name a river.", "chosen": "The Danube.", "rejected": "N
 def written(folder: Path, *sources: str, extends: str = "smoke", more: str = "") -> Profile:
     """A profile in a file of its own, with these sources of files named by what is in them."""
     rows = {"documents": DOCUMENT, "instructions": INSTRUCTION, "preferences": PREFERENCE, "odd": {"body": "x", "n": 1}}
+    rows["number"] = {"text": 7}
     lines = []
     for source in sources:
         role, _, kind = source.partition("=")
         path = folder / f"{role}-{kind or role}.jsonl"
-        path.write_text(json.dumps(rows[kind or role]) + "\n")
+        path.write_text(json.dumps(rows[kind or role]) + "\n" if kind != "nothing" else "")
         lines.append(f"    - {{kind: files, name: {role}-{kind or role}, role: {role}, paths: ['{path}']}}")
     text = [f"extends: {extends}", "download:", "  sources:", *lines, "runtime:", f"  store: {folder / 'store'}", more]
     (folder / "mine.yaml").write_text("\n".join(text) + "\n")
@@ -35,10 +36,17 @@ def written(folder: Path, *sources: str, extends: str = "smoke", more: str = "")
 @pytest.mark.parametrize(
     ("sources", "more", "kind", "told"),
     [
-        (["documents"], "", ConfigError, "sft reads instructions, and no source of download has any.*set sft to null"),
+        (
+            ["documents"],
+            "",
+            ConfigError,
+            "sft reads instructions and dpo reads preferences, and no source.*set sft and dpo to null",
+        ),
         (["documents", "instructions"], "", ConfigError, "dpo reads preferences, and no source"),
         (["documents"], "sft: null\ndpo: null\nkto: {}", ConfigError, "kto reads preferences"),
         (["documents=odd", "instructions", "preferences"], "", SourceError, "no column text.*perhaps body"),
+        (["documents=number", "instructions", "preferences"], "", SourceError, "can't be used.*no_text"),
+        (["documents=nothing", "instructions", "preferences"], "", SourceError, "is empty"),
         (["documents=instructions", "instructions", "preferences"], "", SourceError, "write `role: instructions`"),
         (["documents", "instructions=odd", "preferences"], "", SourceError, "not the keys of instructions"),
         (["documents", "instructions", "preferences=instructions"], "", SourceError, "not the keys of preferences"),

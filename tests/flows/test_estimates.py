@@ -28,6 +28,7 @@ from storage.manifest import Manifest
 from storage.runs import history
 from storage.runs.record import Estimate, RunRecord, StageRecord
 from storage.store import Store
+from storage.units import size_of
 from tasks.download import DownloadConfig, download
 from tasks.download.config import FileSource
 from tasks.stage.decorator import STAGES
@@ -46,7 +47,9 @@ def publish(
     payload = KeyPayload(stage=stage, version=version, config=config, inputs=dict(inputs or {}))
     folder = store.workspace(stage, payload.key()) / "out"
     folder.mkdir()
-    (folder / "a").write_bytes(b"some bytes")
+    for name in told.pop("names", ["a"]):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"some bytes")
     files = list_files(folder)
     made = told.pop("created", "2026-11-24T12:00:00.000000+00:00")
     manifest = Manifest(
@@ -264,9 +267,26 @@ def test_the_tables_of_a_training_agree_with_its_line(tmp_path: Path) -> None:
 
 def test_work_is_told_in_units_of_people() -> None:
     assert told({"GFLOP": 40_600.0}) == "40.6 TFLOP"
+    assert told({"GFLOP": 8.16e12}) == "8.16 ZFLOP"
     assert told({"MB of text": 25.9}) == "25.9 MB of text"
     assert told({"formats": 1.0}) == "1 format"
     assert all(law.seconds({}) == law.fixed for law in LAWS.values())
+
+
+def test_a_base_that_is_an_artifact_is_planned_by_its_parameters(tmp_path: Path) -> None:
+    smoke = load("smoke", [at(tmp_path)])
+    assert smoke.pretrain is not None
+    config = smoke.pretrain.model_dump(mode="json")
+    publish(session_of(smoke).store, "pretrain", config, "smoke/pretrain", names=["model/w"], **pretrained(smoke, 9))
+    based = load("finetune", [at(tmp_path), "base={artifact: smoke/pretrain@1}", "export.licences={}"])
+    found, work = expected(based), training_work(smoke, cuda=False)
+    assert work is not None
+    assert found["base"].source.startswith(f"{size_of(work.parameters * 4)} of weights")
+    assert found["sft"].seconds > found["sft"].fixed
+
+
+def test_what_would_take_longer_than_a_record_can_tell_is_no_fault(tmp_path: Path) -> None:
+    assert expected(load("cluster", [at(tmp_path)]), "cpu")["pretrain"].seconds == 1e10
 
 
 def test_of_a_source_without_a_limit_on_the_hub_nothing_is_said(tmp_path: Path) -> None:

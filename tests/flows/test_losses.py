@@ -36,7 +36,7 @@ def test_a_source_that_lost_much_is_told_with_its_rules_and_what_to_do(tmp_path:
     lost, how, web = told_losses(made, "mine")
     assert lost.endswith(
         "filter removed 60 of 100 documents (60%) of wiki[/]: c4.min_c4_sentences 30, gopher_quality.min_words 20, "
-        "language 9."
+        "language 9, and 1 by 1 others."
     )
     assert how.endswith("gristmill explain --removed-by c4.min_c4_sentences mine")
     assert "`filter: {preset: clean}`" in web

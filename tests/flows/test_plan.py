@@ -97,10 +97,11 @@ def test_a_profile_with_a_base_plans_the_shorter_diagram(tmp_path: Path) -> None
         training_plan(profile)
 
 
-def test_memory_and_disk_of_dedup_are_forecast_as_soon_as_documents_can_be_counted(tmp_path: Path) -> None:
+def test_memory_and_disk_of_dedup_are_forecast_from_the_sources_and_then_from_the_documents(tmp_path: Path) -> None:
     profile = load("smoke", [f"runtime.store={tmp_path / 'store'}", "runtime.data.workers=1"])
     lines = {line.name: line for line in plan(profile)}
-    assert lines["dedup"].forecast is None  # nothing is known of the documents
+    expected = lines["dedup"].forecast
+    assert expected is not None, "of the sources' documents, which are not read yet"
     with open_session(session_of(profile)):
         assert profile.dedup is not None
         raw, _ = download.materialize(profile.download, [])
@@ -108,6 +109,7 @@ def test_memory_and_disk_of_dedup_are_forecast_as_soon_as_documents_can_be_count
         unique, _ = dedup.materialize(profile.dedup, [raw.part("documents")])
     forecast = counted["dedup"].forecast
     assert forecast is not None
+    assert expected.memory == pytest.approx(forecast.memory, rel=0.05)
     assert unique.manifest is not None
     documents = unique.manifest.counts["documents"]["in"]
     assert 300e6 < forecast.memory < 300e6 + 600 * documents
