@@ -6,14 +6,14 @@ times are guessed from the nearest earlier artifact of the stage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from flows.early import check_sources
 from flows.estimates.planned import Pending, PlannedStage
-from flows.estimates.sources import rows_of
+from flows.estimates.sources import Rows, rows_of
 from flows.pipeline import stages
 from flows.session import session_of
 from profiles.schema import Profile
@@ -29,6 +29,8 @@ from tasks.stage.history import explain_miss, nearest
 from tasks.stage.protocol import AnyStage, Forecast, Input
 from tasks.stage.session import Session, open_session
 
+Bring = Callable[[], Mapping[str, Rows]]  # what sources bring, asked only where it is wanted
+
 
 def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]:
     """Every stage of the pipeline in order, as HIT or MISS with the reason. Makes nothing.
@@ -41,8 +43,7 @@ def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]
     lines: list[PlannedStage] = []
 
     def ask(stage: AnyStage, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
-        documents = rows_of(profile.download).get("documents") if stage.forecast else None
-        line, artifact = _ask(session, stage, config, tuple(inputs), documents.number if documents else None)
+        line, artifact = _ask(session, stage, config, tuple(inputs), lambda: rows_of(profile.download))
         lines.append(replace(line, refresh=frozenset(session.refresh)))
         return artifact
 
@@ -53,9 +54,13 @@ def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]
 
 
 def _ask(
-    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Input, ...], documents: float | None
+    session: Session,
+    stage: AnyStage,
+    config: StageConfig,
+    inputs: tuple[Input, ...],
+    rows: Callable[[], Mapping[str, Rows]],
 ) -> tuple[PlannedStage, Artifact]:
-    """A stage as it stands; `documents` are those that the sources will bring."""
+    """A stage as it stands; `rows` are those that the sources will bring, by role."""
     pending = Pending(folder=Path(), digest="", location=stage.name)
     stage.check_runtime(config, session.runtime)
     entries = refs.history(session.store, f"{session.profile}/{stage.name}")  # one that is damaged ends the run here
@@ -64,7 +69,7 @@ def _ask(
         stage.fingerprints(config)  # what a profile names and is not there ends the plan, not the run hours later
         guess = _readable(session.store, entries[-1].location) if entries else _like(session.store, stage, config)
         waits = PlannedStage(stage.name, False, f"waits for {', '.join(waiting)}", None, guess, inputs, config)
-        return replace(waits, forecast=_forecast(session, stage, config, inputs, documents)), pending
+        return replace(waits, forecast=_forecast(session, stage, config, inputs, rows)), pending
     payload = stage.payload(config, inputs)
     found = None if stage.name in session.refresh else session.store.find(stage.name, payload.key())
     if found is not None:
@@ -72,21 +77,23 @@ def _ask(
         return PlannedStage(stage.name, True, adopted, payload, found.manifest, inputs, config), found
     why = explain_miss(session.store, payload, stage.name in session.refresh, session.profile)
     near = nearest(session.store, payload)
-    forecast = _forecast(session, stage, config, inputs, documents)
+    forecast = _forecast(session, stage, config, inputs, rows)
     return PlannedStage(stage.name, False, why, payload, near, inputs, config, forecast), pending
 
 
 def _forecast(
-    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Input, ...], expected: float | None
+    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Input, ...], rows: Bring
 ) -> Forecast | None:
-    """What a stage that must be made will need, where its documents can be counted or are `expected`."""
+    """What a stage that must be made will need, where its documents can be counted or sources tell their number."""
     if stage.forecast is None:
         return None
     documents = inputs[0]
     assert isinstance(documents, Artifact)
-    if not isinstance(documents, Pending):
-        expected = sum(count_rows(path) for path in documents.files("*.parquet"))
-    return None if expected is None else stage.forecast(config, round(expected), session.runtime)
+    if isinstance(documents, Pending):
+        number = rows().get("documents", Rows()).number
+    else:
+        number = sum(count_rows(path) for path in documents.files("*.parquet"))
+    return None if number is None else stage.forecast(config, round(number), session.runtime)
 
 
 def _like(store: Store, stage: AnyStage, config: StageConfig) -> Manifest | None:

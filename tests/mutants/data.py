@@ -17,7 +17,7 @@ DATA = (
         name="download-too-much-rubbish",
         about="rule 8: a source may lose more rows than the profile allows",
         path="tasks/download/stage.py",
-        before="if bad and len(bad) > config.max_quarantined_share * (good + len(bad)):",
+        before="if bad and len(bad) > most * (good + len(bad)):",
         after="if bad and len(bad) > good + len(bad):",
         fails=(
             "tests/tasks/download/test_download.py::test_a_source_that_gives_nothing_or_too_much_rubbish_ends_the_run",
@@ -382,8 +382,8 @@ DATA = (
         name="a-stage-without-a-source",
         about="plan: a stage that nothing brings rows for is found out when its turn comes",
         path="flows/early.py",
-        before="if not _brings(profile, role):",
-        after="if not role:",
+        before="if not _brings(profile, role)",
+        after="if not role",
         fails=("tests/flows/test_early.py::test_what_a_stage_lacks_ends_the_plan",),
     ),
     Mutant(
