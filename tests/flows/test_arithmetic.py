@@ -64,6 +64,12 @@ def test_time_and_money_follow_the_device_and_what_replaces_its_assumptions() ->
     assert planned("cluster").executed_flops == pytest.approx(4 / 3 * planned("cluster").flops, rel=0.1)
 
 
+def test_what_somebody_gives_is_no_assumption() -> None:
+    profile = load("gpu")
+    assert "assum" in printed(training_plan(profile, "h100"))
+    assert "assum" not in printed(training_plan(profile, "h100", price=1.2, utilisation=0.5))
+
+
 def test_processes_on_a_cpu_share_its_cores() -> None:
     cores = machine.cores()
     peak = cpu_peak_flops(1)  # measured once: every plan divides by the same
