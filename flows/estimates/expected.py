@@ -12,9 +12,9 @@ from itertools import pairwise
 
 from flows.arithmetic import TrainingWork
 from flows.estimates.planned import PlannedStage
-from flows.estimates.seen import FLOAT32, MODELS, parameters_of
+from flows.estimates.seen import MODELS, parameters_of
 from flows.estimates.sources import Rows, rows_of
-from flows.estimates.work import Seen
+from flows.estimates.work import FLOAT32, Seen
 from profiles.schema import Profile
 from storage import refs
 from storage.store import Store

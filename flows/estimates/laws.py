@@ -44,7 +44,7 @@ class Law(NamedTuple):
         return sum(self.each.get(unit, 0.0) * amount for unit, amount in work.items())
 
     def on_gpu(self, flops: float) -> Law:
-        """The same on GPUs that do so many FLOPs a second together, and take longer to start."""
+        """The law on GPUs that together execute `flops` a second, which take longer to start."""
         return self._replace(fixed=self.fixed + GPU_START, each={**self.each, GFLOP: 1e9 / flops, STEPS: 0.0})
 
 

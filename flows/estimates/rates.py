@@ -14,7 +14,7 @@ from storage.manifest import Manifest
 from tasks.stage.decorator import STAGES
 from tasks.stage.environment import environment
 
-MOST_REUSED = 0.5  # of what an artifact is made of, else its seconds say nothing
+TOO_MUCH_REUSED = 0.5  # of what an artifact is made of, else its seconds say nothing
 ALIKE = 0.95  # of two works, from which one is said to be as the other
 LEAST = 0.2  # seconds of a making that says something of the machine
 USUAL, MEASURED = "usual rates", "this machine's rates"
@@ -39,7 +39,7 @@ class Expectation(NamedTuple):
 class Rates:
     """Of the machine that plans. `flops` is what the GPUs do that training runs on, a second; None of a CPU.
 
-    GPUs that this machine has not (`elsewhere`) are known by their data sheets alone.
+    GPUs that this machine does not have (`elsewhere`) go by their data sheets alone.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Rates:
         parts = parts_of(self._manifests, manifest)
         reused = max(float(one.facts.get("share_reused", 0)) for one in (manifest, *parts.values()))
         work = work_of(manifest.stage, manifest.payload.config, made.seen_by(manifest, location))
-        if work is None or reused > MOST_REUSED:
+        if work is None or reused > TOO_MUCH_REUSED:
             return None
         looks_up = STAGES[manifest.stage].parts is not None
         took = own_seconds(manifest, parts.values()) if looks_up else seconds_of(manifest)

@@ -7,14 +7,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from flows.estimates.work import Seen
+from flows.estimates.work import FLOAT32, Seen
 from models.compute import executed_flops_per_token
 from models.presets import ShapeError, count_parameters, derive
 from storage.manifest import Manifest
 from tasks.pretrain import PretrainConfig
 
 MODELS = "models."  # begins the names of the models that are evaluated
-FLOAT32 = 4  # bytes
 
 
 class Made:
@@ -86,7 +85,7 @@ def flops_of(pretrained: Manifest) -> float | None:
 
 
 def _vocabulary(config: PretrainConfig, parameters: Any) -> int:
-    """The vocabulary with which a model has so many parameters: they grow linearly with it."""
+    """The vocabulary size that gives a model this many parameters, which grow linearly with it."""
     if parameters is None:
         raise ValueError("the number of parameters is not known")
     small, large = (count_parameters(derive(config.model, size)) for size in (1024, 2048))

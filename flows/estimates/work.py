@@ -26,6 +26,7 @@ from flows.estimates.laws import (
 from tasks.posttrain.methods import METHODS
 
 MB, BILLION = 1e6, 1e9
+FLOAT32 = 4  # bytes of a number
 QUESTION_TOKENS = 300  # of a question with each of its answers, about
 VALIDATIONS = 10  # of a training that doesn't say how many
 Config = Mapping[str, Any]
@@ -78,7 +79,7 @@ def _pretraining(config: Config, seen: Seen) -> Work | None:
 
 
 def _base(config: Config, seen: Seen) -> Work | None:
-    return None if seen.parameters is None else {WEIGHTS: 4 * seen.parameters / MB}
+    return None if seen.parameters is None else {WEIGHTS: FLOAT32 * seen.parameters / MB}
 
 
 def _posttraining(config: Config, seen: Seen) -> Work | None:
@@ -111,7 +112,7 @@ def _export(config: Config, seen: Seen) -> Work | None:
     formats = len(config.get("formats") or [""])
     return {
         FORMATS: formats,
-        WEIGHTS: formats * 4 * seen.parameters / MB,
+        WEIGHTS: formats * FLOAT32 * seen.parameters / MB,
         WRITTEN: formats * float(config.get("greedy_tokens") or 0),
         GFLOP: formats * 2 * seen.parameters * float(config.get("positions") or 0) / BILLION,
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pyarrow.compute as pc
 from rich.markup import escape
@@ -16,18 +15,19 @@ from tasks.filter.presets import HEURISTICS
 
 MUCH = 0.2  # of a source's documents, from which on a run says so
 RULES = 3  # that are named
-STAGES = ("dedup", "filter")
+# The table of each stage that counts documents by source, and its column of those that came in
+TABLES = {"dedup": ("Removed by source", "in"), "filter": ("By source", "documents")}
 
 
 def told_losses(made: Mapping[str, Artifact], profile: str) -> Iterator[str]:
     """A sentence for each stage and source that lost much; then what shows more, and what to do if it was by rules for
     pages of the web."""
     first = Counter[str]()
-    for stage in STAGES:
-        for source, (kept, removed) in sorted(_by_source(made[stage].path).items() if stage in made else ()):
-            total = kept + removed.total()
-            if removed.total() <= MUCH * total:
-                continue
+    for stage, artifact in ((name, made[name]) for name in TABLES if name in made):
+        totals = _lossy(stage, artifact)
+        reasons = _reasons(artifact) if totals else {}
+        for source, total in totals.items():
+            removed = reasons.get(source, Counter[str]())
             named = ", ".join(f"{rule} {count:,}" for rule, count in removed.most_common(RULES))
             others = removed.total() - sum(count for _, count in removed.most_common(RULES))
             named += f", and {others:,} by {len(removed) - RULES} others" * bool(others)
@@ -40,18 +40,20 @@ def told_losses(made: Mapping[str, Artifact], profile: str) -> Iterator[str]:
         yield "  These rules are for pages of the web. For books, documentation and wikis: `filter: {preset: clean}`."
 
 
-def _by_source(folder: Path) -> dict[str, tuple[int, Counter[str]]]:
-    """Of each source the number of documents that were kept, and of those that were not by reason."""
-    found: dict[str, tuple[int, Counter[str]]] = {}
-    for path in sorted((folder / "documents").glob("*.parquet")):
-        for _, batch in read_batches(path, ["source"]):
-            for row in batch["source"].value_counts().to_pylist():
-                kept, removed = found.get(row["values"], (0, Counter[str]()))
-                found[row["values"]] = (kept + row["counts"], removed)
-    for path in sorted((folder / "ledger").glob("*.parquet")):
+def _lossy(stage: str, artifact: Artifact) -> dict[str, int]:
+    """How many documents came in, of each source that lost many, by the counts of the stage."""
+    title, column = TABLES[stage]
+    rows = artifact.manifest.counts.get("tables", {}).get(title, []) if artifact.manifest else []
+    return {row["source"]: row[column] for row in rows if row[column] - row["kept"] > MUCH * row[column]}
+
+
+def _reasons(artifact: Artifact) -> dict[str, Counter[str]]:
+    """Of each source how many documents were removed by each reason. Of a bucket the ledger alone is fetched."""
+    found: dict[str, Counter[str]] = {}
+    for path in artifact.part("ledger").files("*.parquet"):
         for _, batch in read_batches(path, ["source", "verdict", "reason"]):
             removed = batch.filter(pc.not_equal(batch["verdict"], "changed"))
             sources, reasons = removed["source"].to_pylist(), removed["reason"].to_pylist()
             for (source, reason), number in Counter(zip(sources, reasons, strict=True)).items():
-                found.setdefault(source, (0, Counter[str]()))[1][reason] += number
+                found.setdefault(source, Counter())[reason] += number
     return found
