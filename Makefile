@@ -36,12 +36,11 @@ endif
 
 install: $(STAMP) ## the virtual environment alone
 
-# A virtual environment of another Python is made anew. fasttext has no wheel, and is compiled.
+# A virtual environment of another Python is made anew
 $(STAMP): pyproject.toml constraints.txt requirements-data.txt
 	@command -v $(PYTHON) > /dev/null || { echo "There is no $(PYTHON). $(NEEDED)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
 		{ echo "$(PYTHON) is $$($(PYTHON) -V). $(NEEDED)"; exit 1; }
-	@command -v c++ > /dev/null || { echo "There is no C++ compiler, which fasttext needs: install g++ or clang."; exit 1; }
 	@[ "$$($(BIN)/python -V 2> /dev/null)" = "$$($(PYTHON) -V)" ] || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
 	@echo "Installing into $(VENV), once: PyTorch, then some 200 packages; this takes some minutes."
 # torch first: its CPU wheel is taken where one lies on disk, and no later package can bring another build.
@@ -53,6 +52,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-data.txt
 	@touch $@
 
 $(TESTED): $(STAMP)
+	@command -v c++ > /dev/null || { echo "There is no C++ compiler, by which tests compile models: install g++."; exit 1; }
 	@echo "Installing what the tests need besides."
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	@touch $@

@@ -67,6 +67,7 @@ with beginning():
         Scheduler,
         StoreUrl,
         Yes,
+        as_given,
         settings,
     )
     from storage.credentials import guard
@@ -515,7 +516,8 @@ def main() -> None:
     except GristmillError as error:
         errors.print(f"[bold red]Error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
         if error.remedy:
-            errors.print(f"[bold]What to do:[/] {escape(error.remedy)}", highlight=False, soft_wrap=True)
+            remedy = as_given(error.remedy, sys.argv[1:])
+            errors.print(f"[bold]What to do:[/] {escape(remedy)}", highlight=False, soft_wrap=True)
         sys.exit(1)
     finally:
         guard()  # once more: typer has set a hook of its own for uncaught exceptions

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 DEFAULT_STORE = "store"
+STORELESS = ("dependencies", "filter fineweb2", "profile", "release push", "release sign", "release verify", "ui")
+OF_PROFILE = ("doctor", "hosts", "plan", "run")  # commands whose first argument is a profile
 
 ProfileName = Annotated[
     str,
@@ -63,3 +68,37 @@ class Scheduler(StrEnum):
 def settings(overrides: list[str] | None, store: str | None) -> list[str]:
     """Overrides of a profile, of which `--store URL` is one: quoted, as a store may be called `on` or `5`."""
     return [*(overrides or []), *([f"runtime.store={json.dumps(store)}"] if store is not None else [])]
+
+
+def at_store(url: str) -> str:
+    """How a command names a store: nothing for the usual one."""
+    return "" if url == DEFAULT_STORE else f" --store {shlex.quote(url)}"
+
+
+def as_given(remedy: str, words: Sequence[str]) -> str:
+    """The commands in a remedy, for the store and the profile of the command (`words`, as the shell gave them) that met
+    the error."""
+    store = _store_of(words)
+    profile = words[1] if len(words) > 1 and words[0] in OF_PROFILE and not words[1].startswith("-") else None
+
+    def completed(found: re.Match[str]) -> str:
+        command = found[1]
+        if profile:
+            command = re.sub(r"\bPROFILE\b", lambda _: shlex.quote(profile), command)
+        if not command.startswith(STORELESS) and "--store" not in command:
+            command += at_store(store)
+        return f"`gristmill {command}`"
+
+    return re.sub(r"`gristmill ([^`]+)`", completed, remedy)
+
+
+def _store_of(words: Sequence[str]) -> str:
+    store = DEFAULT_STORE
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        option, _, joined = word.partition("=")
+        value = joined or after
+        if option == "--store":
+            store = value
+        elif option == "--set" and value.startswith("runtime.store="):
+            store = value.partition("=")[2]
+    return store

@@ -23,7 +23,7 @@ from tasks.draft import draft
 from tasks.evaluate import evaluate
 from tasks.evaluate.along.snapshots import chosen_snapshots
 from tasks.evaluate.worth.gates import gate_references
-from tasks.export import check_formats, export
+from tasks.export import BEST, check_formats, export
 from tasks.filter import filter_documents, filter_pairs
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.feedback import FeedbackConfig
@@ -163,8 +163,19 @@ def adapters(profile: Profile, links: Mapping[str, Artifact], link: str) -> dict
 
 
 def released(profile: Profile, links: Mapping[str, Artifact]) -> str:
-    """The link whose model is released: the one that the profile names, or the last."""
-    return (profile.export and profile.export.link) or list(links)[-1]
+    """The link whose model is released: the one that the profile names, or the last; of `best` the last that was not
+    worse on its own held-out pairs than before its training."""
+    asked = profile.export and profile.export.link
+    if asked == BEST:
+        return next(name for name in reversed([*links]) if not got_worse(links[name]))
+    return asked or list(links)[-1]
+
+
+def got_worse(link: Artifact) -> bool:
+    """Whether held-out pairs say that a training did harm. False where none were held out, and before it is made."""
+    counts = link.manifest.counts if link.manifest else {}
+    first, last = counts.get("initial_validation_loss"), counts.get("validation_loss")
+    return first is not None and last is not None and last > first
 
 
 def pairs_of(name: str, profile: Profile, begun: Beginning, beside: Mapping[str, Artifact]) -> Pairs:

@@ -123,7 +123,7 @@ def _norm(shape: ModelShape) -> nn.Module:
 
 
 def _keeping_products() -> Any:
-    return create_selective_checkpoint_contexts([*MATRIX_PRODUCTS, attention_of_documents()])
+    return create_selective_checkpoint_contexts([*MATRIX_PRODUCTS, *attention_of_documents()])
 
 
 class Block(nn.Module):

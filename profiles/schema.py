@@ -22,7 +22,7 @@ from tasks.evaluate import EvaluateConfig
 from tasks.evaluate.along.snapshots import check_steps, snapshot_name
 from tasks.evaluate.side_by_side.config import names_of
 from tasks.evaluate.worth.gate_config import unknown_models, unknown_tasks
-from tasks.export import ExportConfig
+from tasks.export import BEST, ExportConfig
 from tasks.filter import FilterConfig
 from tasks.posttrain.adapters.apart import why_not_apart
 from tasks.posttrain.adapters.config import LAYERS
@@ -332,8 +332,9 @@ class Profile(BaseModel):
     def _exported_link_exists(self) -> Self:
         asked = self.export and self.export.link
         models = (BASE, *(name for name in self.links if name not in BESIDE))
-        if asked and asked not in models:
-            raise ValueError(f"export.link is {asked}, but the models of the chain are {', '.join(models)}")
+        if asked and asked not in (*models, BEST):
+            known = f"the models of the chain are {', '.join(models)}; {BEST} chooses among them"
+            raise ValueError(f"export.link is {asked}, but {known}")
         return self
 
     @model_validator(mode="after")
@@ -355,6 +356,8 @@ class Profile(BaseModel):
         trained = chain[: chain.index(last) + 1] if last in chain else []
         adapters = {str(name): getattr(getattr(self, name), "adapter", None) for name in trained}
         why = why_not_apart(adapters) if self.base else "the model has no base that others have: add one"
+        if last == BEST:
+            why = "the best link may be the base itself: name a link in export.link"
         if why:
             raise ValueError(f"export.formats has {' and '.join(asked)}, but {why}, or leave {asked[0]} out")
         return self

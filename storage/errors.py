@@ -139,4 +139,4 @@ def no_artifact(location: str, url: str) -> StoreError:
 def make_again(*stages: str) -> str:
     """The remedy for what a stage has made and is damaged since."""
     refreshed = " ".join(f"--refresh {stage}" for stage in stages)
-    return f"Make it again: gristmill run PROFILE {refreshed}. `gristmill store verify` prints the whole command."
+    return f"Make it again: `gristmill run PROFILE {refreshed}`. `gristmill store verify` prints the whole command."

@@ -16,7 +16,12 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.measure import ROOT, end_as_interrupted, ended
 
 NAME = "tests"
-FIRST = ("test_precision", "test_runs", "test_resume")  # as time may run out: fewest tests of most code
+FIRST = (
+    "test_attention",
+    "test_precision",
+    "test_runs",
+    "test_resume",
+)  # as time may run out: fewest tests of most code
 DEVICE_VARIABLE = "GRISTMILL_TEST_DEVICE"  # where tests/gpu runs: cuda, or cpu to try the tests themselves
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NoReturn
@@ -22,10 +22,11 @@ from flows.deployed.cancelled import ON_PAGE
 from flows.early import told_of_unread
 from flows.estimates.planned import PlannedStage
 from flows.estimates.stages import estimates
-from flows.options import DEFAULT_STORE
+from flows.options import at_store
 from flows.pages.losses import told_losses
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
+from flows.pipeline import got_worse, released
 from flows.plan import plan
 from flows.pools.send import pools_of
 from flows.records.recorder import Asked
@@ -35,10 +36,12 @@ from flows.stop import Stop, stoppable
 from flows.tables import new_table
 from profiles.load import load
 from profiles.schema import Profile
+from storage.artifact import Artifact
 from storage.errors import GristmillError, causes
 from storage.leases import Lease
 from storage.units import duration
 from tasks.stage.pages import as_signal
+from tasks.training.links import BESIDE
 
 
 def run_pipeline(
@@ -170,7 +173,7 @@ def summarize(console: Console, run: Run, seconds: float) -> None:
     console.print()
     console.print(table)
     now = {name: one for name, one in made.items() if not run.session.steps[name].cached}
-    for line in told_losses(now, run.profile.name):
+    for line in told_losses(now, run.profile.runtime.store):
         console.print(line, soft_wrap=True, highlight=False)
     console.print(f"\nDone in {duration(seconds)}.")
     if traffic := run.session.told_traffic():
@@ -178,13 +181,17 @@ def summarize(console: Console, run: Run, seconds: float) -> None:
     if "export" in made:
         where = run.session.store.address(f"artifacts/{made['export'].location}")
         console.print(f"Release: {where}", soft_wrap=True, highlight=False)
-        for line in told_next(run.profile):
+        for line in told_next(run.profile, made):
             console.print(line, soft_wrap=True, highlight=False)
 
 
-def told_next(profile: Profile) -> Iterator[str]:
+def told_next(profile: Profile, made: Mapping[str, Artifact]) -> Iterator[str]:
     """What can be done with a release, as commands; and what its owner has still to decide."""
-    at = "" if profile.runtime.store == DEFAULT_STORE else f" --store {profile.runtime.store}"
+    at = at_store(profile.runtime.store)
+    links: dict[str, Artifact] = {name: made[name] for name in profile.links if name in made and name not in BESIDE}
+    if links and got_worse(links[last := released(profile, links)]):
+        yield f"[yellow]{last} did worse on its held-out pairs than the model before it[/], and is released: "
+        yield "  `export.link: best` releases the last model that a training made better."
     yield f"Talk to it: gristmill chat {profile.name}/export{at}"
     yield f"What happened: gristmill runs show last{at}; in a browser, with what comes: gristmill ui"
     if profile.export and profile.export.weights_licence is None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow.compute as pc
 from rich.markup import escape
 
+from flows.options import at_store
 from flows.tables import harmless
 from storage.artifact import Artifact
 from storage.shards.documents import read_batches
@@ -19,9 +20,9 @@ RULES = 3  # that are named
 TABLES = {"dedup": ("Removed by source", "in"), "filter": ("By source", "documents")}
 
 
-def told_losses(made: Mapping[str, Artifact], profile: str) -> Iterator[str]:
+def told_losses(made: Mapping[str, Artifact], store: str) -> Iterator[str]:
     """A sentence for each stage and source that lost much; then what shows more, and what to do if it was by rules for
-    pages of the web."""
+    pages of the web. `store` is its address."""
     first = Counter[str]()
     for stage, artifact in ((name, made[name]) for name in TABLES if name in made):
         totals = _lossy(stage, artifact)
@@ -35,7 +36,8 @@ def told_losses(made: Mapping[str, Artifact], profile: str) -> Iterator[str]:
             yield f"[yellow]{stage} removed {share} of {escape(harmless(source))}[/]: {escape(named)}."
             first.update(dict(removed.most_common(1)))
     if first:
-        yield f"  Which they are: gristmill explain --removed-by {escape(first.most_common(1)[0][0])} {escape(profile)}"
+        rule = escape(first.most_common(1)[0][0])
+        yield f"  Which they are: gristmill explain --removed-by {rule}{escape(at_store(store))}"
     if any(rule.partition(".")[0] in HEURISTICS for rule in first):
         yield "  These rules are for pages of the web. For books, documentation and wikis: `filter: {preset: clean}`."
 

@@ -1,8 +1,9 @@
 """Attention: what each token may see, and which kernel computes it.
 
 Causal attention over whole rows is torch's own kernel. Isolated documents and sliding windows would be dense masks,
-which no flash kernel takes. On a GPU in 16 bits they are attention of variable length instead (Dao 2023,
-FlashAttention-2, in torch): it skips what is hidden, and needs no mask in memory.
+which no flash kernel takes. On a GPU in 16 bits they are attention in blocks instead (blocks.py), or where that can't
+be compiled, of variable length (Dao 2023, FlashAttention-2, in torch): both skip what is hidden, and need no mask in
+memory.
 
 Shapes: B batch, T tokens, H heads, K heads of queries and keys together, D head size, N batch × tokens flattened,
 S documents.
@@ -13,16 +14,20 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from models.kernels import blocks
 from models.kernels.autocast import multiplied_in
+from models.kernels.blocks import Blocks
 from models.presets import fits_flash
 
 FLASH_CAPABILITY = (8, 0)  # Ampere
+HOPPER = (9, 0)
 # Newer versions of torch want to be told that query heads share keys; before, the kernel saw it
 _SHARED_KEYS: dict[str, Any] = {"enable_gqa": True} if torch.__version__ >= "2.12" else {}
 
@@ -35,7 +40,7 @@ class Packed(NamedTuple):
     window: int | None
 
 
-Mask = Tensor | Packed | None  # additive scores (T, T) or (B, 1, T, T), or documents; None for causal rows
+Mask = Tensor | Blocks | Packed | None  # additive scores (T, T) or (B, 1, T, T), or documents; None for causal rows
 
 
 def rotary(tokens: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,6 +66,8 @@ def mask_of(
     if positions_BT is None and window is None:
         return None
     if takes_documents(x_BTC, head_dim):
+        if blocks.works(x_BTC.device, multiplied_in(x_BTC), head_dim):
+            return blocks.blocks_of(blocks.earliest(positions_BT, window, batch, tokens, x_BTC.device))
         return pack(positions_BT, window, batch, tokens, x_BTC.device)
     if positions_BT is None:
         return additive(window_mask(tokens, window or tokens, x_BTC.device), x_BTC)
@@ -68,7 +75,7 @@ def mask_of(
 
 
 def takes_documents(x: Tensor, head_dim: int) -> bool:
-    """Whether there is attention of variable length for `x`. Validation goes without: with masks, insight sees what
+    """Whether there is attention without masks for `x`. Validation goes without: with masks, insight sees what
     attention sees."""
     if not (x.is_cuda and fits_flash(head_dim) and torch.is_grad_enabled()) or torch.version.hip is not None:
         return False
@@ -122,6 +129,17 @@ def must_repeat_keys(x: Tensor, mask: Tensor | None) -> bool:
     return x.is_cuda and (mask is not None or multiplied_in(x) == torch.float32)
 
 
+def for_one_shape(device: torch.device) -> AbstractContextManager[object]:
+    """The fastest kernel for training, where it was measured: on Hopper cuDNN's before flash, in four fifths of its
+    time there and back (benchmarks/RESULTS.md). Newer versions of torch prefer it there anyway."""
+    if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) != HOPPER:
+        return contextlib.nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    kernels = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
+    return sdpa_kernel([getattr(SDPBackend, kernel) for kernel in kernels], set_priority=True)
+
+
 @contextlib.contextmanager
 def for_any_shape() -> Iterator[None]:
     """Leave cuDNN's attention out, where batches have many shapes: on Hopper torch prefers it, and it plans each shape
@@ -137,7 +155,11 @@ def for_any_shape() -> Iterator[None]:
 
 def attend(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, mask: Mask) -> Tensor:
     """Attention (B, T, H, D). Keys and values may have fewer heads, which queries then share."""
-    if isinstance(mask, Packed):
+    if isinstance(mask, Blocks | Packed):
+        # Autocast knows neither operator
+        q_BTHD, k_BTHD, v_BTHD = (part.to(multiplied_in(part)) for part in (q_BTHD, k_BTHD, v_BTHD))
+        if isinstance(mask, Blocks):
+            return blocks.attend(q_BTHD, k_BTHD, v_BTHD, mask)
         return _attend_documents(q_BTHD, k_BTHD, v_BTHD, mask)
     k_BHTD, v_BHTD = k_BTHD.transpose(1, 2), v_BTHD.transpose(1, 2)
     times = q_BTHD.shape[2] // k_BTHD.shape[2]
@@ -154,8 +176,7 @@ def _attend_documents(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, packed: Pa
     from torch.nn.attention.varlen import varlen_attn  # imports the compiler
 
     starts_S, longest, window = packed
-    # Autocast doesn't know this operator
-    q_NHD, k_NHD, v_NHD = (part.to(multiplied_in(part)).flatten(0, 1) for part in (q_BTHD, k_BTHD, v_BTHD))
+    q_NHD, k_NHD, v_NHD = (part.flatten(0, 1) for part in (q_BTHD, k_BTHD, v_BTHD))
     before = -1 if window is None else window - 1  # tokens before its own that one sees
     y_NHD = varlen_attn(
         q_NHD, k_NHD, v_NHD, starts_S, starts_S, longest, longest, window_size=(before, 0), **_SHARED_KEYS
@@ -163,8 +184,8 @@ def _attend_documents(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, packed: Pa
     return cast(Tensor, y_NHD).view(q_BTHD.shape)
 
 
-def attention_of_documents() -> Any:
-    """The operator of attention of variable length, which selective recomputation saves."""
+def attention_of_documents() -> list[Any]:
+    """The operators of attention within documents, which selective recomputation saves."""
     from torch.nn.attention import varlen  # noqa: F401  # registers it
 
-    return torch.ops.torch_attn._varlen_attn.default
+    return [torch.ops.torch_attn._varlen_attn.default, torch.ops.higher_order.flex_attention]

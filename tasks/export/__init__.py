@@ -14,7 +14,7 @@ signature.py  signatures by SSH keys
 push/         a saved release goes to a hub, a bucket or a folder
 """
 
-from tasks.export.config import ExportConfig
+from tasks.export.config import BEST, ExportConfig
 from tasks.export.stage import check_formats, export
 
-__all__ = ["ExportConfig", "check_formats", "export"]
+__all__ = ["BEST", "ExportConfig", "check_formats", "export"]

@@ -20,6 +20,7 @@ def _known(name: str) -> str:
     return name
 
 
+BEST = "best"  # the link that the pipeline chooses
 FormatName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": list(FORMATS)})]
 
 
@@ -46,7 +47,8 @@ class ExportConfig(StageConfig):
     link: str | None = Field(
         None,
         exclude_if=lambda link: link is None,
-        description="base, or the stage of post-training whose model is released (default: the last)",
+        description="base, or the stage of post-training whose model is released (default: the last); best: the last "
+        "that was not worse on its held-out pairs than before its training",
     )
     tolerances: dict[FormatName, Tolerance] = Field(
         default_factory=dict, description="limits that replace the usual ones, by format"

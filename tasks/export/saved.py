@@ -64,7 +64,7 @@ def sign_folder(folder: Path, key: Path) -> None:
     if (folder / MANIFEST).exists():
         raise StoreError(
             f"{folder} is an artifact in a store, which stays as it was made.",
-            "Save a copy and sign that: gristmill release save REF FOLDER",
+            "Save a copy and sign that: `gristmill release save REF FOLDER`",
         )
     signature = sign(check(folder), key)
     with writing(folder):

@@ -64,7 +64,7 @@ def check_alone(name: str, runtime: Runtime) -> None:
         raise ConfigError(
             f"{name} samples and trains in one process, but runtime.training.processes is "
             f"{runtime.training.processes}, or there are several hosts.",
-            f"Set it to 1 for this stage: gristmill stage {name} PROFILE --set runtime.training.processes=1.",
+            f"Set it to 1 for this stage: `gristmill stage {name} PROFILE --set runtime.training.processes=1`.",
         )
     if runtime.posttrain.compile != "off":
         raise ConfigError(

@@ -125,7 +125,9 @@ def _report(
             told.append(f"{name.replace('_', ' ')} {out.counts[name]:.2f}")
     if "validation_loss_change_low" in change:
         low, high = change["validation_loss_change_low"], change["validation_loss_change_high"]
-        told.append(f"{change['validation_loss_change']:+.3f} by the training ({low:+.3f} to {high:+.3f})")
+        told.append(
+            f"{change['validation_loss_change']:+.3f} by the training (95 % interval {low:+.3f} to {high:+.3f})"
+        )
     first, last_loss = measures.get("initial_validation_loss"), measures.get("validation_loss")
     if first is not None and last_loss is not None and last_loss > first:
         told.append("worse on held-out pairs than before the training")

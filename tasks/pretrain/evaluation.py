@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from models.kernels.attention import for_any_shape
 from models.kernels.cross_entropy import IGNORED
 from models.tokenizer import EOS, load_tokenizer
 from models.transformer import Transformer
@@ -29,6 +30,7 @@ class Validation:
         self.stream, self.context, self.world = stream, context, world
         self.windows = spread_windows(stream, context, tokens)
 
+    @for_any_shape()  # windows are masks here
     def loss(self, engine: Engine, heartbeat: Callable[[], None]) -> float:
         """Mean cross-entropy in nats a token. Every rank must call it, since sharded weights need all ranks for a
         forward pass. `heartbeat` is called after each pass."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from models.convert import save
+from models.kernels.attention import for_one_shape
 from storage.shards.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
 from tasks.children.orderly_stop import OrderlyStop
@@ -97,7 +98,8 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
     training = Training(
         spec, engine, loader, validation, checkpoints, snapshots, log, insight, heartbeat, faults, stop, begun
     )
-    ended = training.run()
+    with for_one_shape(world.device):
+        ended = training.run()
     heartbeat.slow()
     if ended:
         _finish(training)

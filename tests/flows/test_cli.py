@@ -6,15 +6,20 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from flows import cli
 from flows.cli import main
 from flows.commands.store import _sources
+from flows.options import STORELESS, as_given
 from flows.pages.report import result_of
 from profiles.load import load, names
 from profiles.schema import STAGE_NAMES
@@ -369,11 +374,11 @@ def test_explain_refuses_an_ambiguous_beginning_and_lists_the_ids(tmp_path: Path
     assert listed.count("threshold 20") == 20
     wrong = gristmill("explain", "--removed-by", "toxicity", at)
     assert (wrong.returncode, "gopher.min_words (30)" in wrong.stderr) == (1, True)
-    assert "No ref names an artifact of dedup: gristmill run tiny --to dedup first." in wrong.stderr
+    assert "No ref names an artifact of dedup: `gristmill run tiny --to dedup --store " in wrong.stderr
     (tmp_path / "store" / "refs" / "tiny" / "filter.json").unlink()
     wrong = gristmill("explain", "--removed-by", "gopher", "--stage=filter", at)
     assert "Nothing of tiny is known to be removed by gopher." in wrong.stderr
-    assert "No ref names an artifact of filter: gristmill run tiny --to filter first." in wrong.stderr
+    assert "No ref names an artifact of filter: `gristmill run tiny --to filter --store " in wrong.stderr
 
 
 def test_explain_names_the_origin_of_each_copy(tmp_path: Path) -> None:
@@ -404,9 +409,41 @@ def test_chat_advises_a_release_that_is_there(tmp_path: Path) -> None:
     command = ("chat", "tiny/pretrain", f"--store={store.root}")
     told = gristmill(*command).stderr
     assert "tiny/pretrain is no release but an artifact of pretrain" in told
-    assert "`gristmill run PROFILE`" in told
+    assert f"`gristmill run PROFILE --store {store.root}`" in told
     publish(store, "export", {"gguf/model.gguf": b""})
     assert "Name a release: tiny/export." in gristmill(*command).stderr
+
+
+COMMANDS = {
+    "Free space (`gristmill store gc`) first.": "Free space (`gristmill store gc --store 'my s'`) first.",
+    "`gristmill run PROFILE`; `gristmill ui`": "`gristmill run o.yaml --store 'my s'`; `gristmill ui`",
+    "`gristmill run tiny --store other`": "`gristmill run tiny --store other`",
+    "See `gristmill profile schema`, or `gristmill`.": "See `gristmill profile schema`, or `gristmill`.",
+}
+
+
+@pytest.mark.parametrize("remedy", COMMANDS)
+@pytest.mark.parametrize(
+    "given", [["--store", "my s"], ["--to", "dpo", "--store=my s"], ["--set", "runtime.store=my s"]], ids=str
+)
+def test_commands_of_a_remedy_are_for_the_store_and_the_profile_at_hand(remedy: str, given: list[str]) -> None:
+    assert as_given(remedy, ["run", "o.yaml", *given]) == COMMANDS[remedy]
+    assert as_given(remedy, ["plan", "PROFILE"]) == remedy
+
+
+def test_every_command_takes_a_store_but_those_that_are_known_to_need_none() -> None:
+    cli._add_groups(cli.GROUPS)
+
+    def storeless(command: Any, name: str) -> Iterator[str]:
+        for word, each in getattr(command, "commands", {}).items():
+            yield from storeless(each, f"{name} {word}".strip())
+        if not getattr(command, "commands", {}) and not any(each.name == "store" for each in command.params):
+            yield name
+
+    found = list(storeless(typer.main.get_command(cli.app), ""))
+    assert found
+    assert all(name.startswith(STORELESS) for name in found)
+    assert all(any(name.startswith(known) for name in found) for known in STORELESS)
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -462,6 +499,7 @@ def interrupted(name, among=None, *rest):
 signal.signal(signal.SIGINT, signal.default_int_handler)  # as at a terminal
 builtins.__import__ = interrupted
 sys.argv = ["/somewhere/gristmill", "--version"]
+from flows import cli
 from flows.cli import main
 main()
 """

@@ -42,20 +42,20 @@ def test_a_source_that_lost_much_is_told_with_its_rules_and_what_to_do(tmp_path:
             tmp_path / "clean", "filter", {"wiki": 40, "mail": 8}, {"wiki": rules, "mail": {"language": 2}}
         ),
     }
-    lost, how, web = told_losses(made, "mine")
+    lost, how, web = told_losses(made, "my store")
     assert lost.endswith(
         "filter removed 60 of 100 documents (60%) of wiki[/]: c4.min_c4_sentences 30, gopher_quality.min_words 20, "
         "language 9, and 1 by 1 others."
     )
-    assert how.endswith("gristmill explain --removed-by c4.min_c4_sentences mine")
+    assert how.endswith("gristmill explain --removed-by c4.min_c4_sentences --store 'my store'")
     assert "`filter: {preset: clean}`" in web
 
 
 def test_where_no_rule_of_the_web_did_it_none_is_named(tmp_path: Path) -> None:
     made = {"filter": artifact(tmp_path, "filter", {"en": 10}, {"fr": {"language": 10}})}
-    lost, how = told_losses(made, "tiny")
+    lost, how = told_losses(made, "store")
     assert "10 of 10 documents (100%) of fr" in lost
-    assert how.endswith("--removed-by language tiny")
+    assert how.endswith("--removed-by language")
     assert (
         list(told_losses({"filter": artifact(tmp_path / "b", "filter", {"en": 80}, {"en": {"language": 20}})}, "tiny"))
         == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flows.pipeline import released
 from flows.provenance import provenance_of
 from profiles.load import load
@@ -71,6 +73,24 @@ def test_sources_counts_and_precision_are_those_of_the_link_that_is_released(tmp
 def test_the_last_link_is_released_unless_the_profile_names_another() -> None:
     assert released(load("tiny"), LINKS) == "dpo"
     assert released(load("tiny", ["export.link=sft"]), LINKS) == "sft"
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [
+        ({"sft": (3.0, 2.5), "dpo": (0.7, 0.6)}, "dpo"),
+        ({"sft": (3.0, 2.5), "dpo": (0.6, 0.7)}, "sft"),
+        ({"sft": (2.5, 3.0), "dpo": (0.7, 0.6)}, "dpo"),
+        ({"sft": (2.5, 3.0), "dpo": (0.6, 0.7)}, "base"),
+        ({"sft": (None, None), "dpo": (0.6, 0.7)}, "sft"),
+    ],
+)
+def test_the_best_link_is_the_last_that_did_no_harm(losses: dict[str, tuple[float, float]], best: str) -> None:
+    measured = {
+        name: made(name, {"initial_validation_loss": first, "validation_loss": last})
+        for name, (first, last) in losses.items()
+    }
+    assert released(load("tiny", ["export.link=best"]), {"base": LINKS["base"], **measured}) == best
 
 
 def test_embedded_sources_bring_their_licences_and_a_profile_may_correct_them() -> None:

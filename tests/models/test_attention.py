@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import flex_attention as flex
 
 from models.activations import Precision, activations, numbers, skips_hidden
 from models.compute import executed_flops_per_token
-from models.kernels import attention
-from models.kernels.attention import pack, takes_documents
+from models.kernels import attention, blocks
+from models.kernels.attention import document_mask, pack, takes_documents
 from models.presets import Recompute, flops_per_token
 from models.transformer import Transformer
 from tasks.pretrain.engines.compiled import compile_blocks
@@ -22,10 +23,13 @@ CPU = torch.device("cpu")
 ISOLATED = {"llama": True, "gpt2": True, "mistral": False, "mistral, isolated": True}
 
 
-@pytest.fixture
-def without_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU."""
+@pytest.fixture(params=["in blocks", "of variable length"])
+def without_masks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU. On a CPU torch has a plain form of FlexAttention, but refuses gradients, as there is no kernel."""
     register()
+    monkeypatch.setattr(flex, "_validate_device", lambda *given: None)
+    monkeypatch.setattr(blocks, "_compiled", lambda: flex.flex_attention)
+    monkeypatch.setattr(blocks, "works", lambda *given: request.param == "in blocks")
     monkeypatch.setattr(attention, "takes_documents", lambda x, head_dim: torch.is_grad_enabled())
 
 
@@ -49,6 +53,46 @@ def test_numbers_of_documents_are_few_and_the_end_is_always_among_them(documents
     starts = pack(positions_of(*[1] * documents, tokens=documents), None, 1, documents, CPU).starts_S.tolist()
     assert starts[: documents + 1] == list(range(documents + 1))
     assert len(starts) in (2, 4, 8, 16)
+
+
+@pytest.mark.parametrize("window", [None, 100, 3])
+@pytest.mark.parametrize("tokens", [64, 128, 300, 513])
+def test_blocks_are_those_that_a_mask_of_all_tokens_has(tokens: int, window: int | None) -> None:
+    within = positions_of(40, 500, tokens=tokens) + torch.arange(tokens).lt(40) * 5
+    positions_BT = torch.cat((positions_of(20, 1, 129, 256, 500, tokens=tokens), within))
+    earliest_BT = blocks.earliest(positions_BT, window, 2, tokens, CPU)
+    places = torch.arange(tokens)
+    seen = (places <= places[:, None]) & (places >= earliest_BT[:, :, None])
+    assert torch.equal(seen, document_mask(positions_BT, window)[:, 0])
+    found = blocks.blocks_of(earliest_BT).mask
+    expected = flex.create_block_mask(found.mask_mod, 2, None, tokens, tokens, device="cpu")
+    for kind in ("", "full_"):
+        assert chosen(found, kind) == chosen(expected, kind)
+
+
+def chosen(mask: flex.BlockMask, kind: str) -> list[set[int]]:
+    """The blocks of keys of each block of queries."""
+    counts, indices = (getattr(mask, f"{kind}kv_{part}").flatten(0, 2) for part in ("num_blocks", "indices"))
+    return [set(row[:count].tolist()) for count, row in zip(counts, indices, strict=True)]
+
+
+def test_a_device_without_the_kernel_is_told_and_does_without(caplog: pytest.LogCaptureFixture) -> None:
+    assert not blocks.works(CPU, torch.float32, 16)
+    assert "FlexAttention can't be used on this machine" in caplog.text
+    assert "backward on CPU" in caplog.text
+
+
+def test_a_kernel_that_errs_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(flex, "_validate_device", lambda *given: None)
+    monkeypatch.setattr(blocks, "_compiled", lambda: flex.flex_attention)
+    works = blocks.works.__wrapped__
+    assert works(CPU, torch.float32, 16)
+    assert works(CPU, torch.bfloat16, 16)
+    monkeypatch.setattr(
+        blocks, "_compiled", lambda: lambda *given, block_mask, **how: flex.flex_attention(*given, **how)
+    )
+    assert not works(CPU, torch.float32, 16)
+    assert "% apart from that of plain attention" in caplog.text
 
 
 def test_a_gpu_takes_documents_in_16_bits_and_with_gradients_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +133,7 @@ def test_without_masks_loss_and_gradients_are_the_same(case: str, how: str, monk
 
 @pytest.mark.soak
 @pytest.mark.parametrize("how", ["compiled", "compiled, selective", "compiled, full"])
+@pytest.mark.parametrize("without_masks", ["of variable length"], indirect=True)  # torch compiles no blocks for a CPU
 @pytest.mark.usefixtures("without_masks")
 def test_nor_does_compiling_change_them(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     test_without_masks_loss_and_gradients_are_the_same("mistral, isolated", how, monkeypatch)

@@ -115,8 +115,8 @@ ORDERED = (
         name="first-link-released",
         about="flows: the first link of the chain is released, not the last",
         path="flows/pipeline.py",
-        before="return (profile.export and profile.export.link) or list(links)[-1]",
-        after="return (profile.export and profile.export.link) or list(links)[0]",
+        before="return asked or list(links)[-1]",
+        after="return asked or list(links)[0]",
         fails=("tests/flows/test_provenance.py::test_the_last_link_is_released_unless_the_profile_names_another",),
     ),
     Mutant(

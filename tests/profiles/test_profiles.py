@@ -222,7 +222,10 @@ def test_the_order_of_post_training_is_the_profiles() -> None:
         (["chain=[sft, sft, dpo]"], "names a stage twice"),
         (["chain=[distill, sft, dpo]", "distill.teacher=sft"], "but the models before it are base"),
         (["prune.layers=5"], "prune.layers is 5, but the model has 4"),
-        (["export.link=dpo", "dpo=null"], "export.link is dpo, but the models of the chain are base, sft"),
+        (
+            ["export.link=dpo", "dpo=null"],
+            "export.link is dpo, but the models of the chain are base, sft; best chooses",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             load("tiny", settings)

@@ -89,7 +89,7 @@ def _artifacts(profile_name: str, overrides: list[str]) -> tuple[str, list[tuple
 def _to_be_made(name: str, missing: list[str]) -> str:
     """What to do first, where stages that were not looked into may know of what was not found."""
     stages = " and ".join(missing)
-    return f"No ref names an artifact of {stages}: gristmill run {name} --to {missing[-1]} first. " if missing else ""
+    return f"No ref names an artifact of {stages}: `gristmill run {name} --to {missing[-1]}` first. " if missing else ""
 
 
 def _only_id(name: str, start: str, found: dict[str, Found], missing: list[str]) -> str:

@@ -93,7 +93,9 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
             _check_free(port)
             if not given:
                 held.enter_context(serving(port))
+            console.print("Starting Prefect's server; the first start makes its database.", style="dim")
             children[0].start()
+            console.print("Registering the deployments of prefect.yaml.", style="dim")
             deploy(environment, pools)
             automate(environment, notify)
             if notify is not None and (why := trial(environment, notify, address)):
@@ -104,6 +106,7 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
             _watch(console, children, Health(address, said, environment), LeftOpen(address, environment), said)
         except KeyboardInterrupt:
             if children[0].process is not None:
+                console.print("Ending the workers and the server.", style="dim")
                 ending.in_order(console)
             raise SystemExit(stopped.exit_code) from None
         finally:

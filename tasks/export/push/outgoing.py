@@ -55,7 +55,7 @@ def look(folder: Path) -> Outgoing:
     if (folder / MANIFEST).exists():
         raise StoreError(
             f"{folder} is an artifact in a store, whose manifest tells of the machine that made it.",
-            "Save a copy and push that: gristmill release save REF FOLDER",
+            "Save a copy and push that: `gristmill release save REF FOLDER`",
         )
     digests = dict(sorted(parse_sums(check(folder)).items()))
     for name in (SIGNATURE, SUMS):  # last: where the list is, all of it is

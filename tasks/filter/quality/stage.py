@@ -19,7 +19,7 @@ def fingerprints(config: QualityModelConfig | ClassifierConfig) -> dict[str, str
     return classifier_fingerprints(config) if isinstance(config, ClassifierConfig) else digests(config.files, "quality")
 
 
-@stage(version=2, part_of="filter", runtime=("data", "compute"), sources=fingerprints)
+@stage(version=3, part_of="filter", runtime=("data", "compute"), sources=fingerprints)
 def quality_model(config: QualityModelConfig | ClassifierConfig, documents: Artifact, out: Output) -> None:
     """Train a fastText classifier (Joulin et al. 2016) of good against ordinary text, as DCLM does (Li et al.
     2024, section 4.4).

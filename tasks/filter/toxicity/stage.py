@@ -26,7 +26,7 @@ def fingerprints(config: PackageModelConfig | TrainedModelConfig | ClassifierCon
     return digests(config.files, "toxicity")
 
 
-@stage(version=2, part_of="filter", runtime=("data", "compute"), sources=fingerprints)
+@stage(version=3, part_of="filter", runtime=("data", "compute"), sources=fingerprints)
 def toxicity_model(
     config: PackageModelConfig | TrainedModelConfig | ClassifierConfig, documents: Artifact, out: Output
 ) -> None:
