@@ -150,15 +150,16 @@ def release(profile: Profile, begun: Beginning, links: Mapping[str, Artifact], s
     model = links[link].part("model")
     guesser = draft(profile.draft, model, begun.pairs.part("instructions")).part("model") if profile.draft else None
     config = profile.export and profile.export.with_provenance(provenance_of(profile, begun.stages, links, link))
-    return export(config, model, scores, begun.held_out, adapters(profile, links, link), guesser)
+    return export(config, model, scores, begun.held_out, beneath(profile, links, link), guesser)
 
 
-def adapters(profile: Profile, links: Mapping[str, Artifact], link: str) -> dict[str, Artifact]:
-    """The base and what was trained beside it up to a link, where a format of the release asks for them."""
-    if profile.export is None or not profile.export.needs_base:
+def beneath(profile: Profile, links: Mapping[str, Artifact], link: str) -> dict[str, Artifact]:
+    """The base of others that a link was trained on, whose answers stand beside the link's on the card; and the
+    adapters up to it, where a format of the release asks for them."""
+    if profile.export is None or profile.base is None or link == BASE:
         return {}
     chain = list(links)
-    trained = chain[1 : chain.index(link) + 1]
+    trained = chain[1 : chain.index(link) + 1] if profile.export.needs_base else []
     return {BASE: links[BASE].part("model"), **{name: links[name].part("adapter") for name in trained}}
 
 

@@ -31,6 +31,7 @@ class Made:
         model = made.origins.get("model")
         return Seen(
             text=counts.get("sample_bytes") or facts.get("bytes_in") or facts.get("text_bytes"),
+            files=float(facts.get("files", 0)),
             kept=whole.facts.get("text_bytes") if whole else None,
             pairs=pairs_of(made),
             pair_tokens=facts.get("tokens_a_pair"),

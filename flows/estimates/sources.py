@@ -35,6 +35,7 @@ class Rows(NamedTuple):
     number: float | None = 0.0
     text: float | None = 0.0  # bytes
     fetched: float = 0.0  # bytes over the network
+    files: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -45,7 +46,7 @@ class Rows(NamedTuple):
         assert isinstance(other, Rows)
         number = None if self.number is None or other.number is None else self.number + other.number
         text = None if self.text is None or other.text is None else self.text + other.text
-        return Rows(number, text, self.fetched + other.fetched)
+        return Rows(number, text, self.fetched + other.fetched, self.files + other.files)
 
 
 def rows_of(config: DownloadConfig) -> dict[str, Rows]:
@@ -98,7 +99,7 @@ def _in_files(source: FileSource) -> Rows:
     assert total.number is not None
     assert total.text is not None
     kept = min(1.0, source.limit / max(1.0, total.number)) if source.limit else 1.0
-    return Rows(total.number * kept, total.text * kept)
+    return Rows(total.number * kept, total.text * kept, files=len(files))
 
 
 def _unpacked(path: Path) -> float:

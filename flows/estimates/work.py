@@ -11,6 +11,7 @@ from typing import Any
 
 from flows.estimates.laws import (
     CORPORA,
+    FILES,
     FORMATS,
     GFLOP,
     MODELS,
@@ -39,6 +40,7 @@ class Seen:
     text: float | None = None  # bytes of documents
     kept: float | None = None  # bytes of the documents that a filter keeps
     network: float = 0.0  # bytes that a download fetches
+    files: float = 0.0  # that it reads
     pairs: float | None = None
     pair_tokens: float | None = None  # that a model reads of a pair
     parameters: float | None = None  # of the model
@@ -59,7 +61,7 @@ def _download(config: Config, seen: Seen) -> Work | None:
         return None
     embedded = [source for source in config.get("sources", []) if source["kind"] == "embedded"]
     corpora = sum(len(source["corpora"]) for source in embedded)
-    return {TEXT: seen.text / MB, NETWORK: seen.network / MB, CORPORA: corpora}
+    return {TEXT: seen.text / MB, NETWORK: seen.network / MB, CORPORA: corpora, FILES: seen.files}
 
 
 def _documents(config: Config, seen: Seen) -> Work | None:

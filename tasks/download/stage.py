@@ -72,7 +72,10 @@ def download(config: DownloadConfig, out: Output) -> None:
     A row that cannot be used is quarantined with its reason and location; a pair that was cut is in the ledger too.
     Raises SourceError for a source that loses more than `max_quarantined_share` or is empty.
     """
-    out.fact(source_bytes={each.name: files.size(each) for each in config.sources if isinstance(each, FileSource)})
+    check_first_rows(config, HubSource)
+    in_files = [each for each in config.sources if isinstance(each, FileSource)]
+    out.fact(source_bytes={each.name: files.size(each) for each in in_files})
+    out.fact(files=sum(len(files.find_files(each)) for each in in_files))
     writer = ShardWriter(config, out.path / "documents")
     verdicts: list[Verdict] = []
     refused: dict[str, list[Refused]] = {}
@@ -148,20 +151,26 @@ def _account_metadata(dropped: Counter[NotKept], out: Output) -> None:
         out.table("Metadata left out", sorted(rows, key=lambda row: -int(row["rows"]))[:DROPPED_SHOWN])
 
 
-def check_first_rows(config: DownloadConfig) -> None:
-    """Raises SourceError for files without a row, or of whose first rows none can be used: asked before anything is
-    made of any source."""
+def check_first_rows(config: DownloadConfig, kind: type[FileSource] | type[HubSource] = FileSource) -> None:
+    """Raises SourceError for sources of a kind without a row, or of whose first rows none can be used: asked before
+    anything is made of any source, of files in a plan already."""
     for source in config.sources:
-        if not isinstance(source, FileSource):
+        if not isinstance(source, kind):
             continue
         bad = list[Refused]()
-        for row in islice(files.read_rows(source, config.max_document_bytes), FIRST):
+        for row in islice(_rows(source, config), FIRST):
             found = _item(source, row, config, [], Counter())
             if not isinstance(found, Refused):
                 break
             bad.append(found)
         else:
             _check_rows(source, bad, 0, config.max_quarantined_share)
+
+
+def _rows(source: FileSource | HubSource, config: DownloadConfig) -> Iterator[Row | Refused]:
+    if isinstance(source, FileSource):
+        return files.read_rows(source, config.max_document_bytes)
+    return hub.read_rows(source)
 
 
 def _items(
@@ -181,11 +190,7 @@ def _items(
         for pair in embedded.preferences(source):
             yield "preferences", "embedded", pair
         return
-    if isinstance(source, FileSource):
-        rows: Iterator[Row | Refused] = files.read_rows(source, config.max_document_bytes)
-    else:
-        rows = hub.read_rows(source)
-    for row in rows:
+    for row in _rows(source, config):
         found = _item(source, row, config, verdicts, dropped)
         if isinstance(found, Refused):
             refused.setdefault(source.name, []).append(found)

@@ -27,7 +27,7 @@ from tasks.export.proof.compare import Parity, compare, perplexity
 from tasks.export.proof.config import check_config
 from tasks.export.proof.held_out import held_out
 from tasks.export.proof.judge import require
-from tasks.export.proof.reference import Reference
+from tasks.export.proof.reference import Reference, said_by
 from tasks.export.proof.speculation import speculation, write_draft
 from tasks.export.proof.speed import Speed, measure
 from tasks.export.proof.weights import WeightError, WeightErrors
@@ -48,7 +48,7 @@ class ExportSpec(ChildSpec):
     @property
     def adapted(self) -> Adapted | None:
         """What the model is made of, where it was handed on."""
-        if self.base is None:
+        if self.base is None or not self.adapters:
             return None
         config = json.loads((self.base / "config.json").read_text(encoding="utf-8"))
         return Adapted(self.base, self.adapters, config.get(BASE_FIELD, ""), self.scratch)
@@ -64,6 +64,7 @@ def run(path: Path) -> None:
     stream = TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest)
     context = context_of(load_config(spec.model))
     text = held_out(stream, context, calibration=spec.config.calibration_tokens, proof=spec.config.positions)
+    before = said_by(spec.base, spec.config, device) if spec.base else {}  # first, so that one model is in memory
     reference = Reference(spec.model, text.proof, spec.config, spec.scratch / "reference", device)
     dtype = weights_dtype(spec.config.dtype, spec.config.provenance, spec.model)
     source = Source(
@@ -87,7 +88,7 @@ def run(path: Path) -> None:
             "dtype": dtype,
             "parameters": count_parameters(spec.model),
             "samples": reference.samples(),
-            **({"answers": answers} if (answers := reference.chat_samples()) else {}),
+            **({"answers": answers} if (answers := reference.chat_samples(before)) else {}),
             "formats": proved,
             **({"speculation": speculated} if speculated else {}),
             "remarks": {name: told for name in spec.config.formats if (told := FORMATS[name].remark(spec.model))},

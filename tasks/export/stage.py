@@ -35,13 +35,13 @@ def check_here(config: ExportConfig, runtime: Runtime) -> None:
             raise ConfigError(f"The format {name} can't be made here.", lacking)
 
 
-@stage(version=7, runtime=("compute",), check_here=check_here)
+@stage(version=8, runtime=("compute",), check_here=check_here)
 def export(
     config: ExportConfig,
     model: Artifact,
     scores: Artifact | None,
     validation: Artifact,
-    adapters: Mapping[str, Artifact],
+    beneath: Mapping[str, Artifact],
     draft: Artifact | None,
     out: Output,
 ) -> None:
@@ -49,8 +49,8 @@ def export(
 
     Each format is loaded in the runtime that it is meant for and compared with the checkpoint on held-out text, which
     is token shards or benchmarks; when one is outside its tolerance, nothing is released (ParityError). Nor is anything
-    when the evaluation did not meet one of its gates (GateError). `adapters`, which formats of adapters alone need, has
-    the model that the first was trained on as `base`, and those of the links from it to the released one by name.
+    when the evaluation did not meet one of its gates (GateError). `beneath` has the model of others that was trained as
+    `base`, and for formats of adapters those of the links from it to the released one by name.
     `draft` is a small model that guesses for speculative decoding; it must change no text (ParityError).
     """
     if scores:
@@ -58,8 +58,8 @@ def export(
     from tasks.export.run import ExportSpec
 
     digest = check_tokenizer(model.path)
-    if adapters:
-        check_tokenizer(adapters[BASE].path, expected=digest)
+    if beneath:
+        check_tokenizer(beneath[BASE].path, expected=digest)
     if draft:
         check_tokenizer(draft.path, expected=digest)
     spec = ExportSpec(
@@ -68,8 +68,8 @@ def export(
         model=model.path.resolve(),
         tokenizer_digest=digest,
         validation=held_out_shards(validation, model.path, digest, out.scratch),
-        base=adapters[BASE].path.resolve() if adapters else None,
-        adapters=tuple(adapters[name].path.resolve() for name in sorted(adapters) if name != BASE),
+        base=beneath[BASE].path.resolve() if beneath else None,
+        adapters=tuple(beneath[name].path.resolve() for name in sorted(beneath) if name != BASE),
         draft=draft.path.resolve() if draft else None,
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
@@ -83,7 +83,7 @@ def export(
     lineage = {"model": model.digest, "tokenizer": digest}
     lineage |= {"scores": scores.digest} if scores else {}
     lineage |= {"validation": validation.digest}
-    lineage |= {name if name == BASE else f"adapter {name}": adapters[name].digest for name in sorted(adapters)}
+    lineage |= {name if name == BASE else f"adapter {name}": beneath[name].digest for name in sorted(beneath)}
     lineage |= {"draft": draft.digest} if draft else {}
     _write(result, model, scores, lineage, config, out)
 

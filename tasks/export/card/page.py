@@ -115,7 +115,8 @@ def _samples(samples: list[Mapping[str, str]], answers: list[Mapping[str, str]])
     parts = []
     if answers:
         how = "To prompts through the chat template: greedy, by the checkpoint, and cut after some tokens."
-        parts += ["### Answers", how, *map(_shown, answers[:3])]
+        beside = [_beside_base(one) for one in answers[:3] if "base" in one]
+        parts += ["### Answers", how, *([markdown_table(beside)] if beside else map(_shown, answers[:3]))]
     said = [one for one in samples[:3] if one["text"].strip() or not answers]
     if said:
         how = (
@@ -123,6 +124,11 @@ def _samples(samples: list[Mapping[str, str]], answers: list[Mapping[str, str]])
         )
         parts += ["### Samples", how, *map(_shown, said)]
     return parts
+
+
+def _beside_base(one: Mapping[str, str]) -> dict[str, str]:
+    said = {"asked": one["prompt"], "the base says": one["base"], "this model": one["text"]}
+    return {who: _inline(text).replace(r"\|", "|") for who, text in said.items()}  # the table minds its own marks
 
 
 def _shown(one: Mapping[str, str]) -> str:

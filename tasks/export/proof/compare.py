@@ -18,7 +18,7 @@ import numpy as np
 from models.runtimes.protocol import AllLogProbabilities, ModelRuntime
 from storage.errors import ParityError
 from storage.shards.arrays import Float32, Float64
-from tasks.export.proof.reference import Reference
+from tasks.export.proof.reference import Reference, without_end
 
 BLOCK = 64  # tokens of text that count as one observation
 CONFIDENCE = 0.95
@@ -174,7 +174,7 @@ def _greedy(reference: Reference, candidate: ModelRuntime) -> tuple[int, int]:
     same = ties = 0
     end = next(iter(reference.ends))
     for ids, expected in zip(reference.prompts, reference.continued, strict=True):
-        found = reference.without_end(candidate.greedy(ids, reference.config.greedy_tokens))
+        found = without_end(candidate.greedy(ids, reference.config.greedy_tokens), reference.ends)
         if found == expected:
             same += 1
             continue

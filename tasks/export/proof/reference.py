@@ -6,8 +6,8 @@ Shapes: T tokens of a window, V vocabulary.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -44,11 +44,13 @@ class Reference:
         asked = [*hostile_texts(folder), *config.prompts, *map(self.runtime.decode, windows)]
         self.texts = [(text, self.runtime.tokenize(text)) for text in asked]
         self.vocabulary = self._vocabulary()
-        self.chats = [(chat, ids) for chat in CONVERSATIONS if (ids := self._rendered(chat)) is not None]
+        self.chats = [(chat, ids) for chat in CONVERSATIONS if (ids := rendered(self.runtime, chat)) is not None]
         said = [self._fitting(text) for text in config.prompts]
         self.prompts = [*said, *(list(window[:PROMPT_TOKENS]) for window in windows[:PROMPTS])]
-        self.ends = self._ends()
-        self.continued = [self.without_end(self.runtime.greedy(ids, config.greedy_tokens)) for ids in self.prompts]
+        self.ends = _ends(self.runtime)
+        self.continued = [
+            without_end(self.runtime.greedy(ids, config.greedy_tokens), self.ends) for ids in self.prompts
+        ]
 
     def answered(self, runtime: ModelRuntime, name: str) -> list[AllLogProbabilities]:
         """(T, V) of each window, on disk: those of a large vocabulary take gigabytes."""
@@ -77,11 +79,6 @@ class Reference:
                 if name in inside:
                     inside[name].copy_(torch.from_numpy(values))
 
-    def without_end(self, ids: Sequence[int]) -> list[int]:
-        """A continuation up to the token that ends it."""
-        stop = next((place for place, id in enumerate(ids) if id in self.ends), len(ids))
-        return list(ids[:stop])
-
     def samples(self) -> list[dict[str, str]]:
         """What the model says after each of the profile's prompts."""
         decode = self.runtime.tokenizer.decode
@@ -90,27 +87,17 @@ class Reference:
             for text, ids in zip(self.config.prompts, self.continued, strict=False)
         ]
 
-    def chat_samples(self) -> list[dict[str, str]]:
-        """What a model that has learned to answer says when it is asked the same through its chat template."""
+    def chat_samples(self, before: Mapping[str, str]) -> list[dict[str, str]]:
+        """What a model that has learned to answer says when it is asked the same through its chat template, and what
+        its base said `before` the training."""
         told = self.config.provenance
         if told is None or not (told.base or told.link != BASE):
             return []
-        asked = [(text, self._rendered([{"role": "user", "content": text}])) for text in self.config.prompts]
-        decode, tokens = self.runtime.tokenizer.decode, self.config.greedy_tokens
+        said = answered(self.runtime, self.config)
         return [
-            {"prompt": text, "text": decode(self.without_end(self.runtime.greedy(ids, tokens))).strip()}
-            for text, ids in asked
-            if ids is not None and len(ids) + tokens <= self.runtime.context
+            {"prompt": text, "text": answer, **({"base": before[text]} if text in before else {})}
+            for text, answer in said.items()
         ]
-
-    def _ends(self) -> frozenset[int]:
-        """What ends an answer; a runtime may know the end of a turn by its name, though no config says so."""
-        tokenizer = self.runtime.tokenizer
-        try:
-            turn = turn_end(tokenizer)
-        except TemplateFaultError:
-            turn = None
-        return frozenset(ends_of(self.runtime.model, tokenizer)) | ({turn} if turn is not None else set())
 
     def _fitting(self, text: str) -> list[int]:
         """The ids of a prompt. Raises ConfigError for one that leaves no room for its continuation."""
@@ -131,10 +118,43 @@ class Reference:
         parts = [ids[start : start + SAID_AT_ONCE] for start in range(0, len(ids), SAID_AT_ONCE)]
         return [(part, self.runtime.decode(part)) for part in parts]
 
-    def _rendered(self, chat: Sequence[Message]) -> list[int] | None:
-        """None for a conversation that the template refuses, as one with a system's words, or that is too long."""
-        try:
-            ids = render(self.runtime.tokenizer, chat, add_generation_prompt=True)["input_ids"]
-        except TemplateFaultError:
-            return None
-        return ids if len(ids) < self.runtime.context else None
+
+def said_by(model: Path, config: ExportConfig, device: str) -> dict[str, str]:
+    """What the model of a folder answers to each of the profile's prompts."""
+    with closing(TransformersRuntime(model, device)) as runtime:
+        return answered(runtime, config)
+
+
+def answered(runtime: TransformersRuntime, config: ExportConfig) -> dict[str, str]:
+    """The greedy answer to each of the profile's prompts that fits, through the chat template."""
+    ends, decode, tokens = _ends(runtime), runtime.tokenizer.decode, config.greedy_tokens
+    asked = {text: rendered(runtime, [{"role": "user", "content": text}]) for text in config.prompts}
+    return {
+        text: decode(without_end(runtime.greedy(ids, tokens), ends)).strip()
+        for text, ids in asked.items()
+        if ids is not None and len(ids) + tokens <= runtime.context
+    }
+
+
+def rendered(runtime: TransformersRuntime, chat: Sequence[Message]) -> list[int] | None:
+    """None for a conversation that the template refuses, as one with a system's words, or that is too long."""
+    try:
+        ids = render(runtime.tokenizer, chat, add_generation_prompt=True)["input_ids"]
+    except TemplateFaultError:
+        return None
+    return ids if len(ids) < runtime.context else None
+
+
+def without_end(ids: Sequence[int], ends: frozenset[int]) -> list[int]:
+    """A continuation up to the token that ends it."""
+    stop = next((place for place, id in enumerate(ids) if id in ends), len(ids))
+    return list(ids[:stop])
+
+
+def _ends(runtime: TransformersRuntime) -> frozenset[int]:
+    """What ends an answer; a runtime may know the end of a turn by its name, though no config says so."""
+    try:
+        turn = turn_end(runtime.tokenizer)
+    except TemplateFaultError:
+        turn = None
+    return frozenset(ends_of(runtime.model, runtime.tokenizer)) | ({turn} if turn is not None else set())

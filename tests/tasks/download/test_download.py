@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from storage.errors import SourceError
 from storage.shards.documents import read_documents, read_ledger
 from tasks.download import DownloadConfig, download
-from tasks.download.config import EmbeddedSource, FileSource
+from tasks.download.config import EmbeddedSource, FileSource, HubSource
 from tasks.download.sources.embedded import documents, held_out_questions, instructions, masked, preferences, purpose
 from tasks.download.sources.files import find_files, fingerprint
 from tasks.posttrain.rows.prepare import read_rows
@@ -28,7 +28,7 @@ from tests.runtimes import runtime_of
 GOOD = [f"Document number {number} says something of its own." for number in range(5)]
 
 
-def run(tmp_path: Path, *sources: FileSource, **more: object) -> Output:
+def run(tmp_path: Path, *sources: FileSource | HubSource, **more: object) -> Output:
     config = DownloadConfig.model_validate(
         {"sources": [source.model_dump() for source in sources], "benchmarks": ["piqa"], "benchmark_items": 3, **more}
     )
@@ -227,6 +227,28 @@ def test_a_source_without_the_column_that_is_read_says_which_it_has(
     with pytest.raises(SourceError, match=message) as caught:
         run(tmp_path, good, source(tmp_path / "data.jsonl", role=role))
     assert remedy in caught.value.remedy
+
+
+def test_a_data_set_of_the_hub_is_streamed_and_the_wrong_role_ends_it_at_its_first_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder stands for the hub, of which `datasets` reads it by the same function."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner" / "talk").mkdir(parents=True)
+    rows = [{"instruction": f"Question {number}?", "output": "An answer."} for number in range(4)]
+    (tmp_path / "owner" / "talk" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    books = source(tmp_path / "books.jsonl")
+    (tmp_path / "books.jsonl").write_bytes(lines(["A book."]))
+
+    def talk(**more: Any) -> HubSource:
+        return HubSource(name="talk", dataset="owner/talk", revision="0123456", **more)
+
+    with pytest.raises(SourceError, match="have no column text") as caught:
+        run(tmp_path / "wrong", books, talk())
+    assert "write `role: instructions` for the source" in str(caught.value)
+    assert not list((tmp_path / "wrong").rglob("*.parquet")), "nothing was made of the other source either"
+    out = run(tmp_path / "right", books, talk(role="instructions", limit=3))
+    assert len(list(read_rows([out.path / "instructions" / "pairs.jsonl"]))) == 3
 
 
 def test_a_folder_instead_of_files_and_a_relative_path_say_what_to_write(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.pipeline import adapters
+from flows.pipeline import beneath
 from models.pretrained import load_pretrained
 from models.runtimes.llama_library import LlamaLibrary
 from models.runtimes.protocol import RuntimeFault
@@ -248,16 +248,17 @@ def test_the_pipeline_hands_adapters_on_where_a_format_asks_for_them(tmp_path: P
         links[name] = Artifact.at(tmp_path / name)
     both = ["dpo={}", "dpo.adapter={rank: 4}"]
     asked = load("finetune", ["export.formats=[gguf-adapter]", *both])
-    found = adapters(asked, links, "dpo")
+    found = beneath(asked, links, "dpo")
     assert {name: given.path.relative_to(tmp_path).as_posix() for name, given in found.items()} == {
         "base": "base/model", "sft": "sft/adapter", "dpo": "dpo/adapter",
     }  # fmt: skip
-    assert set(adapters(asked, links, "sft")) == {"base", "sft"}
-    assert adapters(load("finetune", both), links, "dpo") == {}
+    assert set(beneath(asked, links, "sft")) == {"base", "sft"}
+    assert set(beneath(load("finetune", both), links, "dpo")) == {"base"}, "whose answers stand on the card"
+    assert beneath(load("tiny"), links, "dpo") == beneath(asked, links, "base") == {}
     empty = Artifact.at(tmp_path)
     keys = [export.payload(ExportConfig(), (empty, None, empty, given, None)).inputs for given in ({}, found)]
     assert set(keys[0]) == {"model", "validation"}
-    assert set(keys[1]) - set(keys[0]) == {"adapters.base", "adapters.sft", "adapters.dpo"}
+    assert set(keys[1]) - set(keys[0]) == {"beneath.base", "beneath.sft", "beneath.dpo"}
 
 
 def test_an_adapter_is_no_model_to_be_measured() -> None:

@@ -97,6 +97,9 @@ def test_samples_are_shown_as_they_were_measured() -> None:
 def test_a_model_that_answers_is_shown_to_do_so_and_no_empty_block_stands_beside_it() -> None:
     said = {"samples": [{"prompt": "A river", "text": "\n"}, {"prompt": "A sea", "text": " is wide"}]}
     answers = [{"prompt": "A river", "text": "It flows."}]
+    beside = [{"prompt": "A river", "text": "It flows.", "base": "Rivers | are\nmany."}]
+    tuned = model_card(ExportConfig(provenance=TOLD), MODEL, SCORES, {**RESULT, "answers": beside}, {})
+    assert "| A river | Rivers · are many. | It flows. |" in tuned
     text = model_card(ExportConfig(provenance=TOLD), MODEL, SCORES, {**RESULT, **said, "answers": answers}, {})
     assert text.index("### Answers") < text.index("It flows.") < text.index("### Samples") < text.index(" is wide")
     assert text.count("**A river**") == 1
