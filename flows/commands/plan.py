@@ -18,6 +18,7 @@ from flows.estimates.planned import PlannedStage
 from flows.estimates.room import (
     own_error,
     room_of,
+    told_of_compiling,
     told_of_filter,
     told_of_resumes,
     told_of_room,
@@ -84,7 +85,7 @@ def show_plan(
     console.print(table)
     console.print(f"\n{_to_make(lines, expected)}", soft_wrap=True)
     notes = [*told_of_sources(profile), *told_of_filter(profile), *told_of_unread(profile, reached)]
-    notes += told_of_runs(store, lines)
+    notes += [*told_of_compiling(lines), *told_of_runs(store, lines)]
     notes += [*told_of_resumes(store, lines, training.steps if training else None), *own_error(store, profile.name)]
     for text in [*notes, *told_of_room(store, lines, bytes_of, training)]:
         console.print(text, soft_wrap=True, highlight=False)

@@ -1,11 +1,12 @@
-"""What a plan says beside its stages: what its sources are, who makes a stage already, where a training goes on, how
-good the last estimates were, and the disk."""
+"""What a plan says beside its stages: what its sources are, whether kernels are to be compiled, who makes a stage
+already, where a training goes on, how good the last estimates were, and the disk."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -14,11 +15,13 @@ from rich.markup import escape
 from flows.arithmetic import TrainingPlan
 from flows.estimates.planned import PlannedStage
 from flows.estimates.stages import resumes_at
+from flows.estimates.work import OF_DOCUMENTS
 from flows.tables import harmless
 from profiles.load import CLEAN
 from profiles.schema import Profile
 from storage.errors import StoreError
 from storage.files import locks
+from storage.files.cache import cache_folder
 from storage.files.disk import existing
 from storage.maintain import find_garbage
 from storage.runs import history
@@ -77,6 +80,13 @@ def told_of_room(
     yield f"Disk: about {size_of(room.needed)} needed{part}, {size_of(room.free)} free{gc}."
     if room.needed > room.free:
         yield "[bold red]The disk will be full before the run ends[/]: free space, or choose another store."
+
+
+def told_of_compiling(lines: Sequence[PlannedStage]) -> Iterator[str]:
+    """On a machine where no kernel has been compiled: no estimate holds that time."""
+    kernels = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "kernels")
+    if any(line.name in OF_DOCUMENTS and not line.hit for line in lines) and not any(kernels.rglob("*.nbi")):
+        yield "Nothing is compiled on this machine yet: the first run takes about a minute longer."
 
 
 def told_of_sources(profile: Profile) -> Iterator[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from flows.arithmetic import gpu_of, training_work
 from flows.estimates.laws import LAWS, told
-from flows.estimates.room import own_error, room_of, told_of_resumes
+from flows.estimates.room import own_error, room_of, told_of_compiling, told_of_resumes
 from flows.estimates.sources import rows_of
 from flows.estimates.stages import estimates, resumes_at
 from flows.plan import plan
@@ -82,6 +82,15 @@ def pretrained(profile: Profile, seconds: float) -> dict[str, Any]:
     tokens = profile.pretrain.samples(work.steps) * work.context
     counts = {"tokens_seen": tokens, "parameters": work.parameters, "vocab_size": profile.tokenizer.vocab_size}
     return {"counts": counts, "facts": {"seconds": seconds, "device": "cpu"}}
+
+
+def test_a_machine_without_a_compiled_kernel_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    lines = plan(profile_of(tmp_path))
+    assert len(list(told_of_compiling(lines))) == 1
+    assert list(told_of_compiling([line for line in lines if line.name in ("sft", "export")])) == []
+    (tmp_path / "kernels.nbi").touch()
+    assert list(told_of_compiling(lines)) == []
 
 
 def test_without_any_run_all_stages_of_known_size_are_expected_to_take_the_usual_time(tmp_path: Path) -> None:
