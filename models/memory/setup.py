@@ -32,6 +32,7 @@ class Setup:
     micro_steps: int = 1  # forward passes per optimizer step on one device
     isolate: bool = False  # isolated documents within a window
     copies_states: bool = False  # to the host, to write checkpoints while training continues
+    compiled: bool = False  # its blocks
     cuda: bool = True
 
     def __post_init__(self) -> None:

@@ -114,6 +114,7 @@ def _activations(shape: ModelShape, setup: Setup, stage: int, blocks: int) -> Ac
         in_flight=min(setup.pipeline_parallel - stage, setup.micro_steps),
         head=stage == setup.pipeline_parallel - 1,
         isolate=setup.isolate,
+        compiled=setup.compiled,
     )
 
 

@@ -32,7 +32,7 @@ def printed(plan: TrainingPlan) -> str:
 
 
 def test_the_words_of_a_profile_reach_the_formulas(tmp_path: Path) -> None:
-    usual = Setup(engine="ddp", precision="mixed", micro_batch=128, micro_steps=4, copies_states=True)
+    usual = Setup(engine="ddp", precision="mixed", micro_batch=128, micro_steps=4, copies_states=True, compiled=True)
     assert planned("gpu").setup == usual
     hosts = tmp_path / "hostfile"
     hosts.write_text("# eight hosts\n" + "".join(f"host{number} slots=8\n" for number in range(8)))
@@ -96,7 +96,7 @@ def test_a_device_that_nobody_knows_and_devices_that_cant_be_shared_are_refused(
 def test_what_does_not_fit_says_so_with_the_way_out() -> None:
     fits, large = planned("gpu"), planned("gpu", "pretrain.model.depth=24", device="rtx4090")
     assert fits.fits
-    assert "fits: 74%" in printed(fits)
+    assert "fits: 63%" in printed(fits)
     assert not large.fits
     text = printed(large)
     assert "does not fit" in text

@@ -22,6 +22,7 @@ from models.memory import (
 )
 from models.presets import ModelShape, Recompute, ShapeError, block_matrices, count_parameters, derive
 from models.transformer import Transformer
+from tasks.pretrain.engines.compiled import compile_blocks
 from tasks.pretrain.recipe.muon import Muon
 from tests.models.cuda_stand_ins import as_on_cuda
 from tests.models.live import LiveStorages, total
@@ -104,6 +105,37 @@ def test_activations_are_those_that_torch_keeps(family: str, precision: str, rec
         told = activations(shape, form, micro_batch=batch, recompute=recompute)
         assert after == pytest.approx(after_forward(shape, form, batch, told.blocks), rel=0.01)
         assert max(at_forward, at_backward) == pytest.approx(told.peak, rel=TOLERANCE)
+
+
+@pytest.mark.soak  # it compiles
+@pytest.mark.parametrize("precision", ["autocast", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_compiled_block_saves_what_is_not_computed_again(family: str, precision: str) -> None:
+    """Of blocks alone, by the difference between depths: what the loss and the ends of the model save is the same."""
+    dtype, name, autocast = PRECISIONS[precision]
+    form = numbers(name, autocast=autocast, cuda=True)  # where a norm is one kernel, as it is when it is compiled
+    saved, told = list[int](), list[int]()
+    for depth in (1, 3):
+        shape = shape_of(family, depth=depth)
+        model = Transformer(shape).to(dtype)
+        compile_blocks(model, "default")
+        kept: dict[int, int] = {}
+
+        def keep(tensor: Tensor, kept: dict[int, int] = kept) -> Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        ids_BT = torch.randint(0, 300, (2, shape.context))
+        with (
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast),
+        ):
+            loss = model(ids_BT, ids_BT)
+        weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        saved.append(sum(size for place, size in kept.items() if place not in weights))
+        told.append(activations(shape, form, micro_batch=2, compiled=True).blocks)
+        del loss
+    assert saved[1] - saved[0] == pytest.approx(told[1] - told[0], rel=0.005)
 
 
 def test_each_row_has_its_own_mask_when_documents_are_apart() -> None:
