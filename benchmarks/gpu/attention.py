@@ -6,8 +6,6 @@ FLOPs are those of causal attention, whatever a kernel computes: 3.5 × the two 
 
 from __future__ import annotations
 
-import json
-import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -26,7 +24,7 @@ def run(bench: Bench) -> None:
     """A row for each shape and kernel; those that this device lacks are noted."""
     for shape in TINY_SHAPES if bench.tiny else SHAPES:
         what = " × ".join(str(number) for number in shape)
-        found = bench.measured(NAME, what, "gpu.attention", json.dumps({"device": bench.device, "shape": shape}))
+        found = bench.measured(NAME, what, {"device": bench.device, "shape": shape})
         for kernel, measured in (found or {}).items():
             if "lacking" in measured:
                 bench.results.note(NAME, f"{what}: {kernel} is not to be had: {measured['lacking']}")
@@ -34,7 +32,8 @@ def run(bench: Bench) -> None:
                 bench.results.row(NAME, shape=what, kernel=kernel, **measured)
 
 
-def _measure(device: str, shape: tuple[int, int, int, int]) -> dict[str, dict[str, Any]]:
+def measure(device: str, shape: list[int]) -> dict[str, dict[str, Any]]:
+    """In the shared process: times of each kernel, or why it is lacking."""
     import torch
 
     batch, heads, tokens, size = shape
@@ -42,7 +41,7 @@ def _measure(device: str, shape: tuple[int, int, int, int]) -> dict[str, dict[st
     given = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
     flops = 3.5 * 2 * 2 * batch * heads * tokens * tokens * size / 2
     found: dict[str, dict[str, Any]] = {}
-    for name, kernel in _kernels(device, shape, dtype).items():
+    for name, kernel in _kernels(device, batch, tokens, dtype).items():
         try:
             forward, backward = _seconds(lambda kernel=kernel: kernel(*given), given)  # type: ignore[misc]
         except (RuntimeError, NotImplementedError) as error:  # torch has no type of its own for a kernel that's lacking
@@ -56,7 +55,7 @@ def _measure(device: str, shape: tuple[int, int, int, int]) -> dict[str, dict[st
     return found
 
 
-def _kernels(device: str, shape: tuple[int, int, int, int], dtype: Any) -> dict[str, Callable[..., Any]]:
+def _kernels(device: str, batch: int, tokens: int, dtype: Any) -> dict[str, Callable[..., Any]]:
     import torch
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -64,7 +63,6 @@ def _kernels(device: str, shape: tuple[int, int, int, int], dtype: Any) -> dict[
 
     from models.kernels.attention import attend, pack
 
-    batch, _, tokens, _ = shape
     document = torch.arange(tokens, device=device) * DOCUMENTS // tokens
 
     def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -134,8 +132,3 @@ def _mean(work: Callable[[], Any], device: str) -> float:
         work()
     wait()
     return (time.perf_counter() - began) / TIMES
-
-
-if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
-    print(json.dumps(_measure(asked["device"], tuple(asked["shape"]))))

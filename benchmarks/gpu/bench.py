@@ -1,26 +1,31 @@
-"""What the sections share: the device, the time that is left, the data, and where results go."""
+"""What the sections share: the device, the time that is left, the process that measures, the data, where results go."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import sizes
 from benchmarks.gpu.results import Results
+from benchmarks.gpu.shared import Shared
 from benchmarks.gpu.tokens import make_tokens
-from benchmarks.measure import ROOT, Failed, Late, measure
+from benchmarks.measure import ROOT, Failed, Late
 from benchmarks.pretrain.sizes import Size
 from tasks.children.environment import training_environment
 from tasks.stage import machine
 from tasks.stage.runtime import ComputeRuntime
+
+ROW = 120.0  # seconds that a row may take: on a GPU most take 10 to 20, and the first of a large model compiles
+START = (
+    180.0  # that the process may take to say what machine this is: imports from a cold disk, and a first compilation
+)
 
 
 @dataclass
@@ -33,6 +38,8 @@ class Bench:
     results: Results
     data: Path
     began: float = field(default_factory=time.monotonic)
+    gpu: str | None = None  # its name
+    steps: dict[tuple[str, str, str], float] = field(default_factory=dict)  # seconds, by size, family and side
 
     @property
     def left(self) -> float:
@@ -59,37 +66,44 @@ class Bench:
     @functools.cached_property
     def tokens(self) -> tuple[Path, Path]:
         """Folders of the token shards and of their tokenizer."""
-        tiny = self.tiny
-        vocab, tokens = (sizes.TINY_VOCAB, sizes.TINY_TOKENS) if tiny else (sizes.VOCAB, sizes.TOKENS)
+        vocab, tokens = (sizes.TINY_VOCAB, sizes.TINY_TOKENS) if self.tiny else (sizes.VOCAB, sizes.TOKENS)
         return make_tokens(self.data / f"tokens-{vocab}", vocab=vocab, tokens=tokens)
 
-    def describe(self) -> dict[str, str]:
-        """The device and the software, for the first row."""
-        import torch
+    @functools.cached_property
+    def shared(self) -> Shared:
+        """The process that measures."""
+        compute = ComputeRuntime.model_validate({"device": self.device, "threads": self.threads})
+        return Shared({**training_environment(compute), "PYTHONPATH": self._path()})
 
-        if self.device == "cuda":
-            name = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
-        else:
-            name = f"CPU ({platform.machine()}), {self.threads} threads"
-        return {"device": name, "torch": torch.__version__, "Python": platform.python_version()}
+    def keep_compiled(self) -> None:
+        """Have this process's children keep what they compile beside the data, for the next call and the next machine.
+        To be called before any of it is imported."""
+        kept = self.data / "compiled"
+        os.environ |= {
+            "TORCHINDUCTOR_CACHE_DIR": str(kept / "inductor"),
+            "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+            "TORCHINDUCTOR_AUTOGRAD_CACHE": "1",
+            "TRITON_CACHE_DIR": str(kept / "triton"),
+            "NUMBA_CACHE_DIR": str(kept / "numba"),
+        }
 
-    def measured(self, section: str, what: str, module: str, argument: str) -> dict[str, Any] | None:
-        """What a module of benchmarks/ printed, in a process of its own; None, noted, if it failed or time ran out."""
+    def measured(self, section: str, what: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What the `measure` of the section's module returns in the shared process; None, noted, if it failed or time
+        ran out."""
         if self.left <= 0:
             self.results.missed(section, what)
             return None
         print(f"{section}: {what}, {self.left:.0f} s left", file=sys.stderr, flush=True)
-        compute = ComputeRuntime.model_validate({"device": self.device, "threads": self.threads})
-        variables = {**training_environment(compute), "PYTHONPATH": self._path()}
+        began, seconds = time.monotonic(), min(ROW, self.left)
         try:
-            command = [sys.executable, "-m", f"benchmarks.{module}", argument]
-            found: dict[str, Any] = measure(command, variables, seconds=self.left).result
+            found = self.shared.ask(f"benchmarks.gpu.{section}", given, seconds)
         except Late:
-            self.results.missed(section, what)
+            self.results.missed(section, what if seconds < ROW else f"{what}, which took more than {ROW:.0f} s")
             return None
         except Failed as error:
             self.results.failure(section, f"{what}: {error}")
             return None
+        print(f"{section}: {what} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         return found
 
     def _path(self) -> str:

@@ -4,18 +4,15 @@ at a time; and the sampler of the pretrain stage, which has no cache and writes 
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.models import base_model
-from models.kernels.attention import for_any_shape
 
 NAME = "generation"
 PROMPT, NEW, TINY_NEW = 64, 256, 16
+WARM = 8  # tokens before those that are counted
 ROWS = (1, 32)
 
 
@@ -24,16 +21,24 @@ def run(bench: Bench) -> None:
     for way in ("transformers", "pretrain's sampler"):
         for rows in ROWS:
             asked = {
-                "way": way, "rows": rows, "new": TINY_NEW if bench.tiny else NEW, "device": bench.device,
-                "model": str(base_model(bench)),
+                "way": way, "rows": rows, "device": bench.device, "data": str(bench.data),
+                "tokenizer": str(bench.tokens[1]), "tiny": bench.tiny,
             }  # fmt: skip
-            found = bench.measured(NAME, f"{way}, {rows} at a time", "gpu.generation", json.dumps(asked))
+            found = bench.measured(NAME, f"{way}, {rows} at a time", asked)
             if found is not None:
                 bench.results.row(NAME, way=way, rows=rows, **found)
 
 
-@for_any_shape()
-def _measure(way: str, rows: int, new: int, device: str, model: str) -> dict[str, float]:
+def measure(way: str, rows: int, device: str, data: str, tokenizer: str, tiny: bool) -> dict[str, float]:
+    """In the shared process: tokens a second."""
+    from benchmarks.gpu.models import base_model
+    from models.kernels.attention import for_any_shape
+
+    with for_any_shape():
+        return _measure(way, rows, device, base_model(data, tokenizer, tiny=tiny), TINY_NEW if tiny else NEW)
+
+
+def _measure(way: str, rows: int, device: str, model: Path, new: int) -> dict[str, float]:
     import torch
 
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
@@ -49,19 +54,14 @@ def _measure(way: str, rows: int, new: int, device: str, model: str) -> dict[str
     else:
         from models.convert import load
 
-        ours = load(Path(model)).to(device=device, dtype=dtype).eval()
+        ours = load(model).to(device=device, dtype=dtype).eval()
         vocab = ours.shape.vocab_size
 
         def sample(ids: Any, number: int) -> Any:
             return ours.generate(ids, number)
 
     ids = torch.randint(vocab, (rows, PROMPT), generator=generator).to(device)
-    for number in (new, new):  # the first is a warm-up
-        began = time.perf_counter()
-        sample(ids, number)[0, -1].item()
-        took = time.perf_counter() - began
-    return {"tokens_a_second": rows * new / took}
-
-
-if __name__ == "__main__":
-    print(json.dumps(_measure(**json.loads(sys.argv[1]))))
+    sample(ids, WARM)[0, -1].item()
+    began = time.perf_counter()
+    sample(ids, new)[0, -1].item()
+    return {"tokens_a_second": rows * new / (time.perf_counter() - began)}

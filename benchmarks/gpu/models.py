@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.sizes import TINY_VOCAB, VOCAB
 from benchmarks.gpu.tokens import is_whole, seal
 from models.config import ModelConfig
@@ -15,20 +14,16 @@ SHAPE = {"depth": 30, "width": 576, "heads": 9, "kv_heads": 3, "feed_forward": 1
 TINY_SHAPE = {"depth": 2, "width": 64, "heads": 4, "kv_heads": 2, "feed_forward": 192, "context": 256}
 
 
-def base_model(bench: Bench) -> Path:
-    """The folder of the model, with the tokenizer of the shards; made on the first call."""
-    vocab = TINY_VOCAB if bench.tiny else VOCAB
-    folder = bench.data / f"model-{vocab}"
+def base_model(data: str, tokenizer: str, *, tiny: bool) -> Path:
+    """The folder of the model, with the tokenizer of the shards; made on the first call, in the shared process."""
+    vocab = TINY_VOCAB if tiny else VOCAB
+    folder = Path(data) / f"model-{vocab}"
     if not is_whole(folder):
-        import torch
-
         from models.convert import save
         from models.transformer import Transformer
 
-        torch.manual_seed(0)
-        config = ModelConfig.model_validate(TINY_SHAPE if bench.tiny else SHAPE)
-        model = Transformer(derive(config, vocab))
+        model = Transformer(derive(ModelConfig.model_validate(TINY_SHAPE if tiny else SHAPE), vocab))
         shutil.rmtree(folder, ignore_errors=True)
-        save(model, folder, bench.tokens[1])
+        save(model, folder, Path(tokenizer))
         seal(folder)
     return folder

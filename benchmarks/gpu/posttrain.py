@@ -1,81 +1,113 @@
-"""Section: SFT and DPO of a model of 135M parameters, by the stages themselves, where TRL is installed."""
+"""Section: SFT and DPO of a model of 135M parameters, trained as the stages' children train, where TRL is installed."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.models import base_model
-from benchmarks.measure import end_as_interrupted
 
 NAME = "posttrain"
 ROWS, TINY_ROWS = 512, 32
-STAGES = ("sft", "dpo")
+RECIPES = {"dpo": {"epochs": 1, "learning_rate": 1e-6}, "sft": {"epochs": 2, "learning_rate": 1e-4}}
 
 
 def run(bench: Bench) -> None:
-    """A row for each stage."""
+    """A row for each method."""
     missing = [name for name in ("trl", "datasets") if importlib.util.find_spec(name) is None]
     if missing:
         bench.results.note(NAME, f"left out: {' and '.join(missing)} can't be imported")
         return
-    for stage in STAGES:
+    for method in RECIPES:
         asked = {
-            "stage": stage, "rows": TINY_ROWS if bench.tiny else ROWS, "device": bench.device,
-            "threads": bench.threads, "model": str(base_model(bench)),
+            "method": method, "device": bench.device, "threads": bench.threads, "data": str(bench.data),
+            "tokenizer": str(bench.tokens[1]), "tiny": bench.tiny,
         }  # fmt: skip
-        found = bench.measured(NAME, stage, "gpu.posttrain", json.dumps(asked))
+        found = bench.measured(NAME, method, asked)
         if found is not None:
-            bench.results.row(NAME, stage=stage, **found)
+            peak = found.pop("peak")
+            memory = peak / 1e6 if bench.device == "cuda" else None  # see speed.py
+            bench.results.row(NAME, method=method, **found, peak_memory_mb=memory)
 
 
-def _measure(stage: str, rows: int, device: str, threads: int, model: str) -> dict[str, Any]:
+def measure(method: str, device: str, threads: int, data: str, tokenizer: str, tiny: bool) -> dict[str, Any]:
+    """In the shared process: seconds of the training, its first steps included, and what it lost at the end."""
+    from benchmarks.gpu.models import base_model
+    from tasks.posttrain.methods import METHODS
+    from tasks.posttrain.spec import PosttrainSpec
+    from tasks.posttrain.train import train
+    from tasks.stage.runtime import ComputeRuntime, PosttrainRuntime, Runtime, TrainingRuntime
+
+    count = TINY_ROWS if tiny else ROWS
+    recipe = {**RECIPES[method], "global_batch": min(64, count), "max_dropped_share": 1}
+    config = METHODS[method].config.model_validate(recipe)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = folder / "rows.jsonl"
+        rows.write_text("".join(json.dumps(row) + "\n" for row in _rows(method, count)))
+        shared: dict[str, Any] = {
+            "model": base_model(data, tokenizer, tiny=tiny),
+            "rows": [rows],
+            "runtime": Runtime(
+                compute=ComputeRuntime.model_validate({"device": device, "threads": threads}),
+                training=TrainingRuntime(stop_grace_seconds=0),  # takes no signals
+                posttrain=PosttrainRuntime(micro_batch=min(32, count)),
+            ),
+        }
+        reference = _scored(config, folder / "reference", shared) if method == "dpo" else None
+        spec = PosttrainSpec(
+            method=method, config=config.model_dump(mode="json"), base="", identity="", reference=reference,
+            scratch=folder, out=folder / "out", **shared,
+        )  # fmt: skip
+        train(_told(spec))
+        result = json.loads(spec.result.read_text())
+        last = json.loads(spec.log.read_text().splitlines()[-1])
+    seconds = result["facts"]["training_seconds"]
+    return {
+        "rows": result["train"],
+        "rows_a_second": recipe["epochs"] * result["train"] / seconds,
+        "training_seconds": seconds,
+        "loss": last["loss"],
+        "peak": result["facts"]["peak_memory_bytes"],
+    }
+
+
+def _scored(config: Any, folder: Path, shared: dict[str, Any]) -> Path:
+    """The file of the pairs' log-probabilities under the model that DPO starts from."""
+    from tasks.posttrain.reference.config import ReferenceConfig
+    from tasks.posttrain.reference.score import score
+    from tasks.posttrain.reference.stage import ReferenceSpec
+    from tasks.posttrain.reference.table import FILE
+
+    spec = ReferenceSpec(config=ReferenceConfig.of(config), scratch=folder, out=folder / "out", **shared)
+    score(_told(spec))
+    return spec.out / FILE
+
+
+def _told(spec: Any) -> Path:
+    """The file of a spec, whose folders are there."""
+    spec.out.mkdir(parents=True)
+    path: Path = spec.scratch / "spec.json"
+    path.write_text(spec.model_dump_json())
+    return path
+
+
+def _rows(method: str, count: int) -> list[dict[str, Any]]:
+    """Questions on parts of this tree, which are the answers; those that are rejected are other parts."""
     from benchmarks.gpu.tokens import tree_texts
-    from storage.artifact import Artifact
-    from tasks.posttrain.methods.dpo import DpoConfig, dpo
-    from tasks.posttrain.methods.sft import SftConfig, sft
-    from tasks.stage.output import Output
-    from tasks.stage.runtime import ComputeRuntime, PosttrainRuntime, Runtime
 
-    answers = [part for text in tree_texts() for part in text.split("\n\n") if 100 < len(part) < 600][: 2 * rows]
-    chosen, rejected = answers[:rows], answers[rows:]
-    pairs = [_pair(stage, number, *both) for number, both in enumerate(zip(chosen, rejected, strict=True))]
-    with tempfile.TemporaryDirectory() as folder:
-        given = Path(folder) / "pairs"
-        given.mkdir()
-        (given / "all.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-        runtime = Runtime(
-            compute=ComputeRuntime.model_validate({"device": device, "threads": threads}),
-            posttrain=PosttrainRuntime(micro_batch=min(32, rows)),
-        )
-        out = Output.at(Path(folder) / "out", stage=stage, runtime=runtime)
-        inputs = Artifact.at(Path(model)), Artifact.at(given)
-        began = time.perf_counter()
-        batch = min(64, rows)
-        if stage == "sft":
-            sft.function(SftConfig(epochs=2, global_batch=batch, learning_rate=1e-4, max_dropped_share=1), *inputs, out)
-        else:
-            dpo.function(DpoConfig(epochs=1, global_batch=batch, learning_rate=1e-6, max_dropped_share=1), *inputs, out)
-        took = time.perf_counter() - began
-        steps = [json.loads(line) for line in (out.path / "log.jsonl").read_text().splitlines()]
-    return {"rows": out.counts["documents"]["kept"], "seconds_in_all": took, "loss": steps[-1]["loss"]}
+    parts = [part for text in tree_texts() for part in text.split("\n\n") if 100 < len(part) < 600]
+    parts = list(dict.fromkeys(parts))[: 2 * count]
+    return [_row(method, number, *both) for number, both in enumerate(zip(parts[:count], parts[count:], strict=True))]
 
 
-def _pair(stage: str, number: int, chosen: str, rejected: str) -> dict[str, Any]:
+def _row(method: str, number: int, chosen: str, rejected: str) -> dict[str, Any]:
     question = [{"role": "user", "content": f"What does part {number} say?"}]
     answers = [{"role": "assistant", "content": text} for text in (chosen, rejected)]
     row: dict[str, Any] = {"id": str(number), "source": "tree"}
-    if stage == "sft":
+    if method == "sft":
         return {**row, "messages": [*question, answers[0]]}
     return {**row, "prompt": question, "chosen": answers[:1], "rejected": answers[1:]}
-
-
-if __name__ == "__main__":
-    end_as_interrupted()
-    print(json.dumps(_measure(**json.loads(sys.argv[1]))))

@@ -23,12 +23,13 @@ FIRST = (
     "test_resume",
 )  # as time may run out: fewest tests of most code
 DEVICE_VARIABLE = "GRISTMILL_TEST_DEVICE"  # where tests/gpu runs: cuda, or cpu to try the tests themselves
+DATA_VARIABLE = "GRISTMILL_TEST_DATA"  # the folder of their data, which the first run makes
 
 
 def run(bench: Bench) -> None:
     """Run them until the time is over."""
     command = [sys.executable, "-m", "benchmarks.gpu.tests"]
-    variables = {**os.environ, DEVICE_VARIABLE: bench.device}
+    variables = {**os.environ, DEVICE_VARIABLE: bench.device, DATA_VARIABLE: str(bench.data / "tests")}
     process = subprocess.Popen(command, cwd=ROOT.parent, env=variables, stdout=subprocess.PIPE, text=True)
     with process, process.stdout or open(os.devnull) as outcomes, ended(process, max(1.0, bench.left)):
         for line in outcomes:

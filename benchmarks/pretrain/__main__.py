@@ -7,7 +7,7 @@ process; sides take turns; figures are medians. Start-up and the first steps are
 with transformers' Trainer and litgpt (in the peers' environment), eager and compiled; GPT-2's with a plain loop over a
 plain module. `of peak` is the share of the matrix-product peak, measured at the start of our runs, by model FLOPs.
 
-The ids are the training ids of the profile `tiny`; its data stages run first, once.
+The ids are the training ids of the profile `tiny` with a smaller vocabulary; its data stages run first, once.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=machine.cores(), help="(default all cores)")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the token shards")
     options = parser.parse_args()
-    tokens, tokenizer = data_of("tiny", options.data.resolve())
+    tokens, tokenizer = data_of("tiny", options.data.resolve(), f"tokenizer.vocab_size={VOCAB}")
     for family in options.families:
         every = (*OURS, *PEERS[family])
         words = options.sides

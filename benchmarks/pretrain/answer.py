@@ -1,24 +1,30 @@
-"""Runs a peer's task and prints its result. Imports only torch, since peers run in another environment."""
+"""Runs a side's task. Imports only torch, since peers run in another environment."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 
 import torch
 
 from benchmarks.pretrain.sizes import Task
 
+Train = Callable[[Task], dict[str, float]]
 
-def answer(train: Callable[[Task], dict[str, float]]) -> None:
-    """Run the task of the command line with its number of threads; print the measurements, and peak bytes of the
-    device's memory."""
-    task = Task.from_arguments()
+
+def answer(train: Train) -> None:
+    """Print what the task of the command line measures."""
+    print(json.dumps(measured(train, Task.from_json(sys.argv[1]))))
+
+
+def measured(train: Train, task: Task) -> dict[str, float]:
+    """What a task measures with its number of threads, and the peak bytes of the device's memory, or this process's."""
     torch.set_num_threads(task.threads)
-    measured = train(task)
+    found = train(task)
     if task.device == "cuda":
         peak = torch.cuda.max_memory_allocated()
     else:
         with open("/proc/self/status") as status:  # ru_maxrss is inherited: it may be that of the benchmark itself
             peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
-    print(json.dumps({**measured, "peak": peak}))
+    return {**found, "peak": peak}

@@ -11,10 +11,11 @@ from storage import refs
 from storage.store import Store
 
 
-def data_of(profile: str, folder: Path) -> tuple[Path, Path]:
-    """Folders of the token shards and of the tokenizer; made on the first call."""
+def data_of(profile: str, folder: Path, *changes: str) -> tuple[Path, Path]:
+    """Folders of the token shards and of the tokenizer of a profile with `changes`; made on the first call."""
     url = str(folder / "store")
-    command = [sys.executable, "-m", "flows.cli", "run", profile, "--to", "tokenize", f"--set=runtime.store={url}"]
+    settings = [f"--set={change}" for change in (f"runtime.store={url}", *changes)]
+    command = [sys.executable, "-m", "flows.cli", "run", profile, "--to", "tokenize", *settings]
     subprocess.run(command, cwd=ROOT.parent, stdout=sys.stderr, check=True)
     store = Store(url)
     tokens, tokenizer = (

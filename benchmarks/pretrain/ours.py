@@ -1,8 +1,12 @@
-"""Our side: the `pretrain` stage on token shards, with its loader, log, checkpoint and validation."""
+"""Our side: the training of the `pretrain` stage on token shards, with its loader, log and validation.
+
+It is done in this process, as the stage's child does it: a new Python for each run would import everything twice.
+"""
 
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,18 +14,25 @@ from typing import Any
 from benchmarks.measure import end_as_interrupted
 from benchmarks.pretrain.sizes import BETAS, CLIP, LEARNING_RATE, WARM, WEIGHT_DECAY, Task
 from models.presets import ModelShape, derive
-from storage.artifact import Artifact
-from tasks.pretrain import PretrainConfig, pretrain
-from tasks.stage.output import Output
+from models.tokenizer import tokenizer_digest
+from tasks.pretrain import PretrainConfig
+from tasks.pretrain.spec import TrainSpec
 from tasks.stage.runtime import ComputeRuntime, PretrainRuntime, Runtime, TrainingRuntime
+from tasks.training.logs import read_log
 
 ENGINES: dict[str, dict[str, Any]] = {
     "gristmill": {"engine": "ddp"},
     "gristmill, DeepSpeed": {"engine": "deepspeed"},
     "gristmill, compiled": {"engine": "ddp", "compile": "default"},
     "gristmill, FSDP, compiled": {"engine": "fsdp", "compile": "default"},
+    "gristmill, compiled, documents apart": {"engine": "ddp", "compile": "default"},
+    "gristmill, compiled, float8": {"engine": "ddp", "compile": "default"},
 }
-EVERY = 5  # steps between progress lines: the speed is a median over them, so that the first ones don't count
+RECIPES: dict[str, dict[str, Any]] = {  # of sides whose recipe is not that of all
+    "gristmill, compiled, documents apart": {"isolate_documents": True},
+    "gristmill, compiled, float8": {"precision": "float8"},
+}
+EVERY = 5  # steps between reports of the speed, which are medians: WARM steps are the first
 
 
 def shape_of(task: Task) -> ModelShape:
@@ -30,7 +41,7 @@ def shape_of(task: Task) -> ModelShape:
 
 
 def config_of(task: Task) -> PretrainConfig:
-    """The recipe that every side of a task follows."""
+    """The recipe that every side of a task follows, but for what its name says."""
     size, steps = task.size, WARM + task.size.steps
     only_llama = {"kv_heads": size.kv_heads, "feed_forward": size.feed_forward} if task.family == "llama" else {}
     return PretrainConfig.model_validate(
@@ -51,6 +62,7 @@ def config_of(task: Task) -> PretrainConfig:
             "validation_tokens": 4096,
             "sample_tokens": 1,
             "sample_prompts": ["The"],
+            **RECIPES.get(task.side, {}),
         }
     )  # fmt: skip
 
@@ -60,27 +72,51 @@ def runtime_of(task: Task) -> Runtime:
     chosen = {"micro_batch": task.size.micro_batch, "preflight": "never", **ENGINES[task.side]}
     return Runtime(
         compute=ComputeRuntime.model_validate({"device": task.device, "threads": task.threads}),
-        training=TrainingRuntime(log_every=EVERY, checkpoint_every=WARM + task.size.steps),
+        training=TrainingRuntime(
+            log_every=EVERY,
+            checkpoint_every=WARM + task.size.steps,
+            stop_grace_seconds=0,  # takes no signals
+        ),
         pretrain=PretrainRuntime.model_validate(chosen),
     )
 
 
 def run(task: Task) -> dict[str, float]:
-    """Seconds per step, the median over reports; the loss, peak memory, the share of time that data took, and the
-    measured peak FLOP/s."""
+    """Seconds per step, the median over reports after the first steps; the loss, the share of these seconds that was
+    waiting for data, and the measured peak FLOP/s."""
+    from tasks.pretrain.train import train
+
     with tempfile.TemporaryDirectory() as folder:
-        out = Output.at(Path(folder), stage="pretrain", runtime=runtime_of(task))
-        pretrain.function(config_of(task), Artifact.at(Path(task.tokens)), Artifact.at(Path(task.tokenizer)), out)
-    facts = out.facts
+        spec = _spec(task, Path(folder))
+        path = spec.scratch / "spec.json"
+        path.write_text(spec.model_dump_json())
+        train(path)
+        begun, *reports = read_log(spec.insight / "speed.jsonl")
+        measured = json.loads(spec.result.read_text())
+    counted = [report for report in reports if report["step"] > WARM]
+    spent = {kind: sum(report["seconds"][kind] for report in counted) for kind in ("data", "training")}
     return {
-        "seconds": task.size.tokens / facts["tokens_per_second"],
-        "loss": out.counts["train_loss"],
-        "peak": facts["peak_memory_bytes"],
-        "peak_flops": facts["peak_flops"],
-        "data": facts["data_share"],
+        "seconds": task.size.tokens / statistics.median(report["tokens_per_second"] for report in counted),
+        "loss": measured["train_loss"],
+        "peak_flops": begun["peak_flops"],
+        "data": spent["data"] / sum(spent.values()),
     }
+
+
+def _spec(task: Task, folder: Path) -> TrainSpec:
+    """What the stage would tell its child, of inputs that nobody else has made."""
+    config, tokenizer = config_of(task), Path(task.tokenizer)
+    (folder / "out").mkdir()
+    shards = {split: sorted(Path(task.tokens, split).glob("*.tokens")) for split in ("train", "validation")}
+    return TrainSpec(
+        config=config, runtime=runtime_of(task), shape=shape_of(task), steps=WARM + task.size.steps, tokens_digest="",
+        tokenizer_digest=tokenizer_digest(tokenizer), train=shards["train"], validation=shards["validation"],
+        tokenizer=tokenizer, scratch=folder, out=folder / "out",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
     end_as_interrupted()
-    print(json.dumps(run(Task.from_arguments())))
+    from benchmarks.pretrain.answer import answer
+
+    answer(run)

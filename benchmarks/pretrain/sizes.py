@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -56,13 +55,13 @@ class Task:
         return self.device == "cuda"
 
     def to_json(self) -> str:
-        """For `from_arguments` in the other process."""
+        """For `from_json` in the other process."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_arguments(cls) -> Task:
-        """The task of this process."""
-        given = json.loads(sys.argv[1])
+    def from_json(cls, text: str) -> Task:
+        """What `to_json` wrote."""
+        given = json.loads(text)
         return cls(**{**given, "size": Size(**given["size"])})
 
 

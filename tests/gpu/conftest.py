@@ -1,9 +1,10 @@
 """Every test here needs a GPU and is skipped where there is none. GRISTMILL_TEST_DEVICE=cpu runs those that can run on
-a CPU, to try the tests themselves."""
+a CPU, to try the tests themselves. Data that is in the folder GRISTMILL_TEST_DATA is not made again."""
 
 from __future__ import annotations
 
 import os
+import shutil
 
 # For kernels that repeat; read once, with the first of them
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.gpu.tokens import is_whole, seal
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
@@ -62,9 +64,22 @@ def world(device: str) -> Iterator[World]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> TrainSpec:
-    """The spec of a training with data of its own."""
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of token shards and a tokenizer, for all tests."""
+    from tests.tasks.pretrain.tiny_training import make_data
+
+    folder = Path(os.environ.get("GRISTMILL_TEST_DATA") or tmp_path_factory.mktemp("data"))
+    if not is_whole(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        make_data(folder)
+        seal(folder)
+    return folder
+
+
+@pytest.fixture
+def spec(data: Path) -> TrainSpec:
+    """The spec of a training on this data."""
     from tests.tasks.pretrain.tiny_training import make_spec
 
-    return make_spec(tmp_path_factory.mktemp("training"))
+    return make_spec(data)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,36 +44,34 @@ def run(folder: Path, data: Path, device: str, chosen: PretrainConfig, **runtime
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(scope="module")
-def on_cpu(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of the run on a CPU, in float32."""
-    return losses_of(run(tmp_path_factory.mktemp("cpu"), data, "cpu", config(precision="float32")))
+def on_cpu(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[list[float]]]:
+    """The losses of the run on a CPU, in float32; it goes on while the first on the device does."""
+    folder = tmp_path_factory.mktemp("cpu")
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(lambda: losses_of(run(folder, data, "cpu", config(precision="float32"))))
 
 
 @pytest.mark.parametrize("engine", ["ddp", "fsdp"])
 @pytest.mark.parametrize("precision", ["float32", "auto"])
 def test_a_run_loses_what_it_loses_on_a_cpu(
-    precision: str, engine: str, on_cpu: list[float], data: Path, device: str, tmp_path: Path
+    precision: str, engine: str, on_cpu: Future[list[float]], data: Path, device: str, tmp_path: Path
 ) -> None:
     found = losses_of(run(tmp_path, data, device, config(precision=precision), engine=engine))
-    assert found == pytest.approx(on_cpu, abs=EXACT if precision == "float32" else 2 * ROUNDED)
+    assert found == pytest.approx(on_cpu.result(), abs=EXACT if precision == "float32" else 2 * ROUNDED)
 
 
 def test_a_rank_of_the_launcher_loses_it_too(
-    on_cpu: list[float], data: Path, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_cpu: Future[list[float]], data: Path, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over NCCL, on the loopback device alone."""
+    expected = on_cpu.result()
 
     def launched(module: str, spec: Path, *_: Any, **__: Any) -> list[str]:
         return [sys.executable, "-m", "tasks.children.ranks", "1", str(launchers.free_port()), module, str(spec)]
 
     monkeypatch.setattr(launchers, "training_command", launched)
     found = losses_of(run(tmp_path, data, device, config(precision="float32")))
-    assert found == pytest.approx(on_cpu, abs=EXACT)
+    assert found == pytest.approx(expected, abs=EXACT)
 
 
 @pytest.mark.usefixtures("cuda")
