@@ -69,6 +69,7 @@ with beginning():
         Yes,
         as_given,
         settings,
+        store_of,
     )
     from storage.credentials import guard
     from storage.errors import GristmillError
@@ -214,7 +215,7 @@ def why(
     from flows.commands.plan import show_why
     from flows.session import last_profile
 
-    show_why(console, name, profile or last_profile(store or DEFAULT_STORE), settings(overrides, store))
+    show_why(console, name, profile or last_profile(store_of(overrides, store)), settings(overrides, store))
 
 
 @app.command()
@@ -233,7 +234,7 @@ def explain(
     from flows.commands.documents.explain import explain_document, list_removed
     from flows.session import last_profile
 
-    asked = profile or (document if removed_by else None) or last_profile(store or DEFAULT_STORE)
+    asked = profile or (document if removed_by else None) or last_profile(store_of(overrides, store))
     if removed_by is None:
         explain_document(console, document, asked, settings(overrides, store))
     else:

@@ -70,6 +70,12 @@ def settings(overrides: list[str] | None, store: str | None) -> list[str]:
     return [*(overrides or []), *([f"runtime.store={json.dumps(store)}"] if store is not None else [])]
 
 
+def store_of(overrides: list[str] | None, store: str | None) -> str:
+    """The store that a command is for, before its profile is known."""
+    named = [value for key, _, value in (one.partition("=") for one in overrides or []) if key == "runtime.store"]
+    return store or (named[-1] if named else DEFAULT_STORE)
+
+
 def at_store(url: str) -> str:
     """How a command names a store: nothing for the usual one."""
     return "" if url == DEFAULT_STORE else f" --store {shlex.quote(url)}"
@@ -78,7 +84,7 @@ def at_store(url: str) -> str:
 def as_given(remedy: str, words: Sequence[str]) -> str:
     """The commands in a remedy, for the store and the profile of the command (`words`, as the shell gave them) that met
     the error."""
-    store = _store_of(words)
+    store = store_of(_values("--set", words), "".join(_values("--store", words)[-1:]))
     profile = words[1] if len(words) > 1 and words[0] in OF_PROFILE and not words[1].startswith("-") else None
 
     def completed(found: re.Match[str]) -> str:
@@ -92,13 +98,6 @@ def as_given(remedy: str, words: Sequence[str]) -> str:
     return re.sub(r"`gristmill ([^`]+)`", completed, remedy)
 
 
-def _store_of(words: Sequence[str]) -> str:
-    store = DEFAULT_STORE
-    for word, after in zip(words, [*words[1:], ""], strict=True):
-        option, _, joined = word.partition("=")
-        value = joined or after
-        if option == "--store":
-            store = value
-        elif option == "--set" and value.startswith("runtime.store="):
-            store = value.partition("=")[2]
-    return store
+def _values(option: str, words: Sequence[str]) -> list[str]:
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return [word.partition("=")[2] or after for word, after in pairs if word.partition("=")[0] == option]

@@ -29,6 +29,7 @@ def ask(shared: Shared, what: str, seconds: float = LONG) -> dict[str, Any]:
     return shared.ask("tests.gpu_tasks", {"what": what}, seconds)
 
 
+@pytest.mark.soak
 def test_tasks_share_a_process_and_leave_nothing_to_each_other(shared: Shared) -> None:
     first, second, third = (ask(shared, what) for what in ("leave much", "leave a setting", "nothing"))
     assert not first.pop("optimize_ddp")

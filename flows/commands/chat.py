@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +30,21 @@ class Manner:
     system: str | None
 
 
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Within the block libraries say nothing of themselves, which is no part of a conversation: no warning, no bar."""
+    level, bars = logging.root.manager.disable, os.environ.get("TQDM_DISABLE")
+    logging.disable(logging.WARNING)
+    os.environ["TQDM_DISABLE"] = "1"
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.disable(level)
+        os.environ.pop("TQDM_DISABLE") if bars is None else os.environ.update(TQDM_DISABLE=bars)
+
+
+@quiet_libraries()
 def talk(
     console: Console, store_url: str, ref: str | None, prompt: str | None, manner: Manner, format: str | None
 ) -> None:
@@ -35,7 +55,8 @@ def talk(
     store = Store(store_url)
     store.check_exists()
     last = None if ref else last_run(store, "export")
-    name = ref or f"{last.profile if last else DEFAULT}/export"
+    profile, at, number = (ref or (last.profile if last else DEFAULT)).partition("@")
+    name = f"{profile}{'' if '/' in profile else '/export'}{at}{number}"
     artifact = find_release(store, name)
     model = open_release(artifact.path, format=format)
     messages = [] if manner.system is None else [{"role": "system", "content": manner.system}]
@@ -48,7 +69,7 @@ def talk(
         messages.append({"role": "user", "content": question})
         answer = _answer(model, messages, manner)
         messages.append({"role": "assistant", "content": answer})
-        console.print(harmless(answer), markup=False)
+        console.print(harmless(answer) or "(nothing: it ended its answer at once)", markup=False)
 
 
 def _answer(model: ModelRuntime, messages: list[dict[str, str]], manner: Manner) -> str:

@@ -410,6 +410,7 @@ def test_chat_advises_a_release_that_is_there(tmp_path: Path) -> None:
     told = gristmill(*command).stderr
     assert "tiny/pretrain is no release but an artifact of pretrain" in told
     assert f"`gristmill run PROFILE --store {store.root}`" in told
+    assert "tiny/export" in gristmill("chat", "tiny", command[2]).stderr, "a profile is meant by its release"
     publish(store, "export", {"gguf/model.gguf": b""})
     assert "Name a release: tiny/export." in gristmill(*command).stderr
 
