@@ -190,7 +190,15 @@ def _read(source: HarnessSource, pattern: str, subset: str | None, scratch: Path
         rows.data.validate(full=True)  # text that is not UTF-8
     except StopIteration as error:
         raise SourceError(f"{files[0]} is empty.", "Replace the file.") from error
-    except (DatasetGenerationError, ValueError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (
+        DatasetGenerationError,
+        ValueError,
+        NotImplementedError,
+        OSError,
+        EOFError,
+        zlib.error,
+        lzma.LZMAError,
+    ) as error:
         cause = str(error.__cause__ or error).rstrip(".")
         raise SourceError(f"{files[0]} can't be read: {cause}.", "Mend or replace the file.") from error
     return _renamed(rows, source.columns) if source.columns else rows
