@@ -89,6 +89,8 @@ def stages(profile: Profile) -> Artifact:
 def from_scratch(profile: Profile, config: PretrainConfig, raw: Artifact) -> Beginning:
     """A model pretrained on the documents."""
     unique = dedup(profile.dedup, raw.part("documents"))
+    if without_news(unique):
+        raise Reached(unique)
     clean = filter_documents(profile.filter, unique.part("documents"), raw.part("benchmarks"))
     tokenizer = train_tokenizer(profile.tokenizer, clean.part("documents"))
     tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
@@ -101,6 +103,13 @@ def from_scratch(profile: Profile, config: PretrainConfig, raw: Artifact) -> Beg
     went = {"download": raw, "dedup": unique, "filter": clean, "tokenize": tokens}
     through = {name: made for name, made in went.items() if getattr(profile, name) is not None}
     return Beginning(model, pairs, tokens.part("validation"), contamination, measured, training, through)
+
+
+def without_news(unique: Artifact) -> bool:
+    """Whether earlier runs, which `dedup.against` names, have all documents: the stages after dedup are passed by.
+    False before dedup is made."""
+    counts = unique.manifest.counts if unique.manifest else {}
+    return bool(counts.get("documents", {}).get("kept") == 0)
 
 
 def from_base(profile: Profile, raw: Artifact) -> Beginning:

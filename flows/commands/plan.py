@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.arithmetic import gpu_of, pretraining_of, training_plan, training_work
+from flows.commands.run import NO_NEWS
 from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
 from flows.early import told_of_unread
@@ -65,6 +66,9 @@ def show_plan(
     )
     gpu = training.device if training and training.device.name != "cpu" else gpu_of(profile.runtime, device)
     lines, store = plan(profile, session), session.store
+    planned = [line.name for line in lines]
+    if training and "pretrain" not in planned:  # as dedup has no news
+        training = None
     work = training_work(profile, cuda=gpu is not None)
     expected = estimates(profile, store, lines, work, gpu, elsewhere=device is not None)
     bytes_of = sizes(profile, lines, work)
@@ -84,6 +88,8 @@ def show_plan(
         table.add_row(*_cells(line, expected.get(line.name), bytes_of.get(line.name), pool))
     console.print(table)
     console.print(f"\n{_to_make(lines, expected)}", soft_wrap=True)
+    if reached and reached[-1] not in planned:
+        console.print(NO_NEWS, soft_wrap=True)
     notes = [*told_of_sources(profile), *told_of_filter(profile), *told_of_unread(profile, reached)]
     notes += [*told_of_compiling(lines), *told_of_runs(store, lines)]
     notes += [*told_of_resumes(store, lines, training.steps if training else None), *own_error(store, profile.name)]
@@ -183,6 +189,9 @@ def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> N
     """The fields that differ from the nearest earlier artifact, one a line."""
     profile = load(name, overrides)
     line = plan(profile, session_of(profile, stage))[-1]
+    if line.name != stage:
+        console.print(f"{stage}: not reached. {NO_NEWS}", soft_wrap=True)
+        return
     if line.hit:
         assert line.manifest is not None
         how = escape(line.manifest.adopted) or "made"

@@ -26,7 +26,7 @@ from flows.options import at_store
 from flows.pages.losses import told_losses
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
-from flows.pipeline import got_worse, released
+from flows.pipeline import got_worse, released, without_news
 from flows.plan import plan
 from flows.pools.send import pools_of
 from flows.records.recorder import Asked
@@ -42,6 +42,8 @@ from storage.leases import Lease
 from storage.units import duration
 from tasks.stage.pages import as_signal
 from tasks.training.links import BESIDE
+
+NO_NEWS = "No news: earlier runs (dedup.against) have all documents, so the stages after dedup were passed by."
 
 
 def run_pipeline(
@@ -175,6 +177,8 @@ def summarize(console: Console, run: Run, seconds: float) -> None:
     now = {name: one for name, one in made.items() if not run.session.steps[name].cached}
     for line in told_losses(now, run.profile.runtime.store):
         console.print(line, soft_wrap=True, highlight=False)
+    if "dedup" in made and without_news(made["dedup"]):
+        console.print(f"\n{NO_NEWS}", soft_wrap=True, highlight=False)
     console.print(f"\nDone in {duration(seconds)}.")
     if traffic := run.session.told_traffic():
         console.print(f"Bucket: {traffic}.", highlight=False)

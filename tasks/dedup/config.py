@@ -70,10 +70,16 @@ class DedupConfig(StageConfig):
         [], description="sources from most to least trusted: of duplicates, that of the first is kept"
     )
     max_removed_share_per_source: float = Field(
-        0.9, ge=0, le=1, description="largest share of a source that may be removed; more ends the run with an error"
+        0.9,
+        ge=0,
+        le=1,
+        description="largest share of a source that may be removed; more ends the run with an error. Copies of what "
+        "the artifacts of `against` kept don't count",
     )
     against: list[str] = Field(
-        [], description="earlier dedup artifacts (refs or locations); duplicates of what they kept are removed"
+        [],
+        description="earlier dedup artifacts (refs or locations); duplicates of what they kept are removed. If that is "
+        "all, the run ends here, without an error",
     )
     simhash: SimHashConfig | None = Field(None, description="also find near-duplicates by SimHash; off by default")
     sentences: SentencesConfig | None = Field(None, description="also remove repeated sentences; off by default")

@@ -42,7 +42,8 @@ CURVE = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
 def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifact, out: Output) -> None:
-    """The stage after the sketches. Raises AccountingError if a source would lose more than the config allows."""
+    """The stage after the sketches. Raises AccountingError if a source would lose more than the config allows; what
+    earlier runs kept copies of is no loss, and where that is all there is no news and no error."""
     corpus = Corpus()
     corpus.add(documents, sketched)
     for name, (deduplicated, their_sketches) in find_earlier(config).items():
@@ -51,7 +52,8 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
     duplicates = find_duplicates(config, corpus, out)
     total = corpus.sources()
     removed = _counted(duplicates, ["source", "reason"])
-    _check_sources(config, total, removed)
+    ours = duplicates.filter(pc.less(duplicates["keeper"], sum(shard.size for shard in corpus.own)))
+    _check_sources(config, total, removed, _counted(ours, ["source", "reason"]))
     gone, memory = duplicates["row"].to_numpy(), out.runtime.data.working_memory
     kinds = kinds_of(config)
     found = [find_spans(config, kind, corpus, gone, memory, out) for kind in kinds]
@@ -72,7 +74,10 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
     reasons: Counter[str] = Counter()
     for (_, reason), count in removed.items():
         reasons[reason] += count
-    out.account(documents_in=total.total(), kept=sum(shard.counts["kept"] for shard in written), removed=reasons)
+    kept = sum(shard.counts["kept"] for shard in written)
+    out.account(documents_in=total.total(), kept=kept, removed=reasons, may_be_none=bool(config.against))
+    if not kept:
+        out.note(f"nothing new: {', '.join(config.against)} have all of {total.total():,} documents")
     _tabulate(config, total, removed, duplicates, out)
 
 
@@ -139,9 +144,10 @@ def _counted(duplicates: pa.Table, names: list[str]) -> Counter[Any]:
     return Counter(dict(zip(keys, found["count_all"].to_pylist(), strict=True)))
 
 
-def _check_sources(config: DedupConfig, total: Counter[str], removed: Removed) -> None:
+def _check_sources(config: DedupConfig, total: Counter[str], removed: Removed, ours: Removed) -> None:
+    """Compare with the limit what sources lose to documents of this run, `ours` of `removed`."""
     lost: Counter[str] = Counter()
-    for (source, _), count in removed.items():
+    for (source, _), count in ours.items():
         lost[source] += count
     too_much = [name for name in total if lost[name] > config.max_removed_share_per_source * total[name]]
     if too_much:

@@ -65,7 +65,7 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
         check_rows(folder, part, PARTS[part])
 
 
-@stage(version=10, runtime=("data",), sources=fingerprints, adopted=check_adopted)
+@stage(version=11, runtime=("data",), sources=fingerprints, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import lzma
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,16 +181,56 @@ def _read(source: HarnessSource, pattern: str, subset: str | None, scratch: Path
         raise SourceError(
             f"{files[0]} is of no kind that a task reads.", f"Kinds are {', '.join(BUILDERS)}, also compressed."
         )
-    options: dict[str, Any] = {"delimiter": "\t"} if suffixes[-1] == ".tsv" else {}
+
+    def loaded(**options: Any) -> Dataset:
+        return load_dataset(builder, data_files=files, split="train", cache_dir=str(scratch), **options)
+
     try:
-        rows: Dataset = load_dataset(builder, data_files=files, split="train", cache_dir=str(scratch), **options)
+        rows = _table(loaded, "\t" if suffixes[-1] == ".tsv" else ",") if builder == "csv" else loaded()
         rows.data.validate(full=True)  # text that is not UTF-8
     except StopIteration as error:
         raise SourceError(f"{files[0]} is empty.", "Replace the file.") from error
-    except (DatasetGenerationError, ValueError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (
+        DatasetGenerationError,
+        ValueError,
+        NotImplementedError,
+        OSError,
+        EOFError,
+        zlib.error,
+        lzma.LZMAError,
+    ) as error:
         cause = str(error.__cause__ or error).rstrip(".")
         raise SourceError(f"{files[0]} can't be read: {cause}.", "Mend or replace the file.") from error
     return _renamed(rows, source.columns) if source.columns else rows
+
+
+def _table(loaded: Callable[..., Dataset], delimiter: str) -> Dataset:
+    """The rows of tables as they are written: pandas would take `NA` and `null` for nothing, `TRUE` for True and `007`
+    for 7. A column becomes one of numbers, or of True and False, where Python would write each value so."""
+    from datasets import Features, Value
+
+    header = loaded(delimiter=delimiter, keep_default_na=False, header=None, nrows=1)[0]
+    names = [str(name) or f"Unnamed: {place}" for place, name in enumerate(header.values())]  # as pandas calls it
+    texts = Features(dict.fromkeys(names, Value("string")))
+    rows = loaded(delimiter=delimiter, keep_default_na=False, header=0, column_names=names, features=texts)
+    for name in names:
+        kind = next((kind for kind, is_so in _WRITTEN.items() if all(map(is_so, rows[name]))), None)
+        rows = rows.cast_column(name, Value(kind)) if kind else rows
+    return rows
+
+
+def _is_number(read: Callable[[str], float], text: str | None) -> bool:
+    try:
+        return text is not None and str(read(text)) == text
+    except ValueError:
+        return False
+
+
+_WRITTEN: Mapping[str, Callable[[str | None], bool]] = {
+    "int64": lambda text: _is_number(int, text) and -(2**63) <= int(text or 0) < 2**63,
+    "float64": functools.partial(_is_number, float),
+    "bool": {"True", "False"}.__contains__,
+}
 
 
 def _renamed(rows: Dataset, columns: Mapping[str, str]) -> Dataset:

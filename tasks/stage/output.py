@@ -85,9 +85,11 @@ class Output:
         quarantined: int = 0,
         what: str = "documents",
         section: str = "",
+        may_be_none: bool = False,
     ) -> None:
         """Account for every document, or `what` else the stage reads (law 2): in = kept + removed by reason +
-        quarantined. `section` has the thresholds, if it isn't the stage's own. Raises AccountingError, EmptyOutput."""
+        quarantined. `section` has the thresholds, if it isn't the stage's own; `may_be_none` says that nothing kept is
+        a result, and no sign of a fault. Raises AccountingError, EmptyOutput."""
         total = kept + sum(removed.values()) + quarantined
         if total != documents_in:
             raise AccountingError(
@@ -105,7 +107,7 @@ class Output:
                 }
             }
         )
-        if kept == 0:
+        if kept == 0 and not may_be_none:
             raise EmptyOutput(
                 f"{self.stage} kept none of {documents_in:,} {what} (removed: {dict(removed)}).",
                 f"Loosen the thresholds under `{section or self.stage}:` or look at the source.",

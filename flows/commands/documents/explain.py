@@ -10,7 +10,7 @@ import itertools
 import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +24,11 @@ from flows.session import session_of
 from flows.tables import harmless
 from profiles.load import load
 from storage import refs
+from storage.artifact import Artifact
 from storage.errors import ConfigError
 from storage.shards.documents import DOCUMENT_SCHEMA, LEDGER_SCHEMA, Document, Verdict, read_batches
 from storage.shards.lines import read_json_lines
+from storage.store import Store
 from tasks.download.config import PAIR_ROLES
 from tasks.filter.pairs.contents import texts_of
 
@@ -37,6 +39,7 @@ HEAD = 60  # characters of the text shown in a list
 BEGINNING = 100  # characters of a text in the list of removals
 TITLES = ("title", "name", "url", "path", "file")  # fields of metadata, the most telling first
 LISTED = 10  # ids or origins of copies
+AGAINST, COPY_OF = "against ", "duplicate_of "  # in the manifest of dedup, in its ledger
 COPIES = ("kept", "source", "id", "metadata", "reason")
 
 
@@ -63,8 +66,8 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
         raise ConfigError(
             f"{start!r} is too short for an id.", f"Give the first {LEAST} characters of a document's id or more."
         )
-    name, artifacts, missing = _artifacts(profile_name, overrides)
-    found = {stage: find(folder, start) for stage, folder in artifacts}
+    name, store, artifacts, missing = _artifacts(profile_name, overrides)
+    found = {stage: find(artifact.path, start) for stage, artifact in artifacts}
     identity = _only_id(name, start, found, missing)
     # Of several copies of a text the kept one, as the first stage has it that has the fewest
     having = [of_stage for of_stage in found.values() if identity in of_stage.documents]
@@ -75,15 +78,40 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
     for stage, of_stage in found.items():
         for line in story(of_stage, identity):
             console.print(f"  [bold]{stage:<10}[/] {escape(harmless(line))}")
+    for name, document, lines in _held_earlier(store, dict(artifacts), found, identity):
+        console.print(f"[bold]{document.id}[/] in {name}, from {document.source} {escape(harmless(document.metadata))}")
+        console.print(f"  [dim]{escape(harmless(document.text[:PREVIEW]))}[/]")
+        for line in lines:
+            console.print(f"  [bold]{'dedup':<10}[/] {escape(harmless(line))}")
 
 
-def _artifacts(profile_name: str, overrides: list[str]) -> tuple[str, list[tuple[str, Path]], list[str]]:
-    """The profile's name, the newest artifact of each document stage that has one, and the stages that have none."""
+def _held_earlier(
+    store: Store, artifacts: Mapping[str, Artifact], found: Mapping[str, Found], identity: str
+) -> Iterator[tuple[str, Document, list[str]]]:
+    """Of a copy of a document that an earlier run kept: the name of that run's artifact in `dedup.against`, the
+    document, and what dedup did with it there. Nothing where that artifact is gone."""
+    manifest = artifacts["dedup"].manifest if "dedup" in artifacts else None
+    uses = manifest.uses if manifest else {}
+    earlier = {name.removeprefix(AGAINST): used.location for name, used in uses.items() if name.startswith(AGAINST)}
+    for verdict in found["dedup"].verdicts if earlier else ():
+        other = verdict.detail.removeprefix(COPY_OF).partition(",")[0]
+        if verdict.id != identity or not verdict.detail.startswith(COPY_OF):
+            continue
+        for name, location in earlier.items():
+            there = find(store.get(location).path, other) if store.manifest(location) is not None else None
+            if there is not None and other in there.documents:
+                yield name, there.documents[other], story(there, other)
+                break
+
+
+def _artifacts(profile_name: str, overrides: list[str]) -> tuple[str, Store, list[tuple[str, Artifact]], list[str]]:
+    """The profile's name, its store, the newest artifact of each document stage that has one, and the stages that have
+    none."""
     profile = load(profile_name, overrides)
     store = session_of(profile).store
     newest = {stage: refs.history(store, f"{profile.name}/{stage}") for stage in DOCUMENT_STAGES}
-    found = [(stage, store.get(entries[-1].location).path) for stage, entries in newest.items() if entries]
-    return profile.name, found, [stage for stage in profile.stage_names if newest.get(stage) == []]
+    found = [(stage, store.get(entries[-1].location)) for stage, entries in newest.items() if entries]
+    return profile.name, store, found, [stage for stage in profile.stage_names if newest.get(stage) == []]
 
 
 def _to_be_made(name: str, missing: list[str]) -> str:
@@ -152,7 +180,7 @@ def _by_source(sources: Counter[str]) -> str:
 
 
 def _of_itself(verdict: Verdict) -> bool:
-    return verdict.verdict == "removed" and verdict.detail.startswith(f"duplicate_of {verdict.id}")
+    return verdict.verdict == "removed" and verdict.detail.startswith(f"{COPY_OF}{verdict.id}")
 
 
 def tell(verdict: Verdict) -> str:
@@ -211,7 +239,8 @@ def list_removed(
 ) -> None:
     """Print what a rule removed or quarantined, as the ledgers have it: the first `limit` of each stage's newest
     artifact. A rule is a reason, or the beginning of several before a dot. Raises ConfigError."""
-    name, artifacts, missing = _artifacts(profile_name, overrides)
+    name, _, newest, missing = _artifacts(profile_name, overrides)
+    artifacts = [(one, artifact.path) for one, artifact in newest]
     if stage is not None:
         if stage not in DOCUMENT_STAGES:
             raise ConfigError(f"{stage} has no ledger.", f"Choose one of {', '.join(DOCUMENT_STAGES)}.")

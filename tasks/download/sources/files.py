@@ -41,7 +41,10 @@ BEGINNINGS = {
     b"\xff\xfe\x00\x00": "UTF-32", b"\x00\x00\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
     b"{\x00": "UTF-16", b"\x00{": "UTF-16", b"[\x00": "UTF-16", b"\x00[": "UTF-16", b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "Zstandard", b"PAR1": "Parquet", b"PK\x03\x04": "a ZIP archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive", b"\xfd7zXZ\x00": "xz",
 }  # fmt: skip
+TAR, TAR_SIGN, TAR_PLACE = "a tar archive", b"ustar", 257  # which stands behind the first file's name, owner and size
+WIDE_WINDOW = "too much memory"  # what Zstandard says of a frame of more than 128 MB, as --long=28 and more make
 
 
 def find_files(source: FileSource) -> list[Path]:
@@ -119,6 +122,11 @@ def size(source: FileSource) -> int:
 
 
 def _unreadable(path: Path, error: Exception) -> SourceError:
+    if WIDE_WINDOW in str(error):
+        return SourceError(
+            f"{path} was compressed with a window of more than 128 MB, which is not read.",
+            f"Compress it again: zstd -dc --long=31 {path.name} | zstd -o NEW.zst.",
+        )
     return SourceError(f"{path} can't be read: {error}.", "Replace the file, or remove it from `paths`.")
 
 
@@ -149,7 +157,7 @@ def read_file(
             yield from _read_lines(file, path, name, limit, end)
             return
         begins = _guard(lambda: beginning(file), path)
-        if kind in (".txt", ".md"):
+        if kind in (".txt", ".md") and begins != TAR:
             yield _read_text(file, path, name, source.text_column, limit, begins)
             return
         if begins:
@@ -177,12 +185,18 @@ def kind_of(path: Path) -> str:
 
 def beginning(file: BinaryIO) -> str | None:
     """What a file that `peek` can be asked of begins as, if that is no text in UTF-8; nothing is read."""
-    start: bytes = file.peek(4)[:4]  # type: ignore[attr-defined]
+    start: bytes = file.peek(TAR_PLACE + len(TAR_SIGN))  # type: ignore[attr-defined]
+    if start[TAR_PLACE:].startswith(TAR_SIGN):
+        return TAR
     return next((what for begins, what in BEGINNINGS.items() if start.startswith(begins)), None)
 
 
 def _misnamed(path: Path, what: str) -> SourceError:
-    remedy = f"Convert it: iconv -f {what} -t UTF-8." if what.startswith("UTF") else "Give it the ending of what it is."
+    remedy = "Give it the ending of what it is."
+    if what.startswith("UTF"):
+        remedy = f"Convert it: iconv -f {what} -t UTF-8."
+    elif what.endswith("archive") or what == "xz":
+        remedy = "Unpack it, and name the files in it; each may be compressed by gzip or Zstandard."
     return SourceError(f"{path} is {what}, and not text in UTF-8 as its name says.", remedy)
 
 
@@ -306,4 +320,6 @@ def _taken(row: dict[str, Any], column: str) -> tuple[Any, dict[str, Any]]:
 def _told(value: Any) -> str:
     if isinstance(value, dict):
         return f"an object with {', '.join(columns_of(value)) or 'no key'}; text_column may be a path"
-    return {list: "a list", type(None): "null", bool: "true or false"}.get(type(value), "no text")
+    names = {list: "a list", type(None): "null", bool: "true or false", int: "a number", float: "a number",
+             bytes: "binary: write it as a column of text"}  # fmt: skip
+    return names.get(type(value), "no text")

@@ -76,8 +76,9 @@ def _nested(value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], depth: int, 
         reasons.add(TOO_DEEP)
         return UNREADABLE
     if isinstance(value, Mapping):
-        members = {str(key): _value(member, depth - 1, reasons) for key, member in value.items()}
-        return {key: member for key, member in members.items() if member is not UNREADABLE}
+        names = (key if isinstance(key, str) else _value(key, depth - 1, reasons) for key in value)
+        members = zip(names, (_value(member, depth - 1, reasons) for member in value.values()), strict=True)
+        return {str(name): member for name, member in members if name is not UNREADABLE and member is not UNREADABLE}
     elements = (_value(element, depth - 1, reasons) for element in value)
     return [None if element is UNREADABLE else element for element in elements]  # the others keep their places
 

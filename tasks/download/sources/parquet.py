@@ -1,28 +1,40 @@
-"""Rows of Parquet files, by row group, so that a damaged page costs the rows of its group and no others."""
+"""Rows of Parquet files, by row group, so that a damaged page costs the rows of its group and no others.
+
+Values become Python's where it has such: a date beyond its years, a time of day beyond 24 hours and a zone that nobody
+knows stay out. Nanoseconds are kept as text.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as kinds
 
 from storage.errors import SourceError
 from tasks.download.sources.metadata import UNREADABLE
 from tasks.download.sources.rows import Refused, Row
 
-# Text that is no UTF-8; a date beyond Python's years; a time of nanoseconds; a time zone that nobody knows
-NO_VALUE = (UnicodeDecodeError, OverflowError, ValueError, KeyError)
+# A date beyond Python's years; a time zone that nobody knows; a map that has a key twice, or objects for keys
+NO_VALUE = (OverflowError, ValueError, KeyError, TypeError, pa.ArrowException)
+NOT_UTF8 = object()  # stands for a value with text that is no UTF-8: its row is refused
+PER_SECOND = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
+EPOCH, DAY = datetime(1970, 1, 1), 86_400
 
 
 def read_parquet(path: Path, name: str) -> Iterator[Row | Refused]:
     """The rows of a file, those of a damaged group refused. Raises SourceError."""
     try:
-        file = pq.ParquetFile(path, page_checksum_verification=True)
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        # Timestamps of 96 bits, which Spark writes, would be nanoseconds, and other years before 1677 and after 2262
+        file = pq.ParquetFile(path, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+    except pa.ArrowNotImplementedError as error:
+        raise _not_read(path, error) from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SourceError(
             f"{path} is not a Parquet file: {error}.", "Replace it, or remove it from `paths`."
         ) from error
@@ -37,43 +49,104 @@ def read_parquet(path: Path, name: str) -> Iterator[Row | Refused]:
                 for batch in file.iter_batches(batch_size=1024, row_groups=[group]):
                     yield from _rows(batch, name, number)
                     number += batch.num_rows
-            except (pa.ArrowInvalid, OSError):
+            except pa.ArrowNotImplementedError as error:
+                raise _not_read(path, error) from error
+            except (pa.ArrowException, OSError):
                 yield from (Refused("damaged_page", f"{name} row {row + 1}") for row in range(number, end))
                 number = end
 
 
-def _rows(batch: pa.RecordBatch, name: str, before: int) -> list[Row | Refused]:
-    try:
-        return [
-            Row(values, f"{name} row {row}")
-            for row, values in enumerate(batch.to_pylist(maps_as_pydicts="strict"), before + 1)
-        ]
-    except NO_VALUE as error:
-        if batch.num_rows > 1:
-            half = batch.num_rows // 2
-            return [*_rows(batch.slice(0, half), name, before), *_rows(batch.slice(half), name, before + half)]
-        if isinstance(error, UnicodeDecodeError):
-            return [Refused("invalid_utf8", f"{name} row {before + 1}")]
-        return [Row(_readable(batch), f"{name} row {before + 1}")]
+def _not_read(path: Path, error: Exception) -> SourceError:
+    return SourceError(
+        f"{path} has a column or an encoding that is not read: {error}.",
+        "Write the column in another type, such as text, or remove the file from `paths`.",
+    )
 
 
-def _readable(row: pa.RecordBatch) -> dict[str, Any]:
-    """The fields of a single row; those that Python has no value for as Arrow writes them, and a map that has a key
-    twice as pairs."""
-    fields = {}
-    for column, values in zip(row.schema.names, row.columns, strict=True):
+def _rows(batch: pa.RecordBatch, name: str, before: int) -> Iterator[Row | Refused]:
+    columns = map(_values, batch.columns)
+    for number, values in enumerate(zip(*columns, strict=True), before + 1):
+        place = f"{name} row {number}"
+        broken = any(value is NOT_UTF8 for value in values)
+        yield (
+            Refused("invalid_utf8", place) if broken else Row(dict(zip(batch.schema.names, values, strict=True)), place)
+        )
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """The values of a column, at once where Python has one for each."""
+    if not _may_mislead(column.type):
         try:
-            fields[column] = values[0].as_py()
-        except NO_VALUE:
-            fields[column] = _written(values)
-    return fields
+            found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+            return found
+        except (UnicodeDecodeError, *NO_VALUE):
+            pass
+    return [_whole(scalar) for scalar in column]
 
 
-def _written(value: pa.Array) -> Any:
+def _may_mislead(kind: pa.DataType) -> bool:
+    """Whether Arrow gives other values for some of a type, without an error: a time of day beyond 24 hours becomes one
+    of the day, and a nanosecond is cut."""
+    within = [kind.field(number).type for number in range(kind.num_fields)]
+    return kinds.is_time(kind) or any(map(_may_mislead, within))
+
+
+def _whole(scalar: pa.Scalar) -> Any:
     try:
-        text: str = value.cast(pa.string())[0].as_py()
-    except (pa.ArrowException, *NO_VALUE):
+        return _value(scalar)
+    except UnicodeDecodeError:
+        return NOT_UTF8
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """A value, UNREADABLE where Python has none; of a nested one the parts. Raises UnicodeDecodeError."""
+    kind = scalar.type
+    if not scalar.is_valid:
+        return None
+    if kinds.is_map(kind):
+        keys, values = ([_value(part) for part in scalar.values.field(number)] for number in range(2))
+        pairs = list(zip(keys, values, strict=True))
+        plain = all(isinstance(key, Hashable) and key is not UNREADABLE for key in keys)
+        return dict(pairs) if plain and len(set(keys)) == len(keys) else [*map(list, pairs)]
+    if kinds.is_struct(kind):
+        names = [field.name for field in kind]
+        members = {name: _value(scalar[number]) for number, name in enumerate(names)}
+        return members if len(members) == len(names) else UNREADABLE
+    if isinstance(scalar, pa.ListScalar):
+        return [_value(element) for element in scalar.values]
+    try:
+        if kinds.is_timestamp(kind):
+            return _timestamp(scalar.value, kind)
+        if kinds.is_time(kind):
+            return _time(scalar.value, kind)
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        raise
+    except NO_VALUE:
         return UNREADABLE
-    if text.startswith("<"):  # value out of range
-        return UNREADABLE
-    return text.replace(" ", "T", 1) if pa.types.is_timestamp(value.type) else text
+
+
+def _timestamp(value: int, kind: pa.TimestampType) -> Any:
+    seconds, part = divmod(value, PER_SECOND[kind.unit])
+    part *= 10**9 // PER_SECOND[kind.unit]
+    found = EPOCH + timedelta(seconds=seconds, microseconds=part // 1000)
+    if kind.tz is not None:
+        found = found.replace(tzinfo=UTC).astimezone(pa.lib.string_to_tzinfo(kind.tz))
+    return _with_nanoseconds(found, part % 1000)
+
+
+def _time(value: int, kind: pa.Time32Type | pa.Time64Type) -> Any:
+    seconds, part = divmod(value, PER_SECOND[kind.unit])
+    if not 0 <= seconds < DAY:
+        raise OverflowError("no time of a day")
+    part *= 10**9 // PER_SECOND[kind.unit]
+    return _with_nanoseconds((EPOCH + timedelta(seconds=seconds, microseconds=part // 1000)).time(), part % 1000)
+
+
+def _with_nanoseconds(found: Any, nanoseconds: int) -> Any:
+    """A time, or as text with nine digits behind the second where it has nanoseconds."""
+    if not nanoseconds:
+        return found
+    text = found.isoformat(timespec="microseconds")
+    second = text.index(".") + 7
+    return f"{text[:second]}{nanoseconds:03d}{text[second:]}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import unicodedata
 
 import numpy as np
 import pyarrow as pa
 
 from storage.shards.arrays import Bool, UInt32
 from tasks.filter.language import plain_kernels
-from tasks.text.characters import SIZE
+from tasks.text.characters import ALL, SIZE, UNSPACED
 from tasks.text.scan import utf8
 
 
@@ -19,7 +20,7 @@ def plain_texts(texts: pa.Array) -> pa.Array:
     out = np.empty(int(offsets[-1] - offsets[0]), np.uint8)
     ends = np.zeros(len(texts) + 1, np.int64)
     plain_kernels.plain(
-        data, offsets, _lowered(), alphabetic(), plain_kernels.KINDS, plain_kernels.SIGNS, out, ends[1:]
+        data, offsets, _lowered(), alphabetic(), _ending(), plain_kernels.KINDS, plain_kernels.SIGNS, out, ends[1:]
     )
     buffers = pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(out[: ends[-1]])
     return pa.StringArray.from_buffers(len(texts), *buffers)
@@ -29,6 +30,16 @@ def plain_texts(texts: pa.Array) -> pa.Array:
 def alphabetic() -> Bool:
     """Whether each code point is a letter."""
     return np.fromiter((chr(code).isalpha() for code in range(SIZE)), np.bool_, SIZE)
+
+
+@functools.cache
+def _ending() -> Bool:
+    """Whether an address ends before each code point beyond ASCII: a sign, or a letter of a script without spaces."""
+    categories = map(unicodedata.category, ALL)
+    ending = np.fromiter((category[0] not in "LMN" for category in categories), np.bool_, SIZE)
+    for block in UNSPACED:
+        ending[block.start : block.stop] = True
+    return ending
 
 
 @functools.cache

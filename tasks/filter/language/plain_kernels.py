@@ -1,8 +1,9 @@
 """Texts as languages are identified on, compiled by numba: without addresses and tags, lines of capitals in lower case.
 
 fastText's vector of a text is a mean over its n-grams, and those of `https://`, `href` and `RIVER` say little of a
-language, or that it is another. Addresses are `scheme://…`, `www.…` and `name@host.tld`. A line is in capitals where
-they are more than four fifths of the letters that have a case.
+language, or that it is another. Addresses are `scheme://…`, `www.…` and `name@host.tld`. The first two end at white
+space, a quote, a bracket of a tag, and beyond ASCII at a sign or a letter of a script without spaces, where text goes
+on right behind them. A line is in capitals where they are more than four fifths of the letters that have a case.
 """
 
 from __future__ import annotations
@@ -33,14 +34,19 @@ def _is_letter(b):
 
 
 @njit(cache=True, nogil=True)
-def _address_end(data, i, end, kinds):
+def _address_end(data, i, end, kinds, ending):
     while i < end and not kinds[data[i]] & STOP:
-        i += 1
+        used = 1
+        if data[i] >= 128:
+            c, used = code_point(data, i, end)
+            if c < len(ending) and ending[c]:
+                break
+        i += used
     return i
 
 
 @njit(cache=True, nogil=True)
-def _found(data, begin, i, end, out, first, at, kinds):
+def _found(data, begin, i, end, out, first, at, kinds, ending):
     """(end in `data`, start in `out[first:at]`) of the tag or address that the sign at `i` shows; (i, at) for none."""
     b = data[i]
     if b == 60:
@@ -55,11 +61,12 @@ def _found(data, begin, i, end, out, first, at, kinds):
         return i, at
     start = at
     if b == 58:
-        if i + 3 < end and data[i + 1] == 47 and data[i + 2] == 47 and not kinds[data[i + 3]] & STOP:
+        if i + 3 < end and data[i + 1] == 47 and data[i + 2] == 47:
             while start > first and _is_letter(out[start - 1]):
                 start -= 1
-            if start < at:
-                return _address_end(data, i, end, kinds), start
+            last = _address_end(data, i + 3, end, kinds, ending)
+            if start < at and last > i + 3:
+                return last, start
         return i, at
     if b == 64:
         j = i + 1
@@ -75,8 +82,10 @@ def _found(data, begin, i, end, out, first, at, kinds):
             j += 1
         return j, start
     www = i + 4 < end and data[i + 1] | 32 == 119 and data[i + 2] | 32 == 119 and data[i + 3] == 46
-    if www and (i == begin or not kinds[data[i - 1]] & NAME) and not kinds[data[i + 4]] & STOP:
-        return _address_end(data, i, end, kinds), at
+    if www and (i == begin or not kinds[data[i - 1]] & NAME):
+        last = _address_end(data, i + 4, end, kinds, ending)
+        if last > i + 4:
+            return last, at
     return i, at
 
 
@@ -101,12 +110,12 @@ def _lower(out, first, at, lowered):
 
 
 @njit(cache=True, nogil=True)
-def plain(data, offsets, lowered, alphabetic, kinds, signs, out, out_ends):
+def plain(data, offsets, lowered, alphabetic, ending, kinds, signs, out, out_ends):
     """Write D texts, text d `data[offsets[d]:offsets[d + 1]]`, as this module's docstring says to `out`, ending at
     `out_ends[d]`; one of which no letter would stay, as it is.
 
-    `lowered[c]` is a capital's small letter, 1 for a letter that has a capital, and 0 for others. `out` needs room for
-    all of `data`.
+    `lowered[c]` is a capital's small letter, 1 for a letter that has a capital, and 0 for others; `ending[c]` is
+    whether an address ends before c. `out` needs room for all of `data`.
     """
     at = np.int64(0)  # of a plain 0 numba would compile a form of its own
     for d in range(len(offsets) - 1):
@@ -120,7 +129,7 @@ def plain(data, offsets, lowered, alphabetic, kinds, signs, out, out_ends):
             first = at
             while i < line_end:
                 if signs[data[i]]:
-                    after, place = _found(data, line, i, line_end, out, first, at, kinds)
+                    after, place = _found(data, line, i, line_end, out, first, at, kinds, ending)
                     if after > i:
                         out[place] = 32
                         at = place + 1

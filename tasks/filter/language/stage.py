@@ -30,7 +30,7 @@ def fingerprints(config: LanguageConfig) -> dict[str, str]:
     return found
 
 
-@stage(version=5, name="language", part_of="filter", runtime=("data",), sources=fingerprints)
+@stage(version=6, name="language", part_of="filter", runtime=("data",), sources=fingerprints)
 def language_signals(config: LanguageConfig, documents: Artifact, out: Output) -> None:
     """The language of each document, by fastText's lid.176 (Joulin et al. 2016) on its whole text, but for addresses
     and tags; lines of capitals are read in lower case.

@@ -23,7 +23,7 @@ from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 
 
-@stage(version=5, name="pii_pairs", part_of="pairs", runtime=("data",))
+@stage(version=6, name="pii_pairs", part_of="pairs", runtime=("data",))
 def pair_signals(
     config: PiiConfig, instructions: Artifact, preferences: Artifact, labelled: Artifact | None, out: Output
 ) -> None:

@@ -11,7 +11,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=7, name="pii", part_of="filter", runtime=("data",))
+@stage(version=8, name="pii", part_of="filter", runtime=("data",))
 def pii_signals(config: PiiConfig, documents: Artifact, passed: Artifact | None, out: Output) -> None:
     """Find personal data: data with a fixed form by patterns, checksums and Presidio's recognisers, names by spaCy's
     small English model.

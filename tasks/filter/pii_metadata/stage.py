@@ -11,7 +11,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=7, name="pii_metadata", part_of="filter", runtime=("data",))
+@stage(version=8, name="pii_metadata", part_of="filter", runtime=("data",))
 def metadata_signals(config: MetadataConfig, documents: Artifact, passed: Artifact | None, out: Output) -> None:
     """Find personal data in the documents' metadata, as the signals `pii` do in their texts.
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import codecs
 import gzip
+import io
 import json
+import math
+import struct
+import tarfile
+from collections import Counter
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +24,9 @@ from pydantic import ValidationError
 from storage.errors import SourceError
 from storage.shards.documents import Document, read_documents, read_ledger
 from tasks.download.config import FileSource
+from tasks.download.sources.metadata import NotKept, to_json
+from tasks.download.sources.parquet import read_parquet
+from tasks.download.sources.rows import Row
 from tasks.stage.output import Output
 from tests.tasks.download.test_download import GOOD, lines, run, source, texts
 
@@ -35,12 +44,36 @@ def refused(out: Output) -> list[tuple[str, str]]:
     return [(verdict.reason, verdict.detail.rpartition("/")[2]) for verdict in found]
 
 
+def tar(data: bytes) -> bytes:
+    with io.BytesIO() as packed, tarfile.open(fileobj=packed, mode="w") as file:
+        member = tarfile.TarInfo("a.jsonl")
+        member.size = len(data)
+        file.addfile(member, io.BytesIO(data))
+        file.close()
+        return packed.getvalue()
+
+
+def zstd_long(data: bytes) -> bytes:
+    """A frame with a window of 2 GB, as --long=31 makes: RFC 8878, a single raw block."""
+    return b"\x28\xb5\x2f\xfd\x00" + bytes([(31 - 10) << 3]) + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
 def zstd(data: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)
     found: bytes = sink.getvalue().to_pybytes()
     return found
+
+
+def parquet(bits: int = 64, **columns: pa.Array) -> bytes:
+    """A Parquet file; of wider integers in the schema that Arrow keeps in it, as Polars writes those of 128 bits."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    file = sink.getvalue()
+    told = pq.read_metadata(io.BytesIO(file)).metadata[b"ARROW:schema"]
+    widened = base64.b64decode(told).replace(struct.pack("<i", 64), struct.pack("<i", bits))
+    return file.replace(told, base64.b64encode(widened))
 
 
 def packed_as(ending: str, data: bytes) -> bytes:
@@ -113,6 +146,19 @@ def test_a_bad_row_of_a_table_is_named_by_its_line_and_the_rest_goes_on(tmp_path
         ("a.jsonl", b'{"txt": "a", "n": 1}\n', "no column text .*: txt, n", "perhaps txt"),
         ("a.jsonl", b'{"text": {"body": "a"}}\n', "text is an object with body; text_column may be a path", "Correct"),
         ("a.parquet", b"PAR1", "is not a Parquet file", "Replace it"),
+        ("a.jsonl.gz", gzip.compress(tar(b'{"text": "a"}\n'), mtime=0), "is a tar archive", "Unpack it"),
+        ("a.csv.zst", zstd(tar(b"text\na\n")), "is a tar archive", "Unpack it"),
+        ("a.jsonl", tar(b'{"text": "a"}\n'), "is a tar archive", "Unpack it"),
+        ("a.txt.gz", gzip.compress(tar(b"a"), mtime=0), "is a tar archive", "Unpack it"),
+        ("a.json", b"PK\x03\x04 and so on", "is a ZIP archive", "Unpack it"),
+        ("a.jsonl", b"\xfd7zXZ\x00 and so on", "is xz", "Unpack it"),
+        ("a.jsonl.zst", zstd_long(b'{"text": "a"}\n'), "a window of more than 128 MB", "zstd -dc --long=31 a"),
+        ("a.txt.zst", zstd_long(b"a"), "a window of more than 128 MB", "Compress it again"),
+        ("a.parquet", parquet(text=pa.array([b"a"])), "no_text, text is binary", "Correct them"),
+        ("a.parquet", parquet(text=pa.array([[b"a"]])), "no_text, text is a list", "Correct them"),
+        ("a.parquet", parquet(text=pa.array([7])), "no_text, text is a number", "Correct them"),
+        ("a.parquet", parquet(text=pa.array(["a"]), n=pa.array([7], pa.int64()), bits=128), "more than 64 bits",
+         "Write the column in another type"),
     ],
 )  # fmt: skip
 def test_a_file_that_cant_be_read_says_what_it_is_and_what_to_do(
@@ -191,6 +237,114 @@ def test_values_of_parquet_are_json_or_counted(tmp_path: Path) -> None:
     assert out.counts["metadata_dropped"] == 3
     told = [{"source": "mine", "field": name, "why": "binary", "rows": 1} for name in ("image", "raws", "struct")]
     assert out.counts["tables"]["Metadata left out"] == told
+
+
+MOST = 2**63 - 1
+INT64 = pa.int64()
+DAYS = [datetime(1, 1, 1), datetime(1600, 5, 6), datetime(2024, 1, 1, 12, 0, 0, 1), datetime(9999, 12, 31)]
+SAID = ["0001-01-01T00:00:00", "1600-05-06T00:00:00", "2024-01-01T12:00:00.000001", "9999-12-31T00:00:00"]
+
+
+def times(kind: pa.DataType, *values: int) -> pa.Array:
+    """An array of a type whose values are counted in 32 or 64 bits."""
+    return pa.array(values, pa.int32() if kind.bit_width == 32 else INT64).view(kind)
+
+
+def nested(values: pa.Array) -> dict[str, pa.Array]:
+    """Two values in a list, a mapping and an object each."""
+    return {
+        "list": pa.ListArray.from_arrays([0, 2], values),
+        "map": pa.MapArray.from_arrays([0, 2], pa.array(["a", "b"]), values),
+        "object": pa.StructArray.from_arrays([values[:1], values[1:], pa.array(["x"])], ["a", "b", "c"]),
+    }
+
+
+OUT = None, "unreadable"  # left out, and counted
+BINARY = None, "binary"
+NO_NUMBER = None, "not a finite number"
+KINDS: dict[str, tuple[pa.Array, list[Any]]] = {
+    **{f"int{bits}": (pa.array([-(2 ** (bits - 1)), 2 ** (bits - 1) - 1], f"int{bits}"),
+                      [-(2 ** (bits - 1)), 2 ** (bits - 1) - 1]) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (pa.array([0, 2**bits - 1], f"uint{bits}"), [0, 2**bits - 1]) for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": (pa.array([most, math.inf, math.nan], f"float{bits}"), [most, NO_NUMBER, NO_NUMBER])
+       for bits, most in ((16, 65504.0), (32, 2.0**127), (64, 1.7976931348623157e308))},
+    "bool": (pa.array([True, False, None]), [True, False, None]),
+    "null": (pa.nulls(2), [None, None]),
+    **{str(kind): (pa.array(["", "é" * 40, None], kind), ["", "é" * 40, None])
+       for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()))},
+    **{str(kind): (pa.array([b"", b"\xff", None], kind), [BINARY, BINARY, None])
+       for kind in (pa.binary(), pa.large_binary(), pa.binary_view())},
+    "fixed": (pa.array([b"a\xff"], pa.binary(2)), [BINARY]),
+    **{f"decimal{bits}": (pa.array([Decimal("9" * digits), Decimal("-" + "9" * digits)], kind(digits)),
+                          ["9" * digits, "-" + "9" * digits])
+       for bits, digits, kind in ((32, 9, pa.decimal32), (64, 18, pa.decimal64), (128, 38, pa.decimal128),
+                                  (256, 76, pa.decimal256))},
+    "decimal of fractions": (pa.array([Decimal("0.000")], pa.decimal128(5, 3)), ["0.000"]),
+    **{f"timestamp[{unit}]": (times(pa.timestamp(unit), -MOST, MOST, 0), [OUT, OUT, "1970-01-01T00:00:00"])
+       for unit in ("ms", "us")},
+    "timestamp[ns]": (times(pa.timestamp("ns"), -MOST, MOST, 0),
+                      ["1677-09-21T00:12:43.145224193", "2262-04-11T23:47:16.854775807", "1970-01-01T00:00:00"]),
+    "zoned": (times(pa.timestamp("us", "Europe/Berlin"), -MOST, MOST, 0), [OUT, OUT, "1970-01-01T01:00:00+01:00"]),
+    "zoned[ns]": (times(pa.timestamp("ns", "+05:30"), MOST, 0),
+                  ["2262-04-12T05:17:16.854775807+05:30", "1970-01-01T05:30:00+05:30"]),
+    "zone that nobody knows": (times(pa.timestamp("us", "Mars/Olympus"), 0, 1), [OUT, OUT]),
+    "date32": (times(pa.date32(), -(2**31), 2**31 - 1, 0, 2_932_896), [OUT, OUT, "1970-01-01", "9999-12-31"]),
+    "date64": (times(pa.date64(), -(10**9) * 86_400_000, 0), [OUT, "1970-01-01"]),
+    "time32[s]": (times(pa.time32("s"), 0, 86_399), ["00:00:00", "23:59:59"]),
+    "time32[ms]": (times(pa.time32("ms"), 86_399_999, 86_400_000, -1), ["23:59:59.999000", OUT, OUT]),
+    "time64[us]": (times(pa.time64("us"), 86_399_999_999, MOST, -1), ["23:59:59.999999", OUT, OUT]),
+    "time64[ns]": (times(pa.time64("ns"), 1, 86_399_999_999_999), ["00:00:00.000000001", "23:59:59.999999999"]),
+    **{f"duration[{unit}]": (times(pa.duration(unit), MOST, 0), [OUT, 0.0]) for unit in ("s", "ms")},
+    "duration[us]": (times(pa.duration("us"), 90_000_000, -1), [90.0, -1e-06]),
+    "duration[ns]": (times(pa.duration("ns"), 90_000_000_000, 0), [90.0, 0.0]),
+    **{f"{name} of times": (array, [said]) for (name, array), said in zip(
+        nested(times(pa.timestamp("us"), 0, MOST)).items(),
+        ((["1970-01-01T00:00:00", None], "unreadable"), ({"a": "1970-01-01T00:00:00"}, "unreadable"),
+         ({"a": "1970-01-01T00:00:00", "c": "x"}, "unreadable")), strict=True)},
+    "large list": (pa.array([[1], [], None], pa.large_list(INT64)), [[1], [], None]),
+    "list view": (pa.array([[1], [], None], pa.list_view(INT64)), [[1], [], None]),
+    "fixed list": (pa.array([[1, 2], None], pa.list_(INT64, 2)), [[1, 2], None]),
+    "map": (pa.array([[("a", 1)], [("a", 1), ("a", 2)], []], pa.map_(pa.string(), INT64)),
+            [{"a": 1}, [["a", 1], ["a", 2]], {}]),
+    "map by number": (pa.array([[(1, 1)]], pa.map_(INT64, INT64)), [{"1": 1}]),
+    "map by object": (pa.array([[({"k": 1}, 2)]], pa.map_(pa.struct([("k", INT64)]), INT64)), [[[{"k": 1}, 2]]]),
+    "map by bytes": (pa.array([[(b"a", 2)]], pa.map_(pa.binary(), INT64)), [({}, "binary")]),
+    "map by day": (pa.MapArray.from_arrays([0, 1], times(pa.date32(), 0), pa.array([1])), [{"1970-01-01": 1}]),
+    "map beside an unreadable date": (
+        pa.StructArray.from_arrays(
+            [times(pa.date32(), 2**31 - 1), pa.array([[("a", 1)]], pa.map_(pa.string(), INT64))], ["day", "map"]),
+        [({"map": {"a": 1}}, "unreadable")]),
+    "uuid": (pa.array([b"a" * 16, None], pa.uuid()), ["61616161-6161-6161-6161-616161616161", None]),
+    "json": (pa.array(['{"a": 1}'], pa.json_()), ['{"a": 1}']),
+    "bool8": (pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8())), [True, False]),
+    "opaque": (pa.ExtensionArray.from_storage(pa.opaque(pa.binary(), "t", "v"), pa.array([b"a"])), [BINARY]),
+    "tensor": (pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(INT64, [2]),
+                                              pa.array([[1, 2]], pa.list_(INT64, 2))), [[1, 2]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_type_of_arrow_is_read_or_left_out_and_counted(kind: str, tmp_path: Path) -> None:
+    array, wanted = KINDS[kind]
+    pq.write_table(pa.table({"text": ["a"] * len(array), "v": array}), tmp_path / "a.parquet")
+    found = []
+    for row in read_parquet(tmp_path / "a.parquet", "a"):
+        assert isinstance(row, Row)
+        dropped: Counter[NotKept] = Counter()
+        kept = to_json({"v": row.values["v"]}, 10_000, "mine", dropped)
+        found.append((kept.get("v"), *(what.why for what in dropped)) if dropped else kept["v"])
+    assert found == wanted
+    assert json.loads(json.dumps(found)) == [[*one] if isinstance(one, tuple) else one for one in wanted]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_timestamps_of_96_bits_have_their_years(stored: bool, tmp_path: Path) -> None:
+    days = pa.array(DAYS, pa.timestamp("us"))
+    table = pa.table({"text": ["a"] * 4, "day": days, "days": pa.array([[day] for day in DAYS], pa.list_(days.type))})
+    pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True, store_schema=stored)
+    rows = [row.values for row in read_parquet(tmp_path / "a.parquet", "a") if isinstance(row, Row)]
+    assert [row["day"].isoformat() for row in rows] == SAID
+    assert [row["days"] for row in rows] == [[day] for day in DAYS]
 
 
 def test_of_metadata_that_is_too_large_or_too_deep_the_rest_is_kept(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.language.measure import measure_language
 from tasks.filter.language.plain import plain_texts
+from tasks.text.characters import UNSPACED
 
 ADVERTISEMENT = "LIMITED TIME OFFER ON ALL GARDEN FURNITURE! ORDER NOW AND GET FREE DELIVERY TO YOUR DOOR THIS WEEKEND."
 LINKS = (
@@ -27,6 +29,33 @@ def test_english_in_capitals_or_among_links_is_english(text: str) -> None:
     assert found["language_score"] > 0.65
 
 
+# Sentences of scripts that write no space behind an address, and of some that do
+RIVERS = {
+    "zh": "河流从山上流下来，人们住在河边，每年春天水都很高，夏天船只把羊毛和谷物运到港口。",
+    "ja": "川は丘から始まり、海へと流れていく。人々は川のほとりに住んでいて、春には水が高くなる。",
+    "th": "แม่น้ำเริ่มต้นจากเนินเขาและไหลลงสู่ทะเล ผู้คนอาศัยอยู่ริมฝั่งแม่น้ำและน้ำจะสูงขึ้นทุกฤดูใบไม้ผลิ",
+    "lo": "ແມ່ນ້ຳເລີ່ມຕົ້ນຈາກເນີນພູ ແລະ ໄຫຼລົງສູ່ທະເລ ຜູ້ຄົນອາໄສຢູ່ຕາມແຄມແມ່ນ້ຳ",
+    "km": "ទន្លេចាប់ផ្តើមពីភ្នំហើយហូរទៅសមុទ្រ មនុស្សរស់នៅតាមមាត់ទន្លេ",
+    "my": "မြစ်သည်တောင်ကုန်းများမှစတင်ပြီးပင်လယ်သို့စီးဆင်းသည်။",
+    "ko": "강은 언덕에서 시작하여 바다로 흐르고 사람들은 강가에서 산다. 봄이 되면 물이 높아진다.",
+    "ru": "Река начинается в холмах и течёт к морю, и люди живут на её берегах.",
+    "ar": "يبدأ النهر في التلال ويتدفق إلى البحر، ويعيش الناس على ضفافه.",
+}
+
+
+@pytest.mark.parametrize("language", RIVERS)
+def test_text_right_behind_an_address_says_its_language(language: str) -> None:
+    text, spaced = RIVERS[language], language in ("ko", "ru", "ar")
+    texts = [
+        f"{text}{address}{between}{' ' if spaced and between in ('', '/') else ''}{text}"
+        for address in ("https://t.cn/RUy3HJN", "www.example.org/news/today?id=page", "http://a.com/")
+        for between in ("", "/", "，", "。", "）", "”", "\u3000", "\u00a0", "…")
+    ]
+    for text, row in zip(texts, measure_language(LanguageConfig(), pa.array(texts)).to_pylist(), strict=True):
+        assert row["language"] == language, text
+        assert row["language_score"] > 0.4, text
+
+
 @pytest.mark.parametrize(
     ("text", "reads"),
     [
@@ -38,6 +67,9 @@ def test_english_in_capitals_or_among_links_is_english(text: str) -> None:
         ("ABCDe and so", "ABCDe and so"),
         ("ABCDEe", "abcdee"),
         ("https://a.org", "https://a.org"),
+        ("见https://a.cn/x?y，中 见www.a.cn/x中", "见 ，中 见 中"),
+        ("a https://münchen.de/straße/Россия b", "a   b"),
+        ("a “https://a.org”—b https://a.org… c www.中 https://中", "a “ ”—b  … c www.中 https://中"),
         ("12 http://b.c", "12 http://b.c"),
         ("", ""),
     ],
@@ -46,7 +78,12 @@ def test_addresses_tags_and_capitals(text: str, reads: str) -> None:
     assert plain_texts(pa.array([text]))[0].as_py() == reads
 
 
-STOP = r"[^\t\n\v\f\r <>\"]"
+ENDING = "".join(
+    chr(code)
+    for code in range(0x80, 0x40000)
+    if unicodedata.category(chr(code))[0] not in "LMN" or any(code in block for block in UNSPACED)
+)
+STOP = rf"[^\t\n\v\f\r <>\"{re.escape(ENDING)}]"
 PATTERN = re.compile(
     rf"</?[A-Za-z][^<>\n]{{0,300}}>|[A-Za-z]+://{STOP}+|(?<![A-Za-z0-9._+-])[wW]{{3}}\.{STOP}+"
     r"|[A-Za-z0-9._+-]+@[A-Za-z0-9-]+\.[A-Za-z0-9.-]+"
@@ -68,8 +105,8 @@ def by_patterns(text: str) -> str:
 
 
 PIECES = st.sampled_from(
-    ["a", "B", "ÉTÉ", "İ", "ß", "中", "7", " ", "\n", "\t", "<", ">", "/", "<b", "</p>", ":", "://", "http", "www.",
-     "WwW.", "@", ".", "-", "_", "+", "org", '"', "x" * 150]
+    ["a", "B", "ÉTÉ", "İ", "ß", "中", "ที่", "，", "7", " ", "\n", "\t", "<", ">", "/", "<b", "</p>", ":", "://", "http",
+     "www.", "WwW.", "@", ".", "-", "_", "+", "org", '"', "x" * 150]
 )  # fmt: skip
 
 

@@ -107,6 +107,42 @@ def test_a_text_that_looks_like_a_number_stays_one(tmp_path: Path) -> None:
     assert made["listed"][0] == ["42", "['a']"]
 
 
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz"])
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (["NA", "null", "NaN", "None", "n/a", "#N/A", "<NA>", "NULL", "-inf", ""], None),
+        (["TRUE", "false"], None),
+        (["True", "False"], [True, False]),
+        (["007", "7"], None),
+        (["+7", "1_000", "1e5", " 7"], None),
+        (["7", "-12"], [7, -12]),
+        (["99999999999999999999"], None),
+        (["1.50", "2.0"], None),
+        (["1.5", "2.0"], [1.5, 2.0]),
+        (["1", ""], None),
+        (["2026-11-27", "12:30"], None),
+    ],
+)
+def test_tables_are_read_as_they_are_written(tmp_path: Path, ending: str, written: list[str], read: Any) -> None:
+    path, delimiter = tmp_path / f"rows{ending}", "\t" if ".tsv" in ending else ","
+    lines = [f"{delimiter}answer", *(f'"q, {number}"{delimiter}{value}' for number, value in enumerate(written))]
+    table = "\ufeff" + "\n".join(lines) + "\n"
+    path.write_bytes(gzip.compress(table.encode()) if ending.endswith(".gz") else table.encode())
+    made = _read(HarnessSource(task="x", files={"test": str(path)}), str(path), None, tmp_path)
+    assert made.to_dict() == {
+        "Unnamed: 0": [f"q, {number}" for number in range(len(written))],
+        "answer": written if read is None else read,
+    }
+
+
+def test_questions_of_tables_keep_answers_that_stand_for_nothing_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("question,answer\nISO code of Namibia?,NA\nNothing in SQL?,null\n")
+    files = dict.fromkeys(("train", "test"), str(tmp_path / "rows.csv"))
+    questions = prepare(HarnessSource(task="gsm8k", files=files), tmp_path / "out" / "gsm8k", tmp_path / "scratch")
+    assert [question["choices"] for question in questions] == [[" NA"], [" null"]]
+
+
 BAD: dict[str, Any] = {
     "not JSON": "{", "empty": "", "a list": "[1, 2]\n", "other columns": '{"a": 1}\n', "a number": "3\n",
     "no answer": '{"id": "1", "question": "?", "choices": {"text": ["x"], "label": ["A"]}, "answerKey": "Z"}\n',

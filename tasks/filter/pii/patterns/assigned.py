@@ -36,7 +36,8 @@ _SHORT = frozenset({"pass", "pwd", "passe", "clave", "senha", "haslo", "heslo", 
 _END = r"(?:[_.\-]?(?:\d{1,2}|prod|production|live|dev|staging|test|default|value|env|b64|base64))?"
 _NAMED = rf"(?P<name>[\w.\-\x80-\U0010ffff]*?(?:(?P<key>{_KEY})|(?P<pass>{_PASSWORD})){_END})"
 _SIGNS = r"[A-Za-z0-9_\-+/=.~!@#$%^&*?|:]"
-_VALUE = rf"(?P<value>{_SIGNS}{{8,400}})(?P<after>.|\Z)"
+_LONGEST = 4000  # characters of a value
+_VALUE = rf"(?P<value>{_SIGNS}{{8,{_LONGEST}}})(?P<after>.|\Z)"
 _ASSIGNS = (
     rf"""{_NAMED}\\?["'\]]{{0,3}}(?: is(?=:))?[ \xa0\u202f]{{0,3}}(?P<sign>=>|:{{0,3}}=|\?=|==|[:：,>])[ \t]{{0,12}}"""
 )
@@ -47,7 +48,7 @@ _ASSIGNMENT = re.compile(
 )
 # Passwords with signs that JSON and XML escape
 _ESCAPED = re.compile(
-    rf"""{_ASSIGNS}(?P<quote>")?(?P<value>(?:{_SIGNS}|\\["\\/]|&(?:amp|lt|gt|quot|apos|#\d{{1,4}});){{8,400}})(?P<after>["<])""",
+    rf"""{_ASSIGNS}(?P<quote>")?(?P<value>(?:{_SIGNS}|\\["\\/]|&(?:amp|lt|gt|quot|apos|#\d{{1,4}});){{8,{_LONGEST}}})(?P<after>["<])""",
     re.IGNORECASE,
 )
 _FLAG = re.compile(rf"""--?{_NAMED} {{1,3}}(?P<quote>\\?["'])?{_VALUE}""", re.IGNORECASE | re.DOTALL)
@@ -62,13 +63,21 @@ _SETTING = re.compile(
     r"[\s>#;\-*$]*(?:(?:export|set|setx|ENV|ARG|SET|env:?)\s+)?[\"']?(?:[\w.]+\s+)?(?:--?)?|.*[?&;\s]--?|.*[;&]"
 )
 _PARAMETER = re.compile(r"&(?:amp\Z|[\w.\-]+=)")
+# A parameter in a URL's query, which ends where no value in quotes or a sentence would. Of some names only there
+_IN_QUERY = re.compile(r"://[^\s\"'<>]*[?&;#]\Z")
+_QUERY = re.compile(
+    rf"(?:{_NAMED}|[\w\-]*(?P<vague>key|sig(?:nature)?|session(?:_?id)?|phpsessid|sid))"
+    rf"=(?P<value>[A-Za-z0-9_\-+/=.~!*%:]{{12,{_LONGEST}}})",
+    re.IGNORECASE,
+)
 _TURNS = re.compile(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")  # `PKCS7KeyTypes` has two, a key many
 _USERINFO = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.\-]{1,20})://(?P<user>[^\s:/@\"'<>`]{0,80}):(?P<password>[^\s/@\"'<>`]{3,120}|[^\s@\"'<>`]{3,120})\Z",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(?:bearer|(?P<basic>basic)) {1,2}\Z", re.IGNORECASE)
-_TOKEN = re.compile(r"[A-Za-z0-9_\-+/.~]{16,400}={0,2}")
+_TOKEN = re.compile(rf"[A-Za-z0-9_\-+/.~]{{16,{_LONGEST}}}={{0,2}}")
+_USER_ALONE = re.compile(r"://(?P<token>[A-Za-z0-9_\-.~]{16,200})\Z")
 
 
 def assigned_at(text: str, start: int, end: int) -> Finding | None:
@@ -76,9 +85,13 @@ def assigned_at(text: str, start: int, end: int) -> Finding | None:
     if text[start : start + 3].lower() == "key":
         before = _FIRST_WORD.search(text, max(start - 14, 0), start)
         start = before.start() if before else start
-    match = _ASSIGNMENT.match(text, start, min(end + 400, len(text)))
+    match = _query_at(text, start)
+    if match is not None and not match["pass"]:
+        sure = len(match["value"]) >= (16 if match["vague"] else 12) and is_random(match["value"])
+        return Finding("API_KEY", *match.span("value"), LIKELY) if sure else None
+    match = _ASSIGNMENT.match(text, start, min(end + _LONGEST, len(text)))
     if match is None or match["after"] in (";", "\\"):
-        escaped = _ESCAPED.match(text, start, min(end + 400, len(text)))
+        escaped = _ESCAPED.match(text, start, min(end + _LONGEST, len(text)))
         if escaped is not None and escaped["pass"] and _is_closed(text, escaped) and _has_escape(escaped):
             return _password(text, escaped)
     if match is None or not _is_closed(text, match):
@@ -95,7 +108,7 @@ def assigned_at(text: str, start: int, end: int) -> Finding | None:
 
 def flag_at(text: str, start: int, end: int) -> Finding | None:
     """The secret behind the flag that begins at `start`: `--token …`, `-p…` of MySQL, `-u user:…` of curl."""
-    match = _FLAG.match(text, start, min(end + 400, len(text)))
+    match = _FLAG.match(text, start, min(end + _LONGEST, len(text)))
     if match is not None:
         if not (match["after"] in ('"', "'", "\\", "`") or match["after"].isspace() or not match["after"]):
             return None
@@ -126,12 +139,24 @@ def bearer_at(text: str, start: int, end: int) -> Finding | None:
 
 
 def userinfo_at(text: str, at: int) -> Finding | None:
-    """The password of the URL whose user ends at this @."""
+    """The password of the URL whose user ends at this @, or the token that is its user."""
+    if at + 1 < len(text) and not (text[at + 1].isalnum() or text[at + 1] in "[/"):
+        return None
+    alone = _USER_ALONE.search(text, max(at - 220, 0), at)
+    if alone is not None:
+        return Finding("API_KEY", *alone.span("token"), SURE) if is_random(alone["token"]) else None
     match = _USERINFO.search(text, max(at - 220, 0), at)
-    if match is None or (at + 1 < len(text) and not (text[at + 1].isalnum() or text[at + 1] in "[/")):
+    if match is None:
         return None
     sure = is_login_in_url(match["user"], match["password"])
     return Finding("PASSWORD", *match.span("password"), SURE) if sure else None
+
+
+def _query_at(text: str, start: int) -> re.Match[str] | None:
+    """The parameter that begins at `start`, if that is in the query or fragment of a URL."""
+    if text[start - 1 : start] not in ("?", "&", ";", "#") or not _IN_QUERY.search(text, max(start - 500, 0), start):
+        return None
+    return _QUERY.match(text, start)
 
 
 def _is_closed(text: str, match: re.Match[str]) -> bool:

@@ -16,8 +16,9 @@ Span = tuple[int, int]
 
 SURE, SAID = 1.0, 0.9  # scores: by the number alone, and with a word's help
 _NUMBER = re.compile(
-    r"(?<![\w.,/+-])(?:\d{4}([ -])\d{4}\1\d{4}\1\d{1,4}(?:\1?\d{1,3})?|\d{4}([ -])\d{6}\2\d{4,5}|\d{12,19})"
-    r"(?![.,/-]?\w)"
+    r"(?<![\w./+-])(?<!\d,)(?:\d{4}([ -])\d{4}\1\d{4}\1\d{1,4}(?:\1?\d{1,3})?|\d{4}([ -])\d{6}\2\d{4,5}|\d{12,19})"
+    r"(?![./-]?\w|,\d)",
+    re.ASCII,
 )
 _SAYS = re.compile(
     r"\b(?:cards?|credit|debit|visa|master ?card|maestro|amex|american express|discover|diners|jcb|unionpay|mir|rupay"

@@ -22,6 +22,10 @@ SCORE, SPELLED = 1.0, 0.85
 _LOCAL = re.compile(rf"[\w!#$%&'*+\-/=?^`{{|}}~.{UNSEEN}]{{1,128}}\Z")  # longer than RFC 5321: a URL may precede it
 _LABEL = rf"[{UNSEEN}]{{0,2}}\w[\w\-{UNSEEN}]{{0,62}}"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})+")
+# A script that writes no spaces may follow or precede an address: `写信给jane@corp.com吧`
+_BEYOND_LATIN = r"[^\W\x00-\u024f\u1e00-\u1eff]"
+_LATIN_DOMAIN = re.compile(rf"(?:[A-Za-z0-9\-]+\.)+[A-Za-z]{{2,24}}(?={_BEYOND_LATIN}|_)")
+_TEXT_BEFORE = re.compile(rf".*{_BEYOND_LATIN}(?=[^@]*[A-Za-z0-9])", re.DOTALL)
 _SPELLED_DOMAIN = re.compile(rf"\w[\w\-]{{0,62}}(?:{DOT_SIGN}\w[\w\-]{{0,62}}){{1,5}}", re.IGNORECASE)
 _FIRST = re.compile(r"[\w!#$%&'*+\-^`{|}~]")
 # `?mail=`, `//host/`: what stands before an address in a URL. A value that is a domain itself is a bounce's (VERP)
@@ -108,6 +112,8 @@ def _plain_start(text: str, at: int, lowest: int, escaped: bool) -> int | None:
     start = local.start()
     named = (_ESCAPED if escaped else _QUERY).match(text, start, at)
     start = named.end() if named else start
+    text_before = _TEXT_BEFORE.match(text, start, at)
+    start = text_before.end() if text_before else start
     before, equals, value = text[start:at].rpartition("=")
     if equals and not _has_suffix(value):  # else the address of a bounce, with another one in it
         start += len(before) + 1
@@ -130,7 +136,9 @@ def _end(text: str, behind: int, spoken: bool) -> int | None:
     """Where the domain that begins at `behind` ends: with plain dots, or else as far as it is one."""
     plain = None if spoken else _DOMAIN.match(text, behind, min(behind + 255, len(text)))
     if plain is not None and not _DOT_ENTITY.match(text, plain.end()):
-        return plain.end() if _has_suffix(_plain(plain[0])) else None
+        if not _has_suffix(_plain(plain[0])):
+            plain = _LATIN_DOMAIN.match(text, behind, plain.end() + 1)
+        return plain.end() if plain is not None and _has_suffix(_plain(plain[0])) else None
     spelled = _SPELLED_DOMAIN.match(text, behind, min(behind + 255, len(text)))
     ends = [behind + match.end() for match in re.finditer(r"[\w\-]+", spelled[0])] if spelled else []
     return next((end for end in reversed(ends) if _has_suffix(spelled_plainly(text[behind:end]))), None)

@@ -1,9 +1,9 @@
 """Personal data with a fixed form: from candidates to findings.
 
 The compiled scan finds digits, @, colons and names of secrets. What has a search of its own (e-mail addresses, cards,
-telephone numbers, secrets) is judged where it stands. For the rest, regular expressions decide which entities are
-possible there (supersets of Presidio's patterns, so nothing is lost), Presidio's recognisers then see a window of text
-around it, and their findings are checked against the surrounding text.
+IBANs, telephone numbers, secrets) is judged where it stands. For the rest, regular expressions decide which entities
+are possible there (supersets of Presidio's patterns, so nothing is lost), Presidio's recognisers then see a window of
+text around it, and their findings are checked against the surrounding text.
 """
 
 from __future__ import annotations
@@ -17,8 +17,19 @@ from tasks.filter.pii.patterns import kernels
 from tasks.filter.pii.patterns.candidates import Candidate
 from tasks.filter.pii.patterns.cards import find_cards
 from tasks.filter.pii.patterns.emails import find_emails
+from tasks.filter.pii.patterns.ibans import find_ibans
 from tasks.filter.pii.patterns.phones import find_phones
-from tasks.filter.pii.patterns.plausible import CONTEXT, NEAR, REACH, WEAK_CONTEXT, first_words, judged, says, words
+from tasks.filter.pii.patterns.plausible import (
+    CONTEXT,
+    NEAR,
+    REACH,
+    WEAK_CONTEXT,
+    continues,
+    first_words,
+    judged,
+    says,
+    words,
+)
 from tasks.filter.pii.patterns.recognisers import recognisers
 from tasks.filter.pii.patterns.secrets import KINDS, SECRETS, find_secrets
 
@@ -35,6 +46,7 @@ _AFTER = 4  # characters after a run of digits that may belong to a number
 _OWN: dict[str, tuple[int, Callable[[str, Iterable[Span]], Iterator[Finding]]]] = {
     "EMAIL_ADDRESS": (kernels.AT, find_emails),
     "CREDIT_CARD": (kernels.DIGITS, find_cards),
+    "IBAN_CODE": (kernels.CODE, find_ibans),
     "PHONE_NUMBER": (kernels.DIGITS, find_phones),
 }
 # Digits that are recognised without a word before them
@@ -43,7 +55,6 @@ _FINNISH = re.compile(r"\d{6}[-+][0-9]{3}[0-9A-Y]", re.IGNORECASE)
 _DIGITS_OF_IDS = 7  # in a national ID that a word announces
 # Runs of letters and digits
 _CODES = {
-    "IBAN_CODE": re.compile(r"[A-Z]{2}\d\d", re.IGNORECASE),
     "ES_NIE": re.compile(r"[X-Z]\d{7,8}-?[A-Z]$", re.IGNORECASE),
     "IT_FISCAL_CODE": re.compile(r"[A-Z]{6}[0-9L-V]{2}[A-Z][0-9L-V]{2}[A-Z][0-9L-V]{3}[A-Z]$", re.IGNORECASE),
     "FI_PERSONAL_IDENTITY_CODE": re.compile(r"\d{6}[-ABCDEFYXWVU]\d{3}[0-9A-Y]$", re.IGNORECASE),
@@ -89,7 +100,8 @@ def _recognised(text: str, entity: str, spans: Sequence[Span], window: int) -> I
     recogniser = recognisers()[entity]
     nothing: Any = None  # no output of a language model
     for start, end in windows(text, spans, window):
-        for result in recogniser.analyze(text[start:end], [entity], nothing):
+        plain = text[start:end].encode("ascii", "replace").decode()  # a letter of Han beside a number is no part of it
+        for result in recogniser.analyze(plain, [entity], nothing):
             yield Finding(entity, start + result.start, start + result.end, round(result.score, 3))
 
 
@@ -129,8 +141,7 @@ def _shapes(text: str, kind: int, start: int, end: int) -> Iterator[tuple[str, i
 
 
 def _numbers(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    before = text[start - 1 : start]
-    if before == "." or before == "_" or before.isalnum():  # decimals, or a part of a word
+    if text[start - 1 : start] == "." or continues(text, start - 1):  # decimals, or a part of a word
         return
     last = min(end + _AFTER, len(text))
     for entity, pattern in (("US_SSN", _SSN), ("FI_PERSONAL_IDENTITY_CODE", _FINNISH)):

@@ -83,13 +83,14 @@ def scan(data: UInt8, offsets: Int64, classes: UInt8, hits: Int64) -> int:
                     # Digits within letters and hyphens: IBANs, national IDs, keys; or a dotted IPv4 address
                     if i >= token_end:
                         first, token_end, dotted = _run(data, begin, i, end, classes)
-                        count = _of_run(data, first, token_end, classes, hits, count, d, at - (i - first))
+                        count = _of_run(data, first, i, token_end, classes, hits, count, d, at - (i - first))
                         if dotted:
                             count = _emit(hits, count, d, DOTTED, at, at + dotted)
                 elif b == 64:
-                    if _has_password(data, begin, i):
+                    has_user, has_password = _userinfo(data, begin, i)
+                    if has_user or has_password:
                         count = _emit(hits, count, d, USERINFO, at, at + 1)
-                    elif _is_address(data, begin, i, end, classes):
+                    if not has_password and _is_address(data, begin, i, end, classes):
                         count = _emit(hits, count, d, AT, at, at + 1)
                 elif b == 61 or b == 58 or b == 44 or b == 62 or b == 0xEF:
                     if b == 61 or b == 58 or _can_assign(data, begin, i, end, classes):
@@ -209,8 +210,9 @@ def _run(data, begin, i, end, classes):
 
 
 @njit(cache=True, nogil=True)
-def _of_run(data, first, last, classes, hits, count, document, at):
-    """Emit a run of letters and digits that may be a national ID, an IBAN or a key; returns the new count."""
+def _of_run(data, first, digit, last, classes, hits, count, document, at):
+    """Emit a run of letters and digits, the first digit at `digit`, that may be a national ID, an IBAN or a key;
+    returns the new count."""
     length = last - first
     if length < CODE_DIGITS:
         return count
@@ -223,10 +225,11 @@ def _of_run(data, first, last, classes, hits, count, document, at):
         return count
     if length >= TOKEN_LENGTH:
         count = _emit(hits, count, document, TOKEN, at, at + length)
-    # Two letters for the country, two digits for the checksum
+    # Two letters for the country, two digits for the checksum, perhaps behind a hyphen or underscore
     iban = (
-        classes[data[first]] & LETTER and classes[data[first + 1]] & LETTER
-        and classes[data[first + 2]] & DIGIT and classes[data[first + 3]] & DIGIT
+        digit - first >= 2 and classes[data[digit - 2]] & LETTER and classes[data[digit - 1]] & LETTER
+        and digit + 1 < last and classes[data[digit + 1]] & DIGIT
+        and (digit - 2 == first or data[digit - 3] == 45 or data[digit - 3] == 95)
     )  # fmt: skip
     if iban or (length >= CODE_LENGTH and digits >= CODE_DIGITS):
         count = _emit(hits, count, document, CODE, at, at + length)
@@ -323,20 +326,22 @@ def _colons(data, begin, i, end, classes):
 
 
 @njit(cache=True, nogil=True)
-def _has_password(data, begin, i):
-    """Whether the @ at `i` ends the `user:password` of a URL."""
+def _userinfo(data, begin, i):
+    """Whether the @ at `i` ends a URL's user as long as a key, or its `user:password`. No other @ stands in these, so
+    that a row of them is no row of candidates."""
     j = i - 1
     lowest = max(begin + 3, i - LONGEST_USERINFO)
     colon = False
     while j >= lowest:
         b = data[j]
-        if b <= 32 or b == 34 or b == 60 or b == 62 or b == 96:  # white space or one of "<>`
-            return False
+        if b <= 32 or b == 34 or b == 60 or b == 62 or b == 64 or b == 96:  # white space or one of "<>@`
+            return False, False
         if b == 47:
-            return colon and data[j - 1] == 47 and data[j - 2] == 58
+            in_url = data[j - 1] == 47 and data[j - 2] == 58
+            return in_url and not colon and i - j > TOKEN_LENGTH, in_url and colon
         colon |= b == 58
         j -= 1
-    return False
+    return False, False
 
 
 @njit(cache=True, nogil=True)

@@ -15,10 +15,10 @@ WORD, DIGIT, HEX, STOP, LETTER = 1, 2, 4, 8, 16
 LONGEST_NAME = 48  # bytes of a name that a secret is assigned to
 SHORTEST_SECRET = 8  # bytes
 LONGEST_VALUE = 200  # bytes of a value that are looked at
-# Three letters of every name: key, token, secret, password, pwd, auth, credential; then Kennwort, contrasena, clave,
-# senha, wachtwoord, haslo and heslo, losenord, adgangskode, salasana, jelszo, sifre, parola, sandi
+# Three letters of every name: key, token, secret, password, pwd, auth, credential, sig, session, sid; then Kennwort,
+# contrasena, clave, senha, wachtwoord, haslo and heslo, losenord, adgangskode, salasana, jelszo, sifre, parola, sandi
 HINTS = (
-    "key", "tok", "sec", "pas", "pwd", "aut", "cre",
+    "key", "tok", "sec", "pas", "pwd", "aut", "cre", "sig", "ses", "sid",
     "nwo", "ase", "lav", "nha", "htw", "slo", "eno", "gsk", "asa", "lsz", "fre", "aro", "ndi",
 )  # fmt: skip
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tasks.filter.pii.findings import Finding
+from tasks.filter.pii.patterns.plausible import continues
 
 if TYPE_CHECKING:
     from phonenumbers import PhoneNumber
@@ -25,7 +26,7 @@ Span = tuple[int, int]
 VALID, SAID, POSSIBLE, FORM = 0.75, 0.6, 0.45, 0.4  # scores by evidence
 NEAR = 30  # characters before a number that must include the word
 _SHORTEST, _SHORTEST_SAID, _LONGEST = 7, 6, 15  # digits, ITU-T E.164 has no longer ones
-_EXTENSION = re.compile(r" ?(?:x|ext\.?|extension|Durchwahl|poste|доб\.?)[ :]?\d{1,7}\b", re.IGNORECASE)
+_EXTENSION = re.compile(r" ?(?:x|ext\.?|extension|Durchwahl|poste|доб\.?)[ :]?\d{1,7}(?![A-Za-z0-9_])", re.IGNORECASE)
 
 # A word that means a telephone, and one that may
 _STRONG = (
@@ -64,7 +65,7 @@ _DIGIT_BEFORE_BREAK = 6  # a number with so many digits ends at a dash, slash or
 _BREAK = re.compile(r" {2,}|[-./]{2,}|\)? ?[-/] | [-/]|[ /,]*\((?!0\))")
 _DATE = re.compile(
     r"(?:1[5-9]|20)\d\d[-/. ](?:0?[1-9]|1[0-2])[-/. ]\d{1,2}(?:\D.*)?"
-    r"|\d{1,2}[-/. ]\d{1,2}[-/. ](?:1[5-9]|20)\d\d(?:\D.*)?"
+    r"|\d{1,2}[-/. ]\d{1,2}[-/. ](?:1[3-9]|2[05])\d\d(?:\D.*)?"  # Hijri and Buddhist years too
     r"|(?:1[5-9]|20)\d\d ?[-/ ] ?(?:1[5-9]|20)\d\d(?:\D.*)?|(?:19|20)\d{6}(?:[-. ]?\d{4,6})?|97[89](?:[- ]?\d){10}"
 )
 _DECIMAL = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|\d+\.\d+|\d+(?: \d{3})+\.\d+")
@@ -130,8 +131,7 @@ def find_phones(text: str, spans: Iterable[Span]) -> Iterator[Finding]:
     """The telephone numbers among runs of digits with separators."""
     found: Finding | None = None
     for start, end in spans:
-        before = text[start - 1 : start]
-        if (before.isalnum() or before in (".", "_")) and text[start:end].isdigit():
+        if (text[start - 1 : start] == "." or continues(text, start - 1)) and text[start:end].isdigit():
             continue  # most runs of digits in code
         for first, last in _parts(text, start, end):
             finding = _judged(text, first, last, found)
@@ -182,7 +182,7 @@ def _judged(text: str, start: int, end: int, previous: Finding | None) -> Findin
     before, after = text[max(start - NEAR, 0) : start], text[beyond : beyond + NEAR]
     formed = value[0] == "+" or _NANP.fullmatch(value) is not None
     said = _said(before, after) or _said_of(text, previous, start, end)
-    if re.match(r"[.:/\-_]?\w|,\d|[%°@]", after) and not (
+    if re.match(r"(?a:[.:/\-_]?\w)|,\d|[%°@]", after) and not (
         _SAYS_AFTER.match(after)
         or (formed and after[0] == ",")
         or (said and value[0] == "+" and re.match(r"\.[A-Z]", after))  # a sentence without a space before it
@@ -210,7 +210,7 @@ def _judged(text: str, start: int, end: int, previous: Finding | None) -> Findin
 
 def _may_begin(text: str, before: str, start: int, formed: bool, said: bool) -> bool:
     """Whether a number may begin behind what stands before it."""
-    if not re.search(r"[\w@#$€£]\Z" if said else r"[\w/@.\-$€£#&%*^~<>\\,=\[]\Z", before):
+    if not re.search(r"[\w@#$€£]\Z" if said else r"[\w/@.\-$€£#&%*^~<>\\,=\[]\Z", before, re.ASCII):
         return True
     if before.endswith(",") and (formed or not before[-2:-1].isdigit()):  # comma-separated values
         return True

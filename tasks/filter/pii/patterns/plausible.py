@@ -18,14 +18,14 @@ NEAR = 30  # the same for IP addresses
 
 _VERSION_BEFORE = re.compile(
     r"(?:\b(?:v|vers?|versions?|releases?|rev|revision|build|firmware|section|chapter|patch|update|upgrade[ds]?|§)\.?"
-    r"(?: (?:after|before|than|to|from))?|[=<>~!^]=|[~^§])\s?[:=]?\s?[\"']?\Z|[\w.\-]\Z",
-    re.IGNORECASE,
+    r"(?: (?:after|before|than|to|from))?|[=<>~!^]=|[~^§])\s?[:=]?\s?[\"']?\Z|[.\-]\Z",
+    re.IGNORECASE | re.ASCII,
 )
 # Four small numbers are rather a version or a section than an address, unless a word says so
 _ADDRESS_BEFORE = re.compile(
     r"\b(?:ips?|ipv4|ip[- _]?addr(?:ess)?|address(?:es)?|hosts?|servers?|gateway|dns|peer|client|remote|nameserver|ping"
     r"|traceroute|ssh|telnet|logged in from|login from|connect(?:ed|ion)? (?:to|from))\b[^\n]{0,20}\Z|://\Z",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _SMALL, _LARGE = 32, 100
 _RESOLVERS = frozenset(  # known to all, nobody's own
@@ -34,7 +34,7 @@ _RESOLVERS = frozenset(  # known to all, nobody's own
      "2001:4860:4860::8888", "2001:4860:4860::8844", "2606:4700:4700::1111", "2606:4700:4700::1001"}
 )  # fmt: skip
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"\w+", re.ASCII)
 
 # Words that must precede a finding: Presidio's own, without those that are common English words
 CONTEXT: Mapping[str, tuple[str, ...]] = {
@@ -73,12 +73,22 @@ def first_words() -> frozenset[str]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case, with the word boundaries of the patterns here."""
+    """The words of a text in lower case, with the word boundaries of the patterns here: letters beyond ASCII part them,
+    as in `NHS号`."""
     return _WORD.findall(text.lower())
+
+
+def continues(text: str, place: int) -> bool:
+    """Whether the character at `place` would be part of a number or code beside it: an ASCII letter, a digit or an
+    underscore. Other letters are not, since many scripts write no space before a number."""
+    sign = text[place : place + 1] if place >= 0 else ""
+    return sign.isascii() and (sign.isalnum() or sign == "_")
 
 
 def judged(text: str, finding: Finding) -> Finding | None:
     """The finding with its score adjusted to the surrounding text, or None for a false positive."""
+    if continues(text, finding.start - 1) or continues(text, finding.end):
+        return None
     if finding.entity == "US_SSN":
         return _is_ssn(text, finding)
     judge = _JUDGES.get(finding.entity)
@@ -100,7 +110,7 @@ def _raised(score: float) -> float:
 def _is_address(text: str, finding: Finding) -> bool:
     value = text[finding.start : finding.end]
     before, after = text[max(finding.start - NEAR, 0) : finding.start], text[finding.end : finding.end + 2]
-    if _VERSION_BEFORE.search(before) or re.match(r"[.\-+]\w|\w", after) or value in _RESOLVERS:
+    if _VERSION_BEFORE.search(before) or re.match(r"[.\-+]\w", after, re.ASCII) or value in _RESOLVERS:
         return False
     if "." in value and ":" not in value:
         parts = [int(part) for part in value.partition("/")[0].split(".")]
@@ -125,7 +135,7 @@ def _is_ssn(text: str, finding: Finding) -> Finding | None:
     """Not a part of a longer id; plain digits, and those with dots or spaces between, need a word before them."""
     value = text[finding.start : finding.end]
     before, after = text[max(finding.start - 2, 0) : finding.start], text[finding.end : finding.end + 2]
-    if (re.search(r"[\w./\-+#=]\Z", before) and not before.endswith("=")) or re.match(r"[-./+]?\w", after):
+    if re.search(r"[./\-+#]\Z", before) or re.match(r"[-./+]\w", after, re.ASCII):
         return None
     if value.count("-") == 2 and finding.score >= STRONG and value[0] != "9":
         return finding
@@ -135,13 +145,13 @@ def _is_ssn(text: str, finding: Finding) -> Finding | None:
 def _is_lone_word(text: str, finding: Finding) -> bool:
     """Not cut out of a longer run of letters and digits, such as a hash or a file's name."""
     before, after = text[max(finding.start - 1, 0) : finding.start], text[finding.end : finding.end + 2]
-    return not re.search(r"[\w/.\-]\Z", before) and not re.match(r"\w|[.\-/]\w", after)
+    return not re.search(r"[/.\-]\Z", before) and not re.match(r"[.\-/]\w", after, re.ASCII)
 
 
 def _any_of(words: set[str]) -> re.Pattern[str]:
     longest_first = sorted(words, key=lambda word: (-len(word), word))
     patterns = (f"(?-i:{word})" if word.isupper() else re.escape(word) for word in longest_first)  # SIN is no sin
-    return re.compile(rf"\b(?:{'|'.join(patterns)})\b", re.IGNORECASE)
+    return re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(patterns)})(?![A-Za-z0-9_])", re.IGNORECASE)
 
 
 def _is_pan(text: str, finding: Finding) -> bool:

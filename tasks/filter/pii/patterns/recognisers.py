@@ -1,14 +1,13 @@
 """Presidio's recognisers, one per entity: patterns and checksums, no language model, no network.
 
-Cards, telephone numbers, e-mail addresses and secrets have searches of their own (see `find.py`). National IDs are
-those that Presidio validates by a checksum or a strict form; the one whose recogniser depends on the date (South
+Cards, IBANs, telephone numbers, e-mail addresses and secrets have searches of their own (see `find.py`). National IDs
+are those that Presidio validates by a checksum or a strict form; the one whose recogniser depends on the date (South
 Africa) is left out, since the same text must give the same findings.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -28,10 +27,6 @@ def recognisers() -> Mapping[str, EntityRecognizer]:
     found: dict[str, EntityRecognizer] = {}
     for entity, name in _PRESIDIO.items():
         found[entity] = getattr(predefined_recognizers, name)()
-    flags = (
-        re.DOTALL | re.MULTILINE | re.IGNORECASE
-    )  # as Presidio's registry sets them: IBANs are also written in lower case
-    found["IBAN_CODE"] = predefined_recognizers.IbanRecognizer(regex_flags=flags)
     return found
 
 
