@@ -30,6 +30,7 @@ CHAT_TEMPLATE_PATH = Path(__file__).with_name("chat_template.jinja")
 DIGEST_FIELD = "gristmill_tokenizer_digest"  # in a model's config.json: of the tokenizer it was trained with
 BASE_FIELD = "gristmill_base"  # and, of one that was not trained from scratch, what it started from
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+WITH_BOS = "{{- bos_token -}}"  # before a template that leaves out what every text begins with
 NEEDED_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")  # transformers 5 writes no map
 
 
@@ -54,6 +55,29 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+
+
+def beginning(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """What the tokenizer puts before every text, such as BOS; often nothing."""
+    ids, (first, *_) = (tokenizer.encode("a", add_special_tokens=whole) for whole in (True, False))
+    return list(ids[: ids.index(first)])
+
+
+def begins_with_bos(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether every text begins with the tokenizer's BOS. Its model expects that of conversations too."""
+    return tokenizer.bos_token_id is not None and beginning(tokenizer)[:1] == [tokenizer.bos_token_id]
+
+
+def text_ids(tokenizer: PreTrainedTokenizerFast, text: str, *, begun: bool = True) -> list[int]:
+    """The ids of a plain text, begun as every text is, or not; special tokens that it spells stay text."""
+    ids: list[int] = tokenizer.encode(text, split_special_tokens=True, add_special_tokens=begun)
+    return ids
+
+
+def our_template(end: str = END) -> str:
+    """Our chat template; over a vocabulary without its tokens a turn ends with `end`, and the roles are plain text."""
+    quoted = end.replace("\\", "\\\\").replace("'", "\\'")
+    return CHAT_TEMPLATE_PATH.read_text(encoding="utf-8").replace(END, quoted)
 
 
 def padding_id(tokenizer: PreTrainedTokenizerFast) -> int:

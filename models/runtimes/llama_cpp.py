@@ -21,6 +21,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from models.conversation.control import BREAK, Controls, controls_of, kept_places
+from models.conversation.turns import REFUSED, TemplateFaultError
 from models.runtimes.llama_library import LlamaLibrary, NextToken
 from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, Message, ModelRuntime, RuntimeFault
 
@@ -98,22 +100,61 @@ class LlamaCppRuntime(ModelRuntime):
     def _drawn(self) -> list[list[float]]:
         """A bias that has a letter drawn, and leaves the probabilities as they are: of a token that is a part of a
         character llama.cpp reports none."""
-        return [[self.tokenize("a")[0], FORCED]]
+        return [[self.tokenize("a")[-1], FORCED]]
 
     def tokenize(self, text: str) -> list[int]:
-        return self._ids(text, special=False)
+        return self._ids(text, special=False, whole=True)
 
-    def _ids(self, text: str, *, special: bool) -> list[int]:
-        """The ids of a text, whose special tokens are parsed or stay text."""
+    def _ids(self, text: str, *, special: bool, whole: bool = False) -> list[int]:
+        """The ids of a text, whose special tokens are parsed or stay text; a whole one begins as the file says."""
+        ids: list[int] = self._posted("/tokenize", content=text, add_special=whole, parse_special=special)["tokens"]
+        return ids
+
+    def _posted(self, path: str, **request: Any) -> dict[str, Any]:
+        """What the server answers to a request that the binding has no method for."""
         with socket.socket(socket.AF_UNIX) as connected:
             connected.settimeout(ANSWER_SECONDS)
             connected.connect(self._socket)
             connection = http.client.HTTPConnection("localhost", timeout=ANSWER_SECONDS)
             connection.sock = connected
-            request = {"content": text, "add_special": False, "parse_special": special}
-            connection.request("POST", "/tokenize", json.dumps(request), {"Content-Type": "application/json"})
-            ids: list[int] = self._answered(json.loads(connection.getresponse().read()))["tokens"]
-        return ids
+            connection.request("POST", path, json.dumps(request), {"Content-Type": "application/json"})
+            return self._answered(json.loads(connection.getresponse().read()))
+
+    @functools.cached_property
+    def _controls(self) -> Controls:
+        from gguf import GGUFReader, TokenType
+
+        fields = GGUFReader(self.path).fields
+        types = fields["tokenizer.ggml.token_type"].contents()
+        tokens = zip(fields["tokenizer.ggml.tokens"].contents(), types, strict=True)
+        added = {
+            token: type == TokenType.CONTROL
+            for token, type in tokens
+            if type in (TokenType.CONTROL, TokenType.USER_DEFINED)
+        }
+        return controls_of(added, fields["tokenizer.chat_template"].contents(), self._rendered)
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        """The prompt that asks for an answer. Raises TemplateFaultError where the template refuses it."""
+        try:
+            prompt: str = self._posted("/apply-template", messages=[dict(message) for message in messages])["prompt"]
+        except RuntimeFault as fault:
+            raise TemplateFaultError(REFUSED) from fault
+        return prompt
+
+    def _broken_ids(self, messages: Sequence[Message]) -> list[int] | None:
+        """The ids of a conversation whose texts spell control tokens, which llama.cpp itself would parse; None for any
+        other. Raises RuntimeFault."""
+        broken, is_broken = self._controls.broken(messages)
+        if not is_broken:
+            return None
+        try:
+            text = self._rendered(broken)
+            ids = self._ids(text, special=True, whole=True)
+            signs = self._ids(f"a{BREAK}", special=True)[len(self._ids("a", special=True)) :]
+            return [ids[place] for place in kept_places(ids, signs, text.count(BREAK))]
+        except TemplateFaultError as fault:
+            raise RuntimeFault(f"The chat template refuses the conversation ({fault})") from fault
 
     def log_probabilities(self, prompt: str | Sequence[int]) -> LogProbabilities:
         """(V,) as in the protocol; a string is parsed with its special tokens."""
@@ -135,12 +176,18 @@ class LlamaCppRuntime(ModelRuntime):
         return self._library.greedy(self._ids(prompt, special=True) if isinstance(prompt, str) else prompt, tokens)
 
     def chat_log_probabilities(self, messages: Sequence[Message]) -> LogProbabilities:
+        ids = self._broken_ids(messages)
+        if ids is not None:
+            return self.log_probabilities(ids)
         answer = self._chat(messages, max_tokens=1, logprobs=True, top_logprobs=self.vocab_size, logit_bias=self._drawn)
         (token,) = answer["logprobs"]["content"]
         return self._array(token["top_logprobs"])
 
     def chat(self, messages: Sequence[Message], tokens: int = 128, temperature: float = 0.0) -> str:
         drawn = {"temperature": temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        ids = self._broken_ids(messages)
+        if ids is not None:
+            return self.text_after(ids, tokens, **drawn).strip()
         content: str = self._chat(messages, max_tokens=tokens, **drawn)["message"]["content"]
         return content.strip()
 

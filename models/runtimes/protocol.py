@@ -25,7 +25,8 @@ class ModelRuntime(Protocol):
     """A model in the runtime that it is meant for."""
 
     def tokenize(self, text: str) -> list[int]:
-        """The runtime's own ids of a plain text; special tokens in it stay text, nothing is added."""
+        """The runtime's own ids of a plain text, which begins with BOS where every text of the model does; special
+        tokens in it stay text."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:

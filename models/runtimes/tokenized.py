@@ -5,13 +5,15 @@ Shapes: V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from models.conversation import TemplateFaultError, answer_text, render
 from models.pretrained import context_of
 from models.runtimes.protocol import LogProbabilities, Message, ModelRuntime, RuntimeFault
+from models.tokenizer import text_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -22,6 +24,7 @@ class TokenizedRuntime(ModelRuntime):
 
     tokenizer: PreTrainedTokenizerFast
     config: Any
+    ends: Collection[int]  # the ids that end a generation
 
     @property
     def vocab_size(self) -> int:
@@ -34,18 +37,18 @@ class TokenizedRuntime(ModelRuntime):
         return context_of(self.config)
 
     def tokenize(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, split_special_tokens=True)
-        return ids
+        return text_ids(self.tokenizer, text)
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
         return text
 
     def chat_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids of the prompt that asks for an answer."""
-        conversation = [dict(message) for message in messages]
-        ids: list[int] = self.tokenizer.apply_chat_template(conversation, add_generation_prompt=True)["input_ids"]
-        return ids
+        """The ids of the prompt that asks for an answer. Raises RuntimeFault where the template refuses it."""
+        try:
+            return render(self.tokenizer, messages, add_generation_prompt=True)["input_ids"]
+        except TemplateFaultError as fault:
+            raise RuntimeFault(f"The chat template refuses the conversation ({fault.__cause__ or fault})") from fault
 
     def chat_log_probabilities(self, messages: Sequence[Message]) -> LogProbabilities:
         return self.log_probabilities(self.chat_ids(messages))
@@ -57,15 +60,14 @@ class TokenizedRuntime(ModelRuntime):
             raise RuntimeFault(f"The conversation has {len(prompt):,} tokens, and the context is {self.context:,}")
         most = min(tokens, room)
         ids = self._drawn_after(prompt, most, temperature) if temperature else self.greedy(prompt, most)
-        answer: str = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return answer.strip()
+        return answer_text(self.tokenizer, ids, self.ends).strip()
 
     def _drawn_after(self, prompt: Sequence[int], tokens: int, temperature: float) -> list[int]:
-        """A continuation whose tokens are drawn from the model's whole distribution, up to a special token."""
-        draw, ends, ids = np.random.default_rng(), {*self.tokenizer.all_special_ids}, [*prompt]
+        """A continuation whose tokens are drawn from the model's whole distribution, up to one that ends it."""
+        draw, ids = np.random.default_rng(), [*prompt]
         for _ in range(tokens):
             weights = self.log_probabilities(ids) / temperature
             ids.append(int(np.argmax(weights + draw.gumbel(size=weights.shape))))
-            if ids[-1] in ends:
+            if ids[-1] in self.ends:
                 break
         return ids[len(prompt) :]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from models.pretrained import load_pretrained
+from models.runtimes.greedy import ends_of
 from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, RuntimeFault
 from models.runtimes.tokenized import TokenizedRuntime
 from models.tokenizer import load_tokenizer
@@ -48,6 +49,7 @@ class TransformersRuntime(TokenizedRuntime):
             self.model = _adapted(self.model, adapter)
         self.config = self.model.config
         self.tokenizer = load_tokenizer(adapter or folder)
+        self.ends = ends_of(self.model, self.tokenizer)
 
     @torch.no_grad()
     def log_probabilities(self, prompt: Sequence[int]) -> LogProbabilities:

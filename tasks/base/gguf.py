@@ -120,7 +120,7 @@ def _prove(runtime: LlamaCppRuntime, model: Any, tokenizer: Any) -> None:
     import torch
 
     for text in SAMPLES:
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = tokenizer(text)["input_ids"]
         if ids != runtime.tokenize(text):
             raise TokenizerMismatch(
                 f"The tokenizer read from {runtime.path.name} gives {text!r} other ids than llama.cpp does.", ELSE

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.conversation import turn_end
+from models.conversation import generation_ends, turns_of
 from models.tokenizer import BASE_FIELD, DIGEST_FIELD, tokenizer_digest
 from storage.errors import SourceError
 from storage.shards.lines import parse_json
+from tasks.base.chat import ENDS, learned_told, turns_told
 from tasks.base.check import check_files, check_model, check_weights
 from tasks.base.config import BaseConfig
 from tasks.base.source import fetch, files_of, fingerprint, model_of
-from tasks.base.tokenizer import write_tokenizer
+from tasks.base.tokenizer import BEGUN, OURS, write_tokenizer
 from tasks.stage import stage
 from tasks.stage.output import Output
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 STEPS = 5  # that are told
 
 
-@stage(version=1, sources=fingerprint)
+@stage(version=2, sources=fingerprint)
 def base(config: BaseConfig, out: Output) -> None:
     """Take a model in the format of transformers as the one that post-training starts from.
 
@@ -50,8 +51,8 @@ def base(config: BaseConfig, out: Output) -> None:
         if path.suffix == ".safetensors" or path.name.endswith(".index.json"):
             shutil.copyfile(path, model / path.name)
     now(2, "writing the tokenizer")
-    tokenizer, ours = write_tokenizer(folder, model)
-    _write_configs(folder, model, {BASE_FIELD: config.named}, tokenizer)
+    tokenizer, template = write_tokenizer(folder, model)
+    ends = _write_configs(folder, model, {BASE_FIELD: config.named}, tokenizer)
     now(3, "building the model")
     known = check_model(model)
     now(4, "looking at every weight")
@@ -62,23 +63,32 @@ def base(config: BaseConfig, out: Output) -> None:
             f"The tokenizer of the base has {ids:,} ids, but the model {known.vocab_size:,}.",
             "Take the tokenizer that belongs to it.",
         )
-    if ours:
+    if template == OURS:
         out.note("the base has no chat template: it gets ours, whose turns end with its eos_token")
-    _report(config.named, known, tokenizer, ours, out)
+    if template == BEGUN:
+        out.note("the base's chat template leaves out the BOS that every text begins with: it is put before it")
+    turns = turns_of(tokenizer)
+    if turns.by != "itself":
+        out.note(
+            f"the base's chat template ends a turn with {ENDS[turns.by].format(end=tokenizer.decode([turns.end]))}"
+        )
+    _report(config.named, known, tokenizer, (template, ends), out)
 
 
-def _write_configs(folder: Path, model: Path, fields: Mapping[str, str], tokenizer: PreTrainedTokenizerFast) -> None:
+def _write_configs(
+    folder: Path, model: Path, fields: Mapping[str, str], tokenizer: PreTrainedTokenizerFast
+) -> list[int]:
     """config.json with the digest of the tokenizer and the name of the base, and generation_config.json, in which what
-    ends a text and what ends a turn both end a generation."""
+    ends a text and what ends a turn both end a generation: their ids."""
     settings = {**_read(folder / "config.json"), **fields, DIGEST_FIELD: tokenizer_digest(model)}
     ids = {name: settings[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in settings}
     generation = _read(folder / "generation_config.json") or ids
     given = generation.get("eos_token_id", settings.get("eos_token_id"))
     ends = given if isinstance(given, list) else [given]
-    more = [id for id in (tokenizer.eos_token_id, turn_end(tokenizer)) if id not in ends]
-    generation["eos_token_id"] = [id for id in dict.fromkeys([*ends, *more]) if id is not None]
+    ends = generation["eos_token_id"] = generation_ends(tokenizer, ends)
     for name, values in (("config.json", settings), ("generation_config.json", generation)):
         (model / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return ends
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -86,18 +96,23 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _report(name: str, config: Any, tokenizer: PreTrainedTokenizerFast, ours: bool, out: Output) -> None:
+def _report(
+    name: str, config: Any, tokenizer: PreTrainedTokenizerFast, chat: tuple[str, list[int]], out: Output
+) -> None:
     size = sum(path.stat().st_size for path in (out.path / "model").glob("*.safetensors"))
-    context, template = config.max_position_embeddings, ["with our chat template"] if ours else []
+    (template, ends), context = chat, config.max_position_embeddings
+    ours = ["with our chat template"] if template == OURS else []
     out.count(
-        vocab_size=config.vocab_size, context=context, weight_bytes=size, own_template=not ours,
-        summary=", ".join(dict.fromkeys([name, config.model_type, f"context {context:,}", *template])),
+        vocab_size=config.vocab_size, context=context, weight_bytes=size, own_template=template != OURS,
+        summary=", ".join(dict.fromkeys([name, config.model_type, f"context {context:,}", *ours])),
     )  # fmt: skip
     rows = {
         "base": name,
         "architecture": config.model_type,
         "context": f"{context:,}",
         "ids of the tokenizer": f"{len(tokenizer):,}",
-        "chat template": "ours, as it has none" if ours else "its own",
+        "chat template": template,
+        **turns_told(tokenizer, ends),
     }
     out.table("Base", [{"what": what, "value": value} for what, value in rows.items()])
+    out.table("What is learned of a conversation", learned_told(tokenizer))

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.conversation import TemplateFaultError, turn_end
-from models.tokenizer import CHAT_TEMPLATE_PATH, END, load_tokenizer
+from models.conversation import TemplateFaultError, render, turns_of
+from models.tokenizer import WITH_BOS, begins_with_bos, load_tokenizer, our_template
 from storage.errors import SourceError, TokenizerMismatch
 from tasks.base.check import loaded
 from tasks.tokenizer.load import Loading
@@ -25,8 +25,11 @@ SAMPLES = (
 )
 
 
-def write_tokenizer(source: Path, target: Path) -> tuple[PreTrainedTokenizerFast, bool]:
-    """Write the tokenizer of the folder `source`; it as later stages load it, and whether the template is ours.
+OWN, BEGUN, OURS = "its own", "its own, with BOS before it", "ours, as it has none"  # whose the chat template is
+
+
+def write_tokenizer(source: Path, target: Path) -> tuple[PreTrainedTokenizerFast, str]:
+    """Write the tokenizer of the folder `source`; it as later stages load it, and whose its chat template is.
 
     Raises SourceError for a tokenizer that transformers can't load or write as a tokenizer.json, for one that has no
     token for the end of a text, and for a template that can't render a question and its answer; TokenizerMismatch if
@@ -45,6 +48,9 @@ def write_tokenizer(source: Path, target: Path) -> tuple[PreTrainedTokenizerFast
     if isinstance(template, dict):
         template = template.get("default")
     theirs.chat_template = template or our_template(theirs.eos_token)
+    lacks_bos = _lacks_bos(theirs)
+    if lacks_bos:
+        theirs.chat_template = WITH_BOS + theirs.chat_template
     theirs.save_pretrained(target)
     if not (target / "tokenizer.json").is_file():
         raise SourceError(
@@ -59,7 +65,7 @@ def write_tokenizer(source: Path, target: Path) -> tuple[PreTrainedTokenizerFast
                 "Report it, with the name of the model; until then choose another base.",
             )
     try:
-        turn_end(tokenizer)
+        turns_of(tokenizer)
     except TemplateFaultError as fault:
         why = f" ({type(fault.__cause__).__name__}: {fault.__cause__})" if fault.__cause__ else ""
         raise SourceError(
@@ -67,10 +73,16 @@ def write_tokenizer(source: Path, target: Path) -> tuple[PreTrainedTokenizerFast
             "Correct its chat_template.jinja: it must take a question of the user's, and what stands before an answer "
             "must be the prompt that asks for it.",
         ) from fault
-    return tokenizer, not template
+    return tokenizer, OURS if not template else BEGUN if lacks_bos else OWN
 
 
-def our_template(eos: str) -> str:
-    """Our chat template for a vocabulary without its tokens: a turn ends with `eos`, and the roles are plain text."""
-    quoted = eos.replace("\\", "\\\\").replace("'", "\\'")
-    return CHAT_TEMPLATE_PATH.read_text(encoding="utf-8").replace(END, quoted)
+def _lacks_bos(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether every text begins with BOS but a conversation, which no runtime tells apart: llama.cpp puts it before
+    both, or before none."""
+    if not begins_with_bos(tokenizer):
+        return False
+    try:
+        ids = render(tokenizer, [{"role": "user", "content": "a"}])["input_ids"]
+    except TemplateFaultError:
+        return False
+    return ids[:1] != [tokenizer.bos_token_id]

@@ -12,7 +12,7 @@ import torch
 from models.finite import not_finite
 from models.pretrained import context_of, load_config
 from models.runtimes.protocol import RuntimeFault
-from models.tokenizer import BASE_FIELD
+from models.tokenizer import BASE_FIELD, beginning, load_tokenizer
 from storage.errors import ParityError, TrainingError
 from storage.shards.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
@@ -63,7 +63,10 @@ def run(path: Path) -> None:
     _require_numbers(spec.model, spec.draft)
     stream = TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest)
     context = context_of(load_config(spec.model))
-    text = held_out(stream, context, calibration=spec.config.calibration_tokens, proof=spec.config.positions)
+    text = held_out(
+        stream, context, calibration=spec.config.calibration_tokens, proof=spec.config.positions,
+        begin=beginning(load_tokenizer(spec.model)),
+    )  # fmt: skip
     before = said_by(spec.base, spec.config, device) if spec.base else {}  # first, so that one model is in memory
     reference = Reference(spec.model, text.proof, spec.config, spec.scratch / "reference", device)
     dtype = weights_dtype(spec.config.dtype, spec.config.provenance, spec.model)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.tokenizer import load_tokenizer
+from models.tokenizer import load_tokenizer, text_ids
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, make_again
 from storage.shards.lines import read_json_lines
@@ -35,7 +35,7 @@ def held_out_shards(text: Artifact, model: Path, digest: str, scratch: Path) -> 
     tokenizer = load_tokenizer(model)
     sourced = [(path.stem, line) for path in text.files("*.jsonl") for line in _answered(path)]
     texts = [line for _, line in sourced]
-    ids = [[*tokenizer.encode(line, add_special_tokens=False), tokenizer.eos_token_id] for line in texts]
+    ids = [[*text_ids(tokenizer, line, begun=False), tokenizer.eos_token_id] for line in texts]
     path = scratch / "held_out" / "00000.tokens"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_tokens(

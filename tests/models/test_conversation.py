@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trl import chat_template_utils as trl
 
-from models.conversation import NOT_A_PREFIX, REFUSED, TemplateFaultError, render_answers, special_tokens, turn_end
+from models.conversation import NOT_A_PREFIX, REFUSED, TemplateFaultError, render_answers, special_tokens, turns_of
 from models.tokenizer import CHAT_TEMPLATE_PATH, SPECIAL_TOKENS
 from tests.tasks.foreign import CHATML, SPECIAL, make_foreign_tokenizer
 
@@ -38,7 +38,7 @@ def test_the_answers_and_what_ends_them_are_learned(template: str, special: list
     spans = "".join(tokenizer.decode(id) if known else "·" for id, known in zip(ids, mask, strict=True))
     found = [span for span in spans.split("·") if span]
     assert found == [f"{CHAT[2]['content']}{end}", f"{CHAT[4]['content']}{end}"]
-    assert tokenizer.decode(turn_end(tokenizer)) == end
+    assert tokenizer.decode(turns_of(tokenizer).end) == end
     assert set(special_tokens(tokenizer)) == set(special)
 
 

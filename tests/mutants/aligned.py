@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+FAMILIES = "tests/models/test_families.py"
+
 ALIGNED = (
     Mutant(
         name="base-runs-its-code",
@@ -40,23 +42,39 @@ ALIGNED = (
     Mutant(
         name="sft-learns-the-prompt",
         about="sft: the tokens of the prompt bear loss too",
-        path="models/conversation.py",
-        before="        for place in range(len(prompt), ends[-1] + 1 if ends else len(whole)):\n",
-        after="        for place in range(0, ends[-1] + 1 if ends else len(whole)):\n",
+        path="models/conversation/render.py",
+        before="        for place in range(len(prompt), turns.stop(whole, ids, len(prompt))):\n",
+        after="        for place in range(0, turns.stop(whole, ids, len(prompt))):\n",
         fails=("tests/models/test_conversation.py::test_the_answers_and_what_ends_them_are_learned",),
     ),
     Mutant(
         name="sft-end-not-learned",
         about="sft: the token that ends an answer is not learned, so that a model never stops",
-        path="models/conversation.py",
-        before="ends[-1] + 1 if ends else len(whole)",
-        after="ends[-1] if ends else len(whole)",
+        path="models/conversation/turns.py",
+        before="            return end + 1\n",
+        after="            return end\n",
         fails=("tests/models/test_conversation.py::test_the_answers_and_what_ends_them_are_learned",),
+    ),
+    Mutant(
+        name="sft-end-of-a-text-ends-an-answer",
+        about="sft: what closes a whole conversation is taken for what ends an answer",
+        path="models/conversation/turns.py",
+        before="        return Turns(_id(tokenizer, own[-1]),",
+        after="        return Turns(_id(tokenizer, ends[-1]),",
+        fails=(FAMILIES + "::test_answers_are_learned_with_what_ends_them_and_the_ids_are_those_of_transformers",),
+    ),
+    Mutant(
+        name="conversation-control-tokens-in-texts",
+        about="conversations: a user's text becomes control tokens",
+        path="models/conversation/control.py",
+        before="{match[0][0]}{BREAK}{match[0][1:]}",
+        after="{match[0]}",
+        fails=(FAMILIES + "::test_no_text_of_a_message_is_a_control_token_or_opens_a_turn",),
     ),
     Mutant(
         name="sft-last-answer-only",
         about="sft: of a conversation of several turns the last answer alone is learned",
-        path="models/conversation.py",
+        path="models/conversation/render.py",
         before="for number in answers[-1:] if last else answers:",
         after="for number in answers[-1:]:",
         fails=("tests/tasks/posttrain/conversations/test_turns.py::test_each_token_of_five_turns_bears_loss_or_none",),

@@ -284,7 +284,7 @@ RELEASED = (
         name="gguf-end-lost",
         about="export, gguf: the token that ends an answer is not named, so that a chat never stops",
         path="tasks/export/formats/gguf/vocabulary.py",
-        before="    writer.add_eot_token_id(eos if end is None else end)\n",
+        before="    writer.add_eot_token_id(end)\n",
         after="    writer.add_eot_token_id(eos)\n",
         fails=(
             "tests/tasks/export/test_export.py::test_llama_cpp_knows_the_special_tokens_and_what_fills_in_the_middle",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from models.tokenizer import beginning
 from storage.shards.arrays import Int64
 from storage.shards.token_stream import TokenStream
 from tasks.evaluate.language.documents import Documents, read_documents
@@ -75,7 +76,7 @@ def measure_held_out(
 
     Raises TokenizerMismatch for shards of another tokenizer.
     """
-    begin = tokenizer.encode("")
+    begin = beginning(tokenizer)
     stream = TokenStream(shards, tokenizer_digest=digest)
     context = min(scorer.context - len(begin), LONGEST_WINDOW, stream.tokens - 1)
     windows = spread_windows(stream, context, max_tokens)

@@ -60,7 +60,7 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
 
 
 @stage(
-    version=1, part_of="evaluate", section="evaluate", runtime=("compute",), sources=fingerprints,
+    version=2, part_of="evaluate", section="evaluate", runtime=("compute",), sources=fingerprints,
     check_here=check_here, together=_together,
 )  # fmt: skip
 def language_modelling(

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from models.pretrained import context_of, load_config
-from models.tokenizer import copy_tokenizer
+from models.tokenizer import beginning, copy_tokenizer, load_tokenizer
 from storage.shards.token_stream import TokenStream
 from tasks.children.child import run_as_child
 from tasks.children.devices import device_of
@@ -50,7 +50,8 @@ def _calibration(spec: QuantizedSpec) -> Windows:
         return ()
     stream = TokenStream(spec.held_out, tokenizer_digest=spec.tokenizer_digest)
     context = context_of(load_config(spec.model))
-    return held_out(stream, context, calibration=spec.config.calibration_tokens, proof=1).calibration
+    begin, tokens = beginning(load_tokenizer(spec.model)), spec.config.calibration_tokens
+    return held_out(stream, context, calibration=tokens, proof=1, begin=begin).calibration
 
 
 if __name__ == "__main__":

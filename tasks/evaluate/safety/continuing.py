@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.tokenizer import beginning, text_ids
 from storage.errors import ConfigError, TrainingError
 from storage.shards.kept import kept_rows
 from storage.shards.lines import read_json_lines, write_json_lines
@@ -59,7 +60,7 @@ class _Work:
 
     def __init__(self, spec: SafetySpec, model: Any, tokenizer: Any) -> None:
         self.spec, self.model, self.tokenizer = spec, model, tokenizer
-        self.begin: list[int] = tokenizer.encode("")
+        self.begin = beginning(tokenizer)
 
     def do(self, kind: str, asked: Sequence[Row], before: int, total: int) -> list[Row]:
         """The rows of one part, in their order."""
@@ -76,7 +77,7 @@ class _Work:
         from models.pretrained import context_of
         from models.runtimes.batches import NoRoomError, Prompt, answer_batch, batches_of
 
-        ids = [[*self.begin, *row["ids"]] if "ids" in row else self.tokenizer.encode(row["text"]) for row in asked]
+        ids = [[*self.begin, *row["ids"]] if "ids" in row else text_ids(self.tokenizer, row["text"]) for row in asked]
         prompts = [Prompt(one, _seed_of(row, self.spec.config.seed)) for row, one in zip(asked, ids, strict=True)]
         most, temperature = asked[0]["tokens"], asked[0]["temperature"]
         empty = [row["id"] for row, one in zip(asked, ids, strict=True) if not one]
@@ -134,8 +135,8 @@ class _Work:
         size = max(1, self.spec.config.batch_size // 3)
 
         def encoded(row: Row, choice: str) -> tuple[list[int], int]:
-            head = self.tokenizer.encode(row["text"])
-            ids = self.tokenizer.encode(row["text"] + choice)
+            head = text_ids(self.tokenizer, row["text"])
+            ids = text_ids(self.tokenizer, row["text"] + choice)
             first = next((n for n, (a, b) in enumerate(zip(head, ids, strict=False)) if a != b), len(head))
             first = max(1, min(first, len(ids) - 1))
             if len(ids) > context:

@@ -15,6 +15,7 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 
 from models.runtimes.llama_cpp import LlamaCppRuntime
 from storage.errors import ConfigError
+from tasks.evaluate.score.encoding import ChatEncoding
 from tasks.evaluate.score.model import Answer, check_room, room_for
 from tasks.evaluate.score.repeats import repeats
 
@@ -26,11 +27,10 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p")  # of a task's arguments: 
 PLAIN = {"do_sample", "until", "max_gen_toks", *SAMPLING}
 
 
-class LlamaModel(TemplateLM):
+class LlamaModel(ChatEncoding, TemplateLM):
     """llama.cpp behind the harness's encoding, chat template and windows."""
 
-    tok_encode, tok_decode, apply_chat_template = HFLM.tok_encode, HFLM.tok_decode, HFLM.apply_chat_template
-    loglikelihood_rolling = HFLM.loglikelihood_rolling
+    tok_decode, loglikelihood_rolling = HFLM.tok_decode, HFLM.loglikelihood_rolling
     prefix_token_id, eot_token_id, tokenizer_name = HFLM.prefix_token_id, HFLM.eot_token_id, HFLM.tokenizer_name
 
     def __init__(self, runtime: LlamaCppRuntime, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from models.pretrained import context_of
 from storage.errors import ConfigError, OutOfMemory
 from tasks.evaluate.score.beginning import Batch, Beginnings
+from tasks.evaluate.score.encoding import ChatEncoding
 from tasks.evaluate.score.packed import Row, rows_of
 from tasks.training.recovery.out_of_memory import in_halves
 
@@ -40,7 +41,7 @@ Asked = tuple[tuple[str, str] | None, list[int], list[int]]  # texts, ids of the
 Answer = tuple[float, bool]  # log-likelihood, and whether each token is the most likely one
 
 
-class PackedModel(HFLM):
+class PackedModel(ChatEncoding, HFLM):
     """HFLM whose log-likelihoods come from packed rows."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_size: int) -> None:

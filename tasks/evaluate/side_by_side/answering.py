@@ -96,7 +96,7 @@ def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], An
     """torch is imported here, and not where an endpoint answers."""
     import torch
 
-    from models.conversation import TemplateFaultError, render
+    from models.conversation import TemplateFaultError, answer_text, render
     from models.pretrained import context_of, open_pretrained
     from models.runtimes.batches import NoRoomError, Prompt, answer_batch, batches_of
     from models.runtimes.greedy import ends_of
@@ -136,7 +136,7 @@ def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], An
         made = answer_batch(model, tokenizer, batch, config.max_new_tokens, config.temperature)
         return [
             {
-                "answer": str(tokenizer.decode(ids, skip_special_tokens=True)).strip(), "tokens": len(ids),
+                "answer": answer_text(tokenizer, ids, ends).strip(), "tokens": len(ids),
                 "ended": bool(ids) and ids[-1] in ends, "fault": "",
             }
             for ids in made

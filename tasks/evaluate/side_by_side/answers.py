@@ -64,7 +64,7 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
         yield number
 
 
-@stage(version=1, part_of="evaluate", runtime=("compute", "endpoint"), check_here=check_here, together=_together)
+@stage(version=2, part_of="evaluate", runtime=("compute", "endpoint"), check_here=check_here, together=_together)
 def answers(config: AnswersConfig, prompts: Artifact, model: Artifact | None, out: Output) -> None:
     """Write answers.jsonl, a row for each prompt and sample in their order: `id`, `sample`, `prompt` (its messages),
     `answer`, `tokens`, `ended` (by itself, not at the most tokens) and `fault`, which is `refused` where an endpoint

@@ -1,7 +1,8 @@
 """Ollama's Modelfile, for a release with a GGUF file.
 
 Ollama renders prompts by a template of Go, and takes no Jinja from here. For our own chat template there is one that
-gives the same text; of any other none is written, and Ollama uses what it makes of the one in the GGUF file.
+gives the same text, but for BOS, which Ollama puts before it; of any other none is written, and Ollama uses what it
+makes of the one in the GGUF file.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from models.pretrained import context_of, load_config
-from models.tokenizer import CHAT_TEMPLATE_PATH, load_tokenizer
+from models.tokenizer import END, WITH_BOS, load_tokenizer, our_template
 from tasks.export.formats import FORMATS
 
 PREFERRED = ("gguf-q4_k_m", "gguf-q8_0", "gguf-f16")
@@ -30,8 +31,11 @@ def modelfile(model: Path, release: Path, formats: Iterable[str]) -> str | None:
         return None
     chosen = next((name for name in PREFERRED if name in held), held[0])
     lines = [f"FROM ./{FORMATS[chosen].path(release).relative_to(release).as_posix()}"]
-    if (model / "chat_template.jinja").read_bytes() == CHAT_TEMPLATE_PATH.read_bytes():
-        lines.append(f'TEMPLATE """{GO_TEMPLATE}"""')
+    eos = str(load_tokenizer(model).eos_token)
+    template = (model / "chat_template.jinja").read_text(encoding="utf-8").removeprefix(WITH_BOS)
+    end = next((end for end in (END, eos) if template == our_template(end)), None)
+    if end is not None:
+        lines.append(f'TEMPLATE """{GO_TEMPLATE.replace(END, end)}"""')
     lines += [f"PARAMETER stop {json.dumps(text, ensure_ascii=False)}" for text in _ends(model)]
     lines.append(f"PARAMETER num_ctx {context_of(load_config(model))}")
     lines += ["# greedy, as the release was proved", "PARAMETER temperature 0"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage.errors import EmptyOutput
@@ -15,21 +16,29 @@ Windows = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Windows of ids, of at most a context each. `proof` predicts about as many tokens as were asked for."""
+    """Windows of ids, of at most a context each, which begin as every text of the model does. `proof` predicts about as
+    many tokens as were asked for."""
 
     calibration: Windows
     proof: Windows
 
 
-def held_out(stream: TokenStream, context: int, *, calibration: int, proof: int) -> HeldOut:
-    """Spread over its halves, as many tokens as there are at the most. Raises EmptyOutput for next to no text."""
-    length = min(context, LONGEST)
+def held_out(stream: TokenStream, context: int, *, calibration: int, proof: int, begin: Sequence[int] = ()) -> HeldOut:
+    """Spread over its halves, as many tokens as there are at the most, `begin` before each window. Raises EmptyOutput
+    for next to no text."""
+    length = min(context, LONGEST) - len(begin)
     half = stream.tokens // 2
     if half < SHORTEST:
         raise EmptyOutput(
             f"The held-out text has {stream.tokens} tokens, too few to prove an export.", "Hold out more documents."
         )
-    return HeldOut(_spread(stream, 0, half, length, calibration), _spread(stream, half, stream.tokens, length, proof))
+    parts = ((0, half, calibration), (half, stream.tokens, proof))
+    return HeldOut(
+        *(
+            tuple((*begin, *window) for window in _spread(stream, start, end, length, tokens))
+            for start, end, tokens in parts
+        )
+    )
 
 
 def _spread(stream: TokenStream, start: int, end: int, length: int, tokens: int) -> Windows:

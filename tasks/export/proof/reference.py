@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from models.conversation import TemplateFaultError, render, turn_end
+from models.conversation import TemplateFaultError, generation_ends, render
 from models.pretrained import stored_weights
 from models.runtimes.greedy import ends_of
 from models.runtimes.protocol import AllLogProbabilities, Message, ModelRuntime
 from models.runtimes.transformers import TransformersRuntime
+from models.tokenizer import beginning
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
 from tasks.export.config import ExportConfig
@@ -41,7 +42,8 @@ class Reference:
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         self.answers = self.answered(self.runtime, "checkpoint")
-        asked = [*hostile_texts(folder), *config.prompts, *map(self.runtime.decode, windows)]
+        begun = len(beginning(self.runtime.tokenizer))
+        asked = [*hostile_texts(folder), *config.prompts, *(self.runtime.decode(window[begun:]) for window in windows)]
         self.texts = [(text, self.runtime.tokenize(text)) for text in asked]
         self.vocabulary = self._vocabulary()
         self.chats = [(chat, ids) for chat in CONVERSATIONS if (ids := rendered(self.runtime, chat)) is not None]
@@ -153,8 +155,8 @@ def without_end(ids: Sequence[int], ends: frozenset[int]) -> list[int]:
 
 def _ends(runtime: TransformersRuntime) -> frozenset[int]:
     """What ends an answer; a runtime may know the end of a turn by its name, though no config says so."""
+    known = ends_of(runtime.model, runtime.tokenizer)
     try:
-        turn = turn_end(runtime.tokenizer)
+        return frozenset(generation_ends(runtime.tokenizer, known))
     except TemplateFaultError:
-        turn = None
-    return frozenset(ends_of(runtime.model, runtime.tokenizer)) | ({turn} if turn is not None else set())
+        return frozenset(known)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from models.conversation import Messages, TemplateFaultError, render
+from models.conversation import Messages, TemplateFaultError, answer_text, render
 from models.pretrained import context_of, open_pretrained
 from models.runtimes.greedy import cut, ends_of, greedy, pad_left
 from models.tokenizer import load_tokenizer, padding_id
@@ -103,5 +103,5 @@ class LocalModel:
         return padding_id(self.tokenizer)
 
     def _reply(self, ids: Sequence[int]) -> Reply:
-        text = str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        text = answer_text(self.tokenizer, ids, self.ends)
         return Reply.of(text, finished=bool(ids) and ids[-1] in self.ends)

@@ -35,7 +35,7 @@ def check_here(config: FeedbackConfig, runtime: Runtime) -> None:
         api_key(config.endpoint, "feedback.endpoint")
 
 
-@stage(version=1, runtime=("compute", "endpoint"), sources=fingerprint, check_here=check_here)
+@stage(version=2, runtime=("compute", "endpoint"), sources=fingerprint, check_here=check_here)
 def feedback(config: FeedbackConfig, model: Artifact | None, instructions: Artifact, out: Output) -> None:
     """Constitutional AI's preferences (Bai et al. 2022): an answer and the same revised by a principle, or the best and
     the worst of sampled answers as a judge has them. Without a `model`, an endpoint says everything.

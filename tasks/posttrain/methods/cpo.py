@@ -93,7 +93,7 @@ CPO = Method(
 )
 
 
-@CPO.stage(version=2)
+@CPO.stage(version=3)
 def cpo(config: CpoConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """Contrastive preference optimisation (Xu et al. 2024), or SimPO (Meng et al. 2024), on pairs of a preferred and a
     rejected answer. Neither needs a reference model.

@@ -115,7 +115,7 @@ DISTILL = Method(
 )
 
 
-@DISTILL.stage(version=2)
+@DISTILL.stage(version=3)
 def distill(config: DistillConfig, model: Artifact, instructions: Artifact, teacher: Artifact, out: Output) -> None:
     """Distillation on logits (Hinton et al. 2015) over the answers of the instructions; heals a pruned model.
 

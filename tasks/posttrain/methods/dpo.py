@@ -88,7 +88,7 @@ DPO = Method(
 )
 
 
-@DPO.stage(version=7)
+@DPO.stage(version=8)
 def dpo(config: DpoConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of a preferred and a rejected answer.
 

@@ -138,7 +138,7 @@ GRPO = Method(
 )
 
 
-@GRPO.stage(version=2)
+@GRPO.stage(version=3)
 def grpo(config: GrpoConfig, model: Artifact, instructions: Artifact, judge: Artifact | None, out: Output) -> None:
     """Group relative policy optimisation (Shao et al. 2024): of each prompt several answers are sampled, and an
     answer's advantage is its reward less the mean of its group.

@@ -107,7 +107,7 @@ KTO = Method(
 )
 
 
-@KTO.stage(version=2)
+@KTO.stage(version=3)
 def kto(config: KtoConfig, model: Artifact, labelled: Pairs, out: Output) -> None:
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024) on answers that are labelled as desirable or not, or on
     both answers of each preference where a profile has no labelled rows.

@@ -64,7 +64,7 @@ ORPO = Method(
 )
 
 
-@ORPO.stage(version=2)
+@ORPO.stage(version=3)
 def orpo(config: OrpoConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """Odds ratio preference optimisation (Hong et al. 2024): fine-tuning on preferred answers, with a term for the
     odds of these against rejected ones. It needs no reference model, and may begin with a base model.

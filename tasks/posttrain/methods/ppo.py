@@ -78,7 +78,7 @@ PPO = Method(
 )
 
 
-@PPO.stage(version=2)
+@PPO.stage(version=3)
 def ppo(config: PpoConfig, model: Artifact, instructions: Artifact, judge: Artifact, out: Output) -> None:
     """Proximal policy optimisation (Schulman et al. 2017) as for human feedback (Stiennon et al. 2020, Ouyang et al.
     2022): an answer's reward comes with its last token, and divergence from the reference is penalised at each.

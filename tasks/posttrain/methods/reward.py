@@ -88,7 +88,7 @@ REWARD = Method(
 )
 
 
-@REWARD.stage(version=2)
+@REWARD.stage(version=3)
 def reward(config: RewardConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """A reward model (Stiennon et al. 2020, Ouyang et al. 2022) by the loss −log σ(r_chosen − r_rejected) of Bradley
     and Terry (1952), averaged over pairs.

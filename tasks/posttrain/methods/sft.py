@@ -117,7 +117,7 @@ SFT = Method(
 )
 
 
-@SFT.stage(version=8)
+@SFT.stage(version=9)
 def sft(config: SftConfig, model: Artifact, instructions: Artifact, out: Output) -> None:
     """Supervised fine-tuning (Ouyang et al. 2022, step 1) with the loss on the assistant's tokens only.
 

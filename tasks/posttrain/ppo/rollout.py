@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from models.conversation import Messages, render
+from models.conversation import Messages, answer_text, render
 from models.runtimes.greedy import cut, pad_left
 from models.tokenizer import padding_id
 from tasks.posttrain.ppo import equations
@@ -50,7 +50,7 @@ class Sampler:
         log_old_BT = log_probabilities(policy, ids_BL, mask_BL, width, self.config.temperature)
         log_reference_BT = log_probabilities(self.reference, ids_BL, mask_BL, width, self.config.temperature)
         values_BT = values_of(policy.critic, ids_BL, mask_BL, width) - self.mean
-        texts = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
+        texts = [answer_text(self.tokenizer, ids, self.ends) for ids in answers]
         given = [
             Answer(row["prompt"], text, len(ids), row["reference"])
             for row, text, ids in zip(rows, texts, answers, strict=True)

@@ -27,7 +27,7 @@ class ReferenceSpec(ChildSpec):
     rows: list[Path]
 
 
-@stage(version=1, part_of="dpo", runtime=("compute", "training", "posttrain"))
+@stage(version=2, part_of="dpo", runtime=("compute", "training", "posttrain"))
 def reference(config: ReferenceConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """Log-probabilities of the preferred and the rejected answer of each pair, summed over the tokens of the answer,
     the one that ends it included.

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from transformers import Trainer
 
+from models.conversation import answer_text
 from models.runtimes.greedy import greedy
 from tasks.posttrain.rewards.score import Answer, Scorer
 from tasks.posttrain.rewards.watch import check_held_out, check_kl
@@ -42,7 +43,7 @@ class HeldOutRewards(Trainer):
         tokenizer, model = self.processing_class, self.accelerator.unwrap_model(self.model)
         prompts = [row["prompt"] for row in rows]
         ids = greedy(model, tokenizer, prompts, self.eos_token_ids, self.watched.max_new_tokens)
-        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        texts = [answer_text(tokenizer, answer, self.eos_token_ids) for answer in ids]
         answers = [
             Answer(row["prompt"], text, len(tokens), row["reference"])
             for row, text, tokens in zip(rows, texts, ids, strict=True)

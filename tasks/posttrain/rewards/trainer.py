@@ -7,7 +7,7 @@ from typing import Any
 
 from trl import GRPOTrainer
 
-from models.conversation import Messages
+from models.conversation import Messages, render
 from tasks.posttrain.rewards.config import Reward
 from tasks.posttrain.rewards.held_out import HeldOutRewards, Watched
 from tasks.posttrain.rewards.sample import seeded
@@ -22,6 +22,11 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
     def __init__(self, watched: Watched, scorer: Scorer, **settings: Any) -> None:
         self.watched, self.scorer = watched, scorer
         super().__init__(reward_funcs=[_reward_function(scorer, reward) for reward in scorer.rewards], **settings)
+
+    def _tokenize_prompts(self, prompts: list[Messages]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        """As in all stages: TRL would have a prompt's text become control tokens."""
+        ids = [render(self.processing_class, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
+        return ids, None, {}
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """TRL's, which samples at the first micro-batch of a step."""

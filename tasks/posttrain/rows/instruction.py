@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from models.conversation import TemplateFaultError, render, render_answers
+from models.conversation import TemplateFaultError, render, render_answers, turns_of
 from tasks.posttrain.rows.form import OVERLONG, Dropped, Message, Row, RowForm, refuse_special_tokens
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def render_in_parts(
 
     def fits(messages: list[Message]) -> bool:
         try:
-            return len(render(tokenizer, messages)["input_ids"]) <= max_length
+            whole = len(render(tokenizer, messages)["input_ids"]) + len(turns_of(tokenizer).appended)
+            return whole <= max_length
         except TemplateFaultError as fault:
             raise Dropped(str(fault)) from fault
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from models.conversation import NOT_A_PREFIX, TemplateFaultError, begins_with, render
+from models.conversation import NOT_A_PREFIX, TemplateFaultError, begins_with, closed, render
 from tasks.posttrain.rows.form import OVERLONG, Dropped, Message, Row, RowForm, refuse_special_tokens
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def answer_ids(row: Row, names: Sequence[str], tokenizer: PreTrainedTokenizerFas
     refuse_special_tokens([*prompt, *(message for name in names for message in row[name])], tokenizer)
     try:
         prompt_ids = render(tokenizer, prompt, add_generation_prompt=True)["input_ids"]
-        answers = [render(tokenizer, [*prompt, *row[name]])["input_ids"] for name in names]
+        answers = [closed(tokenizer, render(tokenizer, [*prompt, *row[name]])["input_ids"]) for name in names]
     except TemplateFaultError as fault:
         raise Dropped(str(fault)) from fault
     if not all(begins_with(ids, prompt_ids) for ids in answers):

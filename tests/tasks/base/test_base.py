@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -31,7 +30,7 @@ from tasks.stage.output import Output
 from tasks.training.logs import read_log
 from tasks.training.model_folder import check_tokenizer
 from tests.runtimes import runtime_of
-from tests.tasks.foreign import CHATML, CONTEXT, SPECIAL, make_foreign, make_foreign_tokenizer
+from tests.tasks.foreign import CHATML, CONTEXT, make_foreign, make_foreign_tokenizer
 from tests.tasks.planted_code import plant_code
 from tests.tasks.tiny_model import ANIMALS, PLACES, make_instructions, make_preferences, write_rows
 
@@ -290,22 +289,3 @@ def test_pairs_that_dont_fit_a_base_are_told_of_before_it_is_tuned(llama: Path, 
     write_rows(tmp_path / "pairs" / "instructions" / "all.jsonl", rows)
     with pytest.raises(EmptyOutput, match="'overlong': 4"):
         check_pairs({"sft": SftConfig(deduplicate="none")}, Artifact.at(tmp_path / "pairs"), model)
-
-
-@torch.no_grad()
-def test_llama_cpp_knows_the_special_tokens_of_a_base(llama: Path, tmp_path: Path) -> None:
-    from models.runtimes.llama_cpp import LlamaCppRuntime
-    from models.runtimes.transformers import TransformersRuntime
-    from tasks.export.formats.gguf.file import write_gguf
-
-    folder = take(llama, tmp_path / "base").path / "model"
-    write_gguf(folder, tmp_path / "model.gguf", "f32")
-    chat = [{"role": "user", "content": "Where does the fox live?"}]
-    theirs = TransformersRuntime(folder)
-    with LlamaCppRuntime(tmp_path / "model.gguf") as runtime:
-        for text in ("The fox's 12 hens!", "naïve 東京\n\n x"):
-            assert runtime.tokenize(text) == theirs.tokenize(text)
-        assert runtime.vocab_size == theirs.vocab_size
-        difference = runtime.chat_log_probabilities(chat) - theirs.chat_log_probabilities(chat)
-        assert np.abs(difference).max() < 1e-2
-        assert min(runtime.tokenize(SPECIAL[1])) >= len(SPECIAL)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.conversation import turn_end
+from models.conversation import turns_of
 from models.convert import load
 from models.runtimes.llama_cpp import LlamaCppRuntime
 from models.runtimes.protocol import RuntimeFault
@@ -121,7 +121,7 @@ def test_llama_cpp_knows_the_special_tokens_and_what_fills_in_the_middle(
     tokenizer = load_tokenizer(llama[0].path)
     assert named == tokenizer.convert_tokens_to_ids(list(FIM_TOKENS))
     ends = [fields[f"tokenizer.ggml.{kind}_token_id"].contents() for kind in ("eos", "eot")]
-    assert ends == [tokenizer.eos_token_id, turn_end(tokenizer)], "of a document, and of an answer"
+    assert ends == [tokenizer.eos_token_id, turns_of(tokenizer).end], "of a document, and of an answer"
     assert ends[0] != ends[1]
     prefix, suffix, middle = FIM_TOKENS
     prompt = f"{prefix}The fox{suffix} the yard.{middle}"

@@ -202,7 +202,7 @@ def test_ollama_renders_a_conversation_as_the_template_does(release: Path, given
 
 def test_ollama_gets_no_template_for_one_that_is_not_ours(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model")
-    (model / "chat_template.jinja").write_text(CHAT_TEMPLATE_PATH.read_text().replace("<|end|>", "<|endoftext|>"))
+    (model / "chat_template.jinja").write_text(CHAT_TEMPLATE_PATH.read_text().replace("<|end|>", "<|stop|>"))
     text = modelfile(model, tmp_path, ["gguf-f16"])
     assert text is not None
     assert "TEMPLATE" not in text

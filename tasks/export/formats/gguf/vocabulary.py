@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.conversation import TemplateFaultError, special_ids, turn_end
-from models.tokenizer import FIM_TOKENS, load_tokenizer
+from models.conversation import TemplateFaultError, special_ids, turns_of
+from models.tokenizer import FIM_TOKENS, begins_with_bos, load_tokenizer
 from storage.errors import ConfigError
 from tasks.tokenizer.patterns import gguf_name_of
 
@@ -65,12 +65,12 @@ def _write_special(writer: GGUFWriter, tokenizer: PreTrainedTokenizerFast) -> No
 
     ids, eos = tokenizer.get_vocab(), tokenizer.eos_token_id
     try:
-        end = turn_end(tokenizer)
+        end = turns_of(tokenizer).end
     except TemplateFaultError:
-        end = None
+        end = eos
     writer.add_bos_token_id(eos if tokenizer.bos_token_id is None else tokenizer.bos_token_id)
     writer.add_eos_token_id(eos)
-    writer.add_eot_token_id(eos if end is None else end)
+    writer.add_eot_token_id(end)
     if tokenizer.pad_token_id is not None:
         writer.add_pad_token_id(tokenizer.pad_token_id)
     if tokenizer.unk_token_id is not None:
@@ -79,9 +79,8 @@ def _write_special(writer: GGUFWriter, tokenizer: PreTrainedTokenizerFast) -> No
     for key, token in zip(fim_keys, FIM_TOKENS, strict=True):  # the writer has no method of its own for these
         if token in ids:
             writer.add_uint32(key, ids[token])
-    added = tokenizer.encode("a")
-    writer.add_add_bos_token(tokenizer.bos_token_id is not None and added[:1] == [tokenizer.bos_token_id])
-    writer.add_add_eos_token(added[-1:] == [eos])
+    writer.add_add_bos_token(begins_with_bos(tokenizer))
+    writer.add_add_eos_token(tokenizer.encode("a")[-1:] == [eos])
 
 
 def _types(

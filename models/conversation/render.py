@@ -1,0 +1,126 @@
+"""A conversation through a chat template: its ids, and which of them are the answers'.
+
+An answer's tokens are what it adds to the prompt: the ids of the conversation with it begin with those of the
+conversation before it, rendered with the generation prompt, and go on with the answer. So any template will do, whether
+or not it marks answers by `{% generation %}`, and one whose prompts are not what stands before their answers is found
+out: what it would teach is never asked for at inference.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from models.conversation.control import BREAK, Controls, controls_of, kept_places
+from models.conversation.turns import (
+    NOT_A_PREFIX,
+    Messages,
+    TemplateFaultError,
+    apply,
+    begins_with,
+    ends_with,
+    turns_of,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def render(tokenizer: PreTrainedTokenizerFast, messages: Messages, **options: Any) -> dict[str, list[int]]:
+    """What `apply_chat_template` returns, but that no text of a message becomes a control token. Raises
+    TemplateFaultError for what the template refuses, such as a system prompt, or fails at."""
+    broken, is_broken = broken_messages(tokenizer, messages)
+    rendered: dict[str, list[int]] = dict(apply(tokenizer, broken, return_dict=True, **options))
+    if is_broken:
+        options.pop("return_assistant_tokens_mask", None)
+        number = apply(tokenizer, broken, tokenize=False, **options).count(BREAK)
+        kept = _kept_places(tokenizer, rendered["input_ids"], number)
+        rendered = {name: [values[place] for place in kept] for name, values in rendered.items()}
+    return rendered
+
+
+def broken_messages(tokenizer: PreTrainedTokenizerFast, messages: Messages) -> tuple[list[dict[str, str]], bool]:
+    """The messages with a BREAK in each control token that one spells, and whether there are any: for whoever renders
+    a text and encodes it later."""
+    return _controls(tokenizer, str(tokenizer.chat_template)).broken(messages)
+
+
+def without_breaks(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], text: str) -> list[int]:
+    """The ids of a rendered text without those of its breaks. Raises TemplateFaultError."""
+    number = text.count(BREAK)
+    return [ids[place] for place in _kept_places(tokenizer, ids, number)] if number else list(ids)
+
+
+def render_answers(
+    tokenizer: PreTrainedTokenizerFast, messages: Messages, *, last: bool = False
+) -> tuple[list[int], list[bool]]:
+    """The ids of a conversation, and for each whether it belongs to an answer of the assistant, or to the last one.
+
+    An answer ends with its end token (see `Turns`): what a template puts behind, such as a line feed, comes after
+    generation has ended. Where an answer would end with nothing, its end is put behind the last one. Where the template
+    marks its answers, only what it marks counts. Raises TemplateFaultError.
+    """
+    marked = bool(re.search(r"\{%-?\s*generation\s*-?%\}", str(tokenizer.chat_template)))
+    rendered = render(tokenizer, messages, return_assistant_tokens_mask=marked)
+    ids, turns = rendered["input_ids"], turns_of(tokenizer)
+    answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+    added = turns.appended if answers and answers[-1] == len(messages) - 1 else ()
+    ids = [*ids, *added]
+    learned = [False] * len(ids)
+    for number in answers[-1:] if last else answers:
+        prompt = render(tokenizer, messages[:number], add_generation_prompt=True)["input_ids"]
+        whole = ids if number == len(messages) - 1 else render(tokenizer, messages[: number + 1])["input_ids"]
+        if not begins_with(ids, prompt):
+            raise TemplateFaultError(NOT_A_PREFIX)
+        for place in range(len(prompt), turns.stop(whole, ids, len(prompt))):
+            learned[place] = True
+    if marked:
+        masks = [*rendered["assistant_masks"], *(1 for _ in added)]
+        learned = [both and bool(mask) for both, mask in zip(learned, masks, strict=True)]
+    return ids, learned
+
+
+def closed(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[int]:
+    """The ids of a conversation that ends with an answer, up to the end of that: without the trailer of the whole, and
+    with the end that the template leaves out."""
+    turns = turns_of(tokenizer)
+    kept = len(ids) - len(turns.trailer) if ends_with(ids, turns.trailer) else len(ids)
+    return [*ids[:kept], *turns.appended]
+
+
+def answer_text(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], ends: Container[int]) -> str:
+    """What a generated answer says, without the token that ends it, which may be no special one."""
+    said = ids[:-1] if ids and ids[-1] in ends else ids
+    return str(tokenizer.decode(said, skip_special_tokens=True))
+
+
+def _kept_places(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], number: int) -> list[int]:
+    plain, broken = (tokenizer.encode(text, add_special_tokens=False) for text in ("a", f"a{BREAK}"))
+    return kept_places(ids, broken[len(plain) :], number)
+
+
+@functools.lru_cache(maxsize=8)
+def _controls(tokenizer: PreTrainedTokenizerFast, template: str) -> Controls:
+    special = special_tokens(tokenizer)
+    added = {token.content: False for token in tokenizer.added_tokens_decoder.values()} | dict.fromkeys(special, True)
+    return controls_of(
+        added, template, lambda messages: str(apply(tokenizer, messages, tokenize=False, add_generation_prompt=True))
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _special(tokenizer: PreTrainedTokenizerFast) -> Mapping[int, str]:
+    added = {id: token.content for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return added | dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+
+
+def special_ids(tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+    """The ids of all special tokens, those that only the vocabulary marks as such included."""
+    return frozenset(_special(tokenizer))
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    """The texts of all special tokens, those that only the vocabulary marks as such included."""
+    return list(_special(tokenizer).values())
