@@ -91,7 +91,7 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
 
 
 @stage(
-    version=5, part_of="evaluate", runtime=("compute", "data", "endpoint"), sources=fingerprints,
+    version=6, part_of="evaluate", runtime=("compute", "data", "endpoint"), sources=fingerprints,
     check_here=check_here, together=_together,
 )  # fmt: skip
 def safety(

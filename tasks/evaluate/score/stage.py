@@ -71,7 +71,7 @@ def _where(task: Artifact, name: str) -> Path:
     return folder if folder.is_dir() else task.path / f"{name}.jsonl"
 
 
-@stage(version=2, part_of="evaluate", runtime=("compute", "endpoint"), together=_together)
+@stage(version=3, part_of="evaluate", runtime=("compute", "endpoint"), together=_together)
 def score(config: ScoreConfig, model: Artifact, task: Artifact, out: Output) -> None:
     """What a model scores in a benchmark, by lm-evaluation-harness and by its definition of the task.
 
