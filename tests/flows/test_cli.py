@@ -198,7 +198,7 @@ def test_verify_names_the_damaged_file_and_the_way_out(tmp_path: Path) -> None:
     ref = Path(store.root, "refs", "tiny", "dedup.json")
     ref.write_text(ref.read_text().replace('"digest": "', '"digest": "0'))
     done = gristmill("store", "verify", f"--store={store.root}")
-    assert "Run the profile again, which writes its refs anew" in done.stderr
+    assert f"Make them again: gristmill run tiny --store {store.root} --refresh dedup" in done.stderr
     ref.write_text("")
     path = store.get(again).path / "b"
     path.chmod(0o644)
