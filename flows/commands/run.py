@@ -71,6 +71,8 @@ def run_pipeline(
             for told in told_of_unread(profile, profile.names_to(to)):
                 console.print(f"  [yellow]{told}[/]", soft_wrap=True, highlight=False)
             missing = [line.name for line in lines if not line.hit]
+            if missing:
+                session.store.begin()  # before a server starts in vain
             check_stages(profile, missing)
             pools_of(profile, map(whole_of, missing))
             # Where nothing is to be made, a temporary Prefect server would cost more than all else

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from flows.commands.artifacts.listing import Wanted, list_refs
 from flows.commands.artifacts.shown import show_manifest
 from flows.options import DEFAULT_STORE, Overrides, ProfileName, settings
 from flows.options import StoreUrl as RunStore
-from flows.tables import new_table
+from flows.tables import Terminal, new_table
 from storage import inspect, maintain, refs
 from storage.damage import UNPUBLISHED
 from storage.errors import ConfigError, DamagedArtifact
@@ -28,7 +27,7 @@ from storage.units import size_of
 app = typer.Typer(no_args_is_help=True)
 FEW = 5  # sources of an artifact that are named one by one
 WIDE = 200  # columns: what is piped to another program is not wrapped
-console = Console(width=None if sys.stdout.isatty() else WIDE)
+console = Terminal(width=None if sys.stdout.isatty() else WIDE)
 
 StoreUrl = Annotated[str, typer.Option("--store", help="a folder or an fsspec URL")]
 Name = Annotated[str, typer.Argument(metavar="REF", help="a ref (tiny/pretrain, tiny/pretrain@2) or stage/key")]
@@ -157,7 +156,7 @@ def verify(
 
 
 def _remedy(store: Store, damaged: Mapping[str, list[str]], wrong: Sequence[str]) -> str:
-    """What to do about damaged artifacts, by the phrases for each, and refs that are `wrong`: delete what no stage wrote
+    """What to do about damaged artifacts, by their phrases, and about refs that are `wrong`: delete what no stage wrote
     and refs that can't be read, have profiles make what their refs need, and have a collection delete the rest."""
     spoilt = {place: found for place, found in damaged.items() if not all(one.endswith(UNPUBLISHED) for one in found)}
     delete = [

@@ -14,10 +14,9 @@ from rich.markup import escape
 from flows.arithmetic import TrainingPlan
 from flows.estimates.planned import PlannedStage
 from flows.estimates.stages import resumes_at
-from flows.tables import harmless
 from profiles.load import CLEAN
 from profiles.schema import Profile
-from storage.errors import StoreError
+from storage.errors import StoreError, harmless
 from storage.files import locks
 from storage.files.disk import existing
 from storage.maintain import find_garbage
