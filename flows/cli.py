@@ -70,6 +70,7 @@ with beginning():
         as_given,
         settings,
     )
+    from flows.stop import end_undisturbed
     from flows.tables import Terminal
     from storage.credentials import guard
     from storage.errors import GristmillError, harmless
@@ -524,6 +525,7 @@ def main() -> None:
         sys.exit(1)
     finally:
         guard()  # once more: typer has set a hook of its own for uncaught exceptions
+        end_undisturbed()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from flows.cli import main
 from flows.commands.store import _sources
 from flows.options import STORELESS, as_given
 from flows.pages.report import result_of
+from flows.stop import SIGNALS
 from profiles.load import load, names
 from profiles.schema import STAGE_NAMES
 from storage import refs
@@ -42,12 +44,15 @@ ROOT = Path(__file__).parents[2]
 def gristmill(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, in this process: it begins 15 times here, and its imports take seconds."""
     out, err, argv = io.StringIO(), io.StringIO(), sys.argv
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *SIGNALS)}
     sys.argv = ["gristmill", *arguments]
     try:
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
             main()
     finally:
         sys.argv = argv
+        for number, handler in before.items():  # a command minds no signal once it has ended
+            signal.signal(number, handler)
     return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 

@@ -4,6 +4,7 @@ stores where none can be. Each is one sentence and a remedy, or of no consequenc
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from profiles.load import MOST_BYTES
 from storage import refs
 from storage.store import Store
 from tests.flows.test_cli import gristmill, publish
-from tests.pipeline.runs import ROOT
+from tests.pipeline.runs import ROOT, mind_signals
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
 
@@ -140,3 +141,23 @@ def test_where_no_store_can_be_is_told_before_a_server_starts(place: str, folder
     assert done.returncode == 1
     assert "What to do:" in done.stderr
     assert "starting Prefect's server" not in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_no_signal_disturbs_the_last_steps_of_a_command(number: signal.Signals) -> None:
+    """As a second Ctrl-C did while helpers ended: the process ended by the signal itself, with a traceback."""
+    code = (
+        "import atexit, sys, time; from flows.cli import main; sys.argv = ['gristmill', '--version']; "
+        "atexit.register(lambda: (print('last steps', flush=True), time.sleep(0.5))); main()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=mind_signals,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        while "last steps" not in process.stdout.readline():
+            assert process.poll() is None
+        for _ in range(3):
+            process.send_signal(number)
+        _, complained = process.communicate(timeout=60)
+    assert (process.returncode, complained) == (0, "")
