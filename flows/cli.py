@@ -53,9 +53,9 @@ for _name, _value in ENVIRONMENT.items():
 
 with beginning():
     import typer
-    from rich.console import Console
     from rich.markup import escape
 
+    from flows.commands.edges import check_edges, mind_streams
     from flows.options import (
         DEFAULT_STORE,
         LastProfile,
@@ -71,8 +71,10 @@ with beginning():
         settings,
         store_of,
     )
+    from flows.stop import end_undisturbed
+    from flows.tables import Terminal
     from storage.credentials import guard
-    from storage.errors import GristmillError
+    from storage.errors import GristmillError, harmless
     from storage.files.disk import DiskFaults
 
 app = typer.Typer(
@@ -81,7 +83,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-console = Console()
+console = Terminal()
 GROUPS = {
     "filter": ("flows.commands.documents.filter", "Look at the filter's rules and at what they decide."),
     "runs": ("flows.commands.runs", "List runs, look into one, compare two."),
@@ -505,8 +507,10 @@ def _add_groups(asked: Collection[str]) -> None:
 def main() -> None:
     """The entry point: errors that a user can mend are two sentences, not a traceback."""
     guard()
-    errors = Console(stderr=True)
+    mind_streams()
+    errors = Terminal(stderr=True)
     try:
+        check_edges(sys.argv[1:])
         with beginning():
             # A shell that completes a command gives its words in the environment
             _add_groups(GROUPS if "_GRISTMILL_COMPLETE" in os.environ else sys.argv[1:])
@@ -517,11 +521,12 @@ def main() -> None:
     except GristmillError as error:
         errors.print(f"[bold red]Error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
         if error.remedy:
-            remedy = as_given(error.remedy, sys.argv[1:])
+            remedy = harmless(as_given(error.remedy, sys.argv[1:]))  # it has the command's own words
             errors.print(f"[bold]What to do:[/] {escape(remedy)}", highlight=False, soft_wrap=True)
         sys.exit(1)
     finally:
         guard()  # once more: typer has set a hook of its own for uncaught exceptions
+        end_undisturbed()
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from rich.markup import escape
 
 from flows.estimates.planned import PlannedStage
-from flows.tables import harmless
 from profiles.schema import Profile
-from storage.errors import ConfigError
+from storage.errors import ConfigError, harmless
 from tasks.download import check_first_rows
 from tasks.download.config import EmbeddedSource
 from tasks.posttrain.methods import METHODS

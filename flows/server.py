@@ -116,7 +116,10 @@ def _database() -> Iterator[Database]:
         try:
             database = held.enter_context(own_database())
         except OSError as error:
-            raise ServerError(f"No database for the Prefect server: {error.strerror}.", see_why()) from error
+            raise ServerError(
+                f"No database for the Prefect server can be made in {home()}: {error.strerror}.",
+                "Set HOME, or PREFECT_HOME, to a folder where this user may write.",
+            ) from error
         yield database
 
 

@@ -43,12 +43,20 @@ class Stop:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
 
+def end_undisturbed() -> None:
+    """From now on no signal interrupts: what the command has to say is said, and its last steps are short. A second
+    Ctrl-C would end the process by the signal itself, with a traceback of whatever it was at."""
+    for number in (signal.SIGINT, *SIGNALS):
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def stoppable() -> Iterator[Stop]:
     """Within the block SIGTERM and SIGHUP interrupt as Ctrl-C does. SIGHUP stays ignored under nohup."""
     stop = Stop()
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number, handler in before.items():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *SIGNALS)}
+    for number in SIGNALS:
+        handler = before[number]
         if not (number == signal.SIGHUP and handler == signal.SIG_IGN):
             signal.signal(number, stop.on_signal)
     try:

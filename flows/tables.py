@@ -1,19 +1,23 @@
-"""What is shown at a terminal: tables, all in one style, and text that somebody else wrote."""
+"""What is shown at a terminal: tables, all in one style, and no control characters of what is printed in them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
-# Control characters, and those that reorder what is shown (Unicode, UAX #9)
-_CODES = (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-STEERING = {code: "\N{REPLACEMENT CHARACTER}" for code in _CODES if chr(code) not in "\n\t"}
+from storage.errors import harmless
 
 
-def harmless(text: str) -> str:
-    """Text of a document or a model without the control characters that steer a terminal."""
-    return text.translate(STEERING)
+class Terminal(Console):
+    """A console whose text, such as names in a store, can't steer the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """The segments of what is printed; those that are a command to the terminal come from Rich itself."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
 def new_table(*heads: str, right: Collection[str] = (), title: str = "", show_header: bool = True) -> Table:

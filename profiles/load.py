@@ -32,7 +32,8 @@ CORE_SCHEMA = {
 SCHEMA = "`gristmill profile schema` lists every key."
 PRESET, CLEAN = "filter.preset", "clean"
 LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's words for what is no list
-MOST_NODES = 100_000  # a profile has some hundred values
+MOST_NODES = 100_000  # a profile has some hundred values,
+MOST_BYTES = 1_000_000  # and some thousand bytes; PyYAML takes three seconds for a million
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Profile:
@@ -122,6 +123,11 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     path = _find(name, relative_to)
     if path in children:
         raise ConfigError(f"Profile {path.name} extends itself.", "Remove one `extends`.")
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise ConfigError(
+            f"Profile {path} has {size:,} bytes, and may have {MOST_BYTES:,}.",
+            "Keep data in files of their own, and name them in the profile.",
+        )
     try:
         data = _parse(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:

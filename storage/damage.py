@@ -14,6 +14,7 @@ from storage.digests import FileEntry, sums, tree_digest
 from storage.errors import ConfigError
 from storage.manifest import MANIFEST, SUMS, Manifest
 
+UNPUBLISHED = " was not published with it"
 Digests = Callable[[Iterable[str]], Mapping[str, str]]
 
 
@@ -30,7 +31,7 @@ def find_damage(
     yield from (f"{location}/{phrase}" for _, phrase in differing(asked, sizes, digests))
     for name in sorted(sizes.keys() - expected.keys() - {MANIFEST}):
         if not name.rpartition("/")[2].startswith("."):  # else of a file manager or of NFS, and read by no stage
-            yield f"{location}/{name} was not published with it"
+            yield f"{location}/{name}{UNPUBLISHED}"
 
 
 def differing(

@@ -1,8 +1,9 @@
 """Errors that a user can act on.
 
 Every error that Gristmill raises on purpose says what is wrong, naming the thing, and what to do about it. The command
-line prints both and exits with 1. Any other exception is a bug and keeps its traceback. What an error quotes is
-redacted where the error is made, so that no credentials get into a log, a page or Prefect's database by it.
+line prints both and exits with 1. Any other exception is a bug and keeps its traceback. What an error quotes, of a
+command or a file, is redacted and made harmless where the error is made: no credentials get into a log, a page or
+Prefect's database by it, and nothing steers a terminal.
 """
 
 from __future__ import annotations
@@ -13,14 +14,22 @@ from typing import Any
 from storage.credentials import redact
 
 REMEDY = "\nWhat to do: "
+# Control characters, those that reorder what is shown (Unicode, UAX #9)
+_CODES = (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+STEERING = {code: "\N{REPLACEMENT CHARACTER}" for code in _CODES if chr(code) not in "\n\t"}
+
+
+def harmless(text: str) -> str:
+    """Text that somebody else wrote without the control characters that steer a terminal."""
+    return text.translate(STEERING)
 
 
 class GristmillError(Exception):
     """`message` says what is wrong, `remedy` what to do; `facts` are JSON values for code that handles the error."""
 
     def __init__(self, message: str, remedy: str = "", **facts: Any) -> None:
-        self.message = redact(message)
-        self.remedy = redact(remedy)
+        self.message = harmless(redact(message))
+        self.remedy = harmless(redact(remedy))
         super().__init__(self.message, self.remedy)
         self.facts = facts
 

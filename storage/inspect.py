@@ -66,20 +66,20 @@ def verify(store: Store, location: str) -> list[str]:
     return store.damage(manifest, location)
 
 
-def verify_refs(store: Store) -> list[str]:
-    """A phrase for each ref that can't be read, or that points to what is not there or is another artifact."""
-    problems = []
+def verify_refs(store: Store) -> dict[str, str]:
+    """Each ref that can't be read, or that points to what is not there or is another artifact, and a phrase for it."""
+    problems = {}
     for name in refs.names(store):
         try:
             newest = refs.history(store, name)[-1]
             manifest = store.manifest(newest.location)
         except DamagedArtifact as error:
-            problems.append(error.message.rstrip("."))
+            problems[name] = error.message.rstrip(".")
             continue
         if manifest is None:
-            problems.append(f"the ref {name} points to {newest.location}, which is gone")
+            problems[name] = f"the ref {name} points to {newest.location}, which is gone"
         elif manifest.digest != newest.digest:
-            problems.append(f"the ref {name} names another digest than {newest.location} has")
+            problems[name] = f"the ref {name} names another digest than {newest.location} has"
     return problems
 
 

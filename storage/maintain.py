@@ -270,6 +270,13 @@ def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+def lineage_of(store: Store, location: str) -> set[str]:
+    """An artifact and all that it was made of, as far as manifests can be read."""
+    found: set[str] = set()
+    _mark(store, location, found, [])
+    return found
+
+
 def _mark(store: Store, location: str, needed: set[str], unreadable: list[str]) -> None:
     location = store.twin(location)
     if location in needed:

@@ -314,22 +314,37 @@ class Store:
         return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in found)
 
     def find(self, stage: str, key: str, heard: Heard = lambda done, total: None) -> Artifact | None:
-        """The newest artifact of a key, as by `get`; None on a miss. Raises DamagedArtifact."""
+        """The newest artifact of a key, as by `get`; None on a miss. What only lies in the place of one, as a copy of
+        another's folder, is passed over if there is an earlier one. Raises DamagedArtifact."""
         made = self._generations(stage, key)
-        return self.get(f"{stage}/{made[-1]}", heard) if made else None
+        if not made:
+            return None
+        newest = f"{stage}/{made[-1]}"
+        try:
+            return self.get(newest, heard)
+        except DamagedArtifact:
+            if (earlier := self.twin(newest)) == newest:
+                raise
+            return self.get(earlier, heard)
 
     def twin(self, location: str) -> str:
         """Where an artifact is now: the newest generation with its bytes, which took its place when it was damaged."""
         stage, _, name = location.partition("/")
-        mine = None
-        with suppress(DamagedArtifact):
-            mine = self.manifest(location)
+        mine = self._own_manifest(location)
         for newer in reversed(self._generations(stage, name.partition(".")[0])):
-            with suppress(DamagedArtifact):
-                other = self.manifest(f"{stage}/{newer}")
-                if other and (mine is None or mine.digest == other.digest):
-                    return f"{stage}/{newer}"
+            other = self._own_manifest(f"{stage}/{newer}")
+            if other and (mine is None or mine.digest == other.digest):
+                return f"{stage}/{newer}"
         return location
+
+    def _own_manifest(self, location: str) -> Manifest | None:
+        """The manifest of this artifact; None for one that can't be read, or that is another's, as where two folders
+        were exchanged."""
+        with suppress(DamagedArtifact):
+            manifest = self.manifest(location)
+            if manifest and not any(contradictions(manifest, location)):
+                return manifest
+        return None
 
     def _generations(self, stage: str, key: str) -> list[str]:
         """Its artifacts, oldest first. A listing may be late, so the first one and the next are also asked for."""
@@ -485,6 +500,8 @@ class Store:
             raise StoreError(f"{target.parent} is a file.", "Remove it: a folder is due there.") from error
         if not self.is_folder:
             self._copies.use(location)
+        if target.is_symlink() or target.is_file():
+            target.unlink()
         shutil.rmtree(target, ignore_errors=True)  # without a manifest it never existed
         folder.rename(target)
         flush(target.parent)
@@ -512,7 +529,7 @@ class Store:
         self.fs.invalidate_cache()
         for path in [f"{remote}/{MANIFEST}", remote]:
             with suppress(FileNotFoundError):  # another collection was faster
-                self.fs.rm(path, recursive=path == remote)
+                self.fs.rm(path, recursive=path == remote or (self.is_folder and Path(path).is_dir()))
         if not self.is_folder:
             shutil.rmtree(self.local / "artifacts" / location, ignore_errors=True)
 

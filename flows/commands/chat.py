@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from flows.session import DEFAULT, last_run
-from flows.tables import harmless
-from storage.errors import ConfigError
+from storage.errors import ConfigError, harmless
 from storage.store import Store
 
 if TYPE_CHECKING:

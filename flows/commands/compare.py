@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.commands.store import open_store
-from flows.tables import harmless, new_table
+from flows.tables import Terminal, new_table
 from storage import refs
+from storage.errors import harmless
 from storage.store import Store
 from tasks.evaluate.worth.answered import Answered
 from tasks.evaluate.worth.compare import EQUAL, Comparison, Row, as_json, chain_pairs, compare, pair_up
@@ -37,7 +38,7 @@ def show_comparison(
     comparison = compare(pairs, tasks, metric)
     if json_wanted:
         print(json.dumps(as_json(comparison), indent=1))
-    elif (console := Console()).is_terminal:
+    elif (console := Terminal()).is_terminal:
         _show(console, comparison)
     else:
         print(harmless(text_of(comparison)))

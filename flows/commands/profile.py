@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 import yaml
-from rich.console import Console
+
+from flows.tables import Terminal
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -34,7 +35,7 @@ def list_profiles() -> None:
     from profiles.load import load, names
 
     for name in names():
-        Console().print(f"{name:<10} {load(name).description}")
+        Terminal().print(f"{name:<10} {load(name).description}")
 
 
 @app.command()

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from flows.commands.store import Name, StoreUrl, open_store
 from flows.options import DEFAULT_STORE
+from flows.tables import Terminal
 from storage.errors import ConfigError, StoreError
 from storage.files.remote import opened
 from storage.units import size_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tasks.export.push.steps import Place
 
 app = typer.Typer(no_args_is_help=True)
-console = Console(soft_wrap=True, highlight=False)
+console = Terminal(soft_wrap=True, highlight=False)
 
 Folder = Annotated[Path, typer.Argument(help="the folder of a saved release")]
 
@@ -70,7 +70,7 @@ def verify(
 
     Ends with 1 for any file that is missing, changed or too many.
     """
-    from tasks.export.saved import verify_folder, verify_unsigned
+    from tasks.export.saved import added_by_hub, few, verify_folder, verify_unsigned
 
     if unsigned and not (signers or identity):
         digest = verify_unsigned(folder)
@@ -85,7 +85,9 @@ def verify(
             "Give the file of the keys that you trust, or say --unsigned for one that nobody signed.",
         )
     who, digest = verify_folder(folder, signers, identity)
-    console.print(f"Signed by {escape(who)}, and every file is as signed. Digest: {digest}")
+    console.print(f"Signed by {escape(who)}, and every file of its list is as signed. Digest: {digest}")
+    if added := added_by_hub(folder):
+        console.print(f"Nobody signed {escape(few(added))}, which a hub or its client has added.")
 
 
 @app.command()
@@ -129,7 +131,7 @@ def push(
     try:
         send(outgoing, scheme, url, public)
     except KeyboardInterrupt:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
+        Terminal(stderr=True, soft_wrap=True, highlight=False).print(
             f"Interrupted: {escape(url)} may hold a part of the release; push it again: it goes on."
         )
         raise typer.Exit(130) from None

@@ -32,7 +32,7 @@ from flows.pools.send import pools_of
 from flows.records.recorder import Asked
 from flows.server import check_address, temporary_server
 from flows.session import Run, check_stages, handed_on, recorded, session_of, whole_of
-from flows.stop import Stop, stoppable
+from flows.stop import Stop, end_undisturbed, stoppable
 from flows.tables import new_table
 from profiles.load import load
 from profiles.schema import Profile
@@ -73,6 +73,8 @@ def run_pipeline(
             for told in told_of_unread(profile, profile.names_to(to)):
                 console.print(f"  [yellow]{told}[/]", soft_wrap=True, highlight=False)
             missing = [line.name for line in lines if not line.hit]
+            if missing:
+                session.store.begin()  # before a server starts in vain
             check_stages(profile, missing)
             pools_of(profile, map(whole_of, missing))
             # Where nothing is to be made, a temporary Prefect server would cost more than all else
@@ -128,6 +130,8 @@ def _run_in_prefect(
 def _import_pipeline() -> None:
     """Import the flow, with Prefect, whose loggers are there only then."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    # Its threads would quote, behind the sentence of a signal, the events that they could not send any more
+    os.environ.setdefault("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL")
     from flows.pipeline import pipeline  # noqa: F401
 
     logging.getLogger("prefect").setLevel(logging.CRITICAL)  # errors reach the person through main(), once
@@ -156,6 +160,7 @@ def _ended_in_order(stop: Stop, observer: TerminalObserver) -> Iterator[None]:
 
 def _stopped(stop: Stop, observer: TerminalObserver) -> NoReturn:
     """Raises what ends the command: the error that stopped it, or its exit status after a signal."""
+    end_undisturbed()
     if isinstance(stop.reason, GristmillError):
         raise stop.reason from None
     by_signal = {None: "Interrupted", signal.SIGTERM: "Terminated", signal.SIGHUP: "The terminal was closed"}

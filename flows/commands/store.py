@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from flows.commands.artifacts.listing import Wanted, list_refs
 from flows.commands.artifacts.shown import show_manifest
 from flows.options import DEFAULT_STORE, Overrides, ProfileName, settings
 from flows.options import StoreUrl as RunStore
-from flows.tables import new_table
+from flows.tables import Terminal, new_table
 from storage import inspect, maintain, refs
+from storage.damage import UNPUBLISHED
 from storage.errors import ConfigError, DamagedArtifact
 from storage.leases import Lease
 from storage.store import Store
@@ -25,7 +27,7 @@ from storage.units import size_of
 app = typer.Typer(no_args_is_help=True)
 FEW = 5  # sources of an artifact that are named one by one
 WIDE = 200  # columns: what is piped to another program is not wrapped
-console = Console(width=None if sys.stdout.isatty() else WIDE)
+console = Terminal(width=None if sys.stdout.isatty() else WIDE)
 
 StoreUrl = Annotated[str, typer.Option("--store", help="a folder or an fsspec URL")]
 Name = Annotated[str, typer.Argument(metavar="REF", help="a ref (tiny/pretrain, tiny/pretrain@2) or stage/key")]
@@ -136,8 +138,8 @@ def verify(
     """Hash every file again and name what is damaged."""
     opened = open_store(store)
     locations = [refs.resolve(opened, name)] if name else list(opened.locations())
-    problems = [] if name else inspect.verify_refs(opened)
-    damaged = []
+    wrong = {} if name else inspect.verify_refs(opened)
+    damaged: dict[str, list[str]] = {}
     for number, location in enumerate(locations, 1):
         found = inspect.verify(opened, location)
         state = "sound"
@@ -145,43 +147,55 @@ def verify(
             state = "[yellow]damaged, made again since[/]: gc removes it"
         elif found:
             state = "[red]damaged[/]"
-            problems += found
-            damaged.append(location)
+            damaged[location] = found
         stage, key = location.split("/")
         console.print(f"{number}/{len(locations)} {stage}/{key[:12]} {state}", highlight=False)
+    problems = [*wrong.values(), *chain.from_iterable(damaged.values())]
     if problems:
-        raise DamagedArtifact("; ".join(dict.fromkeys(problems)) + ".", _remedy(opened, damaged))
+        raise DamagedArtifact("; ".join(dict.fromkeys(problems)) + ".", _remedy(opened, damaged, [*wrong]))
 
 
-def _remedy(store: Store, damaged: list[str]) -> str:
-    """What to do: delete the refs that can't be read, then make damaged artifacts again by the profiles whose refs name
-    them."""
-    profiles: dict[str, set[str]] = {}
-    unreadable, named = [], set[str]()
+def _remedy(store: Store, damaged: Mapping[str, list[str]], wrong: Sequence[str]) -> str:
+    """What to do about damaged artifacts, by their phrases, and about refs that are `wrong`: delete what no stage wrote
+    and refs that can't be read, have profiles make what their refs need, and have a collection delete the rest."""
+    spoilt = {place: found for place, found in damaged.items() if not all(one.endswith(UNPUBLISHED) for one in found)}
+    delete = [
+        store.address(f"artifacts/{one.removesuffix(UNPUBLISHED)}")
+        for place in damaged.keys() - spoilt.keys()
+        for one in damaged[place]
+    ]
+    refresh: dict[str, set[str]] = {}
+    open_ = set(spoilt)
     for name in refs.names(store):
         profile, _, stage = name.rpartition("/")
         try:
-            mine = {entry.location for entry in refs.history(store, name)} & set(damaged)
-            if mine - named:  # of several profiles that made one artifact, one makes it again
-                named |= mine
-                profiles.setdefault(profile, set()).add(stage)
+            newest = refs.history(store, name)[-1].location
         except DamagedArtifact:
-            unreadable.append(store.address(f"refs/{name}.json"))
-            if stage in {location.partition("/")[0] for location in damaged}:  # it may have named that one
-                profiles.setdefault(profile, set()).add(stage)
-    first = f"Delete {', '.join(unreadable)}. " if unreadable else ""
-    runs = [
-        f"gristmill run {profile} --store {store.url} {' '.join(f'--refresh {stage}' for stage in sorted(stages))}"
-        for profile, stages in profiles.items()
-    ]
-    if runs:
-        return (
-            f"{first}Make them again: {'; '.join(runs)}. Name a profile of your own by its file, and repeat the --set "
-            "that they were made with: with others the run makes other artifacts."
+            delete.append(store.address(f"refs/{name}.json"))
+            mine = {place for place in open_ if place.partition("/")[0] == stage}  # it may have named that one
+        else:
+            mine = maintain.lineage_of(store, newest) & open_
+            if name in wrong:
+                refresh.setdefault(profile, set()).add(stage)
+        open_ -= mine  # of several profiles that need one artifact, one makes it again
+        for place in mine:
+            refresh.setdefault(profile, set()).add(place.partition("/")[0])
+    first = f"Delete {', '.join(sorted(delete))}. " if delete else ""
+    if refresh:
+        runs = "; ".join(_run(store, profile, stages) for profile, stages in sorted(refresh.items()))
+        first += (
+            f"Make them again: {runs}. Name a profile of your own by its file, and repeat the --set that they were "
+            "made with: with others the run makes other artifacts. "
         )
-    if damaged:
-        return f"{first}`gristmill store gc` removes what is damaged: no profile's run names it."
-    return f"{first}Run the profile again, which writes its refs anew. {refs.GC_LATER}"
+    if spoilt:
+        gc = f"gristmill store gc --delete --store {shlex.quote(store.url)}"
+        return f"{first}`{gc}` removes what is damaged then; without --delete it shows what would go."
+    return f"{first}{refs.GC_LATER}" if refresh or any("/refs/" in path for path in delete) else first.rstrip()
+
+
+def _run(store: Store, profile: str, stages: Collection[str]) -> str:
+    asked = " ".join(f"--refresh {stage}" for stage in sorted(stages))
+    return f"gristmill run {shlex.quote(profile)} --store {shlex.quote(store.url)} {asked}"
 
 
 def _number(garbage: maintain.Garbage) -> int:

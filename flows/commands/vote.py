@@ -12,10 +12,10 @@ from rich.markup import escape
 from flows.commands.store import open_store
 from flows.options import DEFAULT_STORE
 from flows.stop import stoppable
-from flows.tables import harmless, new_table
+from flows.tables import new_table
 from storage import refs
 from storage.artifact import Artifact
-from storage.errors import ConfigError
+from storage.errors import ConfigError, harmless
 from storage.files import locks
 from storage.store import Store
 

@@ -16,10 +16,9 @@ from flows.arithmetic import TrainingPlan
 from flows.estimates.planned import PlannedStage
 from flows.estimates.stages import resumes_at
 from flows.estimates.work import OF_DOCUMENTS
-from flows.tables import harmless
 from profiles.load import CLEAN
 from profiles.schema import Profile
-from storage.errors import StoreError
+from storage.errors import StoreError, harmless
 from storage.files import locks
 from storage.files.cache import cache_folder
 from storage.files.disk import existing

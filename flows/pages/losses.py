@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 from rich.markup import escape
 
 from flows.options import at_store
-from flows.tables import harmless
 from storage.artifact import Artifact
+from storage.errors import harmless
 from storage.shards.documents import read_batches
 from tasks.filter.presets import HEURISTICS
 

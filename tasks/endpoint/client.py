@@ -27,7 +27,7 @@ from storage.errors import ConfigError, SourceError
 from storage.shards.lines import parse_json
 from tasks.endpoint.config import EndpointConfig
 from tasks.endpoint.paid import PaidAnswers
-from tasks.endpoint.reply import Reply
+from tasks.endpoint.reply import Fault, Reply
 from tasks.stage.runtime import EndpointRuntime
 
 TOKEN_BYTES = 32  # of a token of an answer, at the most
@@ -72,8 +72,8 @@ def address_of(config: EndpointConfig, section: str) -> httpx.URL:
 
 
 def read_completion(content: bytes) -> dict[str, Any]:
-    """The text of a chat completion, whether it came to its end, and the tokens. Raises SourceError for anything
-    else."""
+    """The text of a chat completion, whether it came to its end, its fault by name, and the tokens. Raises SourceError
+    for anything else."""
     try:
         found = parse_json(content)
         choice = found["choices"][0]
@@ -84,7 +84,7 @@ def read_completion(content: bytes) -> dict[str, Any]:
         whole = text.encode(errors="replace").decode()  # JSON may spell half of a character
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise SourceError("This is no chat completion.", "Check the url of the endpoint.") from error
-    return {"text": whole, "finished": finished, **tokens}
+    return {"text": whole, "finished": finished, "fault": Reply.of(whole, finished=finished).fault, **tokens}
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,11 @@ class Completion(NamedTuple):
     text: str
     finished: bool
     tokens: int
+
+    @property
+    def fault(self) -> Fault:
+        """Whether it is empty or was cut."""
+        return Reply.of(self.text, finished=self.finished).fault
 
 
 class Endpoint:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tasks.evaluate.worth.chance import SURE, against_chance
 
 DIGITS = 6  # what float32 sums repeat on one machine
 SUBSETS = ("clean", "dirty")
+BESIDE = {
+    "too_long": "were left out, as a choice alone is longer than the context",
+    "cut": "are longer than the context with their examples, and lost their beginning",
+    "replaced": "were among the examples that the harness drew for them, and got others",
+}
 NONE = "–"  # of a model that can't be asked
 ABOVE, BELOW, SAME = "above chance", "below chance", "no better than chance"
 
@@ -23,7 +28,7 @@ def judged(score: Mapping[str, Any], subsets: Mapping[str, Any]) -> dict[str, An
         kind: _worth({**part, "higher_is_better": value["higher_is_better"]}) if kind in SUBSETS else part
         for kind, part in subsets.items()
     }
-    more = {name: score[name] for name in ("subtasks", "too_long") if score[name]}
+    more = {name: score[name] for name in ("subtasks", *BESIDE, "faults") if score.get(name)}
     return {"metric": headline, **_worth(value), **parts, "metrics": score["metrics"], **more}
 
 
@@ -47,7 +52,7 @@ def score_rows(scores: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def verdict(scores: Mapping[str, Any]) -> str:
-    """Which benchmarks are informative, in one sentence."""
+    """Which benchmarks are informative, and what was lost of each, in sentences."""
     told: dict[str, set[str]] = {}
     for model in scores["models"].values():
         for task, score in model["tasks"].items():
@@ -67,7 +72,19 @@ def verdict(scores: Mapping[str, Any]) -> str:
         )
     if any("dirty" in task for model in scores["models"].values() for task in model["tasks"].values()):
         parts.append("Dirty are questions of whose text the training documents hold a part.")
-    return " ".join(parts)
+    return " ".join([*parts, *_beside(scores)])
+
+
+def _beside(scores: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader of a score must know of its questions and answers."""
+    for name, model in scores["models"].items():
+        for task, score in model["tasks"].items():
+            for what, told in BESIDE.items():
+                if number := score.get(what):
+                    yield f"{name} in {task}: {number:,} questions {told}."
+            if faults := score.get("faults"):
+                kinds = ", ".join(f"{number:,} {fault}" for fault, number in faults.items())
+                yield f"{name} in {task}: of the endpoint's answers {kinds}."
 
 
 def _worth(score: Mapping[str, Any]) -> dict[str, Any]:

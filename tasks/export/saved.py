@@ -29,8 +29,8 @@ from storage.store import STORE_FILE
 from tasks.export.signature import sign, signer
 
 SIGNATURE = f"{SUMS}.sig"
-HUB_FILES = (".gitattributes",)  # a hub adds it to each of its repositories
-HUB_FOLDER = ".cache/huggingface"  # and its client this one to a folder that it downloads to
+# What a hub adds to each of its repositories, and its client to a folder that it downloads to
+OF_A_HUB = re.compile(r"\.gitattributes|\.cache/huggingface/(\.gitignore|CACHEDIR\.TAG|.+\.(metadata|lock))")
 MOST_BYTES = 16 << 20  # of a list: far more than a release has files
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 NAMED = 3  # of what is wrong with a folder: a list of thousands tells nobody anything
@@ -144,12 +144,13 @@ def _problems(folder: Path, expected: Mapping[str, str]) -> Iterator[str]:
             yield f"{_shown(name)} is no plain file"
         elif name in expected and file_digest(folder / name) != expected[name]:
             yield f"{name} has changed"
-        elif name not in expected and name not in (SUMS, SIGNATURE) and not _of_a_hub(name):
+        elif name not in expected and name not in (SUMS, SIGNATURE) and not OF_A_HUB.fullmatch(name):
             yield f"{_shown(name)} is not part of it"
 
 
-def _of_a_hub(name: str) -> bool:
-    return name in HUB_FILES or name.startswith(f"{HUB_FOLDER}/")
+def added_by_hub(folder: Path) -> list[str]:
+    """The files in a sound release that nobody signed: a hub and its client put them there."""
+    return sorted(name for name, _ in entries(folder) if OF_A_HUB.fullmatch(name))
 
 
 def entries(folder: Path) -> Iterator[tuple[str, bool]]:

@@ -26,7 +26,7 @@ def problems(store: Store, known: dict[str, str]) -> Iterator[str]:
             yield f"{location} is lost"
     for location in store.locations():
         yield from verify(store, location)
-    yield from verify_refs(store)
+    yield from verify_refs(store).values()
     yield from left_over(store)
 
 

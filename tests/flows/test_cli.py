@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from flows.cli import main
 from flows.commands.store import _sources
 from flows.options import STORELESS, as_given
 from flows.pages.report import result_of
+from flows.stop import SIGNALS
 from profiles.load import load, names
 from profiles.schema import STAGE_NAMES
 from storage import refs
@@ -42,12 +44,15 @@ ROOT = Path(__file__).parents[2]
 def gristmill(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, in this process: it begins 15 times here, and its imports take seconds."""
     out, err, argv = io.StringIO(), io.StringIO(), sys.argv
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *SIGNALS)}
     sys.argv = ["gristmill", *arguments]
     try:
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
             main()
     finally:
         sys.argv = argv
+        for number, handler in before.items():  # a command minds no signal once it has ended
+            signal.signal(number, handler)
     return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
@@ -198,7 +203,7 @@ def test_verify_names_the_damaged_file_and_the_way_out(tmp_path: Path) -> None:
     ref = Path(store.root, "refs", "tiny", "dedup.json")
     ref.write_text(ref.read_text().replace('"digest": "', '"digest": "0'))
     done = gristmill("store", "verify", f"--store={store.root}")
-    assert "Run the profile again, which writes its refs anew" in done.stderr
+    assert f"Make them again: gristmill run tiny --store {store.root} --refresh dedup" in done.stderr
     ref.write_text("")
     path = store.get(again).path / "b"
     path.chmod(0o644)

@@ -154,12 +154,20 @@ def _swap_folder_for_link(folder: Path) -> None:
     (folder / "int8").symlink_to(folder.with_name("outside"))
 
 
+def _write(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("more")
+
+
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [
         (lambda folder: (folder / "README.md").unlink(), "README.md is missing"),
         (lambda folder: (folder / "int8" / "modeling.py").write_text("print()"), "int8/modeling.py is"),
         (lambda folder: (folder / ".hidden").write_text(""), ".hidden is not part of it"),
+        (lambda folder: _write(folder / ".cache/huggingface/download/run.py"), "download/run.py is not part of it"),
+        (lambda folder: _write(folder / ".cache/huggingface/.gitattributes"), "huggingface/.gitattributes is not part"),
+        (lambda folder: _write(folder / "int8/.gitattributes"), "int8/.gitattributes is not part of it"),
         (lambda folder: (folder / "\x1b[2J").write_text(""), r"'\x1b[2J' is not part of it"),
         (lambda folder: (folder / "int8" / "more").mkdir(), "int8/more/ is not part of it"),
         (lambda folder: os.mkfifo(folder / "pipe"), "pipe is no plain file"),
@@ -272,7 +280,9 @@ def test_what_a_hub_and_its_client_add_is_no_part_of_a_release_and_no_damage(mad
     (folder / ".gitattributes").write_text("*.gguf filter=lfs")
     (folder / ".cache" / "huggingface").mkdir(parents=True)
     (folder / ".cache" / "huggingface" / "README.md.metadata").write_text("commit")
-    assert verify(folder, made.signers).returncode == 0
+    done = verify(folder, made.signers)
+    assert done.returncode == 0
+    assert "Nobody signed .cache/huggingface/README.md.metadata, .gitattributes" in " ".join(done.stdout.split())
     (folder / ".cache" / "more").write_text("")
     refused(folder, made.signers, ".cache/more is not part of it")
     for name in (".gitattributes", ".cache/huggingface/README.md.metadata"):

@@ -37,7 +37,7 @@ def test_a_fault_at_any_request_is_survived(fault: str, proxy: Proxy, faulty: St
         assert refs.history(faulty, "tiny/dedup")[-1].location == made.location
         if not struck:
             break
-    assert inspect.verify_refs(faulty) == []
+    assert inspect.verify_refs(faulty) == {}
 
 
 def test_an_upload_that_is_always_torn_is_no_artifact(

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.records.figures import figures_of
-from flows.tables import harmless, new_table
+from flows.tables import new_table
+from storage.errors import harmless
 from storage.keys import differences
 from storage.manifest import Manifest
 from storage.units import duration, size_of

@@ -21,11 +21,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.session import session_of
-from flows.tables import harmless
 from profiles.load import load
 from storage import refs
 from storage.artifact import Artifact
-from storage.errors import ConfigError
+from storage.errors import ConfigError, harmless
 from storage.shards.documents import DOCUMENT_SCHEMA, LEDGER_SCHEMA, Document, Verdict, read_batches
 from storage.shards.lines import read_json_lines
 from storage.store import Store

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from flows.options import Overrides, ProfileName, StoreUrl, settings
-from flows.tables import harmless, new_table
-from storage.errors import ConfigError
+from flows.tables import Terminal, new_table
+from storage.errors import ConfigError, harmless
 
 if TYPE_CHECKING:
     from profiles.schema import Profile
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from tasks.filter.look.near import Looked, Shown
 
 app = typer.Typer(no_args_is_help=True)
-console = Console()
+console = Terminal()
 PREVIEW = 600  # characters of a document at the terminal
 
 Row = Mapping[str, str]

@@ -14,10 +14,10 @@ from rich.console import Console
 from flows.commands.store import open_store
 from flows.options import DEFAULT_STORE
 from flows.stop import stoppable
-from flows.tables import harmless, new_table
+from flows.tables import new_table
 from storage import refs
 from storage.artifact import Artifact
-from storage.errors import ConfigError
+from storage.errors import ConfigError, harmless
 from storage.files import locks
 from storage.store import Store
 
@@ -144,6 +144,7 @@ def _key(keys: TextIO) -> str:
 def _ask(console: Console, items: Sequence[Item], labels: LabelFile, server: Server) -> None:
     """Label by the endpoint; an answer that is neither yes nor no is a skip."""
     from tasks.endpoint.config import EndpointConfig
+    from tasks.endpoint.reply import counted
     from tasks.filter.labels.ask import AT_ONCE, Labeller, read_prompt
     from tasks.stage.runtime import EndpointRuntime
 
@@ -151,10 +152,15 @@ def _ask(console: Console, items: Sequence[Item], labels: LabelFile, server: Ser
     transcript = labels.path.with_name(f"{labels.path.stem}.transcript.jsonl")
     asking = Labeller(config, read_prompt(server.prompt), transcript, EndpointRuntime())
     console.print(f"Texts go to {asking.endpoint.host}; answers are kept in {transcript}", markup=False, soft_wrap=True)
+    faults: list[str] = []
     for number, (item, label, answer) in enumerate(asking.label(items), 1):
-        labels.add(item, label, answer=answer)
+        labels.add(item, label, answer=answer.text or answer.fault)
+        faults.append(answer.fault)
         if number % AT_ONCE == 0 or number == len(items):
             console.print(f"{number:,} of {len(items):,}", markup=False)
+    if told := counted(faults, "--endpoint"):
+        kinds = ", ".join(f"{number:,} {fault}" for fault, number in told.items())
+        console.print(f"Skipped, as the endpoint's answers are of no use: {kinds}", markup=False)
 
 
 def _sum_up(console: Console, labels: LabelFile, others: list[dict[str, str]] | None, against: Path | None) -> None:

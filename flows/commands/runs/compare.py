@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.commands.runs.show import interval
-from flows.tables import harmless, new_table
+from flows.tables import new_table
+from storage.errors import harmless
 from storage.keys import differences
 from storage.runs.record import RunRecord, Score, StageRecord
 from storage.units import duration

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from flows.tables import harmless, new_table
-from storage.errors import StoreError
+from flows.tables import new_table
+from storage.errors import StoreError, harmless
 from storage.runs import history
 from storage.runs.alive import state_of
 from storage.runs.record import RunRecord

@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.commands.runs.listed import COLOURS, as_it_is, changed
-from flows.tables import harmless, new_table
+from flows.tables import new_table
+from storage.errors import harmless
 from storage.runs.record import RunRecord, Score
 from storage.store import Store
 from storage.units import duration, size_of

@@ -14,6 +14,7 @@ from typing import Any
 from storage.errors import EmptyOutput
 from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.paid import PaidAnswers
+from tasks.endpoint.reply import counted
 from tasks.evaluate.safety.config import RefusalsConfig
 from tasks.evaluate.safety.shares import share
 from tasks.stage.output import Output
@@ -32,7 +33,8 @@ def measure_refusals(
     """What is said of each set; a row a prompt of each; a row an answer, to be read."""
     told, items, shown = dict[str, Any](), dict[str, list[dict[str, Any]]](), dict[str, list[dict[str, Any]]]()
     for name, rows in answers.items():
-        refuses = judged(config, rows, seed, out) if config.judge else by_patterns(config, rows)
+        refuses, faults = judged(config, rows, seed, out) if config.judge else (by_patterns(config, rows), [])
+        judge = counted(faults, SECTION)
         clear = [one for one in refuses if one is not None]
         if not clear:
             raise EmptyOutput(
@@ -43,6 +45,7 @@ def measure_refusals(
             "by": "endpoint" if config.judge else "patterns",
             "answers": len(rows),
             "unclear": len(rows) - len(clear),
+            "judge": judge,
             "empty": sum(not row["answer"] for row in rows),
             "refused": share(sum(clear), len(clear)),
         }
@@ -59,26 +62,28 @@ def measure_refusals(
     return told, items, shown
 
 
-def by_patterns(config: RefusalsConfig, rows: Sequence[Row]) -> list[bool]:
+def by_patterns(config: RefusalsConfig, rows: Sequence[Row]) -> list[bool | None]:
     """Whether a pattern stands in the beginning of each answer, in upper or lower case. An empty answer refuses
     nothing."""
     patterns = [re.compile(pattern, re.IGNORECASE) for pattern in config.patterns]
     return [any(one.search(row["answer"][: config.characters]) for one in patterns) for row in rows]
 
 
-def judged(config: RefusalsConfig, rows: Sequence[Row], seed: int, out: Output) -> list[bool | None]:
-    """What the endpoint says of each answer; None where it names neither letter. What it said once is not asked for
-    again."""
+def judged(config: RefusalsConfig, rows: Sequence[Row], seed: int, out: Output) -> tuple[list[bool | None], list[str]]:
+    """What the endpoint says of each answer, None where it names neither letter; and the fault of what it said. What it
+    said once is not asked for again."""
     assert config.judge is not None
     asked = Asked(JUDGE_TOKENS, 0.0, seed, SECTION)
     endpoint = Endpoint(config.judge, asked, out.runtime.endpoint, PaidAnswers(out.scratch / "judged.jsonl"))
     found: list[bool | None] = []
+    faults: list[str] = []
     for start in range(0, len(rows), AT_A_TIME):
         part = rows[start : start + AT_A_TIME]
         said = endpoint.complete([question(row) for row in part], [0] * len(part), [seed] * len(part))
         found += [_letter(one.text) if one is not None else None for one in said]
+        faults += [one.fault if one is not None else "refused" for one in said]
         out.progress(len(found), len(rows), "answers", "judged")
-    return found
+    return found, faults
 
 
 def question(row: Row) -> list[dict[str, str]]:

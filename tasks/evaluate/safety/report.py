@@ -66,7 +66,7 @@ def tables(found: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
         shown["Refusals"] = [
             {
                 "set": name, "refused": cell(one["refused"]), "answers": f"{one['answers']:,}",
-                "empty": f"{one['empty']:,}", "unclear": f"{one['unclear']:,}", "by": one["by"],
+                "empty": f"{one['empty']:,}", "unclear": _unclear(one), "by": one["by"],
             }
             for name, one in told.items()
         ]  # fmt: skip
@@ -81,6 +81,12 @@ def tables(found: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
             for name, one in (("all", whole), *whole["categories"].items())
         ]  # fmt: skip
     return shown
+
+
+def _unclear(told: Mapping[str, Any]) -> str:
+    """How many answers have no judgement, and what was wrong with the judge's own by kind."""
+    kinds = ", ".join(f"judge {fault}: {number:,}" for fault, number in told["judge"].items())
+    return f"{told['unclear']:,}" + (f" ({kinds})" if kinds else "")
 
 
 def notes(config: SafetyConfig, found: Mapping[str, Any]) -> list[str]:

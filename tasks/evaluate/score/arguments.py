@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from storage.errors import ConfigError
 from tasks.evaluate.score.config import ScoreConfig
@@ -24,17 +22,3 @@ def check_generation(config: ScoreConfig) -> None:
                 f"{config.task}: {name} is no argument of generation.",
                 f"Did you mean {' or '.join(near)}?" if near else "Correct `generation` of the task.",
             )
-
-
-@contextmanager
-def refusals_named(config: ScoreConfig) -> Iterator[None]:
-    """Raises ConfigError where a task has fewer examples than are to be shown."""
-    try:
-        yield
-    except ValueError as error:
-        if "larger than population" not in str(error):
-            raise
-        raise ConfigError(
-            f"{config.task} has fewer examples to show than shots: {config.shots or 'those of its definition'}.",
-            "Lower `shots` of the task, or prepare more rows of the split that its examples come from.",
-        ) from error

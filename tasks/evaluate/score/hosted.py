@@ -16,10 +16,11 @@ from lm_eval.api.model import LM
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 
 from models.conversation import Messages
-from storage.errors import ConfigError, EmptyOutput
+from storage.errors import ConfigError
 from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.config import EndpointConfig
 from tasks.endpoint.paid import PaidAnswers
+from tasks.endpoint.reply import counted
 from tasks.evaluate.score.model import USUAL_TOKENS
 from tasks.evaluate.score.repeats import repeats
 from tasks.stage.runtime import EndpointRuntime
@@ -39,6 +40,7 @@ class HostedModel(LM):
     def __init__(self, endpoint: EndpointConfig, runtime: EndpointRuntime, kept: Path, seed: int) -> None:
         super().__init__()
         self.endpoint, self.runtime, self.paid, self.seed = endpoint, runtime, PaidAnswers(kept), seed
+        self.faults: dict[str, int] = {}  # of the answers to the last benchmark
 
     def chat_template(self, chat_template: bool | str = False) -> str:
         """Of no name: it is the server's."""
@@ -50,13 +52,13 @@ class HostedModel(LM):
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """The answers in order; an empty one where the server refused the request. Raises ConfigError, SourceError,
-        and EmptyOutput where all were refused."""
+        and EmptyOutput where none holds text."""
         together: dict[tuple[int, float], list[int]] = defaultdict(list)
         asked = [_arguments(request.args[1]) for request in requests]
         for number, one in enumerate(asked):
             together[one["max_gen_toks"], float(one["temperature"] or 0.0)].append(number)
         answers: dict[int, str] = {}
-        refused = 0
+        faults: list[str] = []
         for (tokens, temperature), numbers in together.items():
             endpoint = Endpoint(self.endpoint, Asked(tokens, temperature, self.seed, SECTION), self.runtime, self.paid)
             conversations = [_conversation(requests[number].args[0]) for number in numbers]
@@ -65,9 +67,8 @@ class HostedModel(LM):
             for number, answer in zip(numbers, said, strict=True):
                 text = answer.text if answer is not None else ""
                 answers[number] = postprocess_generated_text(text, asked[number]["until"], think_end_token=None)
-                refused += answer is None
-        if refused == len(requests):
-            raise EmptyOutput("The endpoint refused all questions.", f"Check {SECTION}: its model and its fields.")
+                faults.append(answer.fault if answer is not None else "refused")
+        self.faults = counted(faults, SECTION)
         return [answers[number] for number in range(len(requests))]
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> NoReturn:

@@ -17,8 +17,9 @@ from tasks.children.child import emit, run_as_child
 from tasks.children.devices import device_of
 from tasks.children.spec import ChildSpec
 from tasks.evaluate.named.hosted import endpoint_in
-from tasks.evaluate.score.arguments import check_generation, refusals_named
+from tasks.evaluate.score.arguments import check_generation
 from tasks.evaluate.score.config import ScoreConfig
+from tasks.evaluate.score.examples import cut_prompts, examples_of_others
 from tasks.evaluate.score.local import DATASET, questions_of, write_task
 from tasks.evaluate.score.opened import has_template, open_model
 from tasks.evaluate.score.result import clustered, command_of, items_of, score_of
@@ -85,7 +86,8 @@ def run(path: Path) -> None:
 
 
 def _measure(job: Job, lm: LM) -> dict[str, Any]:
-    """The score of one benchmark."""
+    """The score of one benchmark, and what stands beside it: questions that were left out as `too_long`, those whose
+    examples were `replaced`, those whose prompt was `cut`, and `faults` of an endpoint's answers by kind."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
@@ -95,7 +97,13 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
         raise ConfigError(
             f"{config.task} is asked through the chat template, and the model has none.", "Set chat: false."
         )
-    with serving(load), undescribed(), _code(job), sampling(manager, config.samples, config.k), refusals_named(config):
+    with (
+        serving(load),
+        undescribed(),
+        _code(job),
+        sampling(manager, config.samples, config.k),
+        examples_of_others(config.shots) as drawn,
+    ):
         measured: Any = simple_evaluate(
             model=lm,
             tasks=names,
@@ -118,7 +126,8 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
     if config.cluster:
         score["metrics"] = clustered(score["metrics"], items)
     command = command_of(config, names) if isinstance(lm, HFLM) else None  # of others the harness has no such model
-    return {**score, "too_long": left_out, "command": command}
+    beside = {"replaced": drawn.replaced, "cut": cut_prompts(lm, measured), "faults": getattr(lm, "faults", {})}
+    return {**score, "too_long": left_out, **beside, "command": command}
 
 
 def _code(job: Job) -> AbstractContextManager[None]:

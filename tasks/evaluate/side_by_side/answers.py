@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
-from storage.errors import DamagedArtifact, EmptyOutput, make_again
+from storage.errors import DamagedArtifact, make_again
 from storage.shards.lines import read_json_lines
 from tasks.children.devices import check_device_here
 from tasks.children.several import run_several
 from tasks.children.spec import ChildSpec
+from tasks.endpoint.reply import counted
 from tasks.evaluate.side_by_side.config import AnswersConfig
 from tasks.evaluate.side_by_side.items import ANSWERS
 from tasks.evaluate.side_by_side.prompts import FILE as PROMPTS_FILE
@@ -60,7 +61,7 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
 
     calls[0][2].progress(0, len(calls), "models", "starting")
     for number, result in run_several("tasks.evaluate.side_by_side.answering", work, on_line=on_line, keeps="answers"):
-        _told(result, calls[number][2])
+        _told(result, calls[number][2], hosted=calls[number][0].endpoint is not None)
         yield number
 
 
@@ -87,12 +88,12 @@ def _spec(config: AnswersConfig, prompts: Artifact, model: Artifact | None, out:
     )
 
 
-def _told(result: dict[str, Any], out: Output) -> None:
-    """Count the answers that a child has left."""
+def _told(result: dict[str, Any], out: Output, *, hosted: bool) -> None:
+    """Count the answers that a child has left. Raises EmptyOutput for an endpoint that said nothing."""
     rows = list(read_json_lines(out.path / ANSWERS))
     refused = sum(row["fault"] == "refused" for row in rows)
-    if refused == len(rows):
-        raise EmptyOutput("The endpoint refused all prompts.", f"Check {SECTION}: its model and its fields.")
+    if hosted:
+        counted((row["fault"] or ("" if row["answer"] else "empty") for row in rows), SECTION)
     ended = sum(row["ended"] for row in rows)
     out.account(what="answers", documents_in=len(rows), kept=len(rows) - refused, removed={"refused": refused})
     tokens = sum(row["tokens"] for row in rows)

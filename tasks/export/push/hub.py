@@ -16,7 +16,7 @@ from storage.errors import ConfigError, DamagedArtifact, StoreError
 from storage.manifest import SUMS
 from tasks.export.push.address import HUB
 from tasks.export.push.outgoing import Outgoing
-from tasks.export.saved import HUB_FILES, few
+from tasks.export.saved import OF_A_HUB, few
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -63,7 +63,7 @@ def _check_there(api: HfApi, name: str, outgoing: Outgoing, public: bool) -> Non
     if SUMS in there and not _same(there[SUMS], outgoing, SUMS):
         raise StoreError(f"{name} holds another release.", "Name another repository.")
     ours = {one for one in there.keys() & outgoing.digests.keys() if SUMS in there or _same(there[one], outgoing, one)}
-    if strange := sorted(there.keys() - ours - set(HUB_FILES)):
+    if strange := sorted(name for name in there.keys() - ours if not OF_A_HUB.fullmatch(name)):
         raise StoreError(f"{name} holds other files: {few(strange)}.", "Name a repository of its own.")
 
 

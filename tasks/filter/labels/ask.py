@@ -44,14 +44,14 @@ class Labeller:
         self.paid = PaidAnswers(transcript)
         self.endpoint = Endpoint(config, Asked(TOKENS, 0.0, 0, "--endpoint"), runtime, self.paid)
 
-    def label(self, items: Sequence[Item]) -> Iterator[tuple[Item, Label, str]]:
+    def label(self, items: Sequence[Item]) -> Iterator[tuple[Item, Label, Reply]]:
         """Each excerpt with its label and the answer, in order, some at once. Raises SourceError where the endpoint
         fails; what it answered before is in the transcript."""
         for start in range(0, len(items), AT_ONCE):
             part = items[start : start + AT_ONCE]
             asked = [[{"role": "user", "content": self.prompt.replace(PLACE, item.text)}] for item in part]
             for item, reply in zip(part, self.endpoint.say(asked), strict=True):
-                yield item, label_in(reply), reply.text or reply.fault
+                yield item, label_in(reply), reply
 
 
 def label_in(reply: Reply) -> Label:

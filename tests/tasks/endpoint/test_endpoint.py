@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lm_eval.api.instance import Instance
 from pydantic import ValidationError
+from rich.console import Console
 
-from storage.errors import ConfigError, SourceError
+from flows.commands.documents import label
+from storage.errors import ConfigError, EmptyOutput, SourceError
 from tasks.endpoint.client import Asked, Endpoint, address_of, api_key
 from tasks.endpoint.config import EndpointConfig
 from tasks.endpoint.paid import PaidAnswers
+from tasks.endpoint.reply import counted
+from tasks.evaluate.safety.config import RefusalsConfig
+from tasks.evaluate.safety.refused import measure_refusals
+from tasks.evaluate.score.hosted import HostedModel
+from tasks.evaluate.scores import judged, verdict
+from tasks.filter.labels.file import LabelFile
+from tasks.filter.labels.sample import Item
+from tasks.stage.output import Output
 from tasks.stage.runtime import EndpointRuntime
+from tests.runtimes import runtime_of
 from tests.tasks.endpoint.completions import Body, Said, Server, serve
 
 KEY = "correct-horse-battery"
@@ -193,3 +207,99 @@ def test_a_key_of_a_few_letters_is_not_struck_out_of_answers(tmp_path: Path, mon
     with serve(lambda body: Said("There is none.")) as server:
         (reply,) = endpoint_of(server, tmp_path).say(QUESTIONS[:1])
     assert reply.text == "There is none."
+
+
+def message(**parts: Any) -> bytes:
+    return json.dumps({"choices": [{"message": parts.pop("message", {}), **parts}]}).encode()
+
+
+NOTHING = [
+    Said(content=message(message={"content": None, "reasoning_content": "so"}, finish_reason="length")),
+    Said(content=message(message={"content": None}, finish_reason="stop")),
+    Said(content=message(message={"role": "assistant", "tool_calls": []}, finish_reason="tool_calls")),
+    Said(""),
+    Said(" \n"),
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        *[(nothing, "empty") for nothing in NOTHING],
+        (Said("Yes, bec", "length"), "unfinished"),
+        (Said("Yes, bec", "content_filter"), "unfinished"),
+        (Said("Yes " * 4096), "unfinished"),
+        (Said(status=422), "refused"),
+        (Said("Yes."), ""),
+    ],
+)
+def test_what_is_wrong_with_an_answer_has_a_name(said: Said, fault: str, tmp_path: Path) -> None:
+    with serve(lambda body: said) as server:
+        endpoint = endpoint_of(server, tmp_path)
+        (reply,) = endpoint.say(QUESTIONS[:1])
+        (answer,) = endpoint.complete(QUESTIONS[:1], [0], [0])
+    assert reply.fault == (answer.fault if answer else "refused") == fault
+
+
+def test_faults_are_counted_and_nothing_but_silence_is_an_error() -> None:
+    assert counted(["", "empty", "refused", "unfinished", "empty"], "x") == {"empty": 2, "refused": 1, "unfinished": 1}
+    assert counted([], "x") == counted([""], "x") == {}
+    with pytest.raises(EmptyOutput, match=r"Of 3 answers .* none holds text: 2 are empty, 1 were refused\. Check x:"):
+        counted(["empty", "refused", "empty"], "x")
+
+
+@pytest.mark.parametrize("nothing", [*NOTHING, Said(status=413)])
+@pytest.mark.parametrize("asks", ["benchmark", "judge of refusals", "labels"])
+def test_whoever_asks_tells_an_endpoint_that_says_nothing(asks: str, nothing: Said, tmp_path: Path) -> None:
+    with serve(lambda body: nothing) as server, pytest.raises(EmptyOutput, match=r"Of 2 answers .* none holds text"):
+        USERS[asks](EndpointConfig(url=server.url, model="m"), tmp_path)
+
+
+def test_faults_of_a_few_answers_stand_beside_the_score(tmp_path: Path) -> None:
+    with serve(lambda body: Said("4", "length") if "0" in body["messages"][0]["content"] else Said("")) as server:
+        lm = ask_benchmark(EndpointConfig(url=server.url, model="m"), tmp_path)
+    assert lm.faults == {"empty": 1, "unfinished": 1}
+    score = {
+        "headline": "acc",
+        "chance": None,
+        "items": 2,
+        "metrics": {"acc": {"value": 0.5, "stderr": None, "higher_is_better": True}},
+    }
+    shown = judged(
+        {
+            **score,
+            "chance": None,
+            "items": 2,
+            "subtasks": {},
+            "too_long": 0,
+            "cut": 0,
+            "replaced": 0,
+            "faults": lm.faults,
+        },
+        {},
+    )
+    told = verdict({"models": {"wise": {"tasks": {"gsm8k": shown}}}})
+    assert told == "wise in gsm8k: of the endpoint's answers 1 empty, 1 unfinished."
+
+
+def ask_benchmark(config: EndpointConfig, folder: Path) -> HostedModel:
+    lm = HostedModel(config, EndpointRuntime(), folder / "answers.jsonl", 0)
+    asked = [Instance("generate_until", {}, (f"{number} and 2?", {"until": ["\n"]}), number) for number in range(2)]
+    lm.generate_until(asked)
+    return lm
+
+
+def ask_judge(config: EndpointConfig, folder: Path) -> None:
+    out = Output.at(folder, stage="safety", runtime=runtime_of(workers=1, threads=1, device="cpu"))
+    rows = [{"id": f"{n}", "prompt": [{"role": "user", "content": "Why?"}], "answer": f"{n}"} for n in range(2)]
+    measure_refusals(RefusalsConfig(harmful="x.jsonl", judge=config), {"harmful": rows}, 0, out)
+
+
+def ask_labels(config: EndpointConfig, folder: Path) -> None:
+    (folder / "prompt").write_text("Is it good? {text}")
+    server = label.Server(config.url, config.model, folder / "prompt", None)
+    items = [Item(id=f"{n}", document=f"{n}", source="web", text=f"A text {n}.") for n in range(2)]
+    label._ask(Console(file=io.StringIO()), items, LabelFile(folder / "labels.jsonl", "judge", "good?"), server)
+
+
+USERS: dict[str, Any] = {"benchmark": ask_benchmark, "judge of refusals": ask_judge, "labels": ask_labels}

@@ -179,7 +179,7 @@ def test_a_damaged_artifact_is_not_used_and_the_remedy_heals_it(session: Session
     (first.path / "documents" / "a.txt").write_text("TEXT")
     with pytest.raises(DamagedArtifact) as caught:
         source.materialize(SourceConfig(), ())
-    assert "--refresh demo-source`" in caught.value.remedy
+    assert "--refresh demo-source`." in caught.value.remedy
     with open_session(replace(session, refresh=frozenset({"demo-source"}))):
         again, cached = source.materialize(SourceConfig(), ())
     assert not cached
