@@ -63,7 +63,7 @@ STORED = (
         name="nothing-kept-passes",
         about="rule 3: a stage that keeps nothing is no error",
         path="tasks/stage/output.py",
-        before="        if kept == 0:\n",
+        before="        if kept == 0 and not may_be_none:\n",
         after="        if documents_in == 0:\n",
         fails=("tests/tasks/stage/test_stage.py::test_what_breaks_a_law_is_never_published",),
     ),

@@ -75,7 +75,8 @@ ADDRESS = re.compile(
 )
 PEM = re.compile(rb"(?<=-...-)B(?=EGIN )", re.DOTALL)
 LETTERS = re.compile(rb"hf_|rg_|at-|AKIA")
-USERINFO = re.compile(rb"://([^\x00-\x20\"<>`/]*)\Z")
+USERINFO = re.compile(rb"://([^\x00-\x20\"<>@`/]*)\Z")
+IBAN = re.compile(rb"(?:[A-Za-z_\-]*[_\-])?[A-Za-z]{2}\d\d")
 HINTS = {tuple(ord(letter) & 31 for letter in hint) for hint in name_kernels.HINTS}
 SIGN = re.compile(rb"(?<=.)[=:>]|(?<=[\"']),|\xef\xbc\x9a", re.DOTALL)
 HYPHEN = re.compile(rb"(?<![0-9A-Za-z_\x80-\xff])-(?=[A-Za-z].)", re.DOTALL)
@@ -104,10 +105,11 @@ def candidates(data: bytes) -> set[tuple[int, int, int]]:
         if len(run) >= pii.TOKEN_LENGTH:
             found.add((pii.TOKEN, *match.span()))
         long = len(run) >= pii.CODE_LENGTH and digits >= pii.CODE_DIGITS
-        if long or re.match(rb"[A-Za-z]{2}\d\d", run):
+        if long or IBAN.match(run):
             found.add((pii.CODE, *match.span()))
-    passwords = {at for at, byte in enumerate(data) if byte == ord("@") and ends_userinfo(data, at)}
-    found |= {(pii.USERINFO, at, at + 1) for at in passwords}
+    users = {at: userinfo(data, at) for at, byte in enumerate(data) if byte == ord("@")}
+    passwords = {at for at, user in users.items() if b":" in user}
+    found |= {(pii.USERINFO, at, at + 1) for at, user in users.items() if b":" in user or len(user) >= pii.TOKEN_LENGTH}
     signs = [match.start() for match in ADDRESS.finditer(data) if match.start() not in passwords]
     found |= {(pii.AT, at, at + 1) for at in signs}
     found |= {(pii.ASSIGNED, *place) for match in SIGN.finditer(data) for place in assigned(data, *match.span())}
@@ -117,10 +119,11 @@ def candidates(data: bytes) -> set[tuple[int, int, int]]:
     return found | set(addresses(data))
 
 
-def ends_userinfo(data: bytes, at: int) -> bool:
-    """Whether the @ there ends the user and the password of a URL."""
+def userinfo(data: bytes, at: int) -> bytes:
+    """The user of a URL that the @ there ends, with the password; nothing where it ends none."""
     match = USERINFO.search(data[:at])
-    return match is not None and b":" in match[1] and match.start() + 2 >= max(3, at - pii.LONGEST_USERINFO)
+    found: bytes = match[1] if match and match.start() + 2 >= max(3, at - pii.LONGEST_USERINFO) else b""
+    return found
 
 
 def hints(name: bytes) -> bool:

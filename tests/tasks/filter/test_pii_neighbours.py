@@ -3,6 +3,7 @@ neighbour makes it another value. And the IBANs of every country."""
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import string
@@ -14,6 +15,8 @@ import pytest
 from tasks.filter.pii.config import PATTERN_ENTITIES, PiiConfig
 from tasks.filter.pii.measure import measure_pii
 from tasks.filter.pii.patterns.ibans import FORMS, is_valid
+from tasks.filter.pii_metadata.config import MetadataConfig
+from tasks.filter.pii_metadata.measure import measure_metadata
 
 NEIGHBOURS: Mapping[str, tuple[str, str]] = {
     "word": ("number ", " thanks"),
@@ -192,3 +195,6 @@ KEY = "f3Kq9ZpL2xWv7RtY8sBnM4cD"
 def test_tokens_in_addresses_of_the_web_are_found(url: str, secret: str) -> None:
     for text in (url, f"see {url} for it", f"见{url}，"):
         assert [value for _, value in found(text)[0]] == ([secret] if secret else []), text
+    metadata = pa.array([json.dumps({"meta": {"url": url}})])
+    (row,) = measure_metadata(MetadataConfig(), metadata)["pii_metadata"].to_pylist()
+    assert [url[each["start"] : each["end"]] for each in row] == ([secret] if secret else [])
