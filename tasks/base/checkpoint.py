@@ -126,11 +126,23 @@ def _prove(folder: Path, target: Path) -> None:
     with torch.no_grad():
         logits, again = loaded(lambda: (theirs(ids).logits, ours(ids).logits), "the model of the base to run it")
         half = ids.shape[1] // 2
+        plain = loaded(
+            lambda: theirs.get_output_embeddings()(theirs.base_model(ids).last_hidden_state),
+            "the model of the base to run it without its head",
+        )
+        # TRL takes losses of these numbers, scaled or capped, which keeps their order, and runs no code of a head
+        in_order = logits.gather(-1, plain.argsort(-1))
         change = (theirs(ids[:, :half]).logits - logits[:, :half]).abs().max() if half else torch.tensor(0.0)
     if lost or not torch.equal(logits, again):
         raise SourceError(
             f"transformers can't save the base as it loads it: {lost[0] if lost else 'its logits'} would differ.",
             "Report it, with the name of the model; until then choose another base.",
+        )
+    if (in_order[..., :-1] - in_order[..., 1:]).max() > CAUSAL * logits.abs().max():
+        raise SourceError(
+            f"The output of a {theirs.config.model_type} is more than a matrix over its last layer, of which trainings "
+            "take the loss.",
+            "Choose another base.",
         )
     if change > CAUSAL * logits.abs().max():
         raise SourceError(
