@@ -25,6 +25,7 @@ from tasks.evaluate.along.snapshots import chosen_snapshots
 from tasks.evaluate.worth.gates import gate_references
 from tasks.export import BEST, check_formats, export
 from tasks.filter import filter_documents, filter_pairs
+from tasks.posttrain.adapters.lora import check_adapters
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.feedback import FeedbackConfig
 from tasks.posttrain.fit import check_pairs
@@ -119,6 +120,7 @@ def from_base(profile: Profile, raw: Artifact) -> Beginning:
 
     def check(reached: Mapping[str, Any]) -> None:
         check_formats(reached.get("export"), model.part("model").path)
+        check_adapters({name: reached[name] for name in methods(profile) if name in reached}, model.part("model").path)
         check_pairs(read(profile, reached), pairs, model.part("model"))
 
     for first in profile.links[:1]:

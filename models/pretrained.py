@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,40 +24,43 @@ def load_pretrained(folder: Path, **options: Any) -> PreTrainedModel:
 
     Raises OSError for a folder without safetensors: weights that are a pickle are not opened. Nor is a file elsewhere.
     """
-    import torch
     from transformers import AutoModelForCausalLM
 
-    check_shards(folder)
-    options = {"dtype": torch.float32, **options}
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
-    )
-    return model
+    return _load(AutoModelForCausalLM, folder, options)
 
 
 def load_classifier(folder: Path, **options: Any) -> PreTrainedModel:
     """The sequence classifier of a folder, as `load_pretrained`."""
-    import torch
     from transformers import AutoModelForSequenceClassification
+
+    return _load(AutoModelForSequenceClassification, folder, options)
+
+
+def load_encoder(folder: Path, **options: Any) -> PreTrainedModel:
+    """The model of a folder without any head, as `load_pretrained`."""
+    from transformers import AutoModel
+
+    return _load(AutoModel, folder, options)
+
+
+def _load(auto: Any, folder: Path, options: Mapping[str, Any]) -> PreTrainedModel:
+    import torch
 
     check_shards(folder)
     options = {"dtype": torch.float32, **options}
-    model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
+    model: PreTrainedModel = auto.from_pretrained(
         folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
     )
     return model
 
 
-def load_encoder(folder: Path, **options: Any) -> PreTrainedModel:
-    """The model of a folder without any head, as `load_pretrained`."""
+def empty_model(folder: Path) -> PreTrainedModel:
+    """The model of a folder without memory for its weights: its config alone is read."""
     import torch
-    from transformers import AutoModel
+    from transformers import AutoModelForCausalLM
 
-    check_shards(folder)
-    options = {"dtype": torch.float32, **options}
-    model: PreTrainedModel = AutoModel.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
-    )
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(load_config(folder), trust_remote_code=False)
     return model
 
 
@@ -71,12 +75,16 @@ def open_pretrained(folder: Path, device: torch.device | str, **options: Any) ->
 
 def check_shards(folder: Path) -> None:
     """Raises OSError for an index of weights that names a file which does not lie in the folder: transformers would
-    read it wherever it is, though it is no part of what the folder is known by."""
+    read it wherever it is, though it is no part of what the folder is known by. And for an index of other files beside
+    a whole model, of which transformers reads the one and other programs the other."""
     index = folder / INDEX
     if not index.is_file():
         return
     weights = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    for name in sorted({str(name) for name in weights.values()}):
+    names = sorted({str(name) for name in weights.values()})
+    if (folder / WEIGHTS).is_file() and names != [WEIGHTS]:
+        raise OSError(f"it has two sets of weights, {WEIGHTS} and those of {INDEX}")
+    for name in names:
         if Path(name).name != name or not (folder / name).is_file():
             raise OSError(f"{INDEX} names {name}, which is no file in the folder")
 
@@ -88,6 +96,30 @@ def weight_files(folder: Path) -> list[Path]:
     listed = index.is_file()
     names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if listed else {WEIGHTS}
     return [folder / name for name in sorted(names)]
+
+
+class StoredTensor(NamedTuple):
+    """What the head of a file of weights says of a tensor."""
+
+    kind: str  # as safetensors calls it: F32, BF16, I8, …
+    shape: tuple[int, ...]
+
+    @property
+    def numbers(self) -> int:
+        """How many there are."""
+        return math.prod(self.shape)
+
+
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """The tensors of a folder by name, from the heads of its files alone. Raises OSError and SafetensorError."""
+    from safetensors import safe_open
+
+    found: dict[str, StoredTensor] = {}
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as opened:
+            parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+            found |= {name: StoredTensor(part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+    return found
 
 
 class StoredWeights(Mapping[str, npt.NDArray[np.float32]]):

@@ -7,11 +7,14 @@ what affects ids or prompts, the vocabulary and the template, and nothing else.
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 EOS = "<|endoftext|>"  # ends a document; also the BOS of formats that need one
@@ -31,6 +34,7 @@ DIGEST_FIELD = "gristmill_tokenizer_digest"  # in a model's config.json: of the 
 BASE_FIELD = "gristmill_base"  # and, of one that was not trained from scratch, what it started from
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 WITH_BOS = "{{- bos_token -}}"  # before a template that leaves out what every text begins with
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 NEEDED_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")  # transformers 5 writes no map
 
 
@@ -78,6 +82,79 @@ def our_template(end: str = END) -> str:
     """Our chat template; over a vocabulary without its tokens a turn ends with `end`, and the roles are plain text."""
     quoted = end.replace("\\", "\\\\").replace("'", "\\'")
     return CHAT_TEMPLATE_PATH.read_text(encoding="utf-8").replace(END, quoted)
+
+
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a folder that others made: its tokenizer.json, whatever class its config names.
+
+    transformers rebuilds some classes from the vocabulary and the merges, with a split of text that is of the class and
+    not of the file. Such a class is only asked which special tokens it has that the config doesn't name. Without a
+    tokenizer.json the class is all there is. Raises what transformers does for a folder that it can't load.
+    """
+    from transformers import AutoTokenizer
+
+    theirs: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if not (folder / "tokenizer.json").is_file():
+        found: PreTrainedTokenizerFast = theirs
+        return found
+    tokenizer = load_tokenizer(folder)
+    vocabulary = tokenizer.get_vocab()
+    for name in NAMED:
+        token = getattr(theirs, name)
+        if getattr(tokenizer, name) is None and token in vocabulary:
+            setattr(tokenizer, name, token)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write a tokenizer as `load_tokenizer` reads it: to nothing but tokenizer.json, which cuts and pads no text, and
+    with settings that change none of what it decodes."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings = {**portable_settings(settings), "clean_up_tokenization_spaces": False}
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A tokenizer_config.json that transformers 4 reads as transformers 5 does, which saves a class that 4 lacks and
+    calls additional special tokens otherwise."""
+    kept = {name: value for name, value in settings.items() if name != "backend"}
+    if isinstance(kept.get("extra_special_tokens"), list):
+        kept["additional_special_tokens"] = kept.pop("extra_special_tokens")
+    return {**kept, "tokenizer_class": "PreTrainedTokenizerFast"}
+
+
+HOSTILE = (
+    "The river rises in the hills, 12 km south of 3.5 villages.",
+    "  def f(x):\n\treturn x  # doesn't\n\n\n",
+    "Übergröße, 東京, привет, עולם 🙂 e\N{COMBINING ACUTE ACCENT} čeština",
+    "2023 1 apple costs 2023, 1234567890 or 1,000,000.00 (0x1F, 3e-5, 007, ٣٤٥, ²³½, Ⅷ)",
+    " a  b   c    d\t\te\r\nf \n g\u00a0h\u3000i\u200bj ",
+    "DON'T we'LL I'm it’s <b>x</b> snake_case camelCase a/b\\c https://example.org/?q=1&r=%20",
+    "\N{WOMAN}\N{ZERO WIDTH JOINER}\N{ROCKET} ﷺ ǅ ﬁ \x07\x7f\ufeff 𝔘𝔫𝔦 क्षि ไทย",
+)
+
+
+def other_ids(tokenizer: PreTrainedTokenizerFast, truth: Tokenizer) -> str | None:
+    """The first text of which a tokenizer has other ids than the one that it is to be, or decodes them to something
+    else; None where there is no such text. Tried are hostile texts, and each added token by itself and within words."""
+    truth.no_truncation()
+    truth.no_padding()
+    added = sorted(
+        {token.content for token in truth.get_added_tokens_decoder().values()} | {*tokenizer.get_added_vocab()}
+    )
+    for text in (*HOSTILE, *added, *(f"a{token}b {token} 1{token}2" for token in added)):
+        for special in (True, False):
+            ids = truth.encode(text, add_special_tokens=special).ids
+            if tokenizer(text, add_special_tokens=special)["input_ids"] != ids:
+                return text
+        if tokenizer.decode(ids) != truth.decode(ids, skip_special_tokens=False):
+            return text
+    return None
 
 
 def padding_id(tokenizer: PreTrainedTokenizerFast) -> int:

@@ -9,8 +9,6 @@ from models.conversation import Messages, TemplateFaultError, render_answers, tu
 from models.tokenizer import begins_with_bos
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from transformers import PreTrainedTokenizerFast
 
 ASKED = [
@@ -30,13 +28,15 @@ ENDS = {  # by how a template ends its turns
 }
 
 
-def turns_told(tokenizer: PreTrainedTokenizerFast, ends: Iterable[int]) -> dict[str, str]:
-    """What a text begins with, what ends a turn, and what ends a generation, whose ids are `ends`."""
+TURN = "a turn ends with"
+
+
+def turns_told(tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
+    """What a text begins with, and what ends a turn."""
     turns = turns_of(tokenizer)
     return {
         "a text begins with": str(tokenizer.bos_token) if begins_with_bos(tokenizer) else "nothing but its words",
-        "a turn ends with": ENDS[turns.by].format(end=tokenizer.decode([turns.end])),
-        "a generation ends at": " ".join(tokenizer.convert_ids_to_tokens(list(ends))),
+        TURN: ENDS[turns.by].format(end=tokenizer.decode([turns.end])),
     }
 
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from models.pretrained import load_pretrained
 from models.runtimes.llama_cpp import LlamaCppRuntime
 from models.runtimes.protocol import RuntimeFault
+from models.tokenizer import HOSTILE, load_tokenizer, save_tokenizer
 from storage.errors import SourceError, TokenizerMismatch
 from tasks.base.check import loaded, quietly
-from tasks.base.tokenizer import SAMPLES
 from tasks.tokenizer.patterns import gguf_names, gguf_pre_tokenizer
 
 if TYPE_CHECKING:
@@ -41,7 +42,12 @@ def convert(path: Path, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     splits = _pre_tokenizer(path)
-    beside, file = path.parent, path.name
+    folder.mkdir(parents=True, exist_ok=True)
+    # By itself: transformers would read the tokenizer_config.json of another model that lies beside the file
+    beside, file = folder / "gguf", path.name
+    beside.mkdir(exist_ok=True)
+    (beside / file).unlink(missing_ok=True)
+    (beside / file).symlink_to(path.resolve())
     with quietly(), redirect_stderr(io.StringIO()):  # a progress bar that no setting turns off
         config = loaded(
             lambda: AutoConfig.from_pretrained(beside, gguf_file=file, local_files_only=True, trust_remote_code=False),
@@ -65,13 +71,7 @@ def convert(path: Path, folder: Path) -> None:
             f"{file} of the base",
         )
     tokenizer.backend_tokenizer.pre_tokenizer = splits
-    try:
-        with LlamaCppRuntime(path) as runtime:
-            _prove(runtime, model.eval(), tokenizer)
-    except RuntimeFault as fault:
-        raise SourceError(f"{fault}.", ELSE) from fault
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
     # Not by save_pretrained: its model is known as a quantized one, and its config says so
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
@@ -81,6 +81,16 @@ def convert(path: Path, folder: Path) -> None:
         folder / "model.safetensors",
         {"format": "pt"},
     )
+
+
+def prove(path: Path, model: Path) -> None:
+    """Raises TokenizerMismatch where the model in a folder has other ids than llama.cpp of the GGUF file that it is
+    read from, SourceError for other probabilities. llama.cpp renders the file's chat template: try that before."""
+    try:
+        with LlamaCppRuntime(path) as runtime:
+            _compare(runtime, load_pretrained(model).eval(), load_tokenizer(model))
+    except RuntimeFault as fault:
+        raise SourceError(f"{fault}.", ELSE) from fault
 
 
 def _pre_tokenizer(path: Path) -> PreTokenizer:
@@ -115,11 +125,10 @@ def _text(reader: GGUFReader, key: str) -> str:
     return "" if field is None else str(field.contents())
 
 
-def _prove(runtime: LlamaCppRuntime, model: Any, tokenizer: Any) -> None:
-    """Raises TokenizerMismatch for other ids than llama.cpp's, SourceError for other probabilities."""
+def _compare(runtime: LlamaCppRuntime, model: Any, tokenizer: Any) -> None:
     import torch
 
-    for text in SAMPLES:
+    for text in HOSTILE:
         ids = tokenizer(text)["input_ids"]
         if ids != runtime.tokenize(text):
             raise TokenizerMismatch(

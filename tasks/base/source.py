@@ -5,11 +5,11 @@ Only what is named here is read: neither code nor pickles.
 
 from __future__ import annotations
 
-import json
-import math
+import os
 from contextlib import suppress
 from pathlib import Path
 
+from models.pretrained import stored_tensors
 from storage.artifact import Artifact
 from storage.errors import ConfigError, SourceError
 from storage.remembered import remembered_digests
@@ -17,7 +17,7 @@ from tasks.base.config import BaseConfig
 from tasks.stage.named import named_artifact
 from tasks.text.packages import package_file
 
-CONFIGS = ("config.json", "generation_config.json")
+CONFIGS = ("config.json", "generation_config.json", "adapter_config.json")
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")  # as transformers names them
 TOKENIZER = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
@@ -52,22 +52,17 @@ def gguf_of(config: BaseConfig) -> Path:
 def parameters_of_base(config: BaseConfig) -> int | None:
     """How many weights a base in files of this machine has, from their heads; None of another, or of files that can't
     be read, of which `base` says more."""
+    from safetensors import SafetensorError
+
     if config.repository is not None or config.artifact is not None:
         return None
-    with suppress(OSError, ValueError, SourceError):
+    with suppress(OSError, ValueError, LookupError, AttributeError, SafetensorError, SourceError):
         if config.gguf is not None:
             from gguf import GGUFReader
 
             return sum(int(tensor.n_elements) for tensor in GGUFReader(gguf_of(config)).tensors)
-        return sum(map(_weights_in, Path(str(config.folder)).expanduser().glob("model*.safetensors"))) or None
+        return sum(tensor.numbers for tensor in stored_tensors(Path(str(config.folder)).expanduser()).values())
     return None
-
-
-def _weights_in(path: Path) -> int:
-    """The numbers in a file of safetensors, by its head: its length in 8 bytes, then shapes as JSON."""
-    with path.open("rb") as file:
-        tensors = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return sum(math.prod(tensor["shape"]) for name, tensor in tensors.items() if name != "__metadata__")
 
 
 def model_of(name: str) -> Artifact:
@@ -90,6 +85,17 @@ def files_of(folder: Path) -> list[Path]:
     if other := sorted(path.name for path in found if path.exists() and not path.is_file()):
         raise SourceError(f"base.folder: {other[0]} in {folder} is no file.", "Replace it.")
     return sorted(path for path in found if path.is_file())
+
+
+def apart(folder: Path, scratch: Path) -> Path:
+    """A folder with links to the files of a model that are read: transformers looks for others by itself, which are no
+    part of what the model is known by."""
+    target = scratch / "read"
+    target.mkdir(parents=True, exist_ok=True)
+    for path in files_of(folder):
+        (target / path.name).unlink(missing_ok=True)
+        os.symlink(path.resolve(), target / path.name)
+    return target
 
 
 def _seen_from(path: Path) -> str:

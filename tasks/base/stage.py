@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from models.conversation import generation_ends, turns_of
-from models.tokenizer import BASE_FIELD, DIGEST_FIELD, tokenizer_digest
+from models.pretrained import context_of
+from models.tokenizer import BASE_FIELD, DIGEST_FIELD, load_tokenizer, tokenizer_digest
 from storage.errors import SourceError
-from storage.shards.lines import parse_json
-from tasks.base.chat import ENDS, learned_told, turns_told
-from tasks.base.check import check_files, check_model, check_weights
+from tasks.base.chat import TURN
+from tasks.base.check import check_files, check_model
+from tasks.base.checkpoint import write_checkpoint
 from tasks.base.config import BaseConfig
-from tasks.base.source import fetch, files_of, fingerprint, model_of
-from tasks.base.tokenizer import BEGUN, OURS, write_tokenizer
+from tasks.base.gguf import prove
+from tasks.base.source import apart, fetch, fingerprint, gguf_of, model_of
+from tasks.base.tokenizer import BEGUN, OURS, take_tokenizer
 from tasks.stage import stage
 from tasks.stage.output import Output
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
 
 STEPS = 5  # that are told
 
 
-@stage(version=2, sources=fingerprint)
+@stage(version=2, runtime=("compute",), sources=fingerprint)
 def base(config: BaseConfig, out: Output) -> None:
     """Take a model in the format of transformers as the one that post-training starts from.
 
-    Writes model/: its weights, byte for byte, its config with the digest of its tokenizer, and the tokenizer with its
+    Writes model/, the one checkpoint that later stages read: its weights as transformers loads them, under the names
+    by which it saves them, its config with the digest of its tokenizer and without dropout, and the tokenizer with its
     chat template, or with ours where it has none. Raises SourceError for code, pickles, quantized weights and weights
-    that are no numbers, and for a model that transformers doesn't build from these files alone.
+    that are no numbers, for what says two things of one, and for a model that transformers doesn't build from these
+    files alone.
     """
 
     def now(done: int, what: str) -> None:
@@ -44,75 +40,54 @@ def base(config: BaseConfig, out: Output) -> None:
     if config.artifact is not None:
         out.uses[f"base.artifact {config.artifact}"] = model_of(config.artifact).origin
     check_files(folder)
-    model = out.path / "model"
-    model.mkdir()
-    now(1, "copying the weights")
-    for path in files_of(folder):
-        if path.suffix == ".safetensors" or path.name.endswith(".index.json"):
-            shutil.copyfile(path, model / path.name)
+    folder = apart(folder, out.scratch)
+    now(1, "building the model")
+    known = check_model(folder)
     now(2, "writing the tokenizer")
-    tokenizer, template = write_tokenizer(folder, model)
-    ends = _write_configs(folder, model, {BASE_FIELD: config.named}, tokenizer)
-    now(3, "building the model")
-    known = check_model(model)
-    now(4, "looking at every weight")
-    check_weights(model)
-    ids = max(tokenizer.get_vocab().values()) + 1
-    if ids > known.vocab_size:
+    model = out.path / "model"
+    written = take_tokenizer(folder, out)
+    if written["ids"] > known.vocab_size:
         raise SourceError(
-            f"The tokenizer of the base has {ids:,} ids, but the model {known.vocab_size:,}.",
+            f"The tokenizer of the base has {written['ids']:,} ids, but the model {known.vocab_size:,}.",
             "Take the tokenizer that belongs to it.",
         )
-    if template == OURS:
+    now(3, "writing and proving the weights")
+    fields = {BASE_FIELD: config.named, DIGEST_FIELD: tokenizer_digest(model)}
+    ends, notes = write_checkpoint(folder, model, fields, written["ends"])
+    for note in notes:
+        out.note(f"the base: {note}")
+    if config.gguf is not None:
+        prove(gguf_of(config), model)
+    if written["template"] == OURS:
         out.note("the base has no chat template: it gets ours, whose turns end with its eos_token")
-    if template == BEGUN:
+    if written["template"] == BEGUN:
         out.note("the base's chat template leaves out the BOS that every text begins with: it is put before it")
-    turns = turns_of(tokenizer)
-    if turns.by != "itself":
-        out.note(
-            f"the base's chat template ends a turn with {ENDS[turns.by].format(end=tokenizer.decode([turns.end]))}"
+    if written["ends_turns"] != "itself":
+        out.note(f"the base's chat template: {TURN} {written['turns'][TURN]}")
+    if written["rebuilt_as"]:
+        out.warn(
+            f"transformers' AutoTokenizer makes a {written['rebuilt_as']} of this base, which splits text otherwise "
+            "than its tokenizer.json; here and on the card PreTrainedTokenizerFast reads the file"
         )
-    _report(config.named, known, tokenizer, (template, ends), out)
+    _report(config.named, known, written, ends, out)
 
 
-def _write_configs(
-    folder: Path, model: Path, fields: Mapping[str, str], tokenizer: PreTrainedTokenizerFast
-) -> list[int]:
-    """config.json with the digest of the tokenizer and the name of the base, and generation_config.json, in which what
-    ends a text and what ends a turn both end a generation: their ids."""
-    settings = {**_read(folder / "config.json"), **fields, DIGEST_FIELD: tokenizer_digest(model)}
-    ids = {name: settings[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in settings}
-    generation = _read(folder / "generation_config.json") or ids
-    given = generation.get("eos_token_id", settings.get("eos_token_id"))
-    ends = given if isinstance(given, list) else [given]
-    ends = generation["eos_token_id"] = generation_ends(tokenizer, ends)
-    for name, values in (("config.json", settings), ("generation_config.json", generation)):
-        (model / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    return ends
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = parse_json(path.read_bytes()) if path.is_file() else {}
-    return found
-
-
-def _report(
-    name: str, config: Any, tokenizer: PreTrainedTokenizerFast, chat: tuple[str, list[int]], out: Output
-) -> None:
+def _report(name: str, config: Any, written: Mapping[str, Any], ends: Sequence[int], out: Output) -> None:
     size = sum(path.stat().st_size for path in (out.path / "model").glob("*.safetensors"))
-    (template, ends), context = chat, config.max_position_embeddings
-    ours = ["with our chat template"] if template == OURS else []
+    context, tokenizer = context_of(config), load_tokenizer(out.path / "model")
+    ours = ["with our chat template"] if written["template"] == OURS else []
     out.count(
-        vocab_size=config.vocab_size, context=context, weight_bytes=size, own_template=template != OURS,
+        vocab_size=config.vocab_size, context=context, weight_bytes=size, own_template=not ours,
         summary=", ".join(dict.fromkeys([name, config.model_type, f"context {context:,}", *ours])),
     )  # fmt: skip
     rows = {
         "base": name,
         "architecture": config.model_type,
         "context": f"{context:,}",
-        "ids of the tokenizer": f"{len(tokenizer):,}",
-        "chat template": template,
-        **turns_told(tokenizer, ends),
+        "ids of the tokenizer": f"{written['tokens']:,}",
+        "chat template": written["template"],
+        **written["turns"],
+        "a generation ends at": " ".join(tokenizer.convert_ids_to_tokens(list(ends))),
     }
     out.table("Base", [{"what": what, "value": value} for what, value in rows.items()])
-    out.table("What is learned of a conversation", learned_told(tokenizer))
+    out.table("What is learned of a conversation", written["learned"])

@@ -2,78 +2,161 @@
 
 From here on it is the tokenizer of the pipeline, and its template the only one (law 6). A base without a template gets
 ours, in which the token that ends its texts ends a turn too: so its vocabulary stays as it is, and so do its weights.
+
+Both are programs of others: a template may loop for days, and so may the pattern that splits text. So they are tried in
+a child of little time and memory: `python -m tasks.base.tokenizer SPEC`.
 """
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.conversation import TemplateFaultError, render, turns_of
-from models.tokenizer import WITH_BOS, begins_with_bos, load_tokenizer, our_template
-from storage.errors import SourceError, TokenizerMismatch
-from tasks.base.check import loaded
+from models.conversation import TemplateFaultError, Turns, generation_ends, render, turns_of
+from models.pretrained import load_config
+from models.tokenizer import (
+    WITH_BOS,
+    begins_with_bos,
+    load_tokenizer,
+    other_ids,
+    our_template,
+    read_tokenizer,
+    save_tokenizer,
+)
+from storage.errors import LostProcess, SourceError, TokenizerMismatch
+from tasks.base.chat import learned_told, turns_told
+from tasks.base.check import SAFE, loaded, quietly
+from tasks.children.child import run_as_child
+from tasks.children.spec import ChildSpec
+from tasks.children.supervise import run_module
+from tasks.stage.output import Output
 from tasks.tokenizer.load import Loading
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-SAMPLES = (
-    "The river rises in the hills, 12 km south of 3.5 villages.",
-    "  def f(x):\n\treturn x  # doesn't\n\n\n",
-    "Übergröße, 東京, привет, עולם 🙂 e\N{COMBINING ACUTE ACCENT}",
-)
-
-
+MOST_SECONDS = 30  # of a processor; the tokenizers of the largest vocabularies take five
+TEMPLATE_SECONDS = 3  # to render one question and its answer
+MOST_BYTES = 4 << 30  # beyond what the child has when it begins
+TEMPLATE_BYTES = 1 << 30
 OWN, BEGUN, OURS = "its own", "its own, with BOS before it", "ours, as it has none"  # whose the chat template is
 
 
-def write_tokenizer(source: Path, target: Path) -> tuple[PreTrainedTokenizerFast, str]:
-    """Write the tokenizer of the folder `source`; it as later stages load it, and whose its chat template is.
+class TokenizerSpec(ChildSpec):
+    """What the child is told: the folder of the base. The tokenizer goes to `out`."""
+
+    source: Path
+
+
+def take_tokenizer(source: Path, out: Output) -> dict[str, Any]:
+    """Write the tokenizer of the folder `source` into model/, in a child; what `write_tokenizer` says of it.
+
+    Raises what that does, and SourceError for a tokenizer or a template that comes to no end.
+    """
+    target = out.path / "model"
+    spec = TokenizerSpec(
+        runtime=out.runtime, scratch=out.scratch.resolve(), out=target.resolve(), source=source.resolve()
+    )
+    try:
+        return run_module("tasks.base.tokenizer", spec, out, on_line=lambda _: None, ranks=False, keeps="nothing")
+    except LostProcess as error:
+        if "SIGXCPU" not in error.facts["how"]:
+            raise
+        raise SourceError(
+            "The tokenizer or the chat template of the base comes to no end with a few lines.",
+            "Correct its chat_template.jinja or the pattern in its tokenizer.json, or choose another base.",
+        ) from error
+
+
+def main(path: Path) -> None:
+    """Write the tokenizer within the limits, and leave what there is to say of it."""
+    spec = TokenizerSpec.model_validate_json(path.read_text())
+    with quietly(), Limited(MOST_SECONDS, MOST_BYTES):
+        written = write_tokenizer(spec.source, spec.out)
+    spec.finish(written)
+
+
+def write_tokenizer(source: Path, target: Path) -> dict[str, Any]:
+    """Write the tokenizer of the folder `source`. Returns the ids that end a generation, the number of ids, whose the
+    template is, what it makes of turns, and the class by which transformers would make another tokenizer of it.
 
     Raises SourceError for a tokenizer that transformers can't load or write as a tokenizer.json, for one that has no
-    token for the end of a text, and for a template that can't render a question and its answer; TokenizerMismatch if
-    what was written gives other ids; DamagedArtifact for a tokenizer.json that is none.
+    token for the end of a text or decodes a token to another text, and for a template that can't render a question and
+    its answer; TokenizerMismatch if what was written gives other ids; DamagedArtifact for a tokenizer.json that is
+    none.
     """
-    from transformers import AutoTokenizer
-
-    with Loading(source / "tokenizer.json"):
-        theirs: Any = loaded(
-            lambda: AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False),
-            "the tokenizer of the base",
-        )
+    theirs = open_tokenizer(source, "base", SAFE)
     if theirs.eos_token is None:
         raise SourceError("The tokenizer of the base has no eos_token.", "Name it in its tokenizer_config.json.")
     template = theirs.chat_template
     if isinstance(template, dict):
         template = template.get("default")
     theirs.chat_template = template or our_template(theirs.eos_token)
-    lacks_bos = _lacks_bos(theirs)
+    with Limited(TEMPLATE_SECONDS, TEMPLATE_BYTES):
+        lacks_bos = _lacks_bos(theirs)
     if lacks_bos:
         theirs.chat_template = WITH_BOS + theirs.chat_template
-    theirs.save_pretrained(target)
-    if not (target / "tokenizer.json").is_file():
+    target.mkdir(parents=True, exist_ok=True)
+    save_tokenizer(theirs, target)
+    tokenizer = load_tokenizer(target)
+    truth = check_ids(tokenizer, source, theirs, "base")
+    _check_decoding(truth)
+    turns = _turns(tokenizer)
+    return {
+        "ends": generation_ends(tokenizer),
+        "ends_turns": turns.by,
+        "tokens": len(tokenizer),
+        "ids": max(tokenizer.get_vocab().values()) + 1,
+        "template": OURS if not template else BEGUN if lacks_bos else OWN,
+        "turns": turns_told(tokenizer),
+        "learned": learned_told(tokenizer),
+        "rebuilt_as": _rebuilt_as(source, target, truth),
+    }
+
+
+def open_tokenizer(folder: Path, what: str, remedy: str) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model of others, of `what` it is. Raises SourceError for one that transformers can't load, or
+    that is not of the library `tokenizers`; DamagedArtifact for a tokenizer.json that is none."""
+    with Loading(folder / "tokenizer.json"), quietly():
+        tokenizer = loaded(lambda: read_tokenizer(folder), f"the tokenizer of the {what}", remedy)
+    if not tokenizer.is_fast:
         raise SourceError(
-            "transformers can't write the tokenizer of the base as a tokenizer.json.",
+            f"The tokenizer of the {what} is not a fast one, and has no tokenizer.json.",
             "Convert it once, as transformers' documentation says of fast tokenizers.",
         )
-    tokenizer = load_tokenizer(target)
-    for text in SAMPLES:
-        if theirs(text)["input_ids"] != tokenizer(text)["input_ids"]:
-            raise TokenizerMismatch(
-                f"The tokenizer of the base gives {text!r} other ids once it is saved.",
-                "Report it, with the name of the model; until then choose another base.",
+    return tokenizer
+
+
+def check_ids(
+    tokenizer: PreTrainedTokenizerFast, folder: Path, theirs: PreTrainedTokenizerFast, what: str
+) -> Tokenizer:
+    """The tokenizer that the tokenizer.json of a folder is, or that of `theirs` where it has none. Raises
+    TokenizerMismatch where `tokenizer` gives other ids."""
+    from tokenizers import Tokenizer
+
+    file = folder / "tokenizer.json"
+    truth: Tokenizer = Tokenizer.from_file(str(file)) if file.is_file() else theirs.backend_tokenizer
+    if (text := other_ids(tokenizer, truth)) is not None:
+        raise TokenizerMismatch(
+            f"The tokenizer of the {what} gives {text!r} other ids by its tokenizer_config.json than by its "
+            "tokenizer.json alone.",
+            "Correct what adds tokens in tokenizer_config.json, such as add_bos_token, or choose another.",
+        )
+    return truth
+
+
+def _check_decoding(truth: Tokenizer) -> None:
+    around = truth.encode("a", add_special_tokens=False).ids
+    for id, token in truth.get_added_tokens_decoder().items():
+        # By its byte map a decoder may read the letters of a token as bytes: č as \r
+        if token.content.strip() not in truth.decode([*around, id, *around], skip_special_tokens=False):
+            raise SourceError(
+                f"The tokenizer of the base decodes its added token {token.content!r} to "
+                f"{truth.decode([id], skip_special_tokens=False)!r}.",
+                "Take it out of added_tokens in tokenizer.json, or choose another base.",
             )
-    try:
-        turns_of(tokenizer)
-    except TemplateFaultError as fault:
-        why = f" ({type(fault.__cause__).__name__}: {fault.__cause__})" if fault.__cause__ else ""
-        raise SourceError(
-            f"The chat template of the base can't be trained on: {fault}{why}.",
-            "Correct its chat_template.jinja: it must take a question of the user's, and what stands before an answer "
-            "must be the prompt that asks for it.",
-        ) from fault
-    return tokenizer, OURS if not template else BEGUN if lacks_bos else OWN
 
 
 def _lacks_bos(tokenizer: PreTrainedTokenizerFast) -> bool:
@@ -86,3 +169,64 @@ def _lacks_bos(tokenizer: PreTrainedTokenizerFast) -> bool:
     except TemplateFaultError:
         return False
     return ids[:1] != [tokenizer.bos_token_id]
+
+
+def _turns(tokenizer: PreTrainedTokenizerFast) -> Turns:
+    """How the template ends turns, and that the conversations of the page come to an end."""
+    try:
+        with Limited(TEMPLATE_SECONDS, TEMPLATE_BYTES):
+            return turns_of(tokenizer)
+    except TemplateFaultError as fault:
+        why = f" ({type(fault.__cause__).__name__}: {fault.__cause__})" if fault.__cause__ else ""
+        raise SourceError(
+            f"The chat template of the base can't be trained on: {fault}{why}.",
+            "Correct its chat_template.jinja: it must take a question of the user's, and what stands before an answer "
+            "must be the prompt that asks for it.",
+        ) from fault
+
+
+def _rebuilt_as(source: Path, target: Path, truth: Tokenizer) -> str:
+    """The class that AutoTokenizer makes of what was written where that gives other ids; empty where it doesn't. For
+    some architectures it has a class of its own, whatever the files say."""
+    from transformers import AutoTokenizer
+
+    automatic: Any = loaded(
+        lambda: AutoTokenizer.from_pretrained(
+            target, config=load_config(source), local_files_only=True, trust_remote_code=False
+        ),
+        "the tokenizer of the base",
+    )
+    return type(automatic).__name__ if other_ids(automatic, truth) is not None else ""
+
+
+class Limited:
+    """Within it this process may take so many seconds of a processor, and so many bytes more than it has; beyond the
+    first the system ends it (SIGXCPU), beyond the second Python raises MemoryError."""
+
+    def __init__(self, seconds: int, size: int) -> None:
+        self.seconds, self.size = seconds, size
+
+    def __enter__(self) -> None:
+        self.before = resource.getrlimit(resource.RLIMIT_CPU), resource.getrlimit(resource.RLIMIT_DATA)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        _lower(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + self.seconds)
+        _lower(resource.RLIMIT_DATA, _data_bytes() + self.size)
+
+    def __exit__(self, *_: object) -> None:
+        for which, before in zip((resource.RLIMIT_CPU, resource.RLIMIT_DATA), self.before, strict=True):
+            resource.setrlimit(which, before)
+
+
+def _lower(which: int, most: int) -> None:
+    soft, hard = resource.getrlimit(which)
+    resource.setrlimit(which, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
+
+
+def _data_bytes() -> int:
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.is_file() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmData:")), 0)
+
+
+if __name__ == "__main__":
+    run_as_child(main)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,6 +19,60 @@ from tasks.stage.runtime import Runtime
 
 MEASURED_ROWS = 8  # in a forward pass of validation
 WHOLE_CHECKPOINTS = 2  # while the newest is being written, the one before must stay
+
+
+# What of TRL's configs, and of transformers' below them, changes a loss, and no setting of ours does: as the method's
+# paper has it. Of each config those that it has are set, so that another default of a later version changes nothing.
+FIXED: dict[str, Any] = {
+    "router_aux_loss_coef": 0.0,  # a mixture's own loss, of a micro-batch, beside that of the tokens
+    "label_smoothing_factor": 0.0,
+    "neftune_noise_alpha": None,  # ours is another: conversations/noise.py
+    "average_tokens_across_devices": True,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
+    "lr_scheduler_kwargs": None,
+    "use_liger_kernel": False,
+    "auto_find_batch_size": False,
+    "chat_template_path": None,
+    # of SFT
+    "loss_type": "nll",
+    "completion_only_loss": False,
+    "assistant_only_loss": False,
+    "packing": False,
+    "padding_free": False,
+    "eos_token": None,
+    # of DPO, KTO
+    "f_divergence_type": "reverse_kl",
+    "ld_alpha": None,
+    "loss_weights": None,
+    "use_weighting": False,
+    "sync_ref_model": False,
+    # of GRPO
+    "num_iterations": 1,
+    "epsilon": 0.2,
+    "delta": None,
+    "epsilon_high": None,
+    "importance_sampling_level": "token",
+    "mask_truncated_completions": False,
+    "multi_objective_aggregation": "sum_then_normalize",
+    "off_policy_mask_threshold": None,
+    "top_entropy_quantile": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": None,
+    "repetition_penalty": 1.0,
+    "use_bias_correction_kl": True,
+    "entropy_coef": 0.0,
+    "use_adaptive_entropy": False,
+    "use_vllm": False,
+}
+
+
+def arguments_of(kind: type[Any], given: Mapping[str, Any], **settings: Any) -> Any:
+    """A config of TRL's or transformers', of a `kind`: what is given, and what is fixed of it."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{**{name: value for name, value in FIXED.items() if name in names}, **given, **settings})
 
 
 def uses_cuda(runtime: Runtime) -> bool:

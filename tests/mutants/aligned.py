@@ -19,15 +19,33 @@ ALIGNED = (
         name="base-of-a-pickle",
         about="rule 9: weights in a pickle are opened",
         path="models/pretrained.py",
-        before=(
-            "AutoModelForCausalLM.from_pretrained(\n"
-            "        folder, local_files_only=True, trust_remote_code=False, use_safetensors=True"
-        ),
-        after=(
-            "AutoModelForCausalLM.from_pretrained(\n"
-            "        folder, local_files_only=True, trust_remote_code=False, use_safetensors=None"
-        ),
+        before="trust_remote_code=False, use_safetensors=True, **options",
+        after="trust_remote_code=False, use_safetensors=None, **options",
         fails=("tests/models/test_pretrained.py::test_weights_in_a_pickle_are_not_opened",),
+    ),
+    Mutant(
+        name="base-keeps-its-noise",
+        about="base: dropout and noise of a router go on in every training",
+        path="tasks/base/checkpoint.py",
+        before="        elif _is_number(value) and (NOISE.search(name) or ROUTER_LOSS.search(name)):\n",
+        after="        elif _is_number(value) and ROUTER_LOSS.search(name):\n",
+        fails=("tests/tasks/base/test_bases.py::test_a_base_is_what_transformers_makes_of_it_or_is_refused",),
+    ),
+    Mutant(
+        name="base-tokenizer-of-a-class",
+        about="base: the tokenizer is what transformers makes of its class, and not its tokenizer.json",
+        path="models/tokenizer.py",
+        before='    if not (folder / "tokenizer.json").is_file():\n        found:',
+        after='    if (folder / "tokenizer.json").is_file():\n        found:',
+        fails=("tests/tasks/base/test_bases.py::test_a_tokenizer_is_its_file_whatever_class_its_config_names",),
+    ),
+    Mutant(
+        name="router-loss-of-trl",
+        about="post-training: TRL adds the loss of a mixture's router, of a micro-batch, to that of the tokens",
+        path="tasks/posttrain/arguments.py",
+        before='    "router_aux_loss_coef": 0.0,',
+        after='    "router_aux_loss_coef": 0.02,',
+        fails=("tests/tasks/posttrain/test_arguments.py::test_a_mixture_is_trained_by_the_loss_of_its_tokens_alone",),
     ),
     Mutant(
         name="checkpoint-runs-its-code",

@@ -38,6 +38,11 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "tasks.posttrain.": (*_MODELS, "deepspeed", "datasets", "peft", *_TRAINERS),
     "tasks.evaluate.score.": (*_MODELS, "lm_eval.tasks"),
     "tasks.evaluate.": _MODELS,
+    "tasks.base.": (
+        "torch",
+        "transformers.models.auto.tokenization_auto",
+        "transformers.models.llama.configuration_llama",
+    ),
     "tasks.export.": (*_MODELS, "deepspeed", "gguf", "xllamacpp"),
     "tasks.children.": (),
 }

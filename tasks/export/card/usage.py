@@ -14,11 +14,11 @@ from tasks.stage.pages import markdown_table
 PLAIN = "safetensors"
 _CHAT = """\
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 folder = "."  # of this card, or the model's name on a hub
 model = AutoModelForCausalLM.from_pretrained(folder)
-tokenizer = AutoTokenizer.from_pretrained(folder)
+tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)  # tokenizer.json as it is
 chat = [{"role": "user", "content": "What is a river?"}]
 prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 made = model.generate(**prompt, max_new_tokens=64, do_sample=False)

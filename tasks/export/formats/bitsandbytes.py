@@ -19,6 +19,7 @@ import numpy as np
 
 from models.pretrained import load_config
 from storage.shards.arrays import Float32
+from tasks.export.formats.config import rewrite_config
 from tasks.export.formats.format import Format
 from tasks.export.formats.source import Source
 from tasks.export.formats.tokenizer import write_tokenizer
@@ -84,6 +85,7 @@ class Bitsandbytes(Format):
         load_model(source.folder, quantization_config=BitsAndBytesConfig(**settings)).save_pretrained(
             self.path(release)
         )
+        rewrite_config(self.path(release))
         write_tokenizer(source.folder, self.path(release))
 
     def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
@@ -121,7 +123,7 @@ def _layers_of(model: Path) -> Iterator[tuple[int, int]]:
     from torch.nn import Linear
     from transformers.pytorch_utils import Conv1D
 
-    from tasks.export.formats.empty import empty_model
+    from models.pretrained import empty_model
 
     empty = empty_model(model)
     for module in empty.modules():

@@ -103,12 +103,13 @@ class Format(Protocol):
         folder it is the config.json beside the weights, and what else lies there."""
         from models.pretrained import load_config
         from tasks.export.formats.beside import beside
+        from tasks.export.formats.config import portable_config
 
         path = self.path(release)
         folder = path if path.is_dir() else path.parent
         if not (folder / "config.json").is_file():
             return {}, {}
-        found, expected = ({**load_config(where).to_dict()} for where in (folder, model))
+        found, expected = (portable_config(load_config(where).to_dict()) for where in (folder, model))
         said, wanted = beside(folder, model)
         return found | said, expected | wanted
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from models.pretrained import INDEX, stored_weights
 from models.tokenizer import TOKENIZER_FILES
 from storage.shards.arrays import Float32
+from tasks.export.formats.config import write_config
 from tasks.export.formats.format import GuessedFormat
 from tasks.export.formats.source import DRAFT, Source
 from tasks.export.formats.tokenizer import write_tokenizer
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 FILE_BYTES = 5_000_000_000  # an upload or a download that breaks off begins again with a file
 GENERATION = "generation_config.json"
 _TOLERANCES = {"float32": EXACT, "bfloat16": BFLOAT16, "float16": FLOAT16}
-OF_LOADING = ("_name_or_path", "_model_name_or_path", "torch_dtype")  # of a config: how it was loaded once
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,7 @@ class Safetensors(GuessedFormat):
     def write(self, source: Source, release: Path) -> None:
         write_weights(source.folder, release, source.dtype, self.file_bytes)
         config = json.loads((source.folder / "config.json").read_text(encoding="utf-8"))
-        config = {name: value for name, value in config.items() if name not in OF_LOADING}
-        text = json.dumps({**config, "dtype": source.dtype}, indent=2, sort_keys=True, ensure_ascii=False)
-        (release / "config.json").write_text(text + "\n", encoding="utf-8")
+        write_config(release, {**config, "dtype": source.dtype})
         if (source.folder / GENERATION).is_file():
             shutil.copyfile(source.folder / GENERATION, release / GENERATION)
         write_tokenizer(source.folder, release)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from models.pretrained import context_of, load_config
-from models.tokenizer import copy_tokenizer
+from models.tokenizer import copy_tokenizer, portable_settings
 
 NAME = "tokenizer_config.json"
 _OF_LOADING = ("is_local", "local_files_only", "name_or_path")  # transformers saves how it once loaded them
@@ -29,4 +29,4 @@ def tokenizer_settings(model: Path) -> dict[str, Any]:
     to it, and a pipeline's own tokenizer has no limit."""
     settings = json.loads((model / NAME).read_text(encoding="utf-8"))
     settings = {name: value for name, value in settings.items() if name not in _OF_LOADING}
-    return {**settings, "model_max_length": context_of(load_config(model))}
+    return {**portable_settings(settings), "model_max_length": context_of(load_config(model))}

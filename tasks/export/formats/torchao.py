@@ -17,6 +17,7 @@ import numpy as np
 
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
+from tasks.export.formats.config import rewrite_config
 from tasks.export.formats.format import Format
 from tasks.export.formats.metadata import sort_metadata
 from tasks.export.formats.packages import missing
@@ -60,6 +61,7 @@ class TorchAo(Format):
         self.check(source.folder)
         eight_bits: Any = import_module("torchao.quantization").Int8WeightOnlyConfig()
         load_model(source.folder, quantization_config=TorchAoConfig(eight_bits)).save_pretrained(self.path(release))
+        rewrite_config(self.path(release))
         for file in sorted(self.path(release).glob("*.safetensors")):
             sort_metadata(file)
         write_tokenizer(source.folder, self.path(release))

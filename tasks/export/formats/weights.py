@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.pretrained import INDEX, WEIGHTS, weight_files
+from models.pretrained import INDEX, WEIGHTS, empty_model, weight_files
 from storage.errors import ConfigError
-from tasks.export.formats.empty import empty_model
 
 if TYPE_CHECKING:
     from torch import Tensor

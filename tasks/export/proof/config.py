@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import ParityError
+from tasks.export.formats.config import OF_LOADING
 from tasks.export.formats.format import Format
-from tasks.export.formats.safetensors import OF_LOADING
 
 # How weights are stored and where they came from; all else says what is computed
 CIRCUMSTANCES = (

@@ -13,6 +13,7 @@ from storage.errors import ConfigError, SourceError
 from tasks.base.check import check_format, loaded, quietly
 from tasks.base.config import BaseConfig
 from tasks.base.source import fetch, files_of, fingerprint
+from tasks.base.tokenizer import check_ids, open_tokenizer
 from tasks.children.devices import check_device_here
 from tasks.filter.classifier.config import ClassifierConfig
 from tasks.filter.fasttext_model.labelled import digests
@@ -81,7 +82,9 @@ def check_saved(folder: Path, what: str, load: Load, remedy: str, unneeded: str 
     # Without one transformers makes an empty vocabulary of its own, to which each word is unknown
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise SourceError(f"{folder.name} has no tokenizer.", f"Save the {what} with its tokenizer.json.")
-    tokens, rows = len(load_tokenizer(folder, what)), getattr(known, "vocab_size", None)
+    tokenizer = load_tokenizer(folder, what)
+    check_ids(tokenizer, folder, tokenizer, what)
+    tokens, rows = len(tokenizer), getattr(known, "vocab_size", None)
     if rows is not None and tokens > rows:
         raise SourceError(
             f"The tokenizer of {folder.name} has {tokens:,} tokens, and its model {rows:,}.",
@@ -93,16 +96,7 @@ def check_saved(folder: Path, what: str, load: Load, remedy: str, unneeded: str 
 def load_tokenizer(folder: Path, what: str = "classifier") -> Any:
     """The tokenizer of a classifier, or of `what` else. Raises SourceError for one that can't say where its tokens
     stand, or can't pad."""
-    from transformers import AutoTokenizer
-
-    with quietly():
-        tokenizer: Any = loaded(
-            lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False),
-            f"the tokenizer of the {what}",
-            SAFE,
-        )
-    if not tokenizer.is_fast:
-        raise SourceError(f"The tokenizer of the {what} is not a fast one.", "Save it with a tokenizer.json.")
+    tokenizer = open_tokenizer(folder, what, SAFE)
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise SourceError(f"The tokenizer of the {what} has no pad_token.", "Name it in its tokenizer_config.json.")

@@ -36,7 +36,7 @@ def quality_model(config: QualityModelConfig | ClassifierConfig, documents: Arti
         train_quality(config, documents, out)
 
 
-@stage(version=3, name="quality", part_of="filter", runtime=("data", "compute"))
+@stage(version=4, name="quality", part_of="filter", runtime=("data", "compute"))
 def quality_signals(config: QualityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     """`quality_score`: the probability that a document is good text, at the class ratio of the training set; or a
     classifier's score. Null for a text without words."""

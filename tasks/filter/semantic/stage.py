@@ -28,7 +28,7 @@ def sources(config: EmbeddingsConfig) -> dict[str, str]:
     return fingerprints(config.encoder)
 
 
-@stage(version=2, part_of="filter", runtime=("data", "compute"), sources=sources)
+@stage(version=3, part_of="filter", runtime=("data", "compute"), sources=sources)
 def embeddings(config: EmbeddingsConfig, documents: Artifact, out: Output) -> None:
     """Embed the beginning of each document: the mean of the model's last hidden states, of length 1.
 

@@ -42,7 +42,7 @@ def sources(config: SignalConfig) -> dict[str, str]:
     return function_fingerprints(config) if isinstance(config, PythonSignalConfig) else {}
 
 
-@stage(version=2, part_of="filter", runtime=("data", "compute"), sources=sources)
+@stage(version=3, part_of="filter", runtime=("data", "compute"), sources=sources)
 def signals(config: SignalConfig, documents: Artifact, model: Artifact | None, out: Output) -> None:
     """A signal of the profile. By a function of the user's, in worker processes of its own: its columns, and `error`,
     why a document has no values.

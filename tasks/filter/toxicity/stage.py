@@ -49,7 +49,7 @@ def toxicity_model(
         train_toxicity(config, documents, out)
 
 
-@stage(version=4, name="toxicity", part_of="filter", runtime=("data", "compute"))
+@stage(version=5, name="toxicity", part_of="filter", runtime=("data", "compute"))
 def toxicity_signals(config: ToxicityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     """`toxicity_score`: the share of the text that is to be expected toxic, the mean score of its pieces by their
     length; `toxicity_piece`: the highest. Null for a text without words."""

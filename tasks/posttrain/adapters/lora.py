@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models.pretrained import empty_model
 from storage.errors import ConfigError
 from tasks.posttrain.adapters.config import LoraConfig
+from tasks.posttrain.config import PosttrainConfig
 
 if TYPE_CHECKING:
     import peft
     from transformers import PreTrainedModel
 
 
-def peft_config(method: str, adapter: LoraConfig, model: PreTrainedModel) -> peft.LoraConfig:
-    """What TRL's trainers make the adapter of. Its first weights come from their seed.
+def check_adapters(configs: Mapping[str, PosttrainConfig], folder: Path) -> None:
+    """Raises ConfigError for an adapter of these methods that can't be laid over the model of a folder. Reads its
+    config alone."""
+    asked = {name: config.adapter for name, config in configs.items() if config.adapter is not None}
+    model = empty_model(folder) if asked else None
+    for method, adapter in asked.items():
+        assert model is not None
+        targets_of(method, adapter, model)
 
-    Raises ConfigError for targets that the model does not have, naming those that it has.
+
+def _beside(model: PreTrainedModel, layers: Collection[str]) -> list[str]:
+    """The names of matrices that are in no linear layer, embedding or convolution, such as those of experts."""
+    from torch import nn
+
+    whole = (nn.Linear, nn.Embedding, nn.Conv1d)
+    found = {
+        ".".join(f"{module}.{name}".split(".")[-2:])
+        for module, part in model.named_modules()
+        if module not in layers and not isinstance(part, whole)
+        for name, value in part.named_parameters(recurse=False)
+        if value.ndim > 1
+    }
+    return sorted(found)
+
+
+def targets_of(method: str, adapter: LoraConfig, model: PreTrainedModel) -> tuple[list[str], bool]:
+    """The names of the layers that get an adapter, and whether their weights are transposed (GPT-2's Conv1D).
+
+    Raises ConfigError for targets that the model does not have, naming those that it has; without targets, for weights
+    that no adapter can be laid over, such as those of experts.
     """
-    import peft
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
@@ -29,6 +58,14 @@ def peft_config(method: str, adapter: LoraConfig, model: PreTrainedModel) -> pef
     }
     known = sorted({name.rpartition(".")[2] for name in layers})
     targets = adapter.targets or known
+    beside = _beside(model, layers) if adapter.targets is None else []
+    if beside:
+        raise ConfigError(
+            f"{method}.adapter would leave out {', '.join(beside)}: LoRA is laid over linear layers, and these weights "
+            f"of the {model.config.model_type} are none.",
+            f"Name the layers to train in {method}.adapter.targets ({', '.join(known)}), or leave adapter out and "
+            "train all weights.",
+        )
     unknown = [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in layers)]
     if unknown:
         raise ConfigError(
@@ -38,7 +75,8 @@ def peft_config(method: str, adapter: LoraConfig, model: PreTrainedModel) -> pef
         )
     sides = [
         (layer.nx, layer.nf) if isinstance(layer, Conv1D) else (layer.in_features, layer.out_features)
-        for layer in map(model.get_submodule, layers)
+        for name, layer in ((name, model.get_submodule(name)) for name in layers)
+        if any(f".{name}".endswith(f".{target}") for target in targets)
     ]
     smallest = min(map(min, sides))
     if adapter.rank > smallest:
@@ -47,6 +85,14 @@ def peft_config(method: str, adapter: LoraConfig, model: PreTrainedModel) -> pef
             "would have more numbers than the layer.",
             "Lower the rank, or leave adapter out and train all weights.",
         )
+    return targets, any(layers.values())
+
+
+def peft_config(method: str, adapter: LoraConfig, model: PreTrainedModel) -> peft.LoraConfig:
+    """What TRL's trainers make the adapter of. Its first weights come from their seed. Raises as `targets_of`."""
+    import peft
+
+    targets, transposed = targets_of(method, adapter, model)
     return peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=adapter.rank,
@@ -55,5 +101,5 @@ def peft_config(method: str, adapter: LoraConfig, model: PreTrainedModel) -> pef
         target_modules=targets,
         use_rslora=adapter.rslora,
         use_dora=adapter.dora,
-        fan_in_fan_out=any(layers.values()),  # GPT-2's Conv1D is a transposed linear layer
+        fan_in_fan_out=transposed,
     )

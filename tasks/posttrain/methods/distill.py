@@ -52,6 +52,7 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
 
     from models.kernels.cross_entropy import IGNORED
     from models.pretrained import load_pretrained
+    from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.conversations.divergence import divergence
     from tasks.posttrain.means import ExactMeans
 
@@ -94,7 +95,7 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
         def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {"tokens": (inputs["labels"][:, 1:] != IGNORED).sum()}
 
-    arguments = SFTConfig(**parts.arguments, max_length=None, packing=False)  # rows are known to fit
+    arguments = arguments_of(SFTConfig, parts.arguments, max_length=None)  # rows are known to fit
     trainer: Trainer = TokenMeans(args=arguments, **parts.common)
     return trainer
 

@@ -82,14 +82,16 @@ class GrpoConfig(PosttrainConfig):
 def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
     from trl import GRPOConfig
 
+    from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.judge.model import Judge
     from tasks.posttrain.rewards.score import Scorer
     from tasks.posttrain.rewards.trainer import WatchedGrpo
 
     config, given = parts.config, dict(parts.arguments)
     given["per_device_train_batch_size"] *= config.group  # TRL counts answers
-    arguments = GRPOConfig(
-        **given,
+    arguments = arguments_of(
+        GRPOConfig,
+        given,
         num_generations=config.group,
         num_generations_eval=1,
         max_completion_length=config.max_new_tokens,

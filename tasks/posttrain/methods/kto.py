@@ -49,6 +49,7 @@ def _make_trainer(parts: TrainerParts[KtoConfig]) -> Trainer:
     from trl.trainer.utils import disable_dropout_in_model
 
     from models.pretrained import context_of
+    from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.preference.labelled import LabelledMeans
 
     config, settings = parts.config, {}
@@ -59,8 +60,9 @@ def _make_trainer(parts: TrainerParts[KtoConfig]) -> Trainer:
         reference = None  # the model with its adapter disabled
         disable_dropout_in_model(parts.common["model"])
         settings["disable_dropout"] = False  # it would be the adapter's too
-    arguments = KTOConfig(
-        **parts.arguments,
+    arguments = arguments_of(
+        KTOConfig,
+        parts.arguments,
         **settings,
         loss_type="apo_zero_unpaired",  # the one of which TRL pairs no answers with the prompts of others
         beta=config.beta,

@@ -25,6 +25,7 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
     from trl.trainer.utils import disable_dropout_in_model
 
     from models.runtimes.greedy import ends_of
+    from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.judge.model import Judge, load_classifier
     from tasks.posttrain.ppo.rollout import Sampler
     from tasks.posttrain.ppo.trainer import PpoTrainer
@@ -33,7 +34,8 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
     config, given, common = parts.config, dict(parts.arguments), dict(parts.common)
     for name in ("max_steps", "warmup_steps", "eval_steps"):  # those of rollouts, each of which is several steps
         given[name] *= config.passes
-    arguments = TrainingArguments(**given, remove_unused_columns=False, eval_on_start=given["eval_strategy"] != "no")
+    measured = given["eval_strategy"] != "no"
+    arguments = arguments_of(TrainingArguments, given, remove_unused_columns=False, eval_on_start=measured)
     assert parts.judge is not None, "the profile is checked for one"
     device: Any = "cpu" if arguments.use_cpu else "cuda"
     judge, critic = Judge.load(parts.judge, device), load_classifier(parts.judge, 0)

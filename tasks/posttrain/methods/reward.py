@@ -47,6 +47,7 @@ def _make_trainer(parts: TrainerParts[RewardConfig]) -> Trainer:
     from trl import RewardConfig as Arguments
     from trl import RewardTrainer
 
+    from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.means import ExactMeans
 
     class PairMeans(ExactMeans, RewardTrainer):
@@ -57,7 +58,7 @@ def _make_trainer(parts: TrainerParts[RewardConfig]) -> Trainer:
             return {"pairs": ids.new_tensor(len(ids) // 2)}
 
     settings = {"center_rewards_coefficient": parts.config.center, "max_length": None}  # rows are known to fit
-    trainer: Trainer = PairMeans(args=Arguments(**parts.arguments, **settings), **parts.common)
+    trainer: Trainer = PairMeans(args=arguments_of(Arguments, parts.arguments, **settings), **parts.common)
     return trainer
 
 

@@ -52,6 +52,7 @@ class SftConfig(PosttrainConfig):
 def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
     from trl import SFTConfig, SFTTrainer
 
+    from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.conversations.isolation import check_isolation
     from tasks.posttrain.conversations.noise import EmbeddingNoise
     from tasks.posttrain.conversations.speed import Speed
@@ -68,7 +69,7 @@ def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
         common["eval_dataset"] = held_out.select(_longest_first(held_out))
     # Rows are known to fit, so TRL's own truncation is off; its packing would let the global batch vary
     settings = {**parts.arguments, "gradient_accumulation_steps": layout.micro_steps}
-    trainer = TokenMeans(args=SFTConfig(**settings, max_length=None, packing=False), **common)
+    trainer = TokenMeans(args=arguments_of(SFTConfig, settings, max_length=None), **common)
     noise = None
     if config.neftune_alpha is not None:
         noise = EmbeddingNoise(trainer.model.get_input_embeddings(), config.neftune_alpha, config.seed)

@@ -14,6 +14,7 @@ from torch import Tensor
 from trl import DPOConfig, DPOTrainer
 from trl.trainer.utils import disable_dropout_in_model
 
+from tasks.posttrain.arguments import arguments_of
 from tasks.posttrain.means import ExactMeans
 from tasks.posttrain.method import TrainerParts
 from tasks.posttrain.preference.losses import Answers
@@ -25,7 +26,11 @@ def pair_arguments(parts: TrainerParts[Any], **settings: Any) -> DPOConfig:
         disable_dropout_in_model(parts.common["model"])
         settings["disable_dropout"] = False  # it would be the adapter's too
     # Under FSDP, TRL loads a reference model for a moment all the same, and lets go of it before the training
-    return DPOConfig(**parts.arguments, **settings, max_length=None, precompute_ref_log_probs=True)
+    settings = {"loss_type": ["sigmoid"], **settings}  # which a loss of our own doesn't read
+    arguments: DPOConfig = arguments_of(
+        DPOConfig, parts.arguments, **settings, max_length=None, precompute_ref_log_probs=True
+    )
+    return arguments
 
 
 class PairMeans(ExactMeans, DPOTrainer):

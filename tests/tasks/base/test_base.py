@@ -159,7 +159,7 @@ NORM = "model.layers.1.input_layernorm.weight"
         (described(intermediate_size=64), "mismatched are model.layers.0"),
         (weights(lambda state: state.pop(NORM)), f"missing are {NORM}"),
         (pickled, "only in pytorch_model.bin, which is not opened: a pickle can run code"),
-        (cut, "can't load the model of the base"),
+        (cut, "can't load the weights of the base"),
         (shards("{outside}/elsewhere.safetensors"), "names /.*/elsewhere.safetensors, which is no file in the folder"),
         (shards("../elsewhere.safetensors"), "names ../elsewhere.safetensors, which is no file in the folder"),
         (shards("model-00002-of-00002.safetensors"), "names model-00002-of-00002.safetensors, which is no file"),

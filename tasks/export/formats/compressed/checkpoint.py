@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.pretrained import WEIGHTS, weight_files
+from models.pretrained import WEIGHTS, empty_model, weight_files
 from models.runtimes.protocol import RuntimeFault
 from storage.errors import ConfigError
 from tasks.export.formats.compressed.layers import find_blocks, targets_of
 from tasks.export.formats.compressed.packing import pack, unpack
 from tasks.export.formats.compressed.rounding import Rounded, dense
-from tasks.export.formats.empty import empty_model
+from tasks.export.formats.config import write_config
 from tasks.export.formats.tokenizer import write_tokenizer
 
 PACKED, SCALE, SHAPE, WEIGHT = "weight_packed", "weight_scale", "weight_shape", "weight"
@@ -53,7 +53,7 @@ def write_checkpoint(
     save_file({name: value.contiguous() for name, value in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config["quantization_config"] = quantization_config(layers, ignored)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_config(folder, config)
     write_tokenizer(source, folder)
     for name in _COPIED:
         if (source / name).exists():

@@ -68,9 +68,9 @@ class Compressed(Format):
         return release / self.method
 
     def check(self, model: Path) -> None:
+        from models.pretrained import empty_model
         from tasks.export.formats.compressed.folds import folds_of
         from tasks.export.formats.compressed.layers import find_blocks, groups_of
-        from tasks.export.formats.empty import empty_model
 
         empty = empty_model(model)
         groups_of(find_blocks(empty).widths(), self.bits)

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from models.pretrained import head_size, stored_weights
+from models.pretrained import empty_model, head_size, stored_weights
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
-from tasks.export.formats.empty import empty_model
 from tasks.export.formats.gguf.architecture import Architecture, layers_of, rope
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
