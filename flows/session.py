@@ -159,6 +159,8 @@ def _stage(profile: Profile, name: str) -> Stage:
     known = [*profile.stage_names, *(name for name in STAGES if _runs(profile, name))]
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
+        if name.endswith((".yaml", ".yml")):
+            raise ConfigError(f"{name} is no stage but a profile.", "Write the stage first, and the profile behind it.")
         stages = f"The stages are {', '.join(profile.stage_names)}."
         if name in STAGES:
             raise ConfigError(f"The profile {profile.name} leaves out {name}.", stages)

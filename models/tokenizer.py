@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,10 +56,16 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a folder, by transformers, without remote code or network."""
+    """The tokenizer of a folder, by transformers, without remote code or network. In the conversations that it renders
+    no text of a message becomes a control token."""
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+    from models.conversation import apply_chat_template
+
+    tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+    tokenizer.apply_chat_template = MethodType(apply_chat_template, tokenizer)
+    loaded: PreTrainedTokenizerFast = tokenizer
+    return loaded
 
 
 def beginning(tokenizer: PreTrainedTokenizerFast) -> list[int]:

@@ -30,6 +30,7 @@ CORE_SCHEMA = {
     ),
 }
 SCHEMA = "`gristmill profile schema` lists every key."
+SOURCES_OF_BASE = {"folder", "repository", "gguf", "artifact"}
 PRESET, CLEAN = "filter.preset", "clean"
 LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's words for what is no list
 MOST_NODES = 100_000  # a profile has some hundred values,
@@ -144,7 +145,8 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     if not isinstance(parent, str):
         raise ConfigError(f"{path} extends {parent!r}, which is no name.", "Name one profile, or a path to one.")
     data.setdefault("name", path.stem)  # that of the parent would move the parent's refs
-    return _merge(_for_preset(_read(parent, (*children, path), path), data), data)
+    below = _read(parent, (*children, path), path)
+    return _merge(_for_base(_for_preset(below, data), data), data)
 
 
 def _in_files(data: Mapping[str, Any]) -> bool:
@@ -238,6 +240,20 @@ def _for_preset(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any
     if not isinstance(section, Mapping) or not isinstance(under, Mapping):
         return below
     return {**below, "filter": without_groups(under, section.get("preset"))}
+
+
+def _for_base(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """What is `below` a profile that begins with another model: neither where its own came from, nor its licence."""
+    base, under = over.get("base"), below.get("base")
+    if not isinstance(base, Mapping) or not isinstance(under, Mapping) or not base.keys() & SOURCES_OF_BASE:
+        return below
+    if all(under.get(name) == value for name, value in base.items()):
+        return below
+    export = below.get("export")
+    if isinstance(export, dict) and isinstance(export.get("licences"), dict):
+        licences = {name: value for name, value in export["licences"].items() if name != "base"}
+        below = {**below, "export": {**export, "licences": licences}}
+    return {**below, "base": {}}
 
 
 def _set(data: dict[str, Any], override: str) -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
 
 
+SILENT = "(nothing: it ended its answer at once)"
+
+
 @dataclass(frozen=True)
 class Manner:
     """How answers are made."""
@@ -62,13 +65,23 @@ def talk(
     if prompt is not None:
         answer = _answer(model, [*messages, {"role": "user", "content": prompt}], manner)
         console.print(harmless(answer), markup=False)
+        if not answer:
+            Console(stderr=True).print(f"[dim]{SILENT}[/]")
         return
     console.print(f"[dim]{name}, {artifact.location}: an empty line ends the conversation[/]")
-    while question := console.input("[bold]> [/]").strip():
+    while question := _asked(console):
         messages.append({"role": "user", "content": question})
         answer = _answer(model, messages, manner)
         messages.append({"role": "assistant", "content": answer})
-        console.print(harmless(answer) or "(nothing: it ended its answer at once)", markup=False)
+        console.print(harmless(answer) or SILENT, markup=False)
+
+
+def _asked(console: Console) -> str:
+    """What the person says; nothing at the end of the input."""
+    try:
+        return console.input("[bold]> [/]").strip()
+    except EOFError:
+        return ""
 
 
 def _answer(model: ModelRuntime, messages: list[dict[str, str]], manner: Manner) -> str:

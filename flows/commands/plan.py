@@ -107,6 +107,11 @@ def show_plan(
         show_scale(console, profile, store, lines, training, corpora, workers or profile.runtime.data.workers)
 
 
+def _shown(value: object) -> str:
+    """A field of a payload as a profile writes it; a dash for one that is not there."""
+    return "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _training_seconds(lines: Sequence[PlannedStage], expected: Mapping[str, Estimate]) -> float | None:
     """Of the pretraining, as it is expected, or as it was made."""
     (line,) = (line for line in lines if line.name == "pretrain")
@@ -208,5 +213,5 @@ def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> N
         console.print("Had it not been there, these fields would have been why:")
     table = new_table("field", f"{found.key[:12]} ({found.created})", "now")
     for path, old, new in differences(found.payload.model_dump(), line.payload.model_dump()):
-        table.add_row(f"{stage}.{path.removeprefix('config.')}", escape(str(old)), escape(str(new)))
+        table.add_row(f"{stage}.{path.removeprefix('config.')}", escape(_shown(old)), escape(_shown(new)))
     console.print(table)

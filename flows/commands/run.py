@@ -202,6 +202,6 @@ def told_next(profile: Profile, made: Mapping[str, Artifact]) -> Iterator[str]:
         yield f"[yellow]{last} did worse on its held-out pairs than the model before it[/], and is released: "
         yield "  `export.link: best` releases the last model that a training made better."
     yield f"Talk to it: gristmill chat {profile.name}/export{at}"
-    yield f"What happened: gristmill runs show last{at}; in a browser, with what comes: gristmill ui"
+    yield f"What happened: gristmill runs show last{at}; runs to come, in a browser: gristmill ui"
     if profile.export and profile.export.weights_licence is None:
         yield "[dim]The weights have no licence yet: set export.weights_licence before you hand them on.[/]"

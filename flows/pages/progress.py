@@ -29,6 +29,7 @@ from tasks.stage.history import FIRST_RUN, NEVER_MADE
 from tasks.stage.pages import prefect_key
 from tasks.stage.progress import Observer, Progress
 
+SLOW = 0.1  # of a unit a second, below which the time of one says more
 LINE_SECONDS = 10.0
 LIVE_SECONDS = 0.25
 LOG_SECONDS = 60.0
@@ -65,7 +66,8 @@ class Pace:
         parts = [f"{progress.done:,.0f}{of_total} {progress.unit}"]
         if seconds > 1 and worked > 0:
             rate = worked / seconds
-            parts.append(f"{rate:,.1f} {progress.unit}/s")
+            slow = f"{duration(1 / rate)} for each of the {progress.unit}"
+            parts.append(f"{rate:,.1f} {progress.unit}/s" if rate >= SLOW else slow)
             if progress.total:
                 parts.append(f"{duration((progress.total - progress.done) / rate)} left")
         return " · ".join([*parts, *([progress.note] if progress.note else [])])

@@ -56,5 +56,7 @@ def scores_of(evaluation: Artifact) -> dict[str, Score]:
             value, error = float(score["value"]), score.get("stderr")
             apart = None if error is None else Z * error
             low, high = (None, None) if apart is None else (round(value - apart, 6), round(value + apart, 6))
+            if low is not None and high is not None and 0 <= value <= 1 and score.get("chance") is not None:
+                low, high = max(low, 0.0), min(high, 1.0)  # a share
             found[f"{model} {task}"] = Score(value=value, low=low, high=high)
     return found

@@ -7,6 +7,7 @@ render.py   the ids of a conversation, and which of them are the answers'
 
 from models.conversation.render import (
     answer_text,
+    apply_chat_template,
     broken_messages,
     closed,
     render,
@@ -33,6 +34,7 @@ __all__ = [
     "TemplateFaultError",
     "Turns",
     "answer_text",
+    "apply_chat_template",
     "begins_with",
     "broken_messages",
     "closed",

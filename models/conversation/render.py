@@ -41,6 +41,25 @@ def render(tokenizer: PreTrainedTokenizerFast, messages: Messages, **options: An
     return rendered
 
 
+def apply_chat_template(
+    tokenizer: PreTrainedTokenizerFast, conversation: Any, *, return_tensors: Any = None, **options: Any
+) -> Any:
+    """transformers' method of a tokenizer, by `render` wherever that can: for whoever is handed a tokenizer. What is
+    not the ids of one conversation of texts is rendered as by transformers."""
+    plain = isinstance(conversation, list) and all(
+        isinstance(message, dict) and all(isinstance(text, str) for text in message.values())
+        for message in conversation
+    )
+    if not plain or return_tensors is not None or options.get("tokenize") is False or options.get("padding"):
+        options = {**options, "return_tensors": return_tensors}
+        return type(tokenizer).apply_chat_template(tokenizer, conversation, **options)
+    from transformers import BatchEncoding
+
+    return_dict = options.pop("return_dict", True)
+    found = render(tokenizer, conversation, **options)
+    return BatchEncoding(found) if return_dict else found["input_ids"]
+
+
 def broken_messages(tokenizer: PreTrainedTokenizerFast, messages: Messages) -> tuple[list[dict[str, str]], bool]:
     """The messages with a BREAK in each control token that one spells, and whether there are any: for whoever renders
     a text and encodes it later."""

@@ -77,7 +77,8 @@ def apply(tokenizer: PreTrainedTokenizerFast, messages: Messages, **options: Any
     from jinja2.exceptions import TemplateError
 
     try:
-        return tokenizer.apply_chat_template([dict(message) for message in messages], **options)
+        # Of the class: that of a tokenizer that was loaded here renders by this function itself (render.py)
+        return type(tokenizer).apply_chat_template(tokenizer, [dict(message) for message in messages], **options)
     except (
         TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError
     ) as error:  # fmt: skip

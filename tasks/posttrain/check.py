@@ -84,7 +84,7 @@ def max_length_of(name: str, config: Limited, context: int) -> int:
     if asked > context:
         raise ConfigError(
             f"{name}.max_length is {asked}, but the model's context is {context}.",
-            f"Lower it, or raise pretrain.model.context to {asked}.",
+            f"Lower it to {context}, or train a model that sees more (pretrain.model.context, with `pretrain`).",
         )
     return asked
 

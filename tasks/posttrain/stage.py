@@ -111,7 +111,7 @@ def _report(
     out.count(precision=result["precision"])
     if method.report is not None:
         method.report(result["measured"], out)
-    told = [_told_pairs(result, Counter(dropped), pairs)]
+    told = [_told_pairs(result, Counter(dropped), pairs), f"{len(log):,} step{'s' * (len(log) != 1)}"]
     if warning := warning_of(Counter(dropped), pairs, result["max_length"]):
         out.warn(warning)
     if split := result["split"]:

@@ -206,6 +206,24 @@ def test_numbers_are_those_of_yaml_1_2() -> None:
             load("tiny", [f"pretrain.seed={text}"])
 
 
+def test_another_base_brings_neither_the_parents_source_nor_its_licence(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("extends: finetune\nbase: {artifact: smoke/pretrain}\n")
+    found = load(str(own))
+    assert found.base is not None
+    assert (found.base.artifact, found.base.gguf, found.base.package) == ("smoke/pretrain", None, None)
+    assert found.export is not None
+    assert "base" not in found.export.licences
+    own.write_text("extends: finetune\nbase: {artifact: smoke/pretrain}\nexport: {licences: {base: MIT}}\n")
+    stated = load(str(own)).export
+    assert stated is not None
+    assert stated.licences["base"] == "MIT"
+    own.write_text("extends: finetune\nsft: {epochs: 1}\n")
+    kept = load(str(own))
+    assert kept.base == load("finetune").base
+    assert kept.export == load("finetune").export
+
+
 def test_the_order_of_post_training_is_the_profiles() -> None:
     assert load("tiny").links == ("sft", "dpo")
     turned = load("tiny", ["chain=[dpo, sft]"])

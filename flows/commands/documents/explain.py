@@ -259,7 +259,8 @@ def list_removed(
         known = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(reasons.items()))
         raise ConfigError(
             f"Nothing of {name} is known to be removed by {rule}.",
-            f"{_to_be_made(name, missing)}What removed something: {known or 'nothing'}.",
+            _to_be_made(name, missing)
+            + (f"What removed something: {known}." if known else "No rule removed anything."),
         )
 
 

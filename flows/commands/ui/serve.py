@@ -93,7 +93,7 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
             _check_free(port)
             if not given:
                 held.enter_context(serving(port))
-            console.print("Starting Prefect's server; the first start makes its database.", style="dim")
+            console.print("Starting Prefect's server, in some 20 s; the first time it takes longer.", style="dim")
             children[0].start()
             console.print("Registering the deployments of prefect.yaml.", style="dim")
             deploy(environment, pools)

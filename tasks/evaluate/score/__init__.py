@@ -10,7 +10,6 @@ opened.py      which kind of model a folder is
 llama.py       a GGUF file as the harness asks it, by llama.cpp
 hosted.py      an endpoint as the harness asks it
 repeats.py     samples of one problem told apart
-arguments.py   what nobody can follow, as errors of the profile
 local.py       the benchmarks that `download` prepares itself, as tasks of the harness
 result.py      what the harness answers, as score.json and items.jsonl
 """

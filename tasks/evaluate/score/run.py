@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import gc
 import json
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +18,6 @@ from tasks.children.child import emit, run_as_child
 from tasks.children.devices import device_of
 from tasks.children.spec import ChildSpec
 from tasks.evaluate.named.hosted import endpoint_in
-from tasks.evaluate.score.arguments import check_generation
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.examples import cut_prompts, examples_of_others
 from tasks.evaluate.score.local import DATASET, questions_of, write_task
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
 ITEMS, SCORE = "items.jsonl", "score.json"
+OF_THE_HARNESS = ("until", "max_gen_toks")  # arguments of a generation
 RESAMPLES = 1000  # of the bootstrap by which the harness estimates errors that have no formula
 
 
@@ -128,6 +129,20 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
     command = command_of(config, names) if isinstance(lm, HFLM) else None  # of others the harness has no such model
     beside = {"replaced": drawn.replaced, "cut": cut_prompts(lm, measured), "faults": getattr(lm, "faults", {})}
     return {**score, "too_long": left_out, **beside, "command": command}
+
+
+def check_generation(config: ScoreConfig) -> None:
+    """Raises ConfigError for an argument that neither the harness nor transformers knows, before anything is asked."""
+    from transformers import GenerationConfig
+
+    known = [*OF_THE_HARNESS, *GenerationConfig().to_dict()]
+    for name in config.generation:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            raise ConfigError(
+                f"{config.task}: {name} is no argument of generation.",
+                f"Did you mean {' or '.join(near)}?" if near else "Correct `generation` of the task.",
+            )
 
 
 def _code(job: Job) -> AbstractContextManager[None]:

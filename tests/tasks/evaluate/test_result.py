@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from storage.errors import ConfigError
-from tasks.evaluate.score.arguments import check_generation
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.result import clustered, command_of, items_of, score_of
+from tasks.evaluate.score.run import check_generation
 
 
 def sample(number: int, right: float, text: str, chosen: str = "none") -> dict[str, Any]:
