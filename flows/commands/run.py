@@ -73,8 +73,6 @@ def run_pipeline(
             for told in told_of_unread(profile, profile.names_to(to)):
                 console.print(f"  [yellow]{told}[/]", soft_wrap=True, highlight=False)
             missing = [line.name for line in lines if not line.hit]
-            if missing:
-                session.store.begin()  # before a server starts in vain
             check_stages(profile, missing)
             pools_of(profile, map(whole_of, missing))
             # Where nothing is to be made, a temporary Prefect server would cost more than all else
@@ -107,6 +105,7 @@ def _run_in_prefect(
     run: Run, console: Console, stop: Stop, name: str, overrides: list[str], to: str | None, refresh: list[str]
 ) -> None:
     check_address()
+    run.session.store.begin()  # before a server starts in vain
     if os.environ.get("PREFECT_API_URL"):  # whose automation needs to hear of the run
         os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
     else:
