@@ -105,10 +105,10 @@ def _run_in_prefect(
     run: Run, console: Console, stop: Stop, name: str, overrides: list[str], to: str | None, refresh: list[str]
 ) -> None:
     check_address()
-    run.session.store.begin()  # before a server starts in vain
     if os.environ.get("PREFECT_API_URL"):  # whose automation needs to hear of the run
         os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
     else:
+        run.session.store.begin()  # before a server starts in vain
         console.print("  [dim]starting Prefect's server[/]")
     with temporary_server(stop, _import_pipeline), handed_on(run):
         from prefect.exceptions import TerminationSignal
