@@ -8,7 +8,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=1, part_of="filter", sources=fingerprint)
+@stage(version=1, part_of="filter", runtime=("compute",), sources=fingerprint)
 def classifier(config: BaseConfig, out: Output) -> None:
     """Take a sequence classifier of transformers: its config, its weights and its tokenizer, byte for byte.
 
