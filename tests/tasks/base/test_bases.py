@@ -117,6 +117,9 @@ def backwards(folder: Path) -> None:
     make_foreign(folder, "bert", num_key_value_heads=None, is_decoder=False)
 
 
+QWEN_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
 @pytest.mark.parametrize(
     ("architecture", "settings", "change", "refused"),
     [
@@ -131,14 +134,14 @@ def backwards(folder: Path) -> None:
         ("gpt2", {}, bare_names, None),
         ("mixtral", {**MOE, "router_jitter_noise": 0.1, "output_router_logits": True}, nothing, None),
         ("qwen2", {}, nothing, None),
-        ("qwen2_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}, nothing, None),
-        ("gemma", {}, nothing, None),
+        pytest.param("qwen2_moe", QWEN_MOE, nothing, None, marks=pytest.mark.soak),
+        pytest.param("gemma", {}, nothing, None, marks=pytest.mark.soak),
         ("gemma2", {"head_dim": 16, "final_logit_softcapping": 5.0}, nothing, None),
         ("phi", {}, nothing, None),  # whose head has a bias
         ("llama", {}, sharded, None),
         ("llama", {}, with_index, "two sets of weights, model.safetensors and those of model.safetensors.index.json"),
         ("llama", {}, bfloat16, None),
-        ("llama", {}, half_bfloat16, None),
+        pytest.param("llama", {}, half_bfloat16, None, marks=pytest.mark.soak),
         ("llama", {}, beside("pytorch_model.bin", "original/consolidated.00.pth", "llama.gguf"), None),
         ("llama", {}, beside("adapter_config.json"), "a model and an adapter over it: adapter_config.json"),
         ("llama", {}, in_json("config.json", transformers_weights="other.safetensors"), "transformers_weights"),
@@ -150,8 +153,8 @@ def backwards(folder: Path) -> None:
         ("bert", {"num_key_value_heads": None, "is_decoder": True}, nothing, "output of a bert is more than a matrix"),
         ("llama", {}, backwards, "is no decoder|more than a matrix"),
         ("gemma3_text", {"head_dim": 16, "use_bidirectional_attention": True}, nothing, "is no decoder: what it says"),
-        ("cohere", {"pad_token_id": 0, "logit_scale": 0.1}, nothing, None),
-        ("granite", {"pad_token_id": 0, "logits_scaling": 3.0}, nothing, None),
+        pytest.param("cohere", {"pad_token_id": 0, "logit_scale": 0.1}, nothing, None, marks=pytest.mark.soak),
+        pytest.param("granite", {"pad_token_id": 0, "logits_scaling": 3.0}, nothing, None, marks=pytest.mark.soak),
         ("llama", {}, in_json("config.json", num_hidden_layers=10**6), "num_hidden_layers 1,000,000, and no weights"),
         ("llama", {}, in_json("config.json", num_hidden_layers=10**12), "num_hidden_layers 1,000,000,000,000, and no"),
         ("llama", {}, in_json("config.json", vocab_size=10**12), "vocab_size 1,000,000,000,000, and no weights"),
@@ -266,7 +269,13 @@ LOOP = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% e
 @pytest.mark.parametrize(
     ("tokenizer", "change", "refused"),
     [
-        *((threes, in_json("tokenizer_config.json", tokenizer_class=name), None) for name in CLASSES),
+        *(
+            pytest.param(
+                threes, in_json("tokenizer_config.json", tokenizer_class=name), None,
+                marks=[pytest.mark.soak] * (name != CLASSES[0]),
+            )
+            for name in CLASSES
+        ),
         (threes, in_json("tokenizer_config.json", clean_up_tokenization_spaces=True), None),
         (bos, nothing, None),
         (bos, in_json("tokenizer_config.json", tokenizer_class="LlamaTokenizer", add_bos_token=True), None),
