@@ -35,10 +35,21 @@ def render(tokenizer: PreTrainedTokenizerFast, messages: Messages, **options: An
     rendered: dict[str, list[int]] = dict(apply(tokenizer, broken, return_dict=True, **options))
     if is_broken:
         options.pop("return_assistant_tokens_mask", None)
-        number = apply(tokenizer, broken, tokenize=False, **options).count(BREAK)
-        kept = _kept_places(tokenizer, rendered["input_ids"], number)
-        rendered = {name: [values[place] for place in kept] for name, values in rendered.items()}
+        text = str(apply(tokenizer, broken, tokenize=False, **options))
+        try:
+            kept = _kept_places(tokenizer, rendered["input_ids"], text.count(BREAK))
+            rendered = {name: [values[place] for place in kept] for name, values in rendered.items()}
+        except TemplateFaultError:
+            if "assistant_masks" in rendered:
+                raise
+            ids = _in_pieces(tokenizer, text)
+            rendered = {name: ids if name == "input_ids" else [1] * len(ids) for name in rendered}
     return rendered
+
+
+def _in_pieces(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    """The ids of what lies between breaks, each encoded apart: for a vocabulary that has no ids for a BREAK alone."""
+    return [id for piece in text.split(BREAK) for id in tokenizer.encode(piece, add_special_tokens=False)]
 
 
 def apply_chat_template(
@@ -67,9 +78,14 @@ def broken_messages(tokenizer: PreTrainedTokenizerFast, messages: Messages) -> t
 
 
 def without_breaks(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], text: str) -> list[int]:
-    """The ids of a rendered text without those of its breaks. Raises TemplateFaultError."""
+    """The ids of a rendered text without those of its breaks."""
     number = text.count(BREAK)
-    return [ids[place] for place in _kept_places(tokenizer, ids, number)] if number else list(ids)
+    if not number:
+        return list(ids)
+    try:
+        return [ids[place] for place in _kept_places(tokenizer, ids, number)]
+    except TemplateFaultError:
+        return _in_pieces(tokenizer, text)
 
 
 def render_answers(

@@ -52,12 +52,16 @@ def write_checkpoint(
     settings = _read(folder / "config.json")
     given = {"eos_token_id": settings.get("eos_token_id")}
     given |= _read(folder / "generation_config.json") or _ids_in(settings)
-    generation, ignored = _generation(given, ends)
+    generation, ignored = _generation(_known_ids(given, load_config(folder).get_text_config().vocab_size), ends)
     _save(folder, target)
     described = calm({**_read(target / "config.json"), **fields})
     for name, values in (("config.json", described), ("generation_config.json", generation)):
         (target / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     _prove(folder, target)
+    if generation.keys() - _ids_in(generation).keys() and not _generates(target):
+        ignored += sorted(generation.keys() - _ids_in(generation).keys())
+        generation = _ids_in(generation)
+        (target / "generation_config.json").write_text(json.dumps(generation, indent=2, sort_keys=True) + "\n")
     notes = [f"what is no setting of its generation is left out: {', '.join(ignored)}"] if ignored else []
     off = sorted(name for name, value in _flat(settings) if NOISE.search(name) and _is_number(value) and value)
     notes += [f"it is trained without what its config has as {', '.join(off)}"] if off else []
@@ -185,10 +189,45 @@ def _generation(given: Mapping[str, Any], ends: list[int]) -> tuple[dict[str, An
             found = {name: value for name, value in found.items() if name not in names}
 
 
+def _known_ids(settings: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
+    """The settings without ids that are no token's."""
+
+    def known(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocabulary
+
+    found = dict(settings)
+    for name, value in _ids_in(settings).items():
+        if isinstance(value, list):
+            found[name] = [one for one in value if known(one)]
+        elif not known(value):
+            del found[name]
+    return found
+
+
+def _generates(target: Path) -> bool:
+    """Whether the model writes as its generation_config.json says, and greedily: of some settings that is all that
+    tells."""
+    import torch
+
+    with quietly(), torch.no_grad():
+        model: Any = load_pretrained(target).eval()
+        try:
+            for how in ({}, {"do_sample": False}):
+                model.generate(torch.zeros(1, 2, dtype=torch.int64), max_new_tokens=2, **how)
+        except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ImportError):
+            return False
+    return True
+
+
 def _ids_in(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in settings}
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = parse_json(path.read_bytes()) if path.is_file() else {}
+    try:
+        found = parse_json(path.read_bytes()) if path.is_file() else {}
+    except ValueError as error:
+        raise SourceError(f"{path.name} of the base is no JSON: {error}.", "Get it again, or correct it.") from error
+    if not isinstance(found, dict):
+        raise SourceError(f"{path.name} of the base is no mapping.", "Get it again, or correct it.")
     return found

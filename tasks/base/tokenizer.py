@@ -98,6 +98,8 @@ def write_tokenizer(source: Path, target: Path) -> dict[str, Any]:
         lacks_bos = _lacks_bos(theirs)
     if lacks_bos:
         theirs.chat_template = WITH_BOS + theirs.chat_template
+    if not theirs.encode("The river rises.", add_special_tokens=False):
+        raise SourceError("The tokenizer of the base encodes nothing.", "Take the tokenizer that belongs to it.")
     target.mkdir(parents=True, exist_ok=True)
     save_tokenizer(theirs, target)
     tokenizer = load_tokenizer(target)

@@ -36,7 +36,8 @@ MOST_BYTES = 8_000_000  # of an answer
 LONGEST_PAUSE = 120.0  # seconds, whatever the server asks for
 PASSING = {408, 429, *range(500, 600)}
 REFUSED = {400, 413, 422}
-CUT = ("length", "content_filter")  # the reasons for which an answer ends early
+# The reasons for which an answer ends by itself, of servers that follow OpenAI's; by all others it was cut
+WHOLE = {"", "stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete"}
 LETTER = re.compile(r"(?<![A-Za-z])([AB])(?![A-Za-z'])")
 
 
@@ -76,15 +77,33 @@ def read_completion(content: bytes) -> dict[str, Any]:
     for anything else."""
     try:
         found = parse_json(content)
+        _check_answered(found)
         choice = found["choices"][0]
-        text = choice["message"].get("content") or ""
+        text = _text_of(choice["message"].get("content"))
         usage = found.get("usage") or {}
         tokens = {name: int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")}
-        finished = choice.get("finish_reason") not in CUT
+        finished = str(choice.get("finish_reason") or "").lower() in WHOLE
         whole = text.encode(errors="replace").decode()  # JSON may spell half of a character
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise SourceError("This is no chat completion.", "Check the url of the endpoint.") from error
     return {"text": whole, "finished": finished, "fault": Reply.of(whole, finished=finished).fault, **tokens}
+
+
+def _check_answered(found: dict[str, Any]) -> None:
+    """Raises SourceError for an error that a server tells as if it were an answer."""
+    choice = (found.get("choices") or [{}])[0]
+    error = found.get("error") or choice.get("error")
+    if error or choice.get("finish_reason") == "error":
+        told = error.get("message") if isinstance(error, dict) else error
+        raise SourceError(f"The endpoint told an error: {str(told or error)[:300]}.", "Look at its log, or ask later.")
+
+
+def _text_of(content: Any) -> str:
+    """The text of a message, which some servers give in parts; what a model thought is none of it."""
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if part.get("type") in ("text", "output_text"))
+    text: str = content or ""
+    return text
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,23 @@ def found(*texts: str) -> list[list[tuple[str, str]]]:
     ]
 
 
+def test_numbers_stand_in_tables_and_over_lines_and_tokens_in_queries() -> None:
+    iban, card, other = "DE89 3704 0044{}0532 0130 00", "4556737586899855", "4916338506082832"
+    over_lines = [iban.format(gap) for gap in ("\n", "\r\n", "  ", "\t", " \n    ")]
+    texts = [f"{card},12/27", f"{card},{other}", f"{card},50 paid"]
+    assert found(*texts) == [[("CREDIT_CARD", card)], [("CREDIT_CARD", card), ("CREDIT_CARD", other)], []]
+    assert found(*over_lines) == [[("IBAN_CODE", text)] for text in over_lines]
+    tokens = {
+        "token": "3f9a0c7b2e5d8146",
+        "access_token": "q7w2e9r4t1y8",
+        "key": "xK9mQ2vL8pRt4wZ7",
+        "sid": "3f9a0c7b2e5d8146",
+    }
+    queries = [f"https://a.org/feed?{name}={value}" for name, value in tokens.items()]
+    assert [row[0][1] if row else "" for row in found(*queries)] == list(tokens.values())
+    assert found("https://a.org/?key=section-two-introduction", "https://a.org/?token=introduction") == [[], []]
+
+
 def test_every_entity_with_a_form_has_neighbours() -> None:
     assert {entity for entity, *_ in VALUES} == {*PATTERN_ENTITIES}
 

@@ -11,7 +11,15 @@ import re
 from html import unescape
 
 from tasks.filter.pii.findings import Finding
-from tasks.filter.pii.patterns.values import is_basic, is_code, is_login, is_login_in_url, is_password, is_random
+from tasks.filter.pii.patterns.values import (
+    is_basic,
+    is_code,
+    is_login,
+    is_login_in_url,
+    is_password,
+    is_placeholder,
+    is_random,
+)
 
 SURE, LIKELY = 0.75, 0.6
 
@@ -87,8 +95,9 @@ def assigned_at(text: str, start: int, end: int) -> Finding | None:
         start = before.start() if before else start
     match = _query_at(text, start)
     if match is not None and not match["pass"]:
-        sure = len(match["value"]) >= (16 if match["vague"] else 12) and is_random(match["value"])
-        return Finding("API_KEY", *match.span("value"), LIKELY) if sure else None
+        value = match["value"]
+        sure = (is_random(value) or _is_mixed(value)) and len(value) >= (16 if match["vague"] else 12)
+        return Finding("API_KEY", *match.span("value"), LIKELY) if sure and not is_placeholder(value) else None
     match = _ASSIGNMENT.match(text, start, min(end + _LONGEST, len(text)))
     if match is None or match["after"] in (";", "\\"):
         escaped = _ESCAPED.match(text, start, min(end + _LONGEST, len(text)))
@@ -150,6 +159,11 @@ def userinfo_at(text: str, at: int) -> Finding | None:
         return None
     sure = is_login_in_url(match["user"], match["password"])
     return Finding("PASSWORD", *match.span("password"), SURE) if sure else None
+
+
+def _is_mixed(value: str) -> bool:
+    """Whether letters and digits alternate in a value, as in no word with a number behind it."""
+    return len(re.findall(r"[A-Za-z]+|\d+", value)) >= 4 and len(re.findall(r"\d", value)) >= 2
 
 
 def _query_at(text: str, start: int) -> re.Match[str] | None:

@@ -16,8 +16,8 @@ Span = tuple[int, int]
 
 SURE, SAID = 1.0, 0.9  # scores: by the number alone, and with a word's help
 _NUMBER = re.compile(
-    r"(?<![\w./+-])(?<!\d,)(?:\d{4}([ -])\d{4}\1\d{4}\1\d{1,4}(?:\1?\d{1,3})?|\d{4}([ -])\d{6}\2\d{4,5}|\d{12,19})"
-    r"(?![./-]?\w|,\d)",
+    r"(?<![\w./+-])(?:\d{4}([ -])\d{4}\1\d{4}\1\d{1,4}(?:\1?\d{1,3})?|\d{4}([ -])\d{6}\2\d{4,5}|\d{12,19})"
+    r"(?![./-]?\w|,\d{1,2}(?![\d/]))",  # decimals; another number or a date stands behind it in tables
     re.ASCII,
 )
 _SAYS = re.compile(
@@ -27,6 +27,7 @@ _SAYS = re.compile(
     re.IGNORECASE,
 )
 _REACH = 60
+_BEHIND = 4  # characters that tell whether a number ends
 
 # (lowest prefix, highest prefix, lengths): published by the issuers
 RANGES: tuple[tuple[str, str, range], ...] = (
@@ -90,7 +91,7 @@ def find_cards(text: str, spans: Iterable[Span]) -> Iterator[Finding]:
     for start, end in spans:
         if end - start < 12:
             continue
-        for match in _NUMBER.finditer(text, start, min(end + 2, len(text))):
+        for match in _NUMBER.finditer(text, start, min(end + _BEHIND, len(text))):
             score = _score(text, *match.span())
             if score:
                 yield Finding("CREDIT_CARD", *match.span(), score)

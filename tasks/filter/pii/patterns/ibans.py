@@ -29,6 +29,7 @@ FORMS: Mapping[str, str] = {
     "4a20n3a": "SC", "4a5n18c": "MT", "4a24c": "LC", "14n15c": "RU",
 }  # fmt: skip
 _KINDS = {"n": "[0-9]", "a": "[A-Za-z]", "c": "[A-Za-z0-9]"}
+_BETWEEN = r"(?:-|[ \t\xa0]{1,2}|[ \t]?\r?\n[ \t]{0,4})?"  # groups: a line may end between two
 _BEGINS = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}")
 
 
@@ -50,11 +51,11 @@ def is_valid(iban: str) -> bool:
 
 @functools.cache
 def _forms() -> dict[str, re.Pattern[str]]:
-    """The pattern of each country's IBANs: a space or hyphen may stand before each group of four."""
+    """The pattern of each country's IBANs, in groups of four or without."""
     found: dict[str, re.Pattern[str]] = {}
     for form, countries in FORMS.items():
         kinds = "".join(kind * int(count) for count, kind in re.findall(r"(\d+)([nac])", form))
-        signs = (("[ -]?" if place % 4 == 0 else "") + _KINDS[kind] for place, kind in enumerate(kinds))
+        signs = ((_BETWEEN if place % 4 == 0 else "") + _KINDS[kind] for place, kind in enumerate(kinds))
         pattern = re.compile(f"[A-Za-z]{{2}}[0-9]{{2}}{''.join(signs)}(?![A-Za-z0-9])")
         found |= dict.fromkeys(countries.split(), pattern)
     return found
