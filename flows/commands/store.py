@@ -180,7 +180,7 @@ def _remedy(store: Store, damaged: Mapping[str, list[str]], wrong: Sequence[str]
         open_ -= mine  # of several profiles that need one artifact, one makes it again
         for place in mine:
             refresh.setdefault(profile, set()).add(place.partition("/")[0])
-    first = f"Delete {', '.join(sorted(delete))}. " if delete else ""
+    first = f"Delete {', '.join(map(shlex.quote, sorted(delete)))}. " if delete else ""
     if refresh:
         runs = "; ".join(_run(store, profile, stages) for profile, stages in sorted(refresh.items()))
         first += (
