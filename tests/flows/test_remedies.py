@@ -153,7 +153,9 @@ def follow(told: str, store: Path) -> None:
         (store / "gristmill.json").write_text(found[1])
         done = True
     if found := re.search(r"Delete (.+?)\. (?:Make|`gristmill|Leave)|Delete (.+)\.$", remedy):
-        for path in re.split(r", (?=/)", found[1] or found[2]):
+        words = shlex.shlex(found[1] or found[2], posix=True, punctuation_chars=",")
+        words.whitespace_split = True
+        for path in (word for word in words if word != ","):
             shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink()
             done = True
     for command in re.findall(r"gristmill run .+?(?=; gristmill|\. Name)", remedy):
