@@ -38,6 +38,8 @@ from tasks.tokenize import tokenize
 from tasks.tokenizer import train_tokenizer
 from tasks.training.links import BASE, BESIDE, FEEDBACK, JUDGE
 
+NO_NEWS = "No news: earlier runs (dedup.against) have all documents, so the stages after dedup were passed by."
+
 
 def __getattr__(name: str) -> Any:
     """The flow `pipeline`, made when it is asked for: a plan needs the diagram alone, and Prefect takes two seconds to

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from flows.session import DEFAULT, last_run
+from flows.tables import Terminal
 from storage.errors import ConfigError, harmless
 from storage.store import Store
 
@@ -66,7 +67,7 @@ def talk(
         answer = _answer(model, [*messages, {"role": "user", "content": prompt}], manner)
         console.print(harmless(answer), markup=False)
         if not answer:
-            Console(stderr=True).print(f"[dim]{SILENT}[/]")
+            Terminal(stderr=True).print(f"[dim]{SILENT}[/]")
         return
     console.print(f"[dim]{name}, {artifact.location}: an empty line ends the conversation[/]")
     while question := _asked(console):

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.arithmetic import gpu_of, pretraining_of, training_plan, training_work
-from flows.commands.run import NO_NEWS
 from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
 from flows.early import told_of_unread
@@ -27,6 +26,7 @@ from flows.estimates.room import (
     told_of_sources,
 )
 from flows.estimates.stages import estimates, resumes_at
+from flows.pipeline import NO_NEWS
 from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of, whole_of

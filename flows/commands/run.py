@@ -26,7 +26,7 @@ from flows.options import at_store
 from flows.pages.losses import told_losses
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
-from flows.pipeline import got_worse, released, without_news
+from flows.pipeline import NO_NEWS, got_worse, released, without_news
 from flows.plan import plan
 from flows.pools.send import pools_of
 from flows.records.recorder import Asked
@@ -42,8 +42,6 @@ from storage.leases import Lease
 from storage.units import duration
 from tasks.stage.pages import as_signal
 from tasks.training.links import BESIDE
-
-NO_NEWS = "No news: earlier runs (dedup.against) have all documents, so the stages after dedup were passed by."
 
 
 def run_pipeline(

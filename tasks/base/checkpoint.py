@@ -55,13 +55,13 @@ def write_checkpoint(
     generation, ignored = _generation(_known_ids(given, load_config(folder).get_text_config().vocab_size), ends)
     _save(folder, target)
     described = calm({**_read(target / "config.json"), **fields})
-    for name, values in (("config.json", described), ("generation_config.json", generation)):
-        (target / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    _write(target / "config.json", described)
+    _write(target / "generation_config.json", generation)
     _prove(folder, target)
     if generation.keys() - _ids_in(generation).keys() and not _generates(target):
         ignored += sorted(generation.keys() - _ids_in(generation).keys())
         generation = _ids_in(generation)
-        (target / "generation_config.json").write_text(json.dumps(generation, indent=2, sort_keys=True) + "\n")
+        _write(target / "generation_config.json", generation)
     notes = [f"what is no setting of its generation is left out: {', '.join(ignored)}"] if ignored else []
     off = sorted(name for name, value in _flat(settings) if NOISE.search(name) and _is_number(value) and value)
     notes += [f"it is trained without what its config has as {', '.join(off)}"] if off else []
@@ -221,6 +221,10 @@ def _generates(target: Path) -> bool:
 
 def _ids_in(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in settings}
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _read(path: Path) -> dict[str, Any]:
