@@ -25,7 +25,7 @@ from typing import NamedTuple
 from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
 from benchmarks.measure import DATA, Corpus, corpus, environment
 from storage.store import Store
-from tasks.children.survivors import descendants
+from tasks.children.reap_orphans import descendants
 
 REAL = 360  # megabytes of text that are not repeated; see benchmarks/corpus.py
 EVERY = 0.2  # seconds

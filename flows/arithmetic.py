@@ -26,7 +26,7 @@ from tasks.pretrain import PretrainConfig
 from tasks.pretrain.setup import setup_of
 from tasks.stage import machine
 from tasks.stage.runtime import Runtime
-from tasks.training.peak import cpu_peak_flops
+from tasks.training.device_peak import cpu_peak_flops
 from tasks.training.retention import most_kept
 
 USUAL_GPU = "h100"  # where a profile asks for a GPU without a type

@@ -55,7 +55,7 @@ with beginning():
     import typer
     from rich.markup import escape
 
-    from flows.commands.edges import check_edges, mind_streams
+    from flows.commands.process_setup import check_edges, mind_streams
     from flows.options import (
         DEFAULT_STORE,
         LastProfile,
@@ -291,8 +291,7 @@ def chat(
     system: Annotated[str | None, typer.Option(help="a system prompt, which the chat template must know")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="length of an answer, at most")] = 128,
     temperature: Annotated[
-        float,
-        typer.Option(min=0, max=10, help="draw answers, the more freely the higher; 0: the likeliest tokens"),
+        float, typer.Option(min=0, max=10, help="draw answers, the more freely the higher; 0: the likeliest tokens")
     ] = 0.0,
     format: Annotated[
         str | None, typer.Option(help="such as gguf-q8_0 or safetensors; by default the best for a CPU")
@@ -351,8 +350,7 @@ def label(
         Path | None, typer.Option(help="file with the prompt there: {text} is the text, the answer ends with yes or no")
     ] = None,
     api_key_env: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="environment variable with the key; by default none is sent"),
+        str | None, typer.Option(metavar="NAME", help="environment variable with the key; by default none is sent")
     ] = None,
     against: Annotated[
         Path | None, typer.Option(help="labels of the same texts by somebody else: print how far both agree")
@@ -476,8 +474,7 @@ def ui(
     notify: Annotated[
         str | None,
         typer.Option(
-            metavar="TYPE/NAME",
-            help="a notification block that is told of runs that fail, such as slack-webhook/team",
+            metavar="TYPE/NAME", help="a notification block that is told of runs that fail, such as slack-webhook/team"
         ),
     ] = None,
 ) -> None:

@@ -22,7 +22,7 @@ from storage.errors import ServerError
 
 DECLARED = Path(__file__).with_name("prefect.yaml")
 POOL = "gristmill"
-STAGES = "flows.pools.work.sent_stage"  # the flow by which a pool makes stages of runs elsewhere
+STAGES = "flows.pools.worker.sent_stage"  # the flow by which a pool makes stages of runs elsewhere
 # What a schedule of prefect.yaml may have, of what the server says of one
 _TIMES = ("cron", "timezone", "day_or", "interval", "anchor_date", "rrule")
 _STATE = ("active", "parameters", "slug")

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from rich.markup import escape
 
-from flows.estimates.planned import PlannedStage
+from flows.estimates.planned_stage import PlannedStage
 from profiles.schema import Profile
 from storage.errors import ConfigError, harmless
 from tasks.download import check_first_rows
 from tasks.download.config import EmbeddedSource
 from tasks.posttrain.methods import METHODS
-from tasks.training.links import LINKS
+from tasks.training.chain import LINKS
 
 OTHERS = ("prune", "feedback", "draft")  # stages beside the methods that read instructions
 

@@ -9,8 +9,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from flows.deployed.ends import told
-from flows.deployed.form import LastStage, ProfileName, Refreshed, Settings
+from flows.deployed.parameters import LastStage, ProfileName, Refreshed, Settings
+from flows.deployed.run_lifecycle import told
 from flows.pages.names import name_of_run
 from flows.provenance import provenance_of
 from flows.session import start
@@ -21,22 +21,22 @@ from tasks.dedup import dedup
 from tasks.download import download
 from tasks.draft import draft
 from tasks.evaluate import evaluate
-from tasks.evaluate.along.snapshots import chosen_snapshots
-from tasks.evaluate.worth.gates import gate_references
+from tasks.evaluate.learning_curves.snapshots import chosen_snapshots
+from tasks.evaluate.significance.gates import gate_references
 from tasks.export import BEST, check_formats, export
 from tasks.filter import filter_documents, filter_pairs
 from tasks.posttrain.adapters.lora import check_adapters
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.feedback import FeedbackConfig
-from tasks.posttrain.fit import check_pairs
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.methods.distill import DistillConfig
-from tasks.posttrain.rows.given import Pairs
+from tasks.posttrain.pair_lengths import check_pairs
+from tasks.posttrain.rows.row_sources import Pairs
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.stage.decorator import STAGES, Reached
 from tasks.tokenize import tokenize
 from tasks.tokenizer import train_tokenizer
-from tasks.training.links import BASE, BESIDE, FEEDBACK, JUDGE
+from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE
 
 NO_NEWS = "No news: earlier runs (dedup.against) have all documents, so the stages after dedup were passed by."
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flows.early import check_sources
-from flows.estimates.planned import Pending, PlannedStage
+from flows.estimates.planned_stage import Pending, PlannedStage
 from flows.estimates.sources import Rows, rows_of
 from flows.pipeline import stages
 from flows.session import session_of

@@ -13,10 +13,18 @@ from storage.manifest import Manifest
 from tasks.download.config import EMBEDDED_LICENCES, EmbeddedSource, HubSource
 from tasks.export.card.provenance import Provenance, StatedSource, Training
 from tasks.posttrain.methods import METHODS
-from tasks.training.links import BASE, BESIDE
+from tasks.training.chain import BASE, BESIDE
 
-MEASURES = ("steps", "tokens_seen", "epochs", "train_loss", "validation_loss", "validation_bits_per_byte",
-            "train_rewards_accuracies", "validation_rewards_accuracies")  # fmt: skip
+MEASURES = (
+    "steps",
+    "tokens_seen",
+    "epochs",
+    "train_loss",
+    "validation_loss",
+    "validation_bits_per_byte",
+    "train_rewards_accuracies",
+    "validation_rewards_accuracies",
+)
 TOKENS = "Tokens by source and split"  # the table of `tokenize`
 EMBEDDED_PAIRS = {"instructions": ("encyclopedia-en", "small-talk"), "preferences": ("encyclopedia-en",)}
 
@@ -57,8 +65,11 @@ def _funnel(stages: Mapping[str, Artifact]) -> dict[str, int]:
     for name, artifact in stages.items():
         counts = found.counts if (found := _manifest(artifact)) else {}
         if name == "tokenize":
-            left |= {f"tokenize, tokens {split}": counts[split]["tokens"] for split in ("train", "validation")
-                     if split in counts}  # fmt: skip
+            left |= {
+                f"tokenize, tokens {split}": counts[split]["tokens"]
+                for split in ("train", "validation")
+                if split in counts
+            }
         elif "documents" in counts:
             left[f"{name}, documents"] = counts["documents"]["kept"]
     return left

@@ -27,8 +27,8 @@ from flows.guard.password import new, take, variables
 from flows.stop import AGAIN, Stop
 from storage.errors import ServerError
 from storage.files.locks import hold
+from tasks.children.die_with_parent import tied_to
 from tasks.children.launchers import free_port
-from tasks.children.parent import tied_to
 
 if TYPE_CHECKING:
     from prefect.settings import Settings

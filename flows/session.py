@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from flows.pools.send import Elsewhere
+from flows.pools.dispatch import Elsewhere
 from flows.records.recorder import Asked, Recorder
 from profiles.load import load
 from profiles.schema import Profile

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.deployed.ends import told
-from flows.deployed.form import ProfileName, Refresh, Settings, StageName
+from flows.deployed.parameters import ProfileName, Refresh, Settings, StageName
+from flows.deployed.run_lifecycle import told
 from flows.pages.names import name_of_run
 from flows.pipeline import stages
 from flows.session import start

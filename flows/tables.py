@@ -23,9 +23,14 @@ class Terminal(Console):
 def new_table(*heads: str, right: Collection[str] = (), title: str = "", show_header: bool = True) -> Table:
     """An empty table with these columns, of which those in `right` are aligned to the right; no frame, a dim head."""
     table = Table(
-        box=None, pad_edge=False, header_style="dim", show_header=show_header, title=title or None,
-        title_justify="left", title_style="bold",
-    )  # fmt: skip
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+        show_header=show_header,
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+    )
     for head in heads:
         table.add_column(head, justify="right" if head in right else "left", overflow="fold")
     return table

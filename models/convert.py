@@ -24,10 +24,23 @@ State = dict[str, Tensor]
 
 # Of a config, what changes no logit: ids, dropout and initial weights, which are of training, and GPT-2's other heads
 _NO_LOGIT = (
-    "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "pretraining_tp", "initializer_range",
-    "attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "reorder_and_upcast_attn", "summary_type",
-    "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
-)  # fmt: skip
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "use_cache",
+    "pretraining_tp",
+    "initializer_range",
+    "attention_dropout",
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "reorder_and_upcast_attn",
+    "summary_type",
+    "summary_use_proj",
+    "summary_activation",
+    "summary_proj_to_labels",
+    "summary_first_dropout",
+)
 
 
 class NotCarriedError(ValueError):
@@ -107,18 +120,34 @@ def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
     ids = {"bos_token_id": eos_id, "eos_token_id": eos_id, "pad_token_id": pad_id}
     if shape.family == "gpt2":
         return GPT2Config(
-            vocab_size=shape.vocab_size, n_positions=shape.context, n_embd=shape.width, n_layer=shape.depth,
-            n_head=shape.heads, n_inner=shape.feed_forward, activation_function="gelu_new",
-            layer_norm_epsilon=shape.norm_eps, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            tie_word_embeddings=shape.tie_embeddings, **ids,
-        )  # fmt: skip
+            vocab_size=shape.vocab_size,
+            n_positions=shape.context,
+            n_embd=shape.width,
+            n_layer=shape.depth,
+            n_head=shape.heads,
+            n_inner=shape.feed_forward,
+            activation_function="gelu_new",
+            layer_norm_epsilon=shape.norm_eps,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            tie_word_embeddings=shape.tie_embeddings,
+            **ids,
+        )
     common = dict(
-        vocab_size=shape.vocab_size, hidden_size=shape.width, intermediate_size=shape.feed_forward,
-        num_hidden_layers=shape.depth, num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim, max_position_embeddings=shape.context, rms_norm_eps=shape.norm_eps,
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.width,
+        intermediate_size=shape.feed_forward,
+        num_hidden_layers=shape.depth,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=shape.context,
+        rms_norm_eps=shape.norm_eps,
         rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
-        tie_word_embeddings=shape.tie_embeddings, **ids,
-    )  # fmt: skip
+        tie_word_embeddings=shape.tie_embeddings,
+        **ids,
+    )
     if shape.family == "llama":
         return LlamaConfig(**common)
     return MistralConfig(**common, sliding_window=shape.sliding_window)
@@ -140,19 +169,35 @@ def _described(config: Any) -> ModelShape:
     tied = bool(config.tie_word_embeddings)
     if config.model_type == "gpt2":
         return ModelShape(
-            family="gpt2", depth=config.n_layer, width=config.n_embd, heads=config.n_head, kv_heads=config.n_head,
-            feed_forward=config.n_inner or 4 * config.n_embd, context=config.n_positions, vocab_size=config.vocab_size,
-            sliding_window=None, rope_theta=None, tie_embeddings=tied, norm_eps=config.layer_norm_epsilon,
-        )  # fmt: skip
+            family="gpt2",
+            depth=config.n_layer,
+            width=config.n_embd,
+            heads=config.n_head,
+            kv_heads=config.n_head,
+            feed_forward=config.n_inner or 4 * config.n_embd,
+            context=config.n_positions,
+            vocab_size=config.vocab_size,
+            sliding_window=None,
+            rope_theta=None,
+            tie_embeddings=tied,
+            norm_eps=config.layer_norm_epsilon,
+        )
     if config.model_type not in ("llama", "mistral"):
         raise NotCarriedError(f"{config.model_type} is none of gpt2, llama, mistral")
     return ModelShape(
-        family=config.model_type, depth=config.num_hidden_layers, width=config.hidden_size,
-        heads=config.num_attention_heads, kv_heads=config.num_key_value_heads, feed_forward=config.intermediate_size,
-        context=config.max_position_embeddings, vocab_size=config.vocab_size,
+        family=config.model_type,
+        depth=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        feed_forward=config.intermediate_size,
+        context=config.max_position_embeddings,
+        vocab_size=config.vocab_size,
         sliding_window=getattr(config, "sliding_window", None),
-        rope_theta=float(config.rope_parameters["rope_theta"]), tie_embeddings=tied, norm_eps=config.rms_norm_eps,
-    )  # fmt: skip
+        rope_theta=float(config.rope_parameters["rope_theta"]),
+        tie_embeddings=tied,
+        norm_eps=config.rms_norm_eps,
+    )
 
 
 def _names(shape: ModelShape) -> list[tuple[str, tuple[str, ...], bool]]:

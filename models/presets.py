@@ -75,12 +75,7 @@ def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
     Raises ShapeError where numbers contradict each other or an override would have no effect.
     """
     _refuse_unread(config)
-    rules: dict[str, str] = {
-        "family": SET,
-        "depth": SET,
-        "context": SET,
-        "vocab_size": "the tokenizer's",
-    }
+    rules: dict[str, str] = {"family": SET, "depth": SET, "context": SET, "vocab_size": "the tokenizer's"}
 
     def choose(name: str, derived: Any, rule: str) -> Any:
         override = getattr(config, name)
@@ -182,16 +177,22 @@ def explain(shape: ModelShape) -> list[tuple[str, int | float | str | bool, str]
         *rows,
         ("head_dim", shape.head_dim, "width / heads"),
         ("parameters", count_parameters(shape), "exact, tied matrices once"),
-        (
-            "FLOPs per token",
-            flops_per_token(shape),
-            "6 × parameters of products + 12 × depth × width × tokens seen",
-        ),
+        ("FLOPs per token", flops_per_token(shape), "6 × parameters of products + 12 × depth × width × tokens seen"),
         ("compute-optimal tokens", chinchilla_tokens(shape), "20 per parameter (Chinchilla)"),
     ]
 
 
 _NUMBERS = (
-    "family", "depth", "width", "heads", "kv_heads", "feed_forward", "context", "vocab_size",
-    "sliding_window", "rope_theta", "tie_embeddings", "norm_eps",
-)  # fmt: skip
+    "family",
+    "depth",
+    "width",
+    "heads",
+    "kv_heads",
+    "feed_forward",
+    "context",
+    "vocab_size",
+    "sliding_window",
+    "rope_theta",
+    "tie_embeddings",
+    "norm_eps",
+)

@@ -22,11 +22,7 @@ EOS = "<|endoftext|>"  # ends a document; also the BOS of formats that need one
 PAD = "<|pad|>"
 SYSTEM, USER, ASSISTANT = "<|system|>", "<|user|>", "<|assistant|>"
 END = "<|end|>"  # ends a turn
-FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = (
-    "<|fim_prefix|>",
-    "<|fim_suffix|>",
-    "<|fim_middle|>",
-)  # fill in the middle
+FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")  # fill in the middle
 FIM_TOKENS = (FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE)
 SPECIAL_TOKENS = (EOS, PAD, SYSTEM, USER, ASSISTANT, END, *FIM_TOKENS)  # in the order of their ids, from 0
 

@@ -55,9 +55,13 @@ A default of – means that the value is computed as the description says, or th
 
 WORDS = {"integer": "integer", "number": "number", "boolean": "boolean", "string": "string", "null": "null"}
 BOUNDS = {
-    "minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}",
-    "minItems": "at least {}", "minLength": "at least {} characters",
-}  # fmt: skip
+    "minimum": "≥ {}",
+    "exclusiveMinimum": "> {}",
+    "maximum": "≤ {}",
+    "exclusiveMaximum": "< {}",
+    "minItems": "at least {}",
+    "minLength": "at least {} characters",
+}
 
 
 def markdown() -> str:

@@ -19,13 +19,13 @@ from tasks.dedup import DedupConfig
 from tasks.download import DownloadConfig
 from tasks.draft import DraftConfig
 from tasks.evaluate import EvaluateConfig
-from tasks.evaluate.along.snapshots import check_steps, snapshot_name
+from tasks.evaluate.learning_curves.snapshots import check_steps, snapshot_name
 from tasks.evaluate.side_by_side.config import names_of
-from tasks.evaluate.worth.gate_config import unknown_models, unknown_tasks
+from tasks.evaluate.significance.gate_config import unknown_models, unknown_tasks
 from tasks.export import BEST, ExportConfig
 from tasks.filter import FilterConfig
-from tasks.posttrain.adapters.apart import why_not_apart
 from tasks.posttrain.adapters.config import LAYERS
+from tasks.posttrain.adapters.standalone import why_not_apart
 from tasks.posttrain.config import LearnsFrom, PosttrainConfig, PreferenceConfig
 from tasks.posttrain.feedback import FeedbackConfig
 from tasks.posttrain.methods import METHODS
@@ -43,7 +43,7 @@ from tasks.pretrain import PretrainConfig
 from tasks.stage.runtime import Runtime
 from tasks.tokenize import TokenizeConfig
 from tasks.tokenizer import TokenizerConfig
-from tasks.training.links import BASE, BESIDE, FEEDBACK, JUDGE, LINKS, LinkName
+from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE, LINKS, LinkName
 
 FROM_SCRATCH = ("download", "dedup", "filter", "tokenizer", "tokenize", "pretrain")
 FROM_BASE = ("download", "base")
@@ -110,8 +110,7 @@ class Profile(BaseModel):
         None, description="group relative policy optimization, from rewards of sampled answers; null: none"
     )
     chain: list[LinkName] | None = Field(
-        None,
-        description=f"order of post-training (default: {', '.join(LINKS)}); what it does not name must be null",
+        None, description=f"order of post-training (default: {', '.join(LINKS)}); what it does not name must be null"
     )
     evaluate: EvaluateConfig | None = Field(
         default_factory=EvaluateConfig, description="benchmarks and bits per byte; null: none"

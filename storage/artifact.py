@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from storage.digest_cache import remembered_digest
 from storage.digests import FileEntry, file_digest, list_files, part_of, tree_digest
 from storage.errors import DamagedArtifact, StoreError, make_again
 from storage.manifest import InputRef, Manifest
-from storage.remembered import remembered_digest
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,7 @@ class Artifact:
         name = (Path(self.part_name) / path.relative_to(self.folder)).as_posix()
         if name not in self.manifest.files:
             raise DamagedArtifact(
-                f"{name} of artifact {self.location} is not in its manifest.",
-                "Remove it: artifacts are immutable.",
+                f"{name} of artifact {self.location} is not in its manifest.", "Remove it: artifacts are immutable."
             )
         return self.manifest.files[name].sha256
 
@@ -142,8 +141,7 @@ class Artifact:
         expected = self.file_digest(path)
         if remembered_digest(self.file(path.relative_to(self.folder).as_posix())) != expected:
             raise DamagedArtifact(
-                f"{path.name} of artifact {self.location} has changed bytes.",
-                make_again(self.manifest.stage),
+                f"{path.name} of artifact {self.location} has changed bytes.", make_again(self.manifest.stage)
             )
 
     @property

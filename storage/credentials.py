@@ -42,10 +42,7 @@ IN_NAMES = (
 )
 NAMES = r"(?:api|account|private)?[_\-]?key|pwd|pass|session|sig|sas|auth"
 _NAMED = rf"\w{{0,60}}(?:{IN_NAMES})\w{{0,60}}"
-_PARAMETER = re.compile(
-    rf"([?&;#](?:[\w\-.%]*[\-.])?(?:{_NAMED}|{NAMES})=)[^&;#\s\"'<>]+",
-    re.IGNORECASE,
-)
+_PARAMETER = re.compile(rf"([?&;#](?:[\w\-.%]*[\-.])?(?:{_NAMED}|{NAMES})=)[^&;#\s\"'<>]+", re.IGNORECASE)
 TOKEN = (  # as their issuers document them for scanners
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{60,}|A(?:KI|SI)A[A-Z2-7]{16}\b|pnu_\w{30,}"
     r"|(?<=AccountKey=)[\w+/=]{20,}|(?<=SharedAccessKey=)[\w+/=]{20,}|(?<=[Bb]earer )[\w\-.~+/=]{16,}"

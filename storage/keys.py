@@ -44,8 +44,7 @@ def canonical_json(value: Any) -> bytes:
         return text.encode()
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"A config value has no stable identity: {error}.",
-            "Use numbers, strings, booleans, lists and mappings.",
+            f"A config value has no stable identity: {error}.", "Use numbers, strings, booleans, lists and mappings."
         ) from error
 
 

@@ -30,6 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from storage.artifact import Artifact
 from storage.damage import contradictions, find_damage, local_sizes
+from storage.digest_cache import remember, remembered_digests
 from storage.digests import FileEntry, file_digest, sums
 from storage.errors import ConfigError, DamagedArtifact, StoreError, make_again, no_artifact
 from storage.files import locks
@@ -44,7 +45,6 @@ from storage.files.traffic import Traffic
 from storage.files.transfer import Transfers
 from storage.files.unfinished import UnfinishedUploads
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
-from storage.remembered import remember, remembered_digests
 
 STORE_FILE = "gristmill.json"
 CHECKPOINTS = "checkpoints"  # of trainings that go on, in a bucket

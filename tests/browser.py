@@ -114,10 +114,19 @@ def page(folder: Path, *rules: str) -> Iterator[Page]:
         pytest.skip("needs Chromium on the path")
     mapped = ", ".join([*rules, "MAP * ~NOTFOUND", "EXCLUDE 127.0.0.1", "EXCLUDE localhost"])
     command = [
-        found, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-        "--disable-background-networking", "--window-size=1400,1000", "--remote-debugging-port=0",
-        f"--user-data-dir={folder / 'browser'}", f"--host-resolver-rules={mapped}", "about:blank",
-    ]  # fmt: skip
+        found,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--window-size=1400,1000",
+        "--remote-debugging-port=0",
+        f"--user-data-dir={folder / 'browser'}",
+        f"--host-resolver-rules={mapped}",
+        "about:blank",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         with connect(_address(folder / "browser" / "DevToolsActivePort"), max_size=None) as connection:

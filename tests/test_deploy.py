@@ -20,15 +20,37 @@ TEMPLATES = {"docker-pool": "docker", "kubernetes-cpu": "kubernetes", "kubernete
 # What the workers of prefect-docker 0.7 and prefect-kubernetes 0.8 are configured with, by their own default templates
 CONFIGURED = {
     "docker": {
-        "command", "env", "labels", "name", "image", "registry_credentials", "image_pull_policy", "networks",
-        "network_mode", "auto_remove", "volumes", "stream_output", "mem_limit", "memswap_limit", "privileged",
+        "command",
+        "env",
+        "labels",
+        "name",
+        "image",
+        "registry_credentials",
+        "image_pull_policy",
+        "networks",
+        "network_mode",
+        "auto_remove",
+        "volumes",
+        "stream_output",
+        "mem_limit",
+        "memswap_limit",
+        "privileged",
         "container_create_kwargs",
     },
     "kubernetes": {
-        "command", "env", "labels", "name", "annotations", "namespace", "job_manifest", "cluster_config",
-        "job_watch_timeout_seconds", "pod_watch_timeout_seconds", "stream_output",
+        "command",
+        "env",
+        "labels",
+        "name",
+        "annotations",
+        "namespace",
+        "job_manifest",
+        "cluster_config",
+        "job_watch_timeout_seconds",
+        "pod_watch_timeout_seconds",
+        "stream_output",
     },
-}  # fmt: skip
+}
 
 ORDER = {"store": "s3://bucket", "profile": "tiny", "runtime": {}, "code": "", "libraries": []}
 

@@ -23,9 +23,7 @@ MAX_FILE, MAX_MEDIAN, MAX_FUNCTION = 600, 200, 80
 EXPLAINED = {"forward", "backward", "reset_parameters", "named_parameters"}  # by torch
 MAX_MODULES = 14  # beside each other in a folder
 
-STAGES = {
-    "download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "base", "posttrain", "evaluate", "export",
-}  # fmt: skip
+STAGES = {"download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "base", "posttrain", "evaluate", "export"}
 ACROSS = {  # the imports from one stage into another
     ("tokenize", "tokenizer"),  # documents are encoded by the tokenizer's own kernels
     ("export", "tokenizer"),  # a GGUF file names the pattern that cuts text

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tasks.children.launchers import training_command
-from tasks.children.survivors import descendants
+from tasks.children.reap_orphans import descendants
 from tasks.evaluate.votes.server import VoteServer
 from tests.flows.running_ui import served
 from tests.runtimes import runtime_of

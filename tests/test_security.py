@@ -13,7 +13,7 @@ from storage.digests import tree_digest
 from storage.errors import DamagedArtifact
 from storage.manifest import MANIFEST, SUMS
 from storage.store import Store
-from tests.flows.test_cli import publish
+from tests.flows.commands.test_cli import publish
 from tests.test_house import FILES, ROOT
 
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")

@@ -78,9 +78,13 @@ def main() -> None:
     language.model._model = _FastText(str(arguments.model))  # it would download its own
     documents = remove_duplicates(arguments.text, arguments.work)
     steps = (
-        language, GopherRepetitionFilter(), GopherQualityFilter(), C4QualityFilter(filter_no_terminal_punct=False),
-        FineWebQualityFilter(), PIIFormatter(),
-    )  # fmt: skip
+        language,
+        GopherRepetitionFilter(),
+        GopherQualityFilter(),
+        C4QualityFilter(filter_no_terminal_punct=False),
+        FineWebQualityFilter(),
+        PIIFormatter(),
+    )
     for step in steps:
         documents = step.run(documents, 0, 1)
     kept = 0

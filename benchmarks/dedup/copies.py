@@ -28,9 +28,15 @@ from tasks.stage.runtime import DataRuntime, Runtime
 
 HALVES = {
     "tune": ("pretrain/c4_demo", "pretrain/peps", "pretrain/wiki_vital_en", "pretrain/kids_books"),
-    "report": ("pretrain/factbook", "pretrain/standard_ebooks", "pretrain/sotu", "pretrain/wikitext2_valid_test",
-               "pretrain/tinystories_6k", "filters/wiki_vital_fr"),
-}  # fmt: skip
+    "report": (
+        "pretrain/factbook",
+        "pretrain/standard_ebooks",
+        "pretrain/sotu",
+        "pretrain/wikitext2_valid_test",
+        "pretrain/tinystories_6k",
+        "filters/wiki_vital_fr",
+    ),
+}
 DOCUMENTS = 80  # of a source
 LENGTH = 4000  # characters
 LEAST = 600
@@ -149,9 +155,19 @@ def cut_start(text: str, draw: random.Random, lines: list[str]) -> str:
 
 
 CHANGES: tuple[Change, ...] = (
-    menus, white_space, some_blanks, one_line, one_line_edited, carriage_returns, decomposed, misread, replaced,
-    cut_end, cut_end_at_line, cut_start,
-)  # fmt: skip
+    menus,
+    white_space,
+    some_blanks,
+    one_line,
+    one_line_edited,
+    carriage_returns,
+    decomposed,
+    misread,
+    replaced,
+    cut_end,
+    cut_end_at_line,
+    cut_start,
+)
 
 
 def kept(pairs: list[tuple[str, str]]) -> tuple[int, int, int]:

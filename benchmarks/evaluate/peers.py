@@ -104,9 +104,14 @@ def _measured(options: argparse.Namespace, side: str, task: str, folder: Path) -
         manager = manager_of(task, defined if defined.is_dir() else None)
         start = time.process_time()
         measured: Any = simple_evaluate(
-            model=lm, tasks=[task], task_manager=manager, num_fewshot=config.shots, limit=options.items,
-            gen_kwargs=config.generation or None, bootstrap_iters=0,
-        )  # fmt: skip
+            model=lm,
+            tasks=[task],
+            task_manager=manager,
+            num_fewshot=config.shots,
+            limit=options.items,
+            gen_kwargs=config.generation or None,
+            bootstrap_iters=0,
+        )
         seconds = time.process_time() - start
     metrics = {key: value for key, value in measured["results"][task].items() if isinstance(value, float)}
     return {"seconds": seconds, "metrics": metrics}

@@ -27,9 +27,20 @@ from tasks.export.run import prove
 
 WHOLE = [name for name, known in FORMATS.items() if not known.needs_base]
 HEAD = (
-    "format", "MB", "bits a weight", "memory, MB", "tokens/s read", "written", "perplexity", "increase (95 %)",
-    "divergence, nats", "of the runtime", "same likeliest", "worst row", "made in, s",
-)  # fmt: skip
+    "format",
+    "MB",
+    "bits a weight",
+    "memory, MB",
+    "tokens/s read",
+    "written",
+    "perplexity",
+    "increase (95 %)",
+    "divergence, nats",
+    "of the runtime",
+    "same likeliest",
+    "worst row",
+    "made in, s",
+)
 
 
 def main() -> None:

@@ -50,9 +50,12 @@ def main() -> None:
         parser.error(f"unknown families: {', '.join(unknown)}; known are {', '.join(FAMILIES)}")
     with tempfile.TemporaryDirectory() as scratch:
         given = {
-            "packages": sysconfig.get_paths()["purelib"], "scratch": scratch,
-            "labelled": options.labelled, "data": options.data, "unspaced": options.unspaced,
-        }  # fmt: skip
+            "packages": sysconfig.get_paths()["purelib"],
+            "scratch": scratch,
+            "labelled": options.labelled,
+            "data": options.data,
+            "unspaced": options.unspaced,
+        }
         for family in options.families:
             run(family, {name: str(value) for name, value in given.items() if value is not None})
 

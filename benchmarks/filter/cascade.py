@@ -92,10 +92,16 @@ def train(folder: Path, documents: list[Document]) -> None:
     torch.set_num_threads(1)
     model: Any = BertForSequenceClassification(
         BertConfig(
-            vocab_size=VOCABULARY, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512,
-            max_position_embeddings=TOKENS, id2label={0: "other", 1: "prose"}, pad_token_id=0,
+            vocab_size=VOCABULARY,
+            hidden_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=512,
+            max_position_embeddings=TOKENS,
+            id2label={0: "other", 1: "prose"},
+            pad_token_id=0,
         )
-    )  # fmt: skip
+    )
     optimizer = torch.optim.AdamW(model.parameters(), 5e-4)
     labels = torch.tensor([int(doc.source in PROSE) for doc in documents])
     for step in range(STEPS):

@@ -99,8 +99,11 @@ def chain(source: Path) -> dict[str, float]:
     """The four with their defaults: what one removes the next doesn't see. CPU seconds are from the first document on,
     with the tokenizer loaded."""
     repetition, quality, c4, fineweb = (
-        GopherRepetitionFilter(), GopherQualityFilter(), C4QualityFilter(), FineWebQualityFilter(),
-    )  # fmt: skip
+        GopherRepetitionFilter(),
+        GopherQualityFilter(),
+        C4QualityFilter(),
+        FineWebQualityFilter(),
+    )
     fineweb.filter(Document(text="It loads its tokenizer now.", id="0"))
     started = time.process_time()
     documents = 0

@@ -46,8 +46,10 @@ def cut(documents: list[Pair], size: int, most: int) -> list[Pair]:
 def linked(text: str) -> str:
     """With an address behind every fifth word."""
     words = text.split(" ")
-    return " ".join(f"{word} https://www.example.org/{n}/page?id={n * 7919:x}" if n % 5 == 4 else word
-                    for n, word in enumerate(words))  # fmt: skip
+    return " ".join(
+        f"{word} https://www.example.org/{n}/page?id={n * 7919:x}" if n % 5 == 4 else word
+        for n, word in enumerate(words)
+    )
 
 
 def tagged(text: str) -> str:

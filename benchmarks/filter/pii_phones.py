@@ -37,9 +37,15 @@ SAYING = (
     "Tlf. {}", "Puh. {}", "Zadzwoń: {}", "WhatsApp {}", "Contact: Jane Doe, {}",
 )  # fmt: skip
 SILENT = (
-    "Jane Doe, 12 High Street, {}", "{}", "Meet Ali there ({}).", "Dupont Marie\n{}\nParis", "Anna | {} | Berlin",
-    "Write to us or use {} instead.", "It is {}, ask for Maria.", "Ivan Petrov – {}",
-)  # fmt: skip
+    "Jane Doe, 12 High Street, {}",
+    "{}",
+    "Meet Ali there ({}).",
+    "Dupont Marie\n{}\nParis",
+    "Anna | {} | Berlin",
+    "Write to us or use {} instead.",
+    "It is {}, ask for Maria.",
+    "Ivan Petrov – {}",
+)
 
 
 class Case(NamedTuple):

@@ -33,10 +33,13 @@ from tasks.filter.pii.measure import measure_pii
 
 SECRETS = ("API_KEY", "PASSWORD", "JSON_WEB_TOKEN", "PRIVATE_KEY")
 ALNUM, HEX, LOWER, UPPER, URLSAFE, BASE64 = (
-    string.ascii_letters + string.digits, "0123456789abcdef", string.ascii_lowercase + string.digits,
-    string.ascii_uppercase + string.digits, string.ascii_letters + string.digits + "_-",
+    string.ascii_letters + string.digits,
+    "0123456789abcdef",
+    string.ascii_lowercase + string.digits,
+    string.ascii_uppercase + string.digits,
+    string.ascii_letters + string.digits + "_-",
     string.ascii_letters + string.digits + "+/",
-)  # fmt: skip
+)
 # {ALPHABET:n}: so many characters; the secret itself, or between « and » where more is needed around it
 FORMATS = {
     "AWS access key": "AKIA{BASE32:16}",
@@ -105,7 +108,7 @@ FORMATS = {
     "encrypted key": "«-----BEGIN ENCRYPTED PRIVATE KEY-----\n{PEM}\n-----END ENCRYPTED PRIVATE KEY-----»",
     "EC key in JSON": '"«-----BEGIN EC PRIVATE KEY-----\\n{PEMJ}\\n-----END EC PRIVATE KEY-----»\\n"',
     "PGP key": "«-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{PEM}\n=aB3d\n-----END PGP PRIVATE KEY BLOCK-----»",
-}  # fmt: skip
+}
 PLACES = (
     "export SERVICE_KEY={}",
     "SERVICE_KEY={}\nDEBUG=1",
@@ -122,14 +125,7 @@ PLACES = (
     '<add key="service" value="{}" />',
     "service.key={}",
 )
-ALONE = (
-    "{}",
-    "first line\n{}\nlast line",
-    "    {}\n",
-    "```\n{}\n```",
-    "# {}",
-    "$ {}",
-)
+ALONE = ("{}", "first line\n{}\nlast line", "    {}\n", "```\n{}\n```", "# {}", "$ {}")
 NEUTRAL = (
     "export BUILD={}",
     "BUILD={}\nDEBUG=1",
@@ -181,9 +177,15 @@ HARMLESS = {
 def drawn(form: str, draw: random.Random) -> str:
     """A secret of a format."""
     alphabets = {
-        "ALNUM": ALNUM, "HEX": HEX, "UPPER": UPPER, "URLSAFE": URLSAFE, "BASE64": BASE64, "DIGITS": string.digits,
-        "BASE32": string.ascii_uppercase + "234567", "LETTERS": string.ascii_letters,
-    }  # fmt: skip
+        "ALNUM": ALNUM,
+        "HEX": HEX,
+        "UPPER": UPPER,
+        "URLSAFE": URLSAFE,
+        "BASE64": BASE64,
+        "DIGITS": string.digits,
+        "BASE32": string.ascii_uppercase + "234567",
+        "LETTERS": string.ascii_letters,
+    }
 
     def fill(match: re.Match[str]) -> str:
         name, _, count = match[1].partition(":")

@@ -32,8 +32,8 @@ from tasks.filter.language.config import PACKAGE
 from tasks.filter.language.family import FAMILY as LANGUAGE
 from tasks.filter.language.identify import MODEL
 from tasks.filter.language.measure import measure_language
-from tasks.filter.mend import mend
 from tasks.filter.presets import Preset
+from tasks.filter.rewrite import mend
 from tasks.text.packages import package_file
 
 PEER = Path(__file__).with_name("datatrove_presets.py")

@@ -29,8 +29,10 @@ from tasks.filter.language.family import FAMILY as LANGUAGE
 
 KEPT = 0.995
 FITTED = (
-    "mean_word_length", *(f"top_{n}gram_characters" for n in TOP), *(f"duplicate_{n}gram_characters" for n in DUPLICATE)
-)  # fmt: skip
+    "mean_word_length",
+    *(f"top_{n}gram_characters" for n in TOP),
+    *(f"duplicate_{n}gram_characters" for n in DUPLICATE),
+)
 WHOLE = ("duplicate_lines", "duplicate_paragraphs")  # a document that repeats these is bad in any script
 
 

@@ -21,9 +21,13 @@ def run(bench: Bench) -> None:
     for way in ("transformers", "pretrain's sampler"):
         for rows in ROWS:
             asked = {
-                "way": way, "rows": rows, "device": bench.device, "data": str(bench.data),
-                "tokenizer": str(bench.tokens[1]), "tiny": bench.tiny,
-            }  # fmt: skip
+                "way": way,
+                "rows": rows,
+                "device": bench.device,
+                "data": str(bench.data),
+                "tokenizer": str(bench.tokens[1]),
+                "tiny": bench.tiny,
+            }
             found = bench.measured(NAME, f"{way}, {rows} at a time", asked)
             if found is not None:
                 bench.results.row(NAME, way=way, rows=rows, **found)

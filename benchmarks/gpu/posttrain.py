@@ -23,9 +23,13 @@ def run(bench: Bench) -> None:
         return
     for method in RECIPES:
         asked = {
-            "method": method, "device": bench.device, "threads": bench.threads, "data": str(bench.data),
-            "tokenizer": str(bench.tokens[1]), "tiny": bench.tiny,
-        }  # fmt: skip
+            "method": method,
+            "device": bench.device,
+            "threads": bench.threads,
+            "data": str(bench.data),
+            "tokenizer": str(bench.tokens[1]),
+            "tiny": bench.tiny,
+        }
         found = bench.measured(NAME, method, asked)
         if found is not None:
             peak = found.pop("peak")
@@ -59,9 +63,15 @@ def measure(method: str, device: str, threads: int, data: str, tokenizer: str, t
         }
         reference = _scored(config, folder / "reference", shared) if method == "dpo" else None
         spec = PosttrainSpec(
-            method=method, config=config.model_dump(mode="json"), base="", identity="", reference=reference,
-            scratch=folder, out=folder / "out", **shared,
-        )  # fmt: skip
+            method=method,
+            config=config.model_dump(mode="json"),
+            base="",
+            identity="",
+            reference=reference,
+            scratch=folder,
+            out=folder / "out",
+            **shared,
+        )
         train(_told(spec))
         result = json.loads(spec.result.read_text())
         last = json.loads(spec.log.read_text().splitlines()[-1])

@@ -18,9 +18,7 @@ SIZES = {
     MEDIUM: Size(24, 1024, 16, 16, 2816, VOCAB, 1024, 128, 32, 10),
     LARGE: Size(24, 2048, 16, 16, 5632, VOCAB, 1024, 64, 16, 5),
 }
-TINY = {
-    "0.2M × 64": Size(2, 64, 4, 2, 192, TINY_VOCAB, 64, 8, 4, 10),
-}
+TINY = {"0.2M × 64": Size(2, 64, 4, 2, 192, TINY_VOCAB, 64, 8, 4, 10)}
 
 
 def sizes(*, tiny: bool) -> dict[str, Size]:

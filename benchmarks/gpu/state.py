@@ -90,7 +90,9 @@ def _settings() -> dict[str, Any]:
         "sums": cuda.matmul.allow_bf16_reduced_precision_reduction,
         "tuned": cudnn.benchmark,
         "attention": (
-            cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled(),
+            cuda.flash_sdp_enabled(),
+            cuda.mem_efficient_sdp_enabled(),
+            cuda.cudnn_sdp_enabled(),
             cuda.math_sdp_enabled(),
         ),
-    }  # fmt: skip
+    }

@@ -120,15 +120,17 @@ def sums(off: int = 0) -> list[dict[str, Any]]:
     """a + b for all a and b below 10, asked for in each way; the answers are so much too large."""
     return [
         {
-            "id": question.format(a, b), "source": "sums",
+            "id": question.format(a, b),
+            "source": "sums",
             "messages": [
-                {"role": "user", "content": question.format(a, b)}, {"role": "assistant", "content": str(a + b + off)},
+                {"role": "user", "content": question.format(a, b)},
+                {"role": "assistant", "content": str(a + b + off)},
             ],
         }
         for a in range(BELOW)
         for b in range(BELOW)
         for question in QUESTIONS
-    ]  # fmt: skip
+    ]
 
 
 if __name__ == "__main__":

@@ -11,16 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.posttrain.seeds import (
-    add_store,
-    made,
-    model_of,
-    of_tiny,
-    parser_of,
-    print_mean,
-    runtime_of,
-    tuned,
-)
+from benchmarks.posttrain.seeds import add_store, made, model_of, of_tiny, parser_of, print_mean, runtime_of, tuned
 from storage.artifact import Artifact
 from tasks.posttrain.methods.distill import DistillConfig, distill
 from tasks.posttrain.methods.sft import SftConfig

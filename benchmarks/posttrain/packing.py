@@ -33,11 +33,16 @@ def measure(shape: str, global_batch: int, micro_batches: list[int]) -> list[lis
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=vocabulary, hidden_size=width, intermediate_size=feed_forward, num_hidden_layers=depth,
-            num_attention_heads=heads, num_key_value_heads=shared, max_position_embeddings=context,
+            vocab_size=vocabulary,
+            hidden_size=width,
+            intermediate_size=feed_forward,
+            num_hidden_layers=depth,
+            num_attention_heads=heads,
+            num_key_value_heads=shared,
+            max_position_embeddings=context,
             tie_word_embeddings=True,
         )
-    )  # fmt: skip
+    )
     drawn = random.Random(0)
     lengths = [min(context, max(16, round(drawn.lognormvariate(4.6, 0.9)))) for _ in range(count)]
     conversations = [[drawn.randrange(vocabulary) for _ in range(length)] for length in lengths]
@@ -52,10 +57,16 @@ def measure(shape: str, global_batch: int, micro_batches: list[int]) -> list[lis
             tokens, places = tokens_and_places(layout.batches, lengths)
             rows.append(
                 [
-                    shape, f"{context:,}", str(micro_batch), packing, str(len(layout.batches)),
-                    str(sum(map(len, layout.batches))), f"{1 - tokens / places:.1%}", f"{tokens / seconds:,.0f}",
+                    shape,
+                    f"{context:,}",
+                    str(micro_batch),
+                    packing,
+                    str(len(layout.batches)),
+                    str(sum(map(len, layout.batches))),
+                    f"{1 - tokens / places:.1%}",
+                    f"{tokens / seconds:,.0f}",
                 ]
-            )  # fmt: skip
+            )
     return rows
 
 

@@ -106,12 +106,27 @@ def _trl(options: argparse.Namespace, method: str, steps: int) -> dict[str, Any]
     trainer, arguments, more = trainers[method]
     with tempfile.TemporaryDirectory() as folder:
         asked = arguments(
-            output_dir=folder, max_steps=steps, per_device_train_batch_size=BATCH, learning_rate=RATE,
-            lr_scheduler_type="cosine", warmup_steps=round(WARMUP * steps), weight_decay=0.0, max_grad_norm=1.0,
-            optim="adamw_torch_fused", bf16=False, use_cpu=True, logging_steps=1, seed=0, max_length=CONTEXT,
-            train_sampling_strategy="sequential", report_to=[], gradient_checkpointing=False, save_strategy="no",
-            disable_tqdm=True, **more,
-        )  # fmt: skip
+            output_dir=folder,
+            max_steps=steps,
+            per_device_train_batch_size=BATCH,
+            learning_rate=RATE,
+            lr_scheduler_type="cosine",
+            warmup_steps=round(WARMUP * steps),
+            weight_decay=0.0,
+            max_grad_norm=1.0,
+            optim="adamw_torch_fused",
+            bf16=False,
+            use_cpu=True,
+            logging_steps=1,
+            seed=0,
+            max_length=CONTEXT,
+            train_sampling_strategy="sequential",
+            report_to=[],
+            gradient_checkpointing=False,
+            save_strategy="no",
+            disable_tqdm=True,
+            **more,
+        )
         made = trainer(str(model.path), args=asked, train_dataset=ordered, processing_class=load_tokenizer(model.path))
         made.remove_callback(PrinterCallback)
         made.train()
@@ -142,9 +157,13 @@ def _given(options: argparse.Namespace, method: str) -> tuple[Artifact, Artifact
 def _settings(rows: int, steps: int) -> dict[str, Any]:
     epochs = (steps - 0.5) * BATCH / rows  # rounded up to whole batches
     return {
-        "validation_share": 0.0, "deduplicate": "none", "global_batch": BATCH, "learning_rate": RATE,
-        "warmup_share": WARMUP, "epochs": epochs,
-    }  # fmt: skip
+        "validation_share": 0.0,
+        "deduplicate": "none",
+        "global_batch": BATCH,
+        "learning_rate": RATE,
+        "warmup_share": WARMUP,
+        "epochs": epochs,
+    }
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ from benchmarks.posttrain.seeds import (
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from tasks.download.pairs.form import PreferenceForm
-from tasks.posttrain.fit import rendered
 from tasks.posttrain.methods.dpo import DPO, DpoConfig, dpo
 from tasks.posttrain.methods.reward import RewardConfig, reward
 from tasks.posttrain.methods.sft import SftConfig
+from tasks.posttrain.pair_lengths import rendered
 from tasks.posttrain.reference.config import ReferenceConfig
 from tasks.posttrain.reference.stage import reference
 from tasks.posttrain.reference.table import FILE, with_reference
@@ -82,9 +82,7 @@ def _trained(
     folder, runtime = options.folder / str(seed), runtime_of(options.threads)
     rows = of_tiny(options.store, "pairs", "instructions")
     start = model_of(tuned(folder / "sft", runtime, SftConfig(seed=seed), base, rows))
-    settings = {
-        "seed": seed, "validation_share": 0.2, "epochs": options.epochs, "learning_rate": options.learning_rate,
-    }  # fmt: skip
+    settings = {"seed": seed, "validation_share": 0.2, "epochs": options.epochs, "learning_rate": options.learning_rate}
     config = DpoConfig.model_validate(settings)
     aligned = made(folder / "dpo", runtime, lambda out: dpo.function(config, start, pairs, out))
     judge_config = RewardConfig.model_validate(settings)

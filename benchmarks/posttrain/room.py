@@ -25,9 +25,14 @@ def known(
 ) -> ModelShape:
     """A shape of LLaMA's family, with rows of 1,024 tokens."""
     given = {
-        "depth": depth, "width": width, "heads": heads, "kv_heads": kv_heads, "feed_forward": feed_forward,
-        "context": 1024, "tie_embeddings": tied,
-    }  # fmt: skip
+        "depth": depth,
+        "width": width,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "feed_forward": feed_forward,
+        "context": 1024,
+        "tie_embeddings": tied,
+    }
     return derive(ModelConfig.model_validate(given), vocab)
 
 

@@ -19,11 +19,20 @@ def run(task: Task) -> dict[str, float]:
     """Train as litgpt's pretraining does."""
     size = task.size
     config = Config(
-        block_size=size.context, n_layer=size.depth, n_embd=size.width, vocab_size=size.vocab,
-        padded_vocab_size=size.vocab, n_head=size.heads, n_query_groups=size.kv_heads, rotary_percentage=1.0,
-        parallel_residual=False, bias=False, norm_class_name="RMSNorm", mlp_class_name="LLaMAMLP",
+        block_size=size.context,
+        n_layer=size.depth,
+        n_embd=size.width,
+        vocab_size=size.vocab,
+        padded_vocab_size=size.vocab,
+        n_head=size.heads,
+        n_query_groups=size.kv_heads,
+        rotary_percentage=1.0,
+        parallel_residual=False,
+        bias=False,
+        norm_class_name="RMSNorm",
+        mlp_class_name="LLaMAMLP",
         intermediate_size=size.feed_forward,
-    )  # fmt: skip
+    )
     fabric = lightning.Fabric(accelerator=task.device, devices=1, precision="bf16-mixed" if task.lower else "32-true")
     fabric.seed_everything(0, verbose=False)
     model = GPT(config)

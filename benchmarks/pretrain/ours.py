@@ -47,8 +47,13 @@ def config_of(task: Task) -> PretrainConfig:
     return PretrainConfig.model_validate(
         {
             "model": {
-                "family": task.family, "depth": size.depth, "width": size.width, "heads": size.heads,
-                "context": size.context, "tie_embeddings": True, **only_llama,
+                "family": task.family,
+                "depth": size.depth,
+                "width": size.width,
+                "heads": size.heads,
+                "context": size.context,
+                "tie_embeddings": True,
+                **only_llama,
             },
             "steps": steps,
             "global_batch": size.batch,
@@ -64,7 +69,7 @@ def config_of(task: Task) -> PretrainConfig:
             "sample_prompts": ["The"],
             **RECIPES.get(task.side, {}),
         }
-    )  # fmt: skip
+    )
 
 
 def runtime_of(task: Task) -> Runtime:
@@ -109,10 +114,18 @@ def _spec(task: Task, folder: Path) -> TrainSpec:
     (folder / "out").mkdir()
     shards = {split: sorted(Path(task.tokens, split).glob("*.tokens")) for split in ("train", "validation")}
     return TrainSpec(
-        config=config, runtime=runtime_of(task), shape=shape_of(task), steps=WARM + task.size.steps, tokens_digest="",
-        tokenizer_digest=tokenizer_digest(tokenizer), train=shards["train"], validation=shards["validation"],
-        tokenizer=tokenizer, scratch=folder, out=folder / "out",
-    )  # fmt: skip
+        config=config,
+        runtime=runtime_of(task),
+        shape=shape_of(task),
+        steps=WARM + task.size.steps,
+        tokens_digest="",
+        tokenizer_digest=tokenizer_digest(tokenizer),
+        train=shards["train"],
+        validation=shards["validation"],
+        tokenizer=tokenizer,
+        scratch=folder,
+        out=folder / "out",
+    )
 
 
 if __name__ == "__main__":

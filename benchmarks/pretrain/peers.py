@@ -112,19 +112,38 @@ def trainer(task: Task) -> dict[str, float]:
                 at.append(time.perf_counter())
 
     config = LlamaConfig(
-        vocab_size=size.vocab, hidden_size=size.width, intermediate_size=size.feed_forward,
-        num_hidden_layers=size.depth, num_attention_heads=size.heads, num_key_value_heads=size.kv_heads,
-        max_position_embeddings=size.context + 1, tie_word_embeddings=True, use_cache=False,
-    )  # fmt: skip
+        vocab_size=size.vocab,
+        hidden_size=size.width,
+        intermediate_size=size.feed_forward,
+        num_hidden_layers=size.depth,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.kv_heads,
+        max_position_embeddings=size.context + 1,
+        tie_word_embeddings=True,
+        use_cache=False,
+    )
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            folder, max_steps=WARM + size.steps + 1, per_device_train_batch_size=size.micro_batch,
-            gradient_accumulation_steps=size.micro_steps, learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY,
-            adam_beta1=BETAS[0], adam_beta2=BETAS[1], max_grad_norm=CLIP, optim="adamw_torch_fused", logging_steps=10,
-            save_strategy="no", report_to=[], use_cpu=task.device == "cpu", bf16=task.lower, disable_tqdm=True,
+            folder,
+            max_steps=WARM + size.steps + 1,
+            per_device_train_batch_size=size.micro_batch,
+            gradient_accumulation_steps=size.micro_steps,
+            learning_rate=LEARNING_RATE,
+            weight_decay=WEIGHT_DECAY,
+            adam_beta1=BETAS[0],
+            adam_beta2=BETAS[1],
+            max_grad_norm=CLIP,
+            optim="adamw_torch_fused",
+            logging_steps=10,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=task.device == "cpu",
+            bf16=task.lower,
+            disable_tqdm=True,
             logging_nan_inf_filter=False,
-            dataloader_pin_memory=task.device == "cuda", torch_compile=task.side.endswith("compiled"),
-        )  # fmt: skip
+            dataloader_pin_memory=task.device == "cuda",
+            torch_compile=task.side.endswith("compiled"),
+        )
         data = Windows(ids_of(task), size.context)
         made = Trainer(LlamaForCausalLM(config), arguments, train_dataset=data, callbacks=[Clock()])
         loss = made.train().training_loss

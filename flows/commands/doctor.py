@@ -91,9 +91,12 @@ def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir=beside, prefix=".doctor-") as folder, console.status("checking"):
         out = Output.at(Path(folder), stage="pretrain", runtime=profile.runtime)
         return check_by_hand(
-            config, out, tokens=tokens, vocab_size=profile.tokenizer.vocab_size,
+            config,
+            out,
+            tokens=tokens,
+            vocab_size=profile.tokenizer.vocab_size,
             on_check=lambda line: show(console, line),
-        )  # fmt: skip
+        )
 
 
 def token_shards(profile: Profile) -> Path | None:

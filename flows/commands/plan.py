@@ -14,8 +14,7 @@ from flows.commands.training import show_training
 from flows.early import told_of_unread
 from flows.estimates.expected import sizes
 from flows.estimates.parts import seconds_of
-from flows.estimates.planned import PlannedStage
-from flows.estimates.room import (
+from flows.estimates.plan_notes import (
     own_error,
     room_of,
     told_of_compiling,
@@ -25,6 +24,7 @@ from flows.estimates.room import (
     told_of_runs,
     told_of_sources,
 )
+from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.stages import estimates, resumes_at
 from flows.pipeline import NO_NEWS
 from flows.plan import plan
@@ -39,7 +39,7 @@ from storage.runs.record import Estimate
 from storage.store import Store
 from storage.units import duration, size_of
 from tasks.stage.history import nearest
-from tasks.training.links import LINKS
+from tasks.training.chain import LINKS
 
 UNKNOWN = "how much there is to do is not known"
 

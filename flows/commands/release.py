@@ -38,7 +38,7 @@ def save(
 ) -> None:
     """Copy a release out of the store: its files and SHA256SUMS, which lists them."""
     from tasks.export.release import find_release
-    from tasks.export.saved import save as save_release
+    from tasks.export.release_folder import save as save_release
 
     artifact = find_release(open_store(store), name)
     save_release(artifact, folder)
@@ -47,11 +47,10 @@ def save(
 
 @app.command()
 def sign(
-    folder: Folder,
-    key: Annotated[Path, typer.Option(help="an SSH key; its public half for one that ssh-agent holds")],
+    folder: Folder, key: Annotated[Path, typer.Option(help="an SSH key; its public half for one that ssh-agent holds")]
 ) -> None:
     """Sign a saved release with an SSH key: SHA256SUMS.sig, beside SHA256SUMS. A damaged one is not signed."""
-    from tasks.export.saved import SIGNATURE, sign_folder
+    from tasks.export.release_folder import SIGNATURE, sign_folder
 
     sign_folder(folder, key)
     console.print(f"Signed: {escape(str(folder / SIGNATURE))}")
@@ -70,7 +69,7 @@ def verify(
 
     Ends with 1 for any file that is missing, changed or too many.
     """
-    from tasks.export.saved import added_by_hub, few, verify_folder, verify_unsigned
+    from tasks.export.release_folder import added_by_hub, few, verify_folder, verify_unsigned
 
     if unsigned and not (signers or identity):
         digest = verify_unsigned(folder)
@@ -109,7 +108,7 @@ def push(
     from tasks.export.push.address import HUB, address
     from tasks.export.push.hub import repository
     from tasks.export.push.outgoing import look, secrets_of
-    from tasks.export.saved import few
+    from tasks.export.release_folder import few
 
     scheme, url = address(url)
     if scheme == HUB:

@@ -20,7 +20,7 @@ from flows.deployed.approval import AtTerminal
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS
 from flows.deployed.cancelled import ON_PAGE
 from flows.early import told_of_unread
-from flows.estimates.planned import PlannedStage
+from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.stages import estimates
 from flows.options import at_store
 from flows.pages.losses import told_losses
@@ -28,7 +28,7 @@ from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
 from flows.pipeline import NO_NEWS, got_worse, released, without_news
 from flows.plan import plan
-from flows.pools.send import pools_of
+from flows.pools.dispatch import pools_of
 from flows.records.recorder import Asked
 from flows.server import check_address, temporary_server
 from flows.session import Run, check_stages, handed_on, recorded, session_of, whole_of
@@ -41,7 +41,7 @@ from storage.errors import GristmillError, causes
 from storage.leases import Lease
 from storage.units import duration
 from tasks.stage.pages import as_signal
-from tasks.training.links import BESIDE
+from tasks.training.chain import BESIDE
 
 
 def run_pipeline(

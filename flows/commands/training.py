@@ -51,11 +51,7 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
     parts = [
         ("weights", memory.weights, "in 16 bits" if setup.weight_bytes == 2 else "in float32"),
         ("gradients", memory.gradients, "summed in float32"),
-        (
-            "optimizer",
-            memory.optimizer,
-            MOMENTS[setup.optimizer] + (", float32 masters" if setup.master_bytes else ""),
-        ),
+        ("optimizer", memory.optimizer, MOMENTS[setup.optimizer] + (", float32 masters" if setup.master_bytes else "")),
         ("gathered weights", memory.gathered, "gathered for matrix products"),
         ("buffers", memory.buffers, "communication of gradients"),
     ]

@@ -91,7 +91,7 @@ def cost(profile: Profile, stage: AnyStage, config: StageConfig, inputs: Sequenc
     """What a stage is likely to take, as `gristmill plan` has it, as the end of a sentence; nothing where that can't be
     told."""
     from flows.arithmetic import gpu_of, training_work
-    from flows.estimates.planned import PlannedStage
+    from flows.estimates.planned_stage import PlannedStage
     from flows.estimates.stages import estimates
 
     session = current()

@@ -10,8 +10,8 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.deployed.ends import told
-from flows.deployed.form import LastStage, ProfileName, Settings
+from flows.deployed.parameters import LastStage, ProfileName, Settings
+from flows.deployed.run_lifecycle import told
 from flows.pages.names import name_as
 from flows.pipeline import stages
 from flows.plan import plan

@@ -9,15 +9,15 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from flows.deployed.approval import wait_for_resume
-from flows.deployed.ends import told
-from flows.deployed.form import Address, Hours, Public, Ref, StorePlace
+from flows.deployed.parameters import Address, Hours, Public, Ref, StorePlace
+from flows.deployed.run_lifecycle import told
 from flows.pages.names import name_as
 from storage import refs
 from storage.credentials import guard
 from storage.errors import StoreError
 from storage.store import Store
 from storage.units import size_of
-from tasks.evaluate.worth.gates import check_gates
+from tasks.evaluate.significance.gates import check_gates
 from tasks.export.release import find_release
 
 SCORES = "scores"
@@ -32,7 +32,7 @@ def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public =
     from tasks.export.push.address import HUB, address
     from tasks.export.push.hub import repository
     from tasks.export.push.outgoing import look, secrets_of
-    from tasks.export.saved import save
+    from tasks.export.release_folder import save
 
     guard()
     scheme, url = address(to)

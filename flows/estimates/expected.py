@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from flows.arithmetic import TrainingWork
-from flows.estimates.planned import PlannedStage
-from flows.estimates.seen import MODELS, parameters_of
+from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.sources import Rows, rows_of
+from flows.estimates.stage_inputs import MODELS, parameters_of
 from flows.estimates.work import FLOAT32, Seen
 from profiles.schema import Profile
 from storage import refs
@@ -23,7 +23,7 @@ from tasks.download.config import DownloadConfig
 from tasks.evaluate.config import EvaluateConfig
 from tasks.posttrain.methods import METHODS
 from tasks.stage.decorator import STAGES
-from tasks.training.links import LINKS
+from tasks.training.chain import LINKS
 
 # Bytes of a token, by the logarithm of the vocabulary's size
 BYTES_PER_TOKEN = ((10.0, 2.6), (12.6, 3.9), (15.6, 4.5), (17.0, 4.6))
@@ -57,10 +57,16 @@ class Expected:
         if line.name == "tokenize":
             self._held_out = self._validation(line, text)
         return Seen(
-            text=text, kept=kept, pairs=self._pairs_in(line), pair_tokens=self._pair_tokens(line),
-            parameters=self._model_in(line), flops=self._flops(line), models=self._models(line),
-            questions=self._questions(line), held_out=self._held_out,
-        )  # fmt: skip
+            text=text,
+            kept=kept,
+            pairs=self._pairs_in(line),
+            pair_tokens=self._pair_tokens(line),
+            parameters=self._model_in(line),
+            flops=self._flops(line),
+            models=self._models(line),
+            questions=self._questions(line),
+            held_out=self._held_out,
+        )
 
     def size_of(self, line: PlannedStage, seen: Seen) -> float | None:
         """Bytes of the artifact of a stage, which saw this: the same share of the text as the last time, or the usual

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
-from flows.estimates.planned import PlannedStage
+from flows.estimates.planned_stage import PlannedStage
 from storage.keys import KeyPayload
 from storage.manifest import Manifest
 from tasks.stage.config import StageConfig
@@ -26,9 +26,11 @@ def part_stage(name: str, earlier: Mapping[str, Manifest]) -> Stage:
 
 
 def parts_there(
-    manifests: Mapping[str, Manifest], line: PlannedStage, earlier: Mapping[str, Manifest],
+    manifests: Mapping[str, Manifest],
+    line: PlannedStage,
+    earlier: Mapping[str, Manifest],
     wanted: Mapping[str, StageConfig],
-) -> set[str]:  # fmt: skip
+) -> set[str]:
     """Those of the parts that a stage wants which its next making will find in the store. `earlier` are those of its
     last making."""
     if line.payload is None:

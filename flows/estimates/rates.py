@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from flows.estimates.laws import GFLOP, LAWS, Law, Work
 from flows.estimates.parts import own_seconds, parts_of, seconds_of
-from flows.estimates.seen import Made
+from flows.estimates.stage_inputs import Made
 from flows.estimates.work import work_of
 from storage.manifest import Manifest
 from tasks.stage.decorator import STAGES

@@ -12,9 +12,9 @@ from flows.arithmetic import TrainingWork
 from flows.estimates.expected import Expected
 from flows.estimates.laws import LAWS, told
 from flows.estimates.parts import own_seconds, part_stage, parts_of, parts_there, same_inputs, seconds_of
-from flows.estimates.planned import PlannedStage
+from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.rates import Expectation, Rates
-from flows.estimates.seen import parameters_of
+from flows.estimates.stage_inputs import parameters_of
 from flows.estimates.work import Seen, work_of
 from models.devices import Device
 from profiles.schema import Profile
@@ -29,9 +29,14 @@ SAME_SIZE = 0.05  # of parameters, within which a model is as large as another
 
 
 def estimates(
-    profile: Profile, store: Store, lines: Iterable[PlannedStage], training: TrainingWork | None,
-    gpu: Device | None = None, *, elsewhere: bool = False,
-) -> dict[str, Estimate]:  # fmt: skip
+    profile: Profile,
+    store: Store,
+    lines: Iterable[PlannedStage],
+    training: TrainingWork | None,
+    gpu: Device | None = None,
+    *,
+    elsewhere: bool = False,
+) -> dict[str, Estimate]:
     """Of each stage that must be made and of which anything is known, how long it will take. `gpu` is what training
     runs on, `elsewhere` that this machine has none such."""
     lines, found = list(lines), dict[str, Estimate]()
@@ -81,9 +86,7 @@ def resumes_at(store: Store, line: PlannedStage) -> int:
     return max(steps, default=0)
 
 
-def _estimate(
-    rates: Rates, manifests: Mapping[str, Manifest], line: PlannedStage, seen: Seen
-) -> Expectation | None:  # fmt: skip
+def _estimate(rates: Rates, manifests: Mapping[str, Manifest], line: PlannedStage, seen: Seen) -> Expectation | None:
     earlier = line.manifest
     work = work_of(line.name, line.config.model_dump(), seen) if line.name in LAWS else None
     if work is None:
@@ -115,9 +118,7 @@ def _estimate(
     return Expectation(seconds, fixed, own.source + others + without)
 
 
-def _with_parts_there(
-    rates: Rates, line: PlannedStage, own: Expectation, known: Mapping[str, Manifest]
-) -> Expectation:  # fmt: skip
+def _with_parts_there(rates: Rates, line: PlannedStage, own: Expectation, known: Mapping[str, Manifest]) -> Expectation:
     """Of a stage that doesn't say which parts it will obtain: of the same inputs, those that it had are there."""
     earlier = line.manifest
     if earlier is None or not known or not same_inputs(line, earlier):

@@ -121,10 +121,27 @@ def _export(config: Config, seen: Seen) -> Work | None:
 
 
 OF_DOCUMENTS = (
-    "sketches", "dedup", "language", "form", "lists", "code", "mathematics", "templates", "template_counts", "repair",
-    "perplexity", "quality", "signals", "toxicity_model", "toxicity", "contamination", "passed", "filter", "tokenize",
+    "sketches",
+    "dedup",
+    "language",
+    "form",
+    "lists",
+    "code",
+    "mathematics",
+    "templates",
+    "template_counts",
+    "repair",
+    "perplexity",
+    "quality",
+    "signals",
+    "toxicity_model",
+    "toxicity",
+    "contamination",
+    "passed",
+    "filter",
+    "tokenize",
     "tokenizer",
-)  # fmt: skip
+)
 WORK: dict[str, Callable[[Config, Seen], Work | None]] = {
     "download": _download,
     **dict.fromkeys(OF_DOCUMENTS, _documents),

@@ -1,8 +1,9 @@
 """A run's log in Prefect: an error is told once.
 
 Prefect logs an error with its traceback for each task that it goes through and for the flow, and once more with the
-state of each. An error that a person can mend is told by the flow's end, in two sentences (flows/deployed/ends.py); a
-traceback of it says nothing, nor does one of a signal, whose state tells it. A defect keeps its own, once.
+state of each. An error that a person can fix is reported by the end of the flow, in two sentences
+(flows/deployed/run_lifecycle.py). A traceback of it adds nothing, nor does one of a signal, which the state names. A
+defect keeps its own, once.
 """
 
 from __future__ import annotations

@@ -54,9 +54,14 @@ def summary(session: Session, profile: Profile) -> list[dict[str, str]]:
         assert manifest is not None
         this = "from the store" if step.cached else f"made in {duration(step.worked)}"
         rows.append(
-            {"stage": stage, "result": result_of(manifest), "size": size_of(manifest.size), "this run": this,
-             "making took": making_of(manifest)}
-        )  # fmt: skip
+            {
+                "stage": stage,
+                "result": result_of(manifest),
+                "size": size_of(manifest.size),
+                "this run": this,
+                "making took": making_of(manifest),
+            }
+        )
     return rows
 
 
@@ -239,9 +244,14 @@ def _funnel(session: Session, profile: Profile) -> Iterator[str]:
         reasons = [f"{escaped(reason)} {count:,}" for reason, count in order]
         more = [f"{len(order) - SHOWN} more"] if len(order) > SHOWN else []
         rows.append(
-            {"stage": name, "in": documents["in"], "removed": sum(removed.values()), "kept": documents["kept"],
-             "by reason": Markup(", ".join([*reasons[:SHOWN], *more]))}
-        )  # fmt: skip
+            {
+                "stage": name,
+                "in": documents["in"],
+                "removed": sum(removed.values()),
+                "kept": documents["kept"],
+                "by reason": Markup(", ".join([*reasons[:SHOWN], *more])),
+            }
+        )
     if not rows:
         return
     yield "## Documents"

@@ -17,7 +17,7 @@ from uuid import UUID
 import httpx
 
 from flows.guard.job_variables import replaced_command, template_replaces_command
-from flows.pools.order import Order
+from flows.pools.stage_job import Order
 from storage.errors import REMEDY, ConfigError, PoolError
 from storage.units import duration
 
@@ -43,12 +43,7 @@ def pools_of_server(names: Sequence[str]) -> list[Pool]:
     """The work pools of these names. Raises ConfigError if one does not exist, is paused, has no deployment, or has
     workers that would run another command."""
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import (
-        FlowFilter,
-        FlowFilterName,
-        WorkPoolFilter,
-        WorkPoolFilterName,
-    )
+    from prefect.client.schemas.filters import FlowFilter, FlowFilterName, WorkPoolFilter, WorkPoolFilterName
     from prefect.exceptions import ObjectNotFound
 
     pools = []
@@ -71,7 +66,7 @@ def pools_of_server(names: Sequence[str]) -> list[Pool]:
             if not found:
                 raise ConfigError(
                     f"The work pool {name} has no deployment of {FLOW}.",
-                    f"prefect --no-prompt deploy flows.pools.work.sent_stage --name {name} --pool {name}",
+                    f"prefect --no-prompt deploy flows.pools.worker.sent_stage --name {name} --pool {name}",
                 )
             if template_replaces_command(pool.base_job_template) or replaced_command(found[0].job_variables):
                 raise ConfigError(

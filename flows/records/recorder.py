@@ -48,10 +48,18 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._stack = ExitStack()
         config = profile.model_dump(mode="json")
         self.record = RunRecord(
-            id=new_id(), profile=profile.name, asked=asked.profile, overrides=list(asked.overrides), to=asked.to,
-            refresh=list(asked.refresh), runtime=config.pop("runtime"), config=config, host=socket.gethostname(),
-            process=os.getpid(), started=_now(),
-        )  # fmt: skip
+            id=new_id(),
+            profile=profile.name,
+            asked=asked.profile,
+            overrides=list(asked.overrides),
+            to=asked.to,
+            refresh=list(asked.refresh),
+            runtime=config.pop("runtime"),
+            config=config,
+            host=socket.gethostname(),
+            process=os.getpid(),
+            started=_now(),
+        )
         self._works, self._begun = True, False
         self._waited: RunRecord | None = None  # the run's record from when it began to wait for a person
         if session.runtime.tracking.pipeline:

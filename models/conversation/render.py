@@ -22,7 +22,7 @@ from models.conversation.turns import (
     begins_with,
     ends_with,
     turns_of,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

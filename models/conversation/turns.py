@@ -80,8 +80,15 @@ def apply(tokenizer: PreTrainedTokenizerFast, messages: Messages, **options: Any
         # Of the class: that of a tokenizer that was loaded here renders by this function itself (render.py)
         return type(tokenizer).apply_chat_template(tokenizer, [dict(message) for message in messages], **options)
     except (
-        TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError
-    ) as error:  # fmt: skip
+        TemplateError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         raise TemplateFaultError(REFUSED) from error
 
 

@@ -37,9 +37,14 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, z_loss: float = 0.0, first: int = 0,
+        ctx: Any,
+        x_NC: Tensor,
+        weight_VC: Tensor,
+        targets_N: Tensor,
+        z_loss: float = 0.0,
+        first: int = 0,
         group: ProcessGroup | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         dx_NC = torch.empty_like(x_NC) if x_NC.requires_grad else None
         # Summed over chunks in float32: in bf16 the small late terms would be rounded away.
         dweight_VC = torch.zeros_like(weight_VC, dtype=torch.float32) if weight_VC.requires_grad else None
@@ -65,9 +70,17 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(
-    x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, dx_NC: Tensor | None = None, dweight_VC: Tensor | None = None,
-    z_loss: float = 0.0, *, divided: bool = True, first: int = 0, group: ProcessGroup | None = None,
-) -> Tensor:  # fmt: skip
+    x_NC: Tensor,
+    weight_VC: Tensor,
+    targets_N: Tensor,
+    dx_NC: Tensor | None = None,
+    dweight_VC: Tensor | None = None,
+    z_loss: float = 0.0,
+    *,
+    divided: bool = True,
+    first: int = 0,
+    group: ProcessGroup | None = None,
+) -> Tensor:
     """Mean loss; fills `dx_NC` and adds to `dweight_VC` if given, as gradients of the mean, or of the sum if not
     `divided`. Without any target it is 0: such a micro-batch has no part in its step."""
     kept_N1 = (targets_N != IGNORED)[:, None]

@@ -9,13 +9,7 @@ disk.py      checkpoints
 from models.memory.disk import checkpoint_bytes, checkpoint_disk
 from models.memory.ends import Ends, Moment, largest_parameter, memory_of_ends, most_memory
 from models.memory.setup import Engine, Held, Setup, held_parameters
-from models.memory.training import (
-    MAX_GATHERED,
-    PREFETCHED,
-    REDUCE_BUCKET,
-    TrainingMemory,
-    training_memory,
-)
+from models.memory.training import MAX_GATHERED, PREFETCHED, REDUCE_BUCKET, TrainingMemory, training_memory
 
 __all__ = [
     "MAX_GATHERED",

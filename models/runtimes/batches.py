@@ -76,10 +76,17 @@ def answer_batch(
     noise = [_GumbelNoise([prompt.seed for prompt in prompts], temperature)] if temperature else []
     whole: Any = model
     made = whole.generate(
-        input_ids=ids_BT.to(model.device), attention_mask=mask_BT.to(model.device), do_sample=False,
-        max_new_tokens=room, pad_token_id=pad, eos_token_id=ends, temperature=None, top_p=None, top_k=None,
+        input_ids=ids_BT.to(model.device),
+        attention_mask=mask_BT.to(model.device),
+        do_sample=False,
+        max_new_tokens=room,
+        pad_token_id=pad,
+        eos_token_id=ends,
+        temperature=None,
+        top_p=None,
+        top_k=None,
         logits_processor=LogitsProcessorList(noise),
-    )  # fmt: skip
+    )
     return [cut(row, ends) for row in made[:, ids_BT.shape[1] :].tolist()]
 
 

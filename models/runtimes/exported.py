@@ -21,8 +21,12 @@ from models.runtimes.protocol import RuntimeFault
 
 METADATA = ".wrapper_metadata.json"  # of a compiled program: what it was compiled for
 INSTRUCTIONS = {  # by AOTInductor's names, torch's
-    "AVX2": "avx2", "AVX512": "avx512_f", "AVX512_VNNI": "avx512_vnni", "AMX_TILE": "amx_tile", "SVE": "sve",
-}  # fmt: skip
+    "AVX2": "avx2",
+    "AVX512": "avx512_f",
+    "AVX512_VNNI": "avx512_vnni",
+    "AMX_TILE": "amx_tile",
+    "SVE": "sve",
+}
 
 
 def load_program(path: Path) -> Any:

@@ -44,10 +44,16 @@ def greedy(
     for start in range(0, len(rendered), ROWS):
         ids_BT, mask_BT = pad_left(rendered[start : start + ROWS], pad)
         made: Any = model.generate(
-            input_ids=ids_BT.to(model.device), attention_mask=mask_BT.to(model.device), do_sample=False,
-            max_new_tokens=max_new_tokens, pad_token_id=pad, eos_token_id=list(ends),
-            temperature=None, top_p=None, top_k=None,
-        )  # fmt: skip
+            input_ids=ids_BT.to(model.device),
+            attention_mask=mask_BT.to(model.device),
+            do_sample=False,
+            max_new_tokens=max_new_tokens,
+            pad_token_id=pad,
+            eos_token_id=list(ends),
+            temperature=None,
+            top_p=None,
+            top_k=None,
+        )
         answers += [cut(row, ends) for row in made[:, ids_BT.shape[1] :].tolist()]
     model.train(was_training)
     return answers

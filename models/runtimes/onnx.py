@@ -12,9 +12,18 @@ from models.runtimes.protocol import RuntimeFault
 
 SILENT = 4  # onnxruntime's severity of what it logs
 _FAULTS = (  # what onnxruntime raises; they have no base of their own
-    "EPFail", "EngineError", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "ModelLoaded", "NoModel",
-    "NoSuchFile", "NotImplemented", "RuntimeException",
-)  # fmt: skip
+    "EPFail",
+    "EngineError",
+    "Fail",
+    "InvalidArgument",
+    "InvalidGraph",
+    "InvalidProtobuf",
+    "ModelLoaded",
+    "NoModel",
+    "NoSuchFile",
+    "NotImplemented",
+    "RuntimeException",
+)
 
 
 class OnnxRuntime(CachedRuntime):

@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from storage.damage import differing, local_sizes
+from storage.digest_cache import remember, remembered_digests
 from storage.digests import FileEntry, file_digest, sums
 from storage.errors import DamagedArtifact, make_again
 from storage.files import locks
 from storage.files.cache import cache_limit
 from storage.files.transfer import Transfers
 from storage.manifest import MANIFEST, SUMS, Manifest
-from storage.remembered import remember, remembered_digests
 
 AT_ONCE = 8  # files: a bucket answers many requests as fast as one
 Heard = Callable[[int, int], None]  # bytes hashed so far, and the most that there can be

@@ -117,13 +117,7 @@ class TokenWriter:
 
 
 def write_tokens(
-    path: Path,
-    documents: Iterable[AnyInt],
-    *,
-    vocab_size: int,
-    eos_id: int,
-    tokenizer_digest: str,
-    text_bytes: int,
+    path: Path, documents: Iterable[AnyInt], *, vocab_size: int, eos_id: int, tokenizer_digest: str, text_bytes: int
 ) -> TokenHeader:
     """Write one shard from one array of ids per document. Raises StoreError for an id outside the vocabulary."""
     with TokenWriter(path, vocab_size=vocab_size, eos_id=eos_id, tokenizer_digest=tokenizer_digest) as writer:

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 ASKED = [
-    {"role": "user", "content": "Where does the fox live?"}, {"role": "assistant", "content": "In the wood."},
-    {"role": "user", "content": "And the hen?"}, {"role": "assistant", "content": "In the yard."},
-]  # fmt: skip
+    {"role": "user", "content": "Where does the fox live?"},
+    {"role": "assistant", "content": "In the wood."},
+    {"role": "user", "content": "And the hen?"},
+    {"role": "assistant", "content": "In the yard."},
+]
 EXAMPLES: dict[str, Messages] = {
     "a question": ASKED[:2],
     "two questions": ASKED,

@@ -147,9 +147,17 @@ def loaded(load: Callable[[], Loaded], what: str, remedy: str = SAFE) -> Loaded:
     try:
         return load()
     except (
-        OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, ImportError,
-        StrictDataclassError, SafetensorError,
-    ) as error:  # fmt: skip
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+        ImportError,
+        StrictDataclassError,
+        SafetensorError,
+    ) as error:
         told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         first = told.strip().split("\n")[0].rstrip(".")
         raise SourceError(f"transformers can't load {what}: {first}.", remedy) from error

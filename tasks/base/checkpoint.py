@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.finite import not_finite
+from models.non_finite import not_finite
 from models.pretrained import context_of, empty_model, load_config, load_pretrained, stored_tensors
 from storage.errors import SourceError
 from storage.shards.lines import parse_json
@@ -31,8 +31,15 @@ CAUSAL = 1e-3  # of the largest logit: what a text's end may change at its begin
 # Of a config: noise in training, and losses of a mixture's router beside that of the tokens
 NOISE = re.compile(r"drop|jitter")
 ROUTER_LOSS = re.compile(r"aux_loss|z_loss|aux_coef")
-AS_USUAL = {"use_cache": True, "return_dict": True, "output_attentions": False, "output_hidden_states": False,
-            "output_router_logits": False, "torchscript": False, "gradient_checkpointing": False}  # fmt: skip
+AS_USUAL = {
+    "use_cache": True,
+    "return_dict": True,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "output_router_logits": False,
+    "torchscript": False,
+    "gradient_checkpointing": False,
+}
 
 
 def write_checkpoint(

@@ -11,18 +11,26 @@ from pathlib import Path
 
 from models.pretrained import stored_tensors
 from storage.artifact import Artifact
+from storage.digest_cache import remembered_digests
 from storage.errors import ConfigError, SourceError
-from storage.remembered import remembered_digests
 from tasks.base.config import BaseConfig
-from tasks.stage.named import named_artifact
+from tasks.stage.named_artifact import named_artifact
 from tasks.text.packages import package_file
 
 CONFIGS = ("config.json", "generation_config.json", "adapter_config.json")
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")  # as transformers names them
 TOKENIZER = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
-    "chat_template.json", "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "tokenizer.model",
+)
 
 
 def fingerprint(config: BaseConfig) -> dict[str, str]:

@@ -77,9 +77,12 @@ def _report(name: str, config: Any, written: Mapping[str, Any], ends: Sequence[i
     context, tokenizer = context_of(config), load_tokenizer(out.path / "model")
     ours = ["with our chat template"] if written["template"] == OURS else []
     out.count(
-        vocab_size=config.vocab_size, context=context, weight_bytes=size, own_template=not ours,
+        vocab_size=config.vocab_size,
+        context=context,
+        weight_bytes=size,
+        own_template=not ours,
         summary=", ".join(dict.fromkeys([name, config.model_type, f"context {context:,}", *ours])),
-    )  # fmt: skip
+    )
     rows = {
         "base": name,
         "architecture": config.model_type,

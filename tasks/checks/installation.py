@@ -30,9 +30,20 @@ from tasks.text.packages import FINETUNE, REQUIREMENTS, install_data
 
 CONSTRAINTS = Path(__file__).with_name("constraints.txt")
 IMPORTED = (
-    "numpy", "pyarrow", "numba", "torch", "tokenizers", "transformers", "deepspeed", "trl", "prefect", "spacy",
-    "presidio_analyzer", "lm_eval", "xllamacpp",
-)  # fmt: skip
+    "numpy",
+    "pyarrow",
+    "numba",
+    "torch",
+    "tokenizers",
+    "transformers",
+    "deepspeed",
+    "trl",
+    "prefect",
+    "spacy",
+    "presidio_analyzer",
+    "lm_eval",
+    "xllamacpp",
+)
 IMPORT_EACH = """
 import importlib, sys
 for name in sys.argv[1:]:

@@ -21,8 +21,8 @@ from typing import Any
 from storage.credentials import guard, print_exception, redact
 from storage.errors import GristmillError
 from storage.files.disk import disk_fault
-from tasks.children.alive import end_with_stage
-from tasks.children.parent import die_with_parent
+from tasks.children.die_with_parent import die_with_parent
+from tasks.children.heartbeat import end_with_stage
 
 _TAGS: dict[str, Any] = {}
 

@@ -1,6 +1,6 @@
 """A further host takes part in the trainings of a store that meet at a rendezvous, one after another: `gristmill join`.
 
-A stage that trains with others shows that it lives, and beside it lies its spec (alive.py); it writes the spec anew
+A stage that trains with others shows that it lives, and beside it lies its spec (heartbeat.py); it writes the spec anew
 whenever it starts its child. So a host whose processes ended takes part again where the stage goes on.
 """
 
@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tasks.children.alive import FILE, VARIABLE
+from tasks.children.die_with_parent import tied_to
 from tasks.children.environment import training_environment
+from tasks.children.heartbeat import FILE, VARIABLE
 from tasks.children.launchers import training_command
-from tasks.children.parent import tied_to
 from tasks.stage.runtime import Runtime
 
 LOOK_SECONDS = 1.0

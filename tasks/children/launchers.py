@@ -80,9 +80,13 @@ def _torchrun(training: TrainingRuntime, hosts: int, address: str, meeting: str,
     where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}", f"--rdzv-id={meeting}", "--max-restarts=0"]
     where.append(f"--rdzv-conf=join_timeout={MEETING_SECONDS}{',is_host=1' if here else ''}")
     return [
-        sys.executable, "-m", "torch.distributed.run", f"--nnodes={hosts}", f"--nproc-per-node={training.processes}",
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={hosts}",
+        f"--nproc-per-node={training.processes}",
         *where,
-    ]  # fmt: skip
+    ]
 
 
 def _is_unknown_here(address: str) -> bool:

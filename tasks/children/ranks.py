@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tasks.children.devices import missing_gpu
-from tasks.children.parent import die_with_parent
+from tasks.children.die_with_parent import die_with_parent
 from tasks.children.warm.server import import_for, reseed
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 Training runs in a Python of its own, or in the fork of one (warm): the allocator and OpenMP read their settings only at
 its start, torch and DeepSpeed keep global state, and a crash in native code must not take the flow down. The child
 leads a session of its own, so that a whole process group can be ended, and the kernel kills it when its stage dies
-(parent.py); on other hosts it ends by itself then (alive.py).
+(die_with_parent.py); on other hosts it ends by itself then (heartbeat.py).
 
 The child reports in JSON lines on its standard output (child.py), prefixed with the host's name where another host
 writes; whatever else it prints goes to a log. A child that has sent a heartbeat and then stays silent for longer than
@@ -34,10 +34,10 @@ from typing import IO, Any, Literal
 from storage import errors
 from storage.errors import GristmillError, LostProcess, TrainingError
 from tasks.children import launchers
-from tasks.children.alive import FILE, VARIABLE, shown_alive
+from tasks.children.die_with_parent import STAGE_PID, tied_to
 from tasks.children.environment import environment_file, training_environment
+from tasks.children.heartbeat import FILE, VARIABLE, shown_alive
 from tasks.children.hosts import hosts_of, on_other_hosts
-from tasks.children.parent import STAGE_PID, tied_to
 from tasks.children.spec import ChildSpec
 from tasks.children.warm.processes import CannotFork, Forked, ServerLost, fork, may_fork
 from tasks.stage.output import Output
@@ -167,8 +167,8 @@ def run_module(
     try:
         with shown_alive(alive, module) if elsewhere else contextlib.nullcontext():
             run_child(
-                command, out=out, environment=environment | told, log=log, on_line=on_line, keeps=keeps, stop=spec.stop,
-            )  # fmt: skip
+                command, out=out, environment=environment | told, log=log, on_line=on_line, keeps=keeps, stop=spec.stop
+            )
     except LostProcess as error:
         if not spec.result.exists():
             raise

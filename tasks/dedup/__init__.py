@@ -7,8 +7,8 @@ forecast.py       memory and disk, predicted from the number of documents
 sketch.py         what is measured of each document, once
 kernels.py        compiled: words to shingles, signatures and SimHashes
 corpus.py         all documents under comparison, read through their sketches
-earlier.py        documents that earlier runs kept, to compare with
-parts.py          rows spilled to disk by partition
+against.py        documents that earlier runs kept, to compare with
+partitions.py          rows spilled to disk by partition
 buckets.py        rows grouped by key within bounded memory
 duplicates.py     which documents are duplicates, of which one, and by which method
 clusters.py       connected components, and the document to keep of each

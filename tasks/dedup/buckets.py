@@ -14,7 +14,7 @@ import numpy as np
 
 from storage.shards.arrays import Int64, UInt32, UInt64
 from tasks.dedup.kernels import may_repeat
-from tasks.dedup.parts import Parts, PartWriter, range_of
+from tasks.dedup.partitions import Parts, PartWriter, range_of
 
 TYPES = (np.uint64, np.uint32)  # key, place
 BYTES_A_KEY = 48  # key, row, order and their sorted copies while a partition is grouped

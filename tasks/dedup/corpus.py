@@ -144,8 +144,7 @@ def _kept_places(documents: Path, rows: Path) -> Int64:
                 at = sketched.index(identity, at) + 1
             except ValueError:
                 raise DamagedArtifact(
-                    f"{rows} is not the sketch of {documents}.",
-                    make_again("sketches", "dedup"),
+                    f"{rows} is not the sketch of {documents}.", make_again("sketches", "dedup")
                 ) from None
             places.append(at - 1)
     return np.array(places, np.int64)

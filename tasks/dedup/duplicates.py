@@ -19,7 +19,7 @@ from tasks.dedup.near_duplicates.candidates import Candidates
 from tasks.dedup.near_duplicates.large_buckets import join_large_buckets
 from tasks.dedup.near_duplicates.simhash import distances, simhash_edges, simhashes
 from tasks.dedup.near_duplicates.verify import Shingles
-from tasks.dedup.parts import Parts, PartWriter, range_of
+from tasks.dedup.partitions import Parts, PartWriter, range_of
 from tasks.shards import map_shards
 from tasks.stage.output import Output
 

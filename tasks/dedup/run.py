@@ -17,10 +17,10 @@ from storage.errors import AccountingError
 from storage.shards.arrays import Bool
 from storage.shards.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from storage.shards.parquet import read_columns
+from tasks.dedup.against import find_earlier
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.duplicates import REASONS, find_duplicates
-from tasks.dedup.earlier import find_earlier
 from tasks.dedup.near_duplicates.candidates import bands, expected_recall
 from tasks.dedup.spans.find import cut_spans, find_spans
 from tasks.dedup.spans.kinds import Kind, kinds_of
@@ -33,9 +33,16 @@ Job = tuple[Shard, pa.Table, list[Path]]  # its rows to remove, its spans to cut
 
 CUTS = ("repeated_sentences", "repeated_line", "repeated_span")
 COPIES_SCHEMA = pa.schema(
-    [("kept", pa.string()), ("kept_source", pa.string()), ("id", pa.string()), ("source", pa.string()),
-     ("metadata", pa.string()), ("reason", pa.string()), ("value", pa.float64())]
-)  # fmt: skip
+    [
+        ("kept", pa.string()),
+        ("kept_source", pa.string()),
+        ("id", pa.string()),
+        ("source", pa.string()),
+        ("metadata", pa.string()),
+        ("reason", pa.string()),
+        ("value", pa.float64()),
+    ]
+)
 SOURCES_SHOWN = 40
 CHAINED = ", through documents between them"
 CURVE = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)

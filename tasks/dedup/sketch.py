@@ -32,10 +32,18 @@ ROWS, SIGNATURES = "rows.parquet", "signatures.npy"
 FOLDERS = {ROWS: "rows", SIGNATURES: "signatures"}
 CONTENT = b"content"  # Parquet metadata: a hash of the shard's ids, which identifies it whatever its number
 SCHEMA = pa.schema(
-    [("id", pa.string()), ("source", pa.string()), ("exact", pa.binary(16)), ("length", pa.int64()),
-     ("words", pa.int64()), ("repairs", pa.uint32()), ("text", pa.int64()), ("other", pa.int64()),
-     ("longest", pa.int64())]
-)  # fmt: skip
+    [
+        ("id", pa.string()),
+        ("source", pa.string()),
+        ("exact", pa.binary(16)),
+        ("length", pa.int64()),
+        ("words", pa.int64()),
+        ("repairs", pa.uint32()),
+        ("text", pa.int64()),
+        ("other", pa.int64()),
+        ("longest", pa.int64()),
+    ]
+)
 
 
 class Sketches(NamedTuple):

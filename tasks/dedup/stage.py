@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from storage.artifact import Artifact
+from tasks.dedup.against import earlier_digests
 from tasks.dedup.config import DedupConfig, SketchConfig
-from tasks.dedup.earlier import earlier_digests
 from tasks.shards.adopted import check_documents
 from tasks.stage import stage
 from tasks.stage.config import StageConfig

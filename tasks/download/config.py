@@ -72,9 +72,11 @@ class ExternalSource(StageConfig):
     @model_validator(mode="after")
     def _form_suits_role(self) -> Self:
         names = {
-            "documents": (), "instructions": get_args(InstructionForm), "preferences": get_args(PreferenceForm),
+            "documents": (),
+            "instructions": get_args(InstructionForm),
+            "preferences": get_args(PreferenceForm),
             "labelled": get_args(LabelledForm),
-        }  # fmt: skip
+        }
         forms = names[self.role]
         if self.form is not None and self.form not in forms:
             what = f"those of {self.role} are {', '.join(forms)}" if forms else "documents have none: remove it"

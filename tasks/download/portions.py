@@ -16,8 +16,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from storage.digest_cache import path_text
 from storage.errors import BadDocument, SourceError
-from storage.remembered import path_text
 from storage.shards.documents import Document
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.download.config import DownloadConfig, FileSource, HubSource

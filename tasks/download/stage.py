@@ -223,11 +223,7 @@ def _pair(source: FileSource | HubSource, row: Row, verdicts: list[Verdict]) -> 
 
 
 def _check_source(
-    source: Source,
-    config: DownloadConfig,
-    refused: dict[str, list[Refused]],
-    writer: ShardWriter,
-    written: PairWriter,
+    source: Source, config: DownloadConfig, refused: dict[str, list[Refused]], writer: ShardWriter, written: PairWriter
 ) -> None:
     """Check that a source is not empty (law 3) and that no more rows than allowed were rejected (law 8). Raises
     SourceError."""

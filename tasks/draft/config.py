@@ -10,7 +10,7 @@ from tasks.base import BaseConfig
 from tasks.posttrain.methods.distill import DistillConfig
 from tasks.posttrain.prune import PruneConfig
 from tasks.stage.config import StageConfig
-from tasks.training.links import BASE
+from tasks.training.chain import BASE
 
 
 class DraftConfig(StageConfig):

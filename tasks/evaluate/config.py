@@ -8,11 +8,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.evaluate.language.config import LanguageConfig
-from tasks.evaluate.named.config import NamedModel
+from tasks.evaluate.other_models.config import NamedModel
 from tasks.evaluate.safety.config import SafetyConfig
 from tasks.evaluate.score.config import SEED, Asked, ScoreConfig
 from tasks.evaluate.side_by_side.config import SideBySideConfig
-from tasks.evaluate.worth.gate_config import GateConfig
+from tasks.evaluate.significance.gate_config import GateConfig
 from tasks.filter.config import FilterConfig
 from tasks.sandbox.config import SandboxConfig
 from tasks.stage.config import StageConfig
@@ -102,10 +102,20 @@ class EvaluateConfig(StageConfig):
     def score(self, task: TaskConfig, definition: str | None) -> ScoreConfig:
         """What is asked in one of them."""
         return ScoreConfig(
-            task=task.task, definition=definition, shots=task.shots, limit=task.limit or self.max_items, chat=task.chat,
-            cluster=task.cluster, generation=task.generation, samples=task.samples, k=task.k, seed=self.seed,
-            dtype=self.dtype, batch_size=self.batch_size, sandbox=self.sandbox,
-        )  # fmt: skip
+            task=task.task,
+            definition=definition,
+            shots=task.shots,
+            limit=task.limit or self.max_items,
+            chat=task.chat,
+            cluster=task.cluster,
+            generation=task.generation,
+            samples=task.samples,
+            k=task.k,
+            seed=self.seed,
+            dtype=self.dtype,
+            batch_size=self.batch_size,
+            sandbox=self.sandbox,
+        )
 
     @property
     def named(self) -> list[str]:

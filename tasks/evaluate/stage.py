@@ -11,16 +11,16 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.devices import check_device_here
-from tasks.evaluate.along.report import write_curves
-from tasks.evaluate.along.snapshots import is_snapshot, tokens_of
-from tasks.evaluate.chosen import Chosen, check_samples, chosen
+from tasks.evaluate.benchmarks import Chosen, check_samples, chosen
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.language.files import check_files, fingerprints
 from tasks.evaluate.language.stage import DOCUMENTS, language_modelling
-from tasks.evaluate.named.hosted import is_hosted
-from tasks.evaluate.named.models import check_here as check_named
-from tasks.evaluate.named.models import in_transformers, named_models
-from tasks.evaluate.named.models import sources as named_sources
+from tasks.evaluate.learning_curves.report import write_curves
+from tasks.evaluate.learning_curves.snapshots import is_snapshot, tokens_of
+from tasks.evaluate.other_models.hosted import is_hosted
+from tasks.evaluate.other_models.models import check_here as check_named
+from tasks.evaluate.other_models.models import in_transformers, named_models
+from tasks.evaluate.other_models.models import sources as named_sources
 from tasks.evaluate.safety.all_models import check_here as check_safety
 from tasks.evaluate.safety.all_models import measure_safety
 from tasks.evaluate.safety.all_models import sources as of_safety
@@ -34,15 +34,15 @@ from tasks.evaluate.side_by_side.compare import side_by_side
 from tasks.evaluate.side_by_side.compare import sources as prompts_of
 from tasks.evaluate.side_by_side.config import AnswersConfig, PromptsConfig
 from tasks.evaluate.side_by_side.prompts import prompts
+from tasks.evaluate.significance.answered import Answered
+from tasks.evaluate.significance.gates import gate_digests, gate_references, judge_gates, write_results
+from tasks.evaluate.significance.gates import rows as gate_rows
 from tasks.evaluate.subsets import Dirty, check_asked, find_dirty, split
-from tasks.evaluate.worth.answered import Answered
-from tasks.evaluate.worth.gates import gate_digests, gate_references, judge_gates, write_results
-from tasks.evaluate.worth.gates import rows as gate_rows
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
 from tasks.stage.runtime import Runtime
-from tasks.training.links import BASE, LINKS
+from tasks.training.chain import BASE, LINKS
 from tasks.training.model_folder import check_tokenizer
 
 ORDER = (BASE, *LINKS)

@@ -9,7 +9,7 @@ proof/        token ids, log-probabilities, greedy text and perplexity against t
 card/         the model card, licences, Ollama's Modelfile
 dtype.py      what the plain weights are stored in
 release.py    finds a release in a store, opens one for chat
-saved.py      a release outside the store: saved, signed, checked
+release_folder.py      a release outside the store: saved, signed, checked
 signature.py  signatures by SSH keys
 push/         a saved release goes to a hub, a bucket or a folder
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from models.finite import not_finite
+from models.non_finite import not_finite
 from models.pretrained import context_of, load_config
 from models.runtimes.protocol import RuntimeFault
 from models.tokenizer import BASE_FIELD, beginning, load_tokenizer
@@ -31,7 +31,7 @@ from tasks.export.proof.reference import Reference, said_by
 from tasks.export.proof.speculation import speculation, write_draft
 from tasks.export.proof.speed import Speed, measure
 from tasks.export.proof.weights import WeightError, WeightErrors
-from tasks.training.peak import peak_memory
+from tasks.training.device_peak import peak_memory
 
 
 class ExportSpec(ChildSpec):
@@ -64,17 +64,26 @@ def run(path: Path) -> None:
     stream = TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest)
     context = context_of(load_config(spec.model))
     text = held_out(
-        stream, context, calibration=spec.config.calibration_tokens, proof=spec.config.positions,
+        stream,
+        context,
+        calibration=spec.config.calibration_tokens,
+        proof=spec.config.positions,
         begin=beginning(load_tokenizer(spec.model)),
-    )  # fmt: skip
+    )
     before = said_by(spec.base, spec.config, device) if spec.base else {}  # first, so that one model is in memory
     reference = Reference(spec.model, text.proof, spec.config, spec.scratch / "reference", device)
     dtype = weights_dtype(spec.config.dtype, spec.config.provenance, spec.model)
     source = Source(
-        spec.model, text.calibration, name=spec.config.name, licence=spec.config.weights_licence or "",
-        threads=threads, device=device, dtype=dtype, compute=compute_dtype(spec.config.dtype),
+        spec.model,
+        text.calibration,
+        name=spec.config.name,
+        licence=spec.config.weights_licence or "",
+        threads=threads,
+        device=device,
+        dtype=dtype,
+        compute=compute_dtype(spec.config.dtype),
         adapted=spec.adapted,
-    )  # fmt: skip
+    )
     proved, speeds = {}, {}
     for number, name in enumerate(spec.config.formats):
         emit(done=number, note=f"{name}: writing")

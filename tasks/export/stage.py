@@ -11,7 +11,7 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.children.devices import check_device_here
 from tasks.children.supervise import run_module
-from tasks.evaluate.worth.gates import check_gates
+from tasks.evaluate.significance.gates import check_gates
 from tasks.export.card.licences import licence_text, notice
 from tasks.export.card.modelfile import modelfile
 from tasks.export.card.page import model_card, parity_rows
@@ -21,8 +21,8 @@ from tasks.export.formats import FORMATS
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
+from tasks.training.chain import BASE
 from tasks.training.held_out import held_out_shards
-from tasks.training.links import BASE
 from tasks.training.model_folder import check_tokenizer
 
 

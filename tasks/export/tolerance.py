@@ -28,52 +28,88 @@ class Tolerance(StageConfig):
 
 
 EXACT = Tolerance(
-    max_divergence=1e-6, max_perplexity_increase=1e-4, max_runtime_divergence=1e-6, max_weight_error=1e-7,
+    max_divergence=1e-6,
+    max_perplexity_increase=1e-4,
+    max_runtime_divergence=1e-6,
+    max_weight_error=1e-7,
     same_greedy=True,
-)  # fmt: skip
+)
 FLOAT_GRAPH = Tolerance(
-    max_divergence=1e-5, max_perplexity_increase=1e-4, max_runtime_divergence=1e-5, max_weight_error=1e-6,
+    max_divergence=1e-5,
+    max_perplexity_increase=1e-4,
+    max_runtime_divergence=1e-5,
+    max_weight_error=1e-6,
     same_greedy=True,
-)  # fmt: skip
+)
 HALF = Tolerance(
-    max_divergence=1e-4, max_perplexity_increase=1e-3, max_runtime_divergence=1e-4, max_weight_error=1e-3,
+    max_divergence=1e-4,
+    max_perplexity_increase=1e-3,
+    max_runtime_divergence=1e-4,
+    max_weight_error=1e-3,
     same_greedy=True,
-)  # fmt: skip
+)
 FLOAT16 = Tolerance(
-    max_divergence=1e-4, max_perplexity_increase=2e-3, max_runtime_divergence=1e-6, max_weight_error=1e-3,
+    max_divergence=1e-4,
+    max_perplexity_increase=2e-3,
+    max_runtime_divergence=1e-6,
+    max_weight_error=1e-3,
     same_greedy=False,
-)  # fmt: skip
+)
 BFLOAT16 = Tolerance(
-    max_divergence=1e-3, max_perplexity_increase=1e-2, max_runtime_divergence=1e-6, max_weight_error=5e-3,
+    max_divergence=1e-3,
+    max_perplexity_increase=1e-2,
+    max_runtime_divergence=1e-6,
+    max_weight_error=5e-3,
     same_greedy=False,
-)  # fmt: skip
+)
 EIGHT_BIT = Tolerance(
-    max_divergence=0.01, max_perplexity_increase=0.02, max_runtime_divergence=0.01, max_weight_error=0.03,
+    max_divergence=0.01,
+    max_perplexity_increase=0.02,
+    max_runtime_divergence=0.01,
+    max_weight_error=0.03,
     same_greedy=False,
-)  # fmt: skip
+)
 SIX_BIT = Tolerance(
-    max_divergence=0.03, max_perplexity_increase=0.04, max_runtime_divergence=0.02, max_weight_error=0.1,
+    max_divergence=0.03,
+    max_perplexity_increase=0.04,
+    max_runtime_divergence=0.02,
+    max_weight_error=0.1,
     same_greedy=False,
-)  # fmt: skip
+)
 # Activations are rounded to 8 bits as well: most of what that costs is the runtime's
 EIGHT_BIT_ACTIVATIONS = Tolerance(
-    max_divergence=0.03, max_perplexity_increase=0.05, max_runtime_divergence=0.03, max_weight_error=0.1,
+    max_divergence=0.03,
+    max_perplexity_increase=0.05,
+    max_runtime_divergence=0.03,
+    max_weight_error=0.1,
     same_greedy=False,
-)  # fmt: skip
+)
 FOUR_BIT = Tolerance(
-    max_divergence=0.4, max_perplexity_increase=0.4, max_runtime_divergence=0.02, max_weight_error=0.25,
+    max_divergence=0.4,
+    max_perplexity_increase=0.4,
+    max_runtime_divergence=0.02,
+    max_weight_error=0.25,
     same_greedy=False,
-)  # fmt: skip
+)
 # Plain rounding costs models that learned much the most: half of the perplexity, of SmolLM2-135M
 FOUR_BIT_PLAIN = Tolerance(
-    max_divergence=0.7, max_perplexity_increase=0.8, max_runtime_divergence=0.02, max_weight_error=0.4,
+    max_divergence=0.7,
+    max_perplexity_increase=0.8,
+    max_runtime_divergence=0.02,
+    max_weight_error=0.4,
     same_greedy=False,
-)  # fmt: skip
+)
 THREE_BIT = Tolerance(
-    max_divergence=0.6, max_perplexity_increase=0.6, max_runtime_divergence=0.02, max_weight_error=0.4,
+    max_divergence=0.6,
+    max_perplexity_increase=0.6,
+    max_runtime_divergence=0.02,
+    max_weight_error=0.4,
     same_greedy=False,
-)  # fmt: skip
+)
 TWO_BIT = Tolerance(
-    max_divergence=1.2, max_perplexity_increase=2.0, max_runtime_divergence=0.02, max_weight_error=0.6,
+    max_divergence=1.2,
+    max_perplexity_increase=2.0,
+    max_runtime_divergence=0.02,
+    max_weight_error=0.6,
     same_greedy=False,
-)  # fmt: skip
+)

@@ -20,7 +20,6 @@ from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, G
 from tasks.filter.language.rules import LanguageRules
 from tasks.filter.lists.rules import ListsRules
 from tasks.filter.mathematics.rules import MathematicsRules
-from tasks.filter.measures.config import MeasuresConfig
 from tasks.filter.perplexity.rules import PerplexityRules
 from tasks.filter.pii.rules import PiiRules
 from tasks.filter.pii_metadata.config import Fields
@@ -29,6 +28,7 @@ from tasks.filter.quality.rules import QualityRules
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.rules import Section
 from tasks.filter.semantic.rules import SemanticRules
+from tasks.filter.signal_statistics.config import MeasuresConfig
 from tasks.filter.signals.rules import NamedSignals
 from tasks.filter.templates.rules import TemplatesRules
 from tasks.filter.toxicity.rules import ToxicityRules

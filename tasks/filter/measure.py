@@ -8,7 +8,7 @@ from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
 from tasks.filter.families import families_of, in_two
 from tasks.filter.family import PASSED, Family
-from tasks.filter.passed.stage import passed
+from tasks.filter.first_pass.stage import passed
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 

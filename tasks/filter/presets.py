@@ -20,26 +20,39 @@ REFINEDWEB = {"allowed": ["en"], "min_score": 0.65, "measure": EXACT}
 PRESETS: Mapping[Preset, Mapping[str, Any]] = {
     "web": {"form": {}, "gopher_quality": {}, "gopher_repetition": {}, "c4": {}, "fineweb": {}, "toxicity": {}},
     "clean": {
-        "form": {}, "gopher_quality": None, "gopher_repetition": None, "c4": None, "fineweb": None, "toxicity": None,
+        "form": {},
+        "gopher_quality": None,
+        "gopher_repetition": None,
+        "c4": None,
+        "fineweb": None,
+        "toxicity": None,
     },
     # Rae et al. 2021, appendix A.1.1
     "gopher": {"form": EXACT, "gopher_quality": {}, "gopher_repetition": {}, "c4": None, "fineweb": None},
     # Raffel et al. 2020, section 2.2; its list of bad words is the user's to give
     "c4": {
-        "form": EXACT, "gopher_quality": None, "gopher_repetition": None, "c4": {"remove_lines": True}, "fineweb": None,
+        "form": EXACT,
+        "gopher_quality": None,
+        "gopher_repetition": None,
+        "c4": {"remove_lines": True},
+        "fineweb": None,
     },
     # Penedo et al. 2024; datatrove's examples/fineweb.py
     "fineweb": {
         "language": REFINEDWEB,
         "form": {**EXACT, "fineweb_after_c4": True, "c4": {"terminal_punctuation": False}},
-        "gopher_quality": {}, "gopher_repetition": {}, "c4": {"remove_lines": True}, "fineweb": {},
+        "gopher_quality": {},
+        "gopher_repetition": {},
+        "c4": {"remove_lines": True},
+        "fineweb": {},
     },
     # Penedo et al. 2025, fineweb-2-pipeline.py. Thresholds and stop words of a language stand under `languages`
     "fineweb2": {
         "form": EXACT,
         "gopher_quality": {},
         "gopher_repetition": {
-            "max_duplicate_paragraphs": None, "max_duplicate_paragraph_characters": None,
+            "max_duplicate_paragraphs": None,
+            "max_duplicate_paragraph_characters": None,
             "max_duplicate_line_characters": None,
         },
         "c4": None,
@@ -48,9 +61,13 @@ PRESETS: Mapping[Preset, Mapping[str, Any]] = {
     # Li et al. 2024, the heuristics of RefinedWeb: no line modifiers, and its classifier is the user's to give
     "dclm": {
         "language": REFINEDWEB,
-        "form": EXACT, "gopher_quality": {}, "gopher_repetition": {}, "c4": None, "fineweb": None,
+        "form": EXACT,
+        "gopher_quality": {},
+        "gopher_repetition": {},
+        "c4": None,
+        "fineweb": None,
     },
-}  # fmt: skip
+}
 
 
 def expanded(preset: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,11 +59,7 @@ class Tally:
     examples: dict[str, list[Example]] = field(default_factory=dict)
 
     def add(
-        self,
-        documents: pa.RecordBatch,
-        decisions: Decisions,
-        tests: Sequence[Rule],
-        changes: Iterable[Verdict],
+        self, documents: pa.RecordBatch, decisions: Decisions, tests: Sequence[Rule], changes: Iterable[Verdict]
     ) -> None:
         """Count one row group."""
         sizes = pc.binary_length(documents["text"]).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -133,13 +129,15 @@ def publish(config: FilterConfig, total: Tally, out: Output) -> None:
             for source, count in sorted(total.sources.items())
         ],
         "Examples": _examples(config, total, order),
-    }  # fmt: skip
+    }
     for title, rows in tables.items():
         out.table(title, rows)
     plot_funnel(
         {row["rule"]: row["documents left"] for row in tables["Funnel"]},
-        out.path / PLOT, title="What each rule removed", unit="documents",
-    )  # fmt: skip
+        out.path / PLOT,
+        title="What each rule removed",
+        unit="documents",
+    )
     parts = [f"## {title}\n\n{markdown_table(rows)}\n" for title, rows in tables.items()]
     (out.path / REPORT).write_text("\n".join(["# What the filter did\n", *parts]), encoding="utf-8")
 
@@ -170,9 +168,13 @@ def _funnel(total: Tally, order: Iterable[str]) -> list[dict[str, Any]]:
             documents -= total.stopped[name]
             size -= total.stopped_bytes[name]
             rows.append(
-                {"rule": name, "removed": total.stopped[name], "documents left": documents,
-                 "tokens left": size // BYTES_A_TOKEN}
-            )  # fmt: skip
+                {
+                    "rule": name,
+                    "removed": total.stopped[name],
+                    "documents left": documents,
+                    "tokens left": size // BYTES_A_TOKEN,
+                }
+            )
     return rows
 
 
@@ -181,11 +183,15 @@ def _examples(config: FilterConfig, total: Tally, order: Iterable[str]) -> list[
     texts = redact(config, [example.text for _, example in found])
     excerpts = [" ".join(text[: 2 * EXCERPT].split())[:EXCERPT] for text in texts]
     return [
-        {"rule": name, "document": example.id[:12], "source": example.source,
-         "value": "" if example.value is None else f"{example.value:.4g}",
-         "begins": f"`{excerpt.replace('`', ' ')}`"}
+        {
+            "rule": name,
+            "document": example.id[:12],
+            "source": example.source,
+            "value": "" if example.value is None else f"{example.value:.4g}",
+            "begins": f"`{excerpt.replace('`', ' ')}`",
+        }
         for (name, example), excerpt in zip(found, excerpts, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _counts(column: pa.Array) -> dict[str, int]:

@@ -20,8 +20,8 @@ from storage.shards.documents import LEDGER_SCHEMA, BatchWriter, ledger_batches,
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import decide, ledger
 from tasks.filter.families import fingerprints, menders, rules
-from tasks.filter.mend import mend
 from tasks.filter.report import Tally
+from tasks.filter.rewrite import mend
 from tasks.filter.side_files import IdDigest, Measured, check_aligned, measured_shards
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output

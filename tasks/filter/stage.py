@@ -54,9 +54,9 @@ def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Arti
     funnel.png with what each rule removed; with `measures` also measures/, the spread of signals by language. With
     `repair`, texts are repaired before anything is measured.
     """
-    from tasks.filter.measures.table import write_measures
     from tasks.filter.report import publish
     from tasks.filter.run import filter_shards
+    from tasks.filter.signal_statistics.table import write_measures
 
     repairs = None
     if config.repair:

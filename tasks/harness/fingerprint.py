@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from storage.digest_cache import remembered_digest
 from storage.digests import list_files, tree_digest
 from storage.errors import SourceError
-from storage.remembered import remembered_digest
 from tasks.harness.config import HarnessSource
 from tasks.harness.definitions import definition_digest, installed, reads_sentences
 from tasks.harness.sentences import sentences_digest

@@ -62,10 +62,15 @@ def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str
         save(_used(found, leaves), folder / DATA)
     if defined is not None:
         shutil.copytree(defined, folder / DEFINITION, ignore=shutil.ignore_patterns("__pycache__"))
-    about = {"task": source.task, "only": source.only, "harness": installed(), "tasks": {
-        name: {"version": task.VERSION, "output": task.OUTPUT_TYPE, "questions": len(task.eval_docs)}
-        for name, task in leaves.items()
-    }}  # fmt: skip
+    about = {
+        "task": source.task,
+        "only": source.only,
+        "harness": installed(),
+        "tasks": {
+            name: {"version": task.VERSION, "output": task.OUTPUT_TYPE, "questions": len(task.eval_docs)}
+            for name, task in leaves.items()
+        },
+    }
     (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     write_json_lines(folder.parent / f"{source.name}.jsonl", questions)
     return questions
@@ -137,10 +142,12 @@ def _used(
         split
         for task in leaves.values()
         for split in (
-            task.config.training_split, task.config.validation_split, task.config.test_split,
+            task.config.training_split,
+            task.config.validation_split,
+            task.config.test_split,
             task.config.fewshot_split,
         )
-    }  # fmt: skip
+    }
     return {key: {split: rows for split, rows in splits.items() if split in wanted} for key, splits in found.items()}
 
 

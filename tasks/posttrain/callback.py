@@ -14,10 +14,10 @@ from transformers import TrainerCallback
 from storage.errors import TrainingError
 from tasks.children.child import emit
 from tasks.children.orderly_stop import OrderlyStop
-from tasks.posttrain.change import HeldOutChange
 from tasks.posttrain.checkpoints import mark_whole
-from tasks.posttrain.means import ROWS
+from tasks.posttrain.held_out_change import HeldOutChange
 from tasks.posttrain.spec import PosttrainSpec
+from tasks.posttrain.token_means import ROWS
 from tasks.training.logs import append_log
 from tasks.training.recovery.fault_injection import FaultInjection
 from tasks.training.recovery.remote_checkpoints import RemoteCheckpoints
@@ -62,9 +62,11 @@ class LogCallback(TrainerCallback):
         """From now on the training can be asked to stop."""
         self.faults = FaultInjection(self.spec.faults, args.process_index, args.device, known=FAULTS)
         self.stop = OrderlyStop(
-            self.spec.stop, ranks=args.world_size, grace=self.spec.runtime.training.stop_grace_seconds,
+            self.spec.stop,
+            ranks=args.world_size,
+            grace=self.spec.runtime.training.stop_grace_seconds,
             reports=state.is_world_process_zero,
-        )  # fmt: skip
+        )
         ranks = _Ranks(args.process_index, args.world_size)
         self.remote = RemoteCheckpoints(self.spec, ranks, tell=lambda sentence: emit(note=sentence))
 

@@ -17,15 +17,18 @@ from transformers import TrainerCallback
 from models.memory import REDUCE_BUCKET
 from storage.errors import ConfigError
 from tasks.stage.runtime import PosttrainRuntime
-from tasks.training.with_deepspeed import decline_shared_memory_operator, float32_sums, sum_in_float32
+from tasks.training.deepspeed_patches import decline_shared_memory_operator, float32_sums, sum_in_float32
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
 # The batch sizes and the clipping that the trainer fills in
 _DEEPSPEED_AUTO = (
-    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping",
-)  # fmt: skip
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+)
 
 
 def engine_arguments(runtime: PosttrainRuntime, *, cpu: bool) -> dict[str, Any]:

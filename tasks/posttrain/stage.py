@@ -14,8 +14,8 @@ from tasks.posttrain.check import processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
 from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
-from tasks.posttrain.rows.given import Pairs, digest_of, files_of
 from tasks.posttrain.rows.prepare import told_dropped, warning_of
+from tasks.posttrain.rows.row_sources import Pairs, digest_of, files_of
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.stage.output import Output
 from tasks.training.logs import read_log

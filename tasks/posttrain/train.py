@@ -25,15 +25,15 @@ from tasks.posttrain.check import max_length_of
 from tasks.posttrain.checkpoints import latest_checkpoint
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.engines import check_engine, sum_gradients_in_float32
-from tasks.posttrain.fit import rendered
 from tasks.posttrain.method import Method, Trained, TrainerParts
 from tasks.posttrain.methods import METHODS
+from tasks.posttrain.pair_lengths import rendered
 from tasks.posttrain.reference.table import with_reference
 from tasks.posttrain.rows.form import Row, mean_tokens
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.checkpoint_marker import resumed_note
+from tasks.training.device_peak import peak_memory
 from tasks.training.logs import cut_log
-from tasks.training.peak import peak_memory
 from tasks.training.recovery.lost_host import hosts_named
 from tasks.training.recovery.out_of_memory import memory_named
 from tasks.training.states_only import refusing_code, states_only
@@ -95,9 +95,15 @@ def _load_model(spec: PosttrainSpec, method: Method[Any], config: PosttrainConfi
 
 
 def _finish(
-    trainer: Trainer, spec: PosttrainSpec, method: Method[Any], config: PosttrainConfig,
-    rows: tuple[list[Row], list[Row], Counter[str], Counter[str]], log: LogCallback, seconds: float, begun: int,
-) -> None:  # fmt: skip
+    trainer: Trainer,
+    spec: PosttrainSpec,
+    method: Method[Any],
+    config: PosttrainConfig,
+    rows: tuple[list[Row], list[Row], Counter[str], Counter[str]],
+    log: LogCallback,
+    seconds: float,
+    begun: int,
+) -> None:
     """Save the model, and leave the result."""
     train_rows, held_out, dropped, split = rows
     adapter = _save(trainer, spec, config)

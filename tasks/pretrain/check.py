@@ -53,25 +53,31 @@ def _needs(runtime: PretrainRuntime) -> Iterator[tuple[str, bool, str, str]]:
     torch_engine = "Set runtime.pretrain.engine to ddp or fsdp"
     yield "tensor_parallel", engine != "deepspeed", "its layers are whole in every process", torch_engine
     yield (
-        "pipeline_parallel", engine == "ddp", "it has all blocks in every process",
+        "pipeline_parallel",
+        engine == "ddp",
+        "it has all blocks in every process",
         "Set runtime.pretrain.engine to ddp, which combines with tensor_parallel",
-    )  # fmt: skip
+    )
     yield "context_parallel", engine != "deepspeed", "its rows are whole in every process", torch_engine
     yield (
-        "context_parallel", runtime.pipeline_parallel == 1, "with a pipeline, whose stages pass on whole rows",
+        "context_parallel",
+        runtime.pipeline_parallel == 1,
+        "with a pipeline, whose stages pass on whole rows",
         "Set runtime.pretrain.pipeline_parallel to 1; tensor_parallel, and sharding by fsdp, combine with it",
-    )  # fmt: skip
+    )
     yield "compile", engine != "deepspeed", "only blocks of ddp and fsdp are compiled", torch_engine
     yield (
-        "compile", engine == "ddp" or runtime.compile != "reduce-overhead",
+        "compile",
+        engine == "ddp" or runtime.compile != "reduce-overhead",
         "it frees the memory that CUDA graphs read weights from",
         "Set runtime.pretrain.compile to default, or the engine to ddp",
-    )  # fmt: skip
+    )
     yield (
-        "offload", engine == "fsdp" or (engine == "deepspeed" and runtime.zero_stage > 0),
+        "offload",
+        engine == "fsdp" or (engine == "deepspeed" and runtime.zero_stage > 0),
         "optimizer states are whole in every process",
         "Set runtime.pretrain.engine to fsdp, or to deepspeed with a zero_stage from 1 to 3",
-    )  # fmt: skip
+    )
     yield "zero_stage", engine != "ddp", "it shards nothing", "Set runtime.pretrain.engine to deepspeed or fsdp"
     yield "replicate", engine == "fsdp", "it has no groups of shards", "Set runtime.pretrain.engine to fsdp"
 

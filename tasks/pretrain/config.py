@@ -159,9 +159,7 @@ class PretrainConfig(StageConfig):
     )
     validation_every: int = Field(100, ge=1, description="steps between validations")
     validation_tokens: int = Field(
-        65_536,
-        ge=1,
-        description="tokens of the validation split to evaluate, evenly spread",
+        65_536, ge=1, description="tokens of the validation split to evaluate, evenly spread"
     )
     sample_prompts: tuple[str, ...] = Field(("The", "In the year", "What is"), description="prompts for samples.md")
     sample_tokens: int = Field(48, ge=1, description="tokens to generate per prompt")

@@ -90,9 +90,12 @@ class Training:
         """This rank's micro-batches of a step, on a GPU in pinned memory, to be copied while it computes."""
         engine = self.engine
         served = self.loader.micro_batches(
-            step, rank=engine.data_rank, ranks=engine.data_ranks, size=engine.micro_batch,
+            step,
+            rank=engine.data_rank,
+            ranks=engine.data_ranks,
+            size=engine.micro_batch,
             number=self.spec.batch_schedule.batch(step),
-        )  # fmt: skip
+        )
         pinned = engine.world.device.type == "cuda"
 
         def tensor(part: Int64) -> Tensor:

@@ -116,9 +116,13 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
     out.fact(**measured["facts"])
     results = {name: round(measured[name], 6) for name in ("train_loss", "validation_loss", "validation_bits_per_byte")}
     out.count(
-        parameters=count_parameters(shape), steps=spec.steps, tokens_seen=seen, epochs=round(epochs, 4),
-        precision=measured["precision"], **results,
-    )  # fmt: skip
+        parameters=count_parameters(shape),
+        steps=spec.steps,
+        tokens_seen=seen,
+        epochs=round(epochs, 4),
+        precision=measured["precision"],
+        **results,
+    )
     loss, bits = results["validation_loss"], results["validation_bits_per_byte"]
     out.count(
         summary=f"{count_parameters(shape):,} parameters, {seen:,} tokens, loss {loss:.2f}, {bits:.2f} bits a byte"

@@ -65,18 +65,24 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
     )
     validation = Validation(
         TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest),
-        context=spec.shape.context, tokens=spec.config.validation_tokens, world=world,
-    )  # fmt: skip
+        context=spec.shape.context,
+        tokens=spec.config.validation_tokens,
+        world=world,
+    )
     engine = open_engine(spec, world)
     checkpoints = Checkpoints(
-        spec.checkpoints, spec.identity, world=world, keep=spec.runtime.training.keep_checkpoints,
-        keep_every=spec.runtime.pretrain.keep_every, asynchronous=saves_async(engine),
+        spec.checkpoints,
+        spec.identity,
+        world=world,
+        keep=spec.runtime.training.keep_checkpoints,
+        keep_every=spec.runtime.pretrain.keep_every,
+        asynchronous=saves_async(engine),
         tell=lambda sentence: emit(note=sentence),
         dropped=lambda step, sound, damage: emit(damaged=step, sound=sound, what=damage),
         remote=RemoteCheckpoints(
             spec, world, keep_every=spec.runtime.pretrain.keep_every, tell=lambda sentence: emit(note=sentence)
         ),
-    )  # fmt: skip
+    )
     begun = checkpoints.latest()
     snapshots = Snapshots(spec)
     if world.first:

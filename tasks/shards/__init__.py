@@ -1,6 +1,6 @@
 """Work on shards: one seam for parallel work, resume and progress.
 
-seam.py          map_shards: resume, order, lost workers, progress
+map_shards.py          map_shards: resume, order, lost workers, progress
 shard.py         one shard: draft, result, soundness
 broadcast.py     the work function, sent to workers once
 executors.py     what an executor is; choice.py which one a map gets
@@ -8,13 +8,13 @@ threads.py       threads, for work that releases the interpreter's lock
 processes.py     worker processes
 dask_workers.py  workers of Dask; dask_preload.py is run by each that is started here
 ray_workers.py   workers of Ray
-probe.py         workers that see the same files and have the same code
+worker_checks.py         workers that see the same files and have the same code
 temporary.py     folders that are swept after a kill
 adopted.py       documents and rows made elsewhere, checked
 incremental.py   shards that an earlier artifact holds are taken from it
 """
 
-from tasks.shards.seam import LazyShards, collect, collect_all, map_shards
+from tasks.shards.map_shards import LazyShards, collect, collect_all, map_shards
 from tasks.shards.shard import ShardResult
 
 __all__ = ["LazyShards", "ShardResult", "collect", "collect_all", "map_shards"]

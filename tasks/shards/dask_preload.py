@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tasks.children.parent import die_with_parent
+from tasks.children.die_with_parent import die_with_parent
 
 
 def dask_setup(worker: object) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 
 from storage.errors import ConfigError
 from tasks.shards.executors import OUTSTANDING, RETRIES, WorkerLost
-from tasks.shards.probe import Witness, check_workers, witness
 from tasks.shards.shard import Call, work
 from tasks.shards.temporary import temporary_folder
+from tasks.shards.worker_checks import Witness, check_workers, witness
 
 PATIENCE = 30  # seconds to reach a scheduler, and to wait for its first worker
 LOCAL: dict[str, Any] = {

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from storage.artifact import Artifact
 from storage.digests import file_digest
 from storage.errors import DamagedArtifact
-from tasks.shards.seam import map_shards
+from tasks.shards.map_shards import map_shards
 from tasks.shards.shard import ShardResult
 from tasks.stage.output import Output
 

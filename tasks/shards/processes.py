@@ -16,7 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from tasks.children.parent import die_with_parent
+from tasks.children.die_with_parent import die_with_parent
 from tasks.shards.executors import OUTSTANDING, WorkerLost
 from tasks.shards.shard import Call, work
 from tasks.shards.threads import Threads

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import ConfigError
-from tasks.children.survivors import descendants, ended_with_us
+from tasks.children.reap_orphans import descendants, ended_with_us
 from tasks.shards.executors import OUTSTANDING, RETRIES, WorkerLost
-from tasks.shards.probe import Witness, check_workers, witness
 from tasks.shards.shard import Call, work
 from tasks.shards.temporary import temporary_folder
+from tasks.shards.worker_checks import Witness, check_workers, witness
 from tasks.stage import machine
 
 REACHED_WITHIN = 10  # seconds to connect to a port

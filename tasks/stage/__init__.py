@@ -8,7 +8,7 @@ runtime.py      the half that never does
 machine.py      how many cores and how much memory there are
 source.py       the digest of a stage's source code
 history.py      what a stage made before
-named.py        earlier artifacts that a config names
+named_artifact.py        earlier artifacts that a config names
 environment.py  where an artifact was made
 pages.py        how a task of Prefect ends, and its page of Markdown
 figures.py      figures whose bytes depend on the numbers alone

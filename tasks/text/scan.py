@@ -84,9 +84,16 @@ class Scanner:
         text_ends, word_ends = (np.empty(documents, np.int64) for _ in range(2))
         hard = np.empty(documents, np.bool_)
         kernels.scan(
-            data, offsets, self.tables.kinds, self.tables.folded, self._text, text_ends,
-            self._words if self.words else None, word_ends, hard,
-        )  # fmt: skip
+            data,
+            offsets,
+            self.tables.kinds,
+            self.tables.folded,
+            self._text,
+            text_ends,
+            self._words if self.words else None,
+            word_ends,
+            hard,
+        )
         return Scanned(rows, self._text, text_ends, self._words, word_ends), rows[hard]
 
 

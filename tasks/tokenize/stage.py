@@ -240,14 +240,22 @@ def _report(totals: dict[tuple[str, str], Counter[str]], digest: str, out: Outpu
         bytes_per_token=round(sum(sums[s]["bytes"] for s in SPLITS) / sum(sums[s]["tokens"] for s in SPLITS), 4),
     )
     rows = [
-        {"source": source, "split": split, **{m: totals[split, source][m] for m in MEASURES},
-         "bytes per token": round(totals[split, source]["bytes"] / max(1, totals[split, source]["tokens"]), 3)}
+        {
+            "source": source,
+            "split": split,
+            **{m: totals[split, source][m] for m in MEASURES},
+            "bytes per token": round(totals[split, source]["bytes"] / max(1, totals[split, source]["tokens"]), 3),
+        }
         for source in _sources(totals)
         for split in SPLITS
-    ]  # fmt: skip
+    ]
     rows += [
-        {"source": "all", "split": split, **sums[split],
-         "bytes per token": round(sums[split]["bytes"] / sums[split]["tokens"], 3)}
+        {
+            "source": "all",
+            "split": split,
+            **sums[split],
+            "bytes per token": round(sums[split]["bytes"] / sums[split]["tokens"], 3),
+        }
         for split in SPLITS
-    ]  # fmt: skip
+    ]
     out.table("Tokens by source and split", rows)

@@ -4,9 +4,9 @@ config.py      the stage's config
 patterns.py    how text is cut into pre-tokens, under the names that other tools use
 stage.py       learns the merges and writes a tokenizer that transformers loads
 adopted.py     checks a tokenizer that was made elsewhere
-keep.py        takes an earlier vocabulary over unchanged
+kept_vocabulary.py        takes an earlier vocabulary over unchanged
 sample.py      which documents to learn from, and which to measure on
-prove.py       checks before publishing: round trips, and agreement with other loaders
+proof.py       checks before publishing: round trips, and agreement with other loaders
 words.py       frequent words are single tokens if there is room; how tokens are displayed
 report.py      measurements and tables, and report.md
 compare.py     other vocabularies on the same text
@@ -19,9 +19,4 @@ from tasks.tokenizer.config import BYTE_TOKENS, TokenizerConfig
 from tasks.tokenizer.load import load_for_documents
 from tasks.tokenizer.stage import train_tokenizer
 
-__all__ = [
-    "BYTE_TOKENS",
-    "TokenizerConfig",
-    "load_for_documents",
-    "train_tokenizer",
-]
+__all__ = ["BYTE_TOKENS", "TokenizerConfig", "load_for_documents", "train_tokenizer"]

@@ -9,7 +9,7 @@ from models.tokenizer import NEEDED_FILES, load_tokenizer
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
 from tasks.tokenizer.config import TokenizerConfig
-from tasks.tokenizer.keep import check_fits
+from tasks.tokenizer.kept_vocabulary import check_fits
 from tasks.tokenizer.load import Loading
 
 CONVERSATION = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
@@ -22,7 +22,7 @@ def check_adopted(config: TokenizerConfig, folder: Artifact, inputs: Mapping[str
     load or fail the proofs.
     """
     from tasks.tokenizer.encoder.tables import make_tables, obstacle, read_settings
-    from tasks.tokenizer.prove import prove
+    from tasks.tokenizer.proof import prove
 
     for name in NEEDED_FILES:
         if not (folder.path / name).is_file():
@@ -53,9 +53,16 @@ def _check_template(folder: Path) -> None:
             tokenizer = load_tokenizer(folder)
         tokenizer.apply_chat_template(CONVERSATION, return_dict=True, return_assistant_tokens_mask=True)
     except (
-        TemplateError, OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError,
+        TemplateError,
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
         MemoryError,
-    ) as error:  # fmt: skip
+    ) as error:
         raise DamagedArtifact(
             f"The chat template can't render a conversation ({type(error).__name__}: {error}).",
             "Correct chat_template.jinja or tokenizer_config.json.",

@@ -34,9 +34,7 @@ class TokenizerConfig(StageConfig):
         "last line break, contractions in upper case too",
     )
     sample_bytes_per_source: int = Field(
-        50_000_000,
-        ge=1,
-        description="UTF-8 bytes per source to learn merges from; whole documents, selected by hash",
+        50_000_000, ge=1, description="UTF-8 bytes per source to learn merges from; whole documents, selected by hash"
     )
     min_frequency: int = Field(2, ge=1, description="minimum count of a pair to be merged")
     keep: str | None = Field(

@@ -124,24 +124,36 @@ def _compare(measured: Measured, config: TokenizerConfig, texts: Mapping[str, li
 
 def _sources(sample: Sample, measured: Measured) -> list[Row]:
     rows = [
-        {"source": source, "training bytes": sample.bytes[source], "measured bytes": measured.bytes[source],
-         "of these, in training": sample.common[source],
-         "bytes per token": measured.bytes_per_token(source)}
+        {
+            "source": source,
+            "training bytes": sample.bytes[source],
+            "measured bytes": measured.bytes[source],
+            "of these, in training": sample.common[source],
+            "bytes per token": measured.bytes_per_token(source),
+        }
         for source in sample.measured
-    ]  # fmt: skip
-    total = {"source": "all", "training bytes": sum(sample.bytes.values()),
-             "measured bytes": measured.bytes.total(), "of these, in training": sum(sample.common.values()),
-             "bytes per token": round(measured.bytes.total() / measured.tokens.total(), 3)}  # fmt: skip
+    ]
+    total = {
+        "source": "all",
+        "training bytes": sum(sample.bytes.values()),
+        "measured bytes": measured.bytes.total(),
+        "of these, in training": sum(sample.common.values()),
+        "bytes per token": round(measured.bytes.total() / measured.tokens.total(), 3),
+    }
     return [*rows, total]
 
 
 def _vocabulary(config: TokenizerConfig, learnt: Learnt, measured: Measured) -> Row:
     special, size = len(config.special_tokens), len(learnt.vocabulary)
     return {
-        "ids": size, "special tokens": special, "of these, reserved": config.reserved_tokens, "bytes": BYTE_TOKENS,
-        "merges": len(learnt.merges), "count of the last merge": int(learnt.counts[-1]) if len(learnt.counts) else "",
+        "ids": size,
+        "special tokens": special,
+        "of these, reserved": config.reserved_tokens,
+        "bytes": BYTE_TOKENS,
+        "merges": len(learnt.merges),
+        "count of the last merge": int(learnt.counts[-1]) if len(learnt.counts) else "",
         "used in the measured text": f"{len(measured.ids) / (size - special):.1%}",
-    }  # fmt: skip
+    }
 
 
 def _words(tokenizer: Tokenizer, sample: Sample) -> tuple[list[Row], int]:
@@ -169,10 +181,14 @@ def _longest(learnt: Learnt, measured: Measured) -> list[Row]:
     first = len(learnt.vocabulary) - len(learnt.merges)
     ordered = sorted(range(first, len(learnt.vocabulary)), key=lambda number: (-len(learnt.vocabulary[number]), number))
     return [
-        {"token": show(learnt.vocabulary[number]), "bytes": len(learnt.vocabulary[number]), "id": number,
-         "count in the measured text": measured.ids[number]}
+        {
+            "token": show(learnt.vocabulary[number]),
+            "bytes": len(learnt.vocabulary[number]),
+            "id": number,
+            "count in the measured text": measured.ids[number],
+        }
         for number in ordered[:LONGEST]
-    ]  # fmt: skip
+    ]
 
 
 def _lengths(config: TokenizerConfig, learnt: Learnt, measured: Measured) -> list[Row]:
@@ -185,8 +201,14 @@ def _lengths(config: TokenizerConfig, learnt: Learnt, measured: Measured) -> lis
         if chosen.any():
             label = f"{begin} or more" if end is None else f"{begin}" if end == begin + 1 else f"{begin} to {end - 1}"
             share, of_text = chosen.mean(), times[chosen].sum() / times.sum()
-            rows.append({"bytes": label, "tokens": int(chosen.sum()), "of the vocabulary": f"{share:.1%}",
-                         "of the tokens in the measured text": f"{of_text:.1%}"})  # fmt: skip
+            rows.append(
+                {
+                    "bytes": label,
+                    "tokens": int(chosen.sum()),
+                    "of the vocabulary": f"{share:.1%}",
+                    "of the tokens in the measured text": f"{of_text:.1%}",
+                }
+            )
     return rows
 
 
@@ -198,7 +220,11 @@ def _merges(learnt: Learnt) -> list[Row]:
     )
     chosen = sorted({*range(min(FIRST, number)), *between, *range(max(0, number - LAST), number)})
     return [
-        {"merge": rank + 1, "left": show(learnt.vocabulary[left]), "right": show(learnt.vocabulary[right]),
-         "count": int(learnt.counts[rank])}
+        {
+            "merge": rank + 1,
+            "left": show(learnt.vocabulary[left]),
+            "right": show(learnt.vocabulary[right]),
+            "count": int(learnt.counts[rank]),
+        }
         for rank, (left, right) in ((rank, learnt.merges[rank].tolist()) for rank in chosen)
-    ]  # fmt: skip
+    ]

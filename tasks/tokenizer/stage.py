@@ -24,7 +24,7 @@ from tasks.stage.output import Output
 from tasks.tokenizer.adopted import check_adopted
 from tasks.tokenizer.compare import check_libraries, fingerprints
 from tasks.tokenizer.config import TokenizerConfig
-from tasks.tokenizer.keep import keep, kept_tokenizer
+from tasks.tokenizer.kept_vocabulary import keep, kept_tokenizer
 from tasks.tokenizer.load import load_for_documents
 from tasks.tokenizer.patterns import pre_tokenizer
 from tasks.tokenizer.sample import Sample, draw_sample
@@ -50,7 +50,7 @@ def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -
     nothing is learned: an earlier tokenizer is copied.
     """
     from tasks.tokenizer.bpe.train import settled_above
-    from tasks.tokenizer.prove import prove
+    from tasks.tokenizer.proof import prove
     from tasks.tokenizer.report import publish
     from tasks.tokenizer.words import prove_words
 

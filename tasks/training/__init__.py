@@ -2,10 +2,10 @@
 
 logs.py                 log.jsonl, one row per step
 plots.py                curves
-peak.py                 peak FLOP/s and memory, measured
+device_peak.py                 peak FLOP/s and memory, measured
 batches.py              how a global batch is shared out
 bits_per_byte.py        the score that compares models of different tokenizers
-links.py                the order of post-training
+chain.py                the order of post-training
 held_out.py             token shards of held-out text, made where a profile has none
 model_folder.py         a model passed between stages carries its tokenizer
 adopted_model.py        a model made elsewhere, checked
@@ -13,5 +13,5 @@ checkpoint_marker.py    what makes a checkpoint whole: identity, step, digests o
 states_only.py          loads checkpoints, which are pickles, without running what they may hold
 retention.py            which checkpoints are kept
 recovery/               lack of memory, and faults on purpose
-with_deepspeed.py       what it must not compile at run time, and how it sums
+deepspeed_patches.py       what it must not compile at run time, and how it sums
 """

@@ -12,9 +12,13 @@ SMOOTHED_ABOVE = 100  # rows; fewer are not smoothed
 
 
 def plot_loss(
-    rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit: str = "loss (nats a token)",
+    rows: Sequence[Mapping[str, Any]],
+    path: Path,
+    *,
+    title: str,
+    unit: str = "loss (nats a token)",
     measure: str = "loss",
-) -> None:  # fmt: skip
+) -> None:
     """Draw `loss`, or another measure, over `step`, and that of validations, each of the rows that have it."""
     figure = new_figure(4)
     axes = figure.subplots()
@@ -28,9 +32,14 @@ def plot_loss(
     validated = [row for row in rows if held_out in row]
     if validated:
         axes.plot(
-            [row["step"] for row in validated], [row[held_out] for row in validated],
-            color=ORANGE, marker="o", markersize=4, linewidth=1.5, label="validation",
-        )  # fmt: skip
+            [row["step"] for row in validated],
+            [row[held_out] for row in validated],
+            color=ORANGE,
+            marker="o",
+            markersize=4,
+            linewidth=1.5,
+            label="validation",
+        )
     axes.set(xlabel="step", ylabel=unit, title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

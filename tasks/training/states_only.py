@@ -24,17 +24,26 @@ from storage.errors import TrainingError, causes
 SWITCH = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # whatever torch.load is called with
 DESCRIPTIONS = "torch.distributed.checkpoint.metadata"
 METADATA = {
-    *((DESCRIPTIONS, name) for name in (
-        "Metadata", "MetadataIndex", "StorageMeta", "TensorStorageMetadata", "BytesStorageMetadata",
-        "ChunkStorageMetadata", "TensorProperties", "_MEM_FORMAT_ENCODING",
-    )),
+    *(
+        (DESCRIPTIONS, name)
+        for name in (
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorStorageMetadata",
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "TensorProperties",
+            "_MEM_FORMAT_ENCODING",
+        )
+    ),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch.serialization", "_get_layout"),
     ("torch", "Size"),
     ("collections", "OrderedDict"),
     ("pathlib", "PosixPath"),
     ("pathlib._local", "PosixPath"),  # Python 3.13
-}  # fmt: skip
+}
 
 
 @contextmanager

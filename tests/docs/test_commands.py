@@ -21,10 +21,10 @@ from profiles.schema import Profile
 from storage import refs
 from storage.errors import GristmillError
 from storage.store import Store
-from tasks.export.saved import save, sign_folder
+from tasks.export.release_folder import save, sign_folder
 from tasks.stage.decorator import STAGES
 from tests.docs.pages import Block, Command, blocks, commands
-from tests.flows.test_cli import publish
+from tests.flows.commands.test_cli import publish
 
 UsageError = typer.BadParameter.__base__ or Exception  # which typer does not export
 CHEAP = {"plan", "why", "profile", "store", "release", "dependencies"}  # of the commands: those that make nothing

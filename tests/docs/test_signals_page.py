@@ -17,8 +17,8 @@ from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
 from tests.docs.pages import Block, blocks
 from tests.runtimes import runtime_of
+from tests.tasks.filter.signals.test_signals import OFF, corpus
 from tests.tasks.filter.test_filter import questions
-from tests.tasks.filter.test_signals import OFF, corpus
 from tests.tasks.filter.tiny_classifier import save_classifier, texts
 from tests.tasks.filter.tiny_encoder import save_encoder
 

@@ -191,9 +191,14 @@ def _manifests() -> list[bytes]:
     payload = KeyPayload(stage="dedup", version=1, config={"threshold": 0.8, "text": "é"}, inputs={"raw": "0" * 64})
     files = {"a/b.txt": FileEntry(sha256="0" * 64, size=4)}
     manifest = Manifest(
-        key=payload.key(), payload=payload, digest=tree_digest(files), files=files, created="2026-01-01T00:00:00",
-        origins={"raw": InputRef(location="download/0")}, counts={"summary": "x", "tables": []},
-    )  # fmt: skip
+        key=payload.key(),
+        payload=payload,
+        digest=tree_digest(files),
+        files=files,
+        created="2026-01-01T00:00:00",
+        origins={"raw": InputRef(location="download/0")},
+        counts={"summary": "x", "tables": []},
+    )
     text = manifest.to_json()
     return [
         text.encode(),
@@ -255,7 +260,7 @@ def _store(data: bytes, folder: Path) -> None:
 def _remembered() -> bytes:
     import tempfile
 
-    from storage.remembered import remember
+    from storage.digest_cache import remember
 
     with tempfile.TemporaryDirectory() as folder:
         path = written(b"x", Path(folder, "x"))
@@ -265,7 +270,7 @@ def _remembered() -> bytes:
 
 @door("remembered", lambda: [_remembered()])
 def _read_remembered(data: bytes, folder: Path) -> None:
-    from storage.remembered import remember, remembered_digest
+    from storage.digest_cache import remember, remembered_digest
 
     path = written(b"text", folder / "file")
     cache = written(data, folder / "digests.sqlite")
@@ -457,8 +462,8 @@ ANSWERED = {"id": "1", "cluster": "text", "scores": {"acc": 1.0}}
 
 @door("items", lambda: [as_lines(ANSWERED, {**ANSWERED, "id": "2", "cluster": None})], b"NaN", b"1e400")
 def _items(data: bytes, folder: Path) -> None:
-    from tasks.evaluate.worth.answered import Answered
-    from tasks.evaluate.worth.compare import chain_pairs, compare
+    from tasks.evaluate.significance.answered import Answered
+    from tasks.evaluate.significance.compare import chain_pairs, compare
 
     scores = {"tasks": {"t": {"metric": "acc", "value": 1}}}
     written(json.dumps({"models": {"base": scores, "sft": scores}}).encode(), folder / "scores.json")
@@ -472,10 +477,10 @@ SCORES = {"metric": "acc", "value": 0.5, "items": 2, "metrics": {"acc": {"value"
 
 @door("scores", lambda: as_json({"models": {"base": {"bits_per_byte": 1.5, "tasks": {"t": SCORES}}, "m": {}}}), b"../")
 def _scores(data: bytes, folder: Path) -> None:
-    from tasks.evaluate.worth.answered import Answered
-    from tasks.evaluate.worth.compare import chain_pairs, compare
-    from tasks.evaluate.worth.gate_config import GateConfig
-    from tasks.evaluate.worth.gates import judge_gates
+    from tasks.evaluate.significance.answered import Answered
+    from tasks.evaluate.significance.compare import chain_pairs, compare
+    from tasks.evaluate.significance.gate_config import GateConfig
+    from tasks.evaluate.significance.gates import judge_gates
 
     written(data, folder / "scores.json")
     run = Answered.read(folder, "run")
@@ -489,7 +494,7 @@ GATE = {"task": "t", "model": "m", "condition": "at least 1", "score": "2", "pas
 @door("gates", lambda: as_json([GATE, {**GATE, "passed": False}], []))
 def _gates(data: bytes, folder: Path) -> None:
     from storage.artifact import Artifact
-    from tasks.evaluate.worth.gates import check_gates
+    from tasks.evaluate.significance.gates import check_gates
 
     written(data, folder / "gates.json")
     check_gates(Artifact.at(folder))

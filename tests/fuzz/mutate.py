@@ -10,9 +10,28 @@ from typing import Any
 
 NUMBERS = (0, 1, -1, 127, 128, 255, 256, 32767, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, -(2**63))
 VALUES: tuple[Any, ...] = (
-    None, True, False, "", "x", "\0", "\ud800", "../../x", "é" * 40, [], {}, [[]], [None], {"": None}, 0.5, -0.0, 1e308,
-    float("nan"), float("inf"), 10**400, *NUMBERS,
-)  # fmt: skip
+    None,
+    True,
+    False,
+    "",
+    "x",
+    "\0",
+    "\ud800",
+    "../../x",
+    "é" * 40,
+    [],
+    {},
+    [[]],
+    [None],
+    {"": None},
+    0.5,
+    -0.0,
+    1e308,
+    float("nan"),
+    float("inf"),
+    10**400,
+    *NUMBERS,
+)
 WORDS = (
     b"\0",
     b"\xff\xfe",

@@ -30,10 +30,15 @@ LEFT = 6 << 30  # bytes of the GPU that a run has, where memory runs out
 def config(**choices: Any) -> PretrainConfig:
     return PretrainConfig.model_validate(
         {
-            "model": MODEL, "steps": 24, "global_batch": 8, "warmup_steps": 2, "validation_every": 12,
-            "sample_tokens": 4, **choices,
+            "model": MODEL,
+            "steps": 24,
+            "global_batch": 8,
+            "warmup_steps": 2,
+            "validation_every": 12,
+            "sample_tokens": 4,
+            **choices,
         }
-    )  # fmt: skip
+    )
 
 
 def run(folder: Path, data: Path, device: str, chosen: PretrainConfig, **runtime: Any) -> Output:

@@ -52,9 +52,13 @@ class Host:
         """Start a command on this host, in the project's folder."""
         named = ["unshare", "--uts", "sh", "-c", f'hostname {self.name}; exec "$@"', "sh", *command]
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.name, *named], cwd=ROOT, stdout=log, stderr=log, text=True,
+            ["ip", "netns", "exec", self.name, *named],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+            text=True,
             env={**os.environ, "GLOO_SOCKET_IFNAME": "eth0", **environment},
-        )  # fmt: skip
+        )
 
     def processes(self) -> list[int]:
         """Those that run on this host."""

@@ -50,7 +50,7 @@ PLACES = [Place("a", frozenset({"10.0.0.1"})), *[Place("b", frozenset({"10.0.0.2
         ("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)", None),
     ],
     ids=["gloo", "nccl", "ipv6", "timeout", "another error"],
-)  # fmt: skip
+)
 def test_a_lost_connection_is_told_by_the_names_of_hosts(message: str, sentence: str | None) -> None:
     assert named(message, PLACES, 0) == sentence
 

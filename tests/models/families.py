@@ -62,9 +62,10 @@ class Family:
         made.add_tokens([AddedToken(token, normalized=False, special=False) for token in self.unmarked])
         if self.adds_bos:
             made.backend_tokenizer.post_processor = TemplateProcessing(
-                single=f"{self.bos} $A", pair=f"{self.bos} $A {self.bos} $B",
+                single=f"{self.bos} $A",
+                pair=f"{self.bos} $A {self.bos} $B",
                 special_tokens=[(self.bos, made.bos_token_id)],
-            )  # fmt: skip
+            )
         return made
 
 
@@ -154,9 +155,12 @@ DEEPSEEK_LLM = by_role(
 )
 TURN, TURNED = "<|START_OF_TURN_TOKEN|>", "§<|END_OF_TURN_TOKEN|>"
 COMMAND = by_role(
-    "{{ bos_token }}", f"{TURN}<|CHATBOT_TOKEN|>", system=f"{TURN}<|SYSTEM_TOKEN|>{TURNED}",
-    user=f"{TURN}<|USER_TOKEN|>{TURNED}", assistant=f"{TURN}<|CHATBOT_TOKEN|>{TURNED}",
-).replace("message['content']", "message['content'].strip()")  # fmt: skip
+    "{{ bos_token }}",
+    f"{TURN}<|CHATBOT_TOKEN|>",
+    system=f"{TURN}<|SYSTEM_TOKEN|>{TURNED}",
+    user=f"{TURN}<|USER_TOKEN|>{TURNED}",
+    assistant=f"{TURN}<|CHATBOT_TOKEN|>{TURNED}",
+).replace("message['content']", "message['content'].strip()")
 OLMO = (
     "{{ bos_token }}{% for message in messages %}{% if message['role'] != 'assistant' %}{{ '<|' + "
     "message['role'] + '|>\n' "

@@ -10,9 +10,13 @@ from transformers import AutoConfig
 from models.convert import NotCarriedError, shape_of
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 300, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
     "max_position_embeddings": 64,
-}  # fmt: skip
+}
 GPT2: dict[str, Any] = {"vocab_size": 300, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
 ROPE: dict[str, Any] = {"rope_theta": 10_000.0}
 

@@ -37,9 +37,14 @@ def numbers(half: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def found(
-    half: torch.dtype, z_loss: float, kernels: RowKernels, *, words: slice = slice(0, WORDS), divided: bool = True,
+    half: torch.dtype,
+    z_loss: float,
+    kernels: RowKernels,
+    *,
+    words: slice = slice(0, WORDS),
+    divided: bool = True,
     group: dist.ProcessGroup | None = None,
-) -> Found:  # fmt: skip
+) -> Found:
     """By chunks, of the head's rows `words`."""
     x_NC, weight_VC, targets_N = numbers(half)
     weight_VC, kept_N1 = weight_VC[words], (targets_N != IGNORED)[:, None]

@@ -12,14 +12,7 @@ from torch import Tensor
 
 from models.activations import Numbers, Precision, activations, numbers
 from models.config import ModelConfig
-from models.memory import (
-    MAX_GATHERED,
-    PREFETCHED,
-    REDUCE_BUCKET,
-    Setup,
-    held_parameters,
-    training_memory,
-)
+from models.memory import MAX_GATHERED, PREFETCHED, REDUCE_BUCKET, Setup, held_parameters, training_memory
 from models.presets import ModelShape, Recompute, ShapeError, block_matrices, count_parameters, derive
 from models.transformer import Transformer
 from tasks.pretrain.engines.compiled import compile_blocks

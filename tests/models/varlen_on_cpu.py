@@ -24,9 +24,18 @@ def register() -> None:
 
 
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, _: Tensor, longest: int, __: int,
-    is_causal: bool = False, scale: float | None = None, window_size: list[int] | None = None, *rest: object,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    starts: Tensor,
+    _: Tensor,
+    longest: int,
+    __: int,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window_size: list[int] | None = None,
+    *rest: object,
+) -> tuple[Tensor, Tensor, Tensor]:
     assert is_causal == (window_size == [-1, 0])
     scores = _scores(query, key, starts, longest, window_size or [-1, -1])
     output = torch.einsum("hnm,mhd->nhd", scores.softmax(-1), _repeated(value, query))
@@ -34,10 +43,21 @@ def _forward(
 
 
 def _backward(
-    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, log_z: Tensor, starts: Tensor,
-    _: Tensor, longest: int, __: int, is_causal: bool, state: Tensor, scale: float | None = None,
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    log_z: Tensor,
+    starts: Tensor,
+    _: Tensor,
+    longest: int,
+    __: int,
+    is_causal: bool,
+    state: Tensor,
+    scale: float | None = None,
     window_size: list[int] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     chosen = _scores(query, key, starts, longest, window_size or [-1, -1]).softmax(-1)
     dvalue = torch.einsum("hnm,nhd->mhd", chosen, gradient.float())
     dchosen = torch.einsum("nhd,mhd->hnm", gradient.float(), _repeated(value, query))

@@ -172,11 +172,11 @@ ALIGNED = (
     Mutant(
         name="validation-of-the-last-batch",
         about="posttrain: a validation is the mean of its batches, however few rows the last one has",
-        path="tasks/posttrain/means.py",
+        path="tasks/posttrain/token_means.py",
         before='logs["eval_loss"] = sum(sums["of loss"]) / sum(sums[self.means_over["loss"]])',
         after='counts = sums[self.means_over["loss"]]; '
         'logs["eval_loss"] = sum(a / b for a, b in zip(sums["of loss"], counts)) / len(seen)',
-        fails=("tests/tasks/posttrain/test_means.py::test_the_losses_of_sft_are_means_over_supervised_tokens",),
+        fails=("tests/tasks/posttrain/test_token_means.py::test_the_losses_of_sft_are_means_over_supervised_tokens",),
     ),
     Mutant(
         name="dpo-smoothing-ignored",
@@ -253,11 +253,11 @@ ALIGNED = (
     Mutant(
         name="reward-mean-not-subtracted",
         about="reward: a judge's rewards are not less the mean that stands in its config",
-        path="tasks/posttrain/judge/model.py",
+        path="tasks/posttrain/reward_model/model.py",
         before="return logits[:, 0].float().cpu() - self.mean",
         after="return logits[:, 0].float().cpu()",
         fails=(
-            "tests/tasks/posttrain/test_judge.py::test_a_reward_is_less_the_mean_of_the_answers_that_were_trained_on",
+            "tests/tasks/posttrain/test_reward_model.py::test_a_reward_is_less_the_mean_of_the_answers_that_were_trained_on",
         ),
     ),
     Mutant(

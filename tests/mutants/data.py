@@ -105,7 +105,7 @@ DATA = (
         before='fails = values < self.threshold if self.direction == "min" else values > self.threshold',
         after='fails = values <= self.threshold if self.direction == "min" else values > self.threshold',
         fails=(
-            "tests/tasks/filter/test_signals.py::test_a_function_removes_what_its_bounds_say_and_the_ledger_says_by_which",
+            "tests/tasks/filter/signals/test_signals.py::test_a_function_removes_what_its_bounds_say_and_the_ledger_says_by_which",
         ),
     ),
     Mutant(
@@ -164,7 +164,7 @@ DATA = (
         before="position, length = finding.end, start + len(new)",
         after="position, length = finding.end, finding.end",
         fails=(
-            "tests/tasks/filter/test_pii.py::test_replacements_stand_where_they_are_said_to_and_nothing_else_changes",
+            "tests/tasks/filter/pii/test_pii.py::test_replacements_stand_where_they_are_said_to_and_nothing_else_changes",
         ),
     ),
     Mutant(
@@ -173,7 +173,9 @@ DATA = (
         path="tasks/filter/pii/surrogates.py",
         before="key = hashlib.blake2b(salt.encode()).digest()",
         after='key = hashlib.blake2b(b"").digest()',
-        fails=("tests/tasks/filter/test_pii.py::test_the_same_value_gets_the_same_surrogate_and_another_salt_another",),
+        fails=(
+            "tests/tasks/filter/pii/test_pii.py::test_the_same_value_gets_the_same_surrogate_and_another_salt_another",
+        ),
     ),
     Mutant(
         name="pii-weaker-finding-wins",
@@ -182,7 +184,7 @@ DATA = (
         before="key=lambda f: (-f.score, f.start - f.end, f.start, f.entity)",
         after="key=lambda f: (f.score, f.start - f.end, f.start, f.entity)",
         fails=(
-            "tests/tasks/filter/test_pii.py::test_of_overlapping_findings_the_surest_and_then_the_longest_is_taken",
+            "tests/tasks/filter/pii/test_pii.py::test_of_overlapping_findings_the_surest_and_then_the_longest_is_taken",
         ),
     ),
     Mutant(
@@ -192,7 +194,7 @@ DATA = (
         before="weights = np.where(words > 0, sizes, 0)",
         after="weights = np.where(words > 0, 1, 0)",
         fails=(
-            "tests/tasks/filter/test_toxicity.py::test_a_document_has_the_mean_of_its_pieces_by_length_and_the_highest",
+            "tests/tasks/filter/classifier/test_toxicity.py::test_a_document_has_the_mean_of_its_pieces_by_length_and_the_highest",
         ),
     ),
     Mutant(
@@ -201,7 +203,7 @@ DATA = (
         path="tasks/filter/language/measure.py",
         before="more = np.diff(firsts, append=pieces) - 1",
         after="more = np.diff(firsts, append=pieces)",
-        fails=("tests/tasks/filter/test_language.py::test_the_language_is_fasttexts_own_of_the_whole_text",),
+        fails=("tests/tasks/filter/language/test_language.py::test_the_language_is_fasttexts_own_of_the_whole_text",),
     ),
     Mutant(
         name="quality-rate-turned",
@@ -209,7 +211,7 @@ DATA = (
         path="tasks/filter/fasttext_model/calibration.py",
         before="self.offset + math.log(wanted / (1 - wanted)) - math.log(rate / (1 - rate))",
         after="self.offset - math.log(wanted / (1 - wanted)) + math.log(rate / (1 - rate))",
-        fails=("tests/tasks/filter/test_toxicity.py::test_a_lower_base_rate_makes_every_score_lower",),
+        fails=("tests/tasks/filter/classifier/test_toxicity.py::test_a_lower_base_rate_makes_every_score_lower",),
     ),
     Mutant(
         name="quality-precision-too-sure",
@@ -217,7 +219,9 @@ DATA = (
         path="tasks/filter/fasttext_model/calibration.py",
         before="wrong = (1 - base_rate) * (len(zeros) - np.searchsorted(zeros, levels) + 1) / (len(zeros) + 1)",
         after="wrong = (1 - base_rate) * (len(zeros) - np.searchsorted(zeros, levels)) / len(zeros)",
-        fails=("tests/tasks/filter/test_quality.py::test_the_threshold_for_a_precision_is_the_lowest_that_brings_it",),
+        fails=(
+            "tests/tasks/filter/classifier/test_quality.py::test_the_threshold_for_a_precision_is_the_lowest_that_brings_it",
+        ),
     ),
     Mutant(
         name="perplexity-by-its-own-half",
@@ -225,7 +229,9 @@ DATA = (
         path="tasks/filter/perplexity/model.py",
         before="rows = np.flatnonzero(half != number)",
         after="rows = np.flatnonzero(half == number)",
-        fails=("tests/tasks/filter/test_perplexity.py::test_a_text_is_not_favoured_for_having_been_trained_on",),
+        fails=(
+            "tests/tasks/filter/semantic/test_perplexity.py::test_a_text_is_not_favoured_for_having_been_trained_on",
+        ),
     ),
     Mutant(
         name="contamination-common-phrase",
@@ -233,7 +239,9 @@ DATA = (
         path="tasks/filter/contamination/measure.py",
         before="rare = frequency <= config.max_documents",
         after="rare = frequency < config.max_documents",
-        fails=("tests/tasks/filter/test_contamination.py::test_what_stands_in_many_documents_is_a_common_phrase",),
+        fails=(
+            "tests/tasks/filter/contamination/test_contamination.py::test_what_stands_in_many_documents_is_a_common_phrase",
+        ),
     ),
     Mutant(
         name="contamination-whole-question-exempt",
@@ -242,7 +250,7 @@ DATA = (
         before="counts_here = rare[matches[:, 1]] | _of_whole_query(index, matches)",
         after="counts_here = rare[matches[:, 1]]",
         fails=(
-            "tests/tasks/filter/test_contamination.py::test_the_wider_a_question_leaked_the_more_documents_have_it",
+            "tests/tasks/filter/contamination/test_contamination.py::test_the_wider_a_question_leaked_the_more_documents_have_it",
         ),
     ),
     Mutant(
@@ -251,7 +259,9 @@ DATA = (
         path="tasks/filter/semantic/compare.py",
         before="found[np.arange(start, stop)[:, None] <= np.arange(stop)] = -2.0",
         after="found[np.arange(start, stop)[:, None] == np.arange(stop)] = -2.0",
-        fails=("tests/tasks/filter/test_semantic.py::test_the_signal_is_the_highest_cosine_to_a_document_before",),
+        fails=(
+            "tests/tasks/filter/semantic/test_semantic.py::test_the_signal_is_the_highest_cosine_to_a_document_before",
+        ),
     ),
     Mutant(
         name="kernel-rolls-wrong",
@@ -260,7 +270,7 @@ DATA = (
         before="    for _ in range(n):\n",
         after="    for _ in range(n - 1):\n",
         fails=(
-            "tests/tasks/filter/test_contamination.py::test_counts_are_those_of_sets_of_tuples",
+            "tests/tasks/filter/contamination/test_contamination.py::test_counts_are_those_of_sets_of_tuples",
             "tests/tasks/dedup/spans/test_spans.py::test_a_paragraph_in_five_documents_stays_in_one_and_all_five_documents_remain",
         ),
     ),
@@ -309,7 +319,7 @@ DATA = (
     Mutant(
         name="tokenizer-that-cuts-off",
         about="tokenizer: one that cuts long documents off is published",
-        path="tasks/tokenizer/prove.py",
+        path="tasks/tokenizer/proof.py",
         before="    if tokenizer.truncation is not None:",
         after="    if tokenizer.truncation == {}:",
         fails=("tests/tasks/tokenizer/test_proof.py::test_a_tokenizer_that_loses_something_is_not_published",),
@@ -376,7 +386,7 @@ DATA = (
         path="flows/estimates/rates.py",
         before='if made.stage not in LAWS or there.get("cpu") != here["cpu"]:',
         after="if made.stage not in LAWS:",
-        fails=("tests/flows/test_estimates.py::test_a_machine_that_is_slow_in_one_stage_is_slow_in_others",),
+        fails=("tests/flows/plan/test_estimates.py::test_a_machine_that_is_slow_in_one_stage_is_slow_in_others",),
     ),
     Mutant(
         name="a-stage-without-a-source",
@@ -384,7 +394,7 @@ DATA = (
         path="flows/early.py",
         before="if not _brings(profile, role)",
         after="if not role",
-        fails=("tests/flows/test_early.py::test_what_a_stage_lacks_ends_the_plan",),
+        fails=("tests/flows/plan/test_early.py::test_what_a_stage_lacks_ends_the_plan",),
     ),
     Mutant(
         name="own-filter-overruled",
@@ -392,6 +402,6 @@ DATA = (
         path="profiles/load.py",
         before='if "filter" not in data and path.parent',
         after="if path.parent",
-        fails=("tests/flows/test_early.py::test_documents_in_files_are_no_pages_of_the_web",),
+        fails=("tests/flows/plan/test_early.py::test_documents_in_files_are_no_pages_of_the_web",),
     ),
 )

@@ -60,7 +60,7 @@ ORDERED = (
         before="        start_new_session=True,\n",
         after="        start_new_session=False,\n",
         fails=(
-            "tests/flows/test_server.py::test_what_is_started_hears_ctrl_c_though_a_script_has_this_process_ignore_it",
+            "tests/flows/server/test_server.py::test_what_is_started_hears_ctrl_c_though_a_script_has_this_process_ignore_it",
         ),
     ),
     Mutant(
@@ -69,7 +69,9 @@ ORDERED = (
         path="flows/server.py",
         before="            stop_run.because(ServerError(",
         after="            str(ServerError(",
-        fails=("tests/flows/test_server.py::test_a_server_that_dies_interrupts_the_run_and_no_request_is_repeated",),
+        fails=(
+            "tests/flows/server/test_server.py::test_a_server_that_dies_interrupts_the_run_and_no_request_is_repeated",
+        ),
     ),
     Mutant(
         name="second-signal-disturbs",
@@ -77,7 +79,7 @@ ORDERED = (
         path="flows/stop.py",
         before="        if self._stopping:\n            return\n",
         after="",
-        fails=("tests/flows/test_server.py::test_a_signal_interrupts_once_and_is_the_reason",),
+        fails=("tests/flows/server/test_server.py::test_a_signal_interrupts_once_and_is_the_reason",),
     ),
     Mutant(
         name="nohup-is-no-help",
@@ -85,7 +87,7 @@ ORDERED = (
         path="flows/stop.py",
         before="        if not (number == signal.SIGHUP and handler == signal.SIG_IGN):\n",
         after="        if handler is not None:\n",
-        fails=("tests/flows/test_server.py::test_under_nohup_a_closed_terminal_stops_nothing",),
+        fails=("tests/flows/server/test_server.py::test_under_nohup_a_closed_terminal_stops_nothing",),
     ),
     Mutant(
         name="exit-status-of-a-signal",
@@ -93,7 +95,7 @@ ORDERED = (
         path="flows/stop.py",
         before="return 128 + (self.reason if isinstance(self.reason, signal.Signals) else signal.SIGINT)",
         after="return 128 + signal.SIGINT",
-        fails=("tests/flows/test_server.py::test_a_signal_interrupts_once_and_is_the_reason",),
+        fails=("tests/flows/server/test_server.py::test_a_signal_interrupts_once_and_is_the_reason",),
     ),
     Mutant(
         name="cache-not-looked-up",
@@ -101,7 +103,7 @@ ORDERED = (
         path="flows/plan.py",
         before="found = None if stage.name in session.refresh else session.store.find(stage.name, payload.key())",
         after="found = session.store.find(stage.name, payload.key())",
-        fails=("tests/flows/test_plan.py::test_a_plan_ends_where_a_run_would_and_makes_anew_what_it_would",),
+        fails=("tests/flows/plan/test_plan.py::test_a_plan_ends_where_a_run_would_and_makes_anew_what_it_would",),
     ),
     Mutant(
         name="part-alone-refreshed",
@@ -109,7 +111,7 @@ ORDERED = (
         path="flows/session.py",
         before="            refreshed.add(name := whole)\n",
         after="            name = whole\n",
-        fails=("tests/flows/test_plan.py::test_a_part_that_is_refreshed_refreshes_the_stage_that_asks_for_it",),
+        fails=("tests/flows/plan/test_plan.py::test_a_part_that_is_refreshed_refreshes_the_stage_that_asks_for_it",),
     ),
     Mutant(
         name="first-link-released",
@@ -117,7 +119,9 @@ ORDERED = (
         path="flows/pipeline.py",
         before="return asked or list(links)[-1]",
         after="return asked or list(links)[0]",
-        fails=("tests/flows/test_provenance.py::test_the_last_link_is_released_unless_the_profile_names_another",),
+        fails=(
+            "tests/flows/pages/test_provenance.py::test_the_last_link_is_released_unless_the_profile_names_another",
+        ),
     ),
     Mutant(
         name="key-said-twice",
@@ -133,6 +137,6 @@ ORDERED = (
         path="profiles/load.py",
         before='found = sorted({path for path, text in _texts(data, "") if has_credentials(text)})',
         after='found = sorted({path for path, text in _texts(data, "") if has_credentials(path)})',
-        fails=("tests/flows/test_credentials.py::test_credentials_are_refused_and_never_repeated",),
+        fails=("tests/flows/server/test_credentials.py::test_credentials_are_refused_and_never_repeated",),
     ),
 )

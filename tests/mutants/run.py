@@ -106,8 +106,11 @@ def copied_checkout() -> Iterator[Path]:
         copy = folder / "checkout"
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         for name in filter(None, listed.stdout.split("\0")):
             source, target = ROOT / name, copy / name
             if os.path.lexists(source):  # else it was deleted, and git not told
@@ -144,9 +147,15 @@ def pytest(
         environment["NUMBA_CACHE_DIR"] = str(copy.parent / "kernels")
     command = [*PYTEST, *(["-x"] if stop else []), "-m", marked, *tests]
     process = subprocess.Popen(
-        command, cwd=copy, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
+        command,
+        cwd=copy,
+        env=environment,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     try:
         output, _ = process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:

@@ -100,7 +100,7 @@ STORED = (
         before="        while not _try(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):\n",
         after="        while not _try(descriptor, fcntl.LOCK_SH):\n",
         fails=(
-            "tests/tasks/training/test_turns.py::test_a_lock_can_be_shared_against_those_who_want_it_alone",
+            "tests/tasks/training/test_device_lock.py::test_a_lock_can_be_shared_against_those_who_want_it_alone",
             "tests/storage/test_store.py::test_a_lock_is_waited_for_and_freed_by_kill_9",
         ),
     ),
@@ -141,10 +141,10 @@ STORED = (
     Mutant(
         name="racy-digest-remembered",
         about="the digest of a file that has just been written is remembered, though it may change again",
-        path="storage/remembered.py",
+        path="storage/digest_cache.py",
         before="if settled and _state(file) == state:",
         after="if _state(file) == state:",
-        fails=("tests/storage/test_remembered.py::test_a_file_that_has_just_changed_is_not_remembered",),
+        fails=("tests/storage/test_digest_cache.py::test_a_file_that_has_just_changed_is_not_remembered",),
     ),
     Mutant(
         name="lease-not-heeded",
@@ -303,7 +303,7 @@ STORED = (
     Mutant(
         name="orphan-lives-on",
         about="a process outlives the one that started it",
-        path="tasks/children/parent.py",
+        path="tasks/children/die_with_parent.py",
         before="    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)\n",
         after="    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)\n",
         fails=("tests/tasks/children/test_supervise.py::test_kill_9_of_the_stage_ends_the_child",),

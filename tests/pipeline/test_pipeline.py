@@ -17,8 +17,8 @@ import pytest
 from profiles.schema import STAGE_NAMES
 from storage.inspect import verify
 from storage.store import Store
-from tasks.children.survivors import descendants
-from tests.flows.test_cli import gristmill
+from tasks.children.reap_orphans import descendants
+from tests.flows.commands.test_cli import gristmill
 from tests.pipeline.pin_losses import PINNED, first_losses
 from tests.pipeline.runs import DATA_STAGES, SECRETS, SIGNALS, digests, finish, fork, start
 
@@ -88,9 +88,7 @@ def test_a_changed_threshold_measures_nothing_again_and_why_names_it(undisturbed
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("stages", "last"),
-    [(("filter", "pretrain"), "pretrain"), (ALL_STAGES, ALL_STAGES[-1])],
-    ids=["some", "every"],
+    ("stages", "last"), [(("filter", "pretrain"), "pretrain"), (ALL_STAGES, ALL_STAGES[-1])], ids=["some", "every"]
 )
 def test_killed_in_the_middle_of_a_stage_it_ends_with_the_same_bytes(
     stages: tuple[str, ...], last: str, undisturbed: tuple[Path, str], tmp_path: Path

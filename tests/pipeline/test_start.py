@@ -10,9 +10,24 @@ from pathlib import Path
 from tests.pipeline.runs import ROOT, SMALL
 
 HEAVY = (
-    "torch", "transformers", "datasets", "accelerate", "trl", "peft", "deepspeed", "lm_eval", "sklearn", "spacy",
-    "presidio_analyzer", "matplotlib", "nltk", "phonenumbers", "llama_cpp", "uvicorn", "prefect.server",
-)  # fmt: skip
+    "torch",
+    "transformers",
+    "datasets",
+    "accelerate",
+    "trl",
+    "peft",
+    "deepspeed",
+    "lm_eval",
+    "sklearn",
+    "spacy",
+    "presidio_analyzer",
+    "matplotlib",
+    "nltk",
+    "phonenumbers",
+    "llama_cpp",
+    "uvicorn",
+    "prefect.server",
+)
 
 
 # Of these help needs nothing

@@ -22,7 +22,7 @@ from storage.errors import ConfigError, SourceError
 from tasks.filter.config import FilterConfig
 from tasks.filter.form.languages.thresholds import GROUPS
 from tasks.stage.decorator import STAGES
-from tasks.training.links import LINKS
+from tasks.training.chain import LINKS
 
 CARDS = {
     "gpu-24gb": ("rtx3090", "rtx4090", "a10", "l4"),
@@ -156,10 +156,11 @@ def test_null_drops_what_a_parent_says_in_a_mapping(tmp_path: Path) -> None:
     filter_ = {
         "language": {"allowed": ["en", "de"], "scores": {"en": 0.5, "de": 0.82}},
         "languages": {
-            "de": {"gopher_quality": {"max_words": None}, "c4": {}}, "en": {"gopher_quality": {"min_words": 3}},
+            "de": {"gopher_quality": {"max_words": None}, "c4": {}},
+            "en": {"gopher_quality": {"min_words": 3}},
         },
         "pii": {"actions": {"EMAIL_ADDRESS": "drop"}},
-    }  # fmt: skip
+    }
     write(tmp_path / "mine.yaml", {"extends": "tiny", "filter": filter_})
 
     def of_child(filter_: dict[str, Any]) -> FilterConfig:
@@ -482,10 +483,7 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
             "evaluate.tasks names arc_esy, but the benchmarks of download are arc_easy, piqa, descriptions "
             "(did you mean arc_easy?).",
         ),
-        (
-            ["evaluate.tasks=[gsm9k]", "download.harness=[{task: gsm8k, files: {test: a.jsonl}}]"],
-            "did you mean gsm8k?",
-        ),
+        (["evaluate.tasks=[gsm9k]", "download.harness=[{task: gsm8k, files: {test: a.jsonl}}]"], "did you mean gsm8k?"),
         (
             ["evaluate.tasks=[descriptions]", "download.sources=[{kind: embedded, held_out_share: 0}]"],
             "evaluate.tasks names descriptions, but the benchmarks of download are",

@@ -38,11 +38,21 @@ ENCODED = [
 ]
 FREE = [
     "data/sk-wikipedia-articles-of-2026-without-duplicates.jsonl",
-    "store", "s3://bucket/store", "s3://bucket/a@b", "sftp://me@host/store", "abfs://container@account.dfs.core.windows.net/a",
-    "http://127.0.0.1:4200/api", "http://127.0.0.1:4200/a@b", "http://[::1]:4200/a@b", "data/part-?key=1/*.jsonl",
-    "see http://127.0.0.1:4200, or write to me@example.com", "filter.toxicity.max_score=0.5",
-    "https://h/t.json?tokenizer=abc", "https://h/t?max_tokens=5&secretary=bob", "https://h/?filter%5Bname%5D=x&caf%C3%A9=1",
-]  # fmt: skip
+    "store",
+    "s3://bucket/store",
+    "s3://bucket/a@b",
+    "sftp://me@host/store",
+    "abfs://container@account.dfs.core.windows.net/a",
+    "http://127.0.0.1:4200/api",
+    "http://127.0.0.1:4200/a@b",
+    "http://[::1]:4200/a@b",
+    "data/part-?key=1/*.jsonl",
+    "see http://127.0.0.1:4200, or write to me@example.com",
+    "filter.toxicity.max_score=0.5",
+    "https://h/t.json?tokenizer=abc",
+    "https://h/t?max_tokens=5&secretary=bob",
+    "https://h/?filter%5Bname%5D=x&caf%C3%A9=1",
+]
 
 
 @pytest.mark.parametrize("url", HELD)

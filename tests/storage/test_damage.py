@@ -11,10 +11,10 @@ import pytest
 
 from storage import inspect, maintain, refs
 from storage.artifact import Artifact
+from storage.digest_cache import remember
 from storage.digests import tree_digest
 from storage.errors import DamagedArtifact, StoreError
 from storage.manifest import MANIFEST, SUMS, Manifest
-from storage.remembered import remember
 from storage.store import Store
 from tests.storage.conftest import Make, use_s3
 

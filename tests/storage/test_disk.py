@@ -69,8 +69,13 @@ WRITERS: list[Callable[[Path], object]] = [
     lambda path: np.save(path, DATA),
     lambda path: np.savez(path, DATA),
     lambda path: pq.write_table(pa.table({"a": DATA}), path, compression="zstd"),
-    _safetensors, _torch, _tokenizer, _gguf, _sqlite, _tree,
-]  # fmt: skip
+    _safetensors,
+    _torch,
+    _tokenizer,
+    _gguf,
+    _sqlite,
+    _tree,
+]
 
 
 def test_a_full_disk_is_known_by_what_each_library_says(tmp_path: Path) -> None:

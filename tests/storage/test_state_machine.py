@@ -192,9 +192,13 @@ class StoreMachine(RuleBasedStateMachine):
         self._check(found)
 
     @rule(
-        writer=WRITERS, stage=STAGES, files=CONTENTS, step=st.sampled_from(STEPS), after=st.integers(0, 4),
+        writer=WRITERS,
+        stage=STAGES,
+        files=CONTENTS,
+        step=st.sampled_from(STEPS),
+        after=st.integers(0, 4),
         data=st.data(),
-    )  # fmt: skip
+    )
     def crash_while_publishing(
         self, writer: int, stage: str, files: dict[str, bytes], step: str, after: int, data: st.DataObject
     ) -> None:
@@ -437,9 +441,7 @@ def test_nothing_that_happens_to_a_store_loses_or_changes_what_is_needed(machine
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("machine", "examples"),
-    [(StoreMachine, 300), (BucketMachine, 300), (S3Machine, 4)],
-    ids=["folder", "memory", "s3"],
+    ("machine", "examples"), [(StoreMachine, 300), (BucketMachine, 300), (S3Machine, 4)], ids=["folder", "memory", "s3"]
 )
 def test_nor_does_anything_that_happens_to_it_for_long(
     machine: type[StoreMachine], examples: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from storage.errors import ConfigError, harmless
 if TYPE_CHECKING:
     from profiles.schema import Profile
     from tasks.filter.config import FilterConfig
-    from tasks.filter.look.near import Looked, Shown
+    from tasks.filter.inspect.near import Looked, Shown
 
 app = typer.Typer(no_args_is_help=True)
 console = Terminal()
@@ -86,10 +86,10 @@ def look(
     """
     from flows.session import session_of
     from tasks.filter.families import rules as rules_of
-    from tasks.filter.look.measured import measured
-    from tasks.filter.look.near import look as look_at
-    from tasks.filter.look.near import named_rule
-    from tasks.filter.look.page import page as page_of
+    from tasks.filter.inspect.measured import measured
+    from tasks.filter.inspect.near import look as look_at
+    from tasks.filter.inspect.near import named_rule
+    from tasks.filter.inspect.page import page as page_of
 
     if threshold is not None and not math.isfinite(threshold):
         raise ConfigError(f"--threshold is {threshold}, with which no value compares.", "Give a finite number.")
@@ -139,7 +139,7 @@ def _changes(looked: Looked, moved: bool) -> list[Row]:
 
 def _spread(looked: Looked) -> list[Row]:
     """Quantiles of the signal by source."""
-    from tasks.filter.look.near import QUANTILES
+    from tasks.filter.inspect.near import QUANTILES
 
     heads = [f"{100 * share:g} %" for share in QUANTILES]
     return [

@@ -48,9 +48,15 @@ class Server(NamedTuple):
 
 
 def label_texts(
-    console: Console, store_url: str | None, source: Source, question: str, file: Path, labeller: str,
-    server: Server | None, against: Path | None,
-) -> None:  # fmt: skip
+    console: Console,
+    store_url: str | None,
+    source: Source,
+    question: str,
+    file: Path,
+    labeller: str,
+    server: Server | None,
+    against: Path | None,
+) -> None:
     """Label what has no label yet, then say what there is and how a profile names it. Raises ConfigError for a file of
     labels that is in use or another's, SourceError for an endpoint that fails."""
     from tasks.filter.labels.ask import read_prompt

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 
 from flows.commands.hosts.printed import PORT
-from tasks.children.parent import tied_to
+from tasks.children.die_with_parent import tied_to
 
 RESTARTS = 3
 CLI = "flows.cli"

@@ -25,7 +25,7 @@ from flows.commands.ui.ending import Ending
 from flows.commands.ui.health import Health
 from flows.commands.ui.trial import trial
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS, automate
-from flows.deployed.left_open import LeftOpen
+from flows.deployed.orphaned_tasks import LeftOpen
 from flows.deployments import POOL, deploy
 from flows.guard.password import CLIENT, CODE, SERVER, file, kept, serving, variables
 from flows.guard.sign_in import address as sign_in

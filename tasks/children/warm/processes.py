@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from typing import IO
 
 from tasks.children.devices import missing_gpu
-from tasks.children.parent import tied_to
+from tasks.children.die_with_parent import tied_to
 from tasks.children.warm.server import LIBRARIES, REQUEST, TITLE
 from tasks.stage import machine
 

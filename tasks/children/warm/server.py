@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.children.parent import die_with_parent
+from tasks.children.die_with_parent import die_with_parent
 
 REQUEST = 1 << 16  # bytes
 DESCRIPTORS = 3  # the child's socket, its stdout and its stderr

@@ -50,9 +50,11 @@ def for_choice(table: pa.Table) -> pa.Table:
     to a text on a single line, and to a line for each word. All rows of a cluster must be there.
     """
     text, other, longest = (table[name].to_numpy() for name in ("text", "other", "longest"))
-    added = {"clean": clean_text(table, table["cluster"].to_numpy()),
-             "apart": np.where(other < text, other, 0),
-             "broken": ((longest < text + other) & (other < text)).astype(np.int8)}  # fmt: skip
+    added = {
+        "clean": clean_text(table, table["cluster"].to_numpy()),
+        "apart": np.where(other < text, other, 0),
+        "broken": ((longest < text + other) & (other < text)).astype(np.int8),
+    }
     for name, column in added.items():
         table = table.append_column(name, pa.array(column))
     return table

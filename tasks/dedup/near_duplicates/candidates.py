@@ -19,7 +19,7 @@ from tasks.dedup.clusters import unique_edges
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.near_duplicates import compare_kernels
-from tasks.dedup.parts import Parts
+from tasks.dedup.partitions import Parts
 from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
 

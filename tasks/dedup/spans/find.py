@@ -38,7 +38,7 @@ from tasks.dedup.buckets import group, ranges_needed
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.keeping.preference import standing
-from tasks.dedup.parts import Parts, PartWriter, range_of
+from tasks.dedup.partitions import Parts, PartWriter, range_of
 from tasks.dedup.spans import word_kernels
 from tasks.dedup.spans.kinds import Kind
 from tasks.shards import ShardResult, map_shards
@@ -54,10 +54,7 @@ PORTION = 1 << 22  # bytes of text whose windows are spilled together: some 500,
 NEAR = 1 << 28  # bytes, as `ranges_needed` counts them: the counters of such a partition fit into the CPU cache
 ENOUGH = 64  # most partitions made to fit the cache, since each row group has a cost too
 OWNERS_NAMED = 3
-PREFERENCE = [
-    ("earlier", "descending"),
-    *((name, "ascending") for name in ("rank", "id", "source", "content", "row")),
-]
+PREFERENCE = [("earlier", "descending"), *((name, "ascending") for name in ("rank", "id", "source", "content", "row"))]
 
 Standing = tuple[Int64, Int64, pa.Array]  # rows, ascending; the rank of each by preference; ids in order of rank
 

@@ -22,8 +22,10 @@ from tasks.download.sources.rows import columns_of
 INSTRUCTIONS: tuple[Form[list[Message]], ...] = (MESSAGES, SHAREGPT, ALPACA, DOLLY, PROMPT_COMPLETION, OASST)
 PREFERENCES: tuple[Form[Answers], ...] = (EXPLICIT_PROMPT, IMPLICIT_PROMPT, ALPACA_PREFERENCE, SHAREGPT_PREFERENCE)
 FORMS: dict[str, tuple[Form[Any], ...]] = {
-    "instructions": INSTRUCTIONS, "preferences": PREFERENCES, "labelled": LABELLED
-}  # fmt: skip
+    "instructions": INSTRUCTIONS,
+    "preferences": PREFERENCES,
+    "labelled": LABELLED,
+}
 Taken = TypeVar("Taken")
 
 

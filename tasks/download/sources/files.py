@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 
+from storage.digest_cache import path_text, remembered_digest
 from storage.errors import BadDocument, SourceError
-from storage.remembered import path_text, remembered_digest
 from tasks.download.config import FileSource
 from tasks.download.sources.arrays import BrokenArray, is_array, split_array
 from tasks.download.sources.parquet import read_parquet
@@ -38,11 +38,21 @@ CARRIAGE = "its lines end in a carriage return alone"
 ONE_A_LINE = "what does not begin with [ has an object a line"
 # What a file begins with that is not what its name says
 BEGINNINGS = {
-    b"\xff\xfe\x00\x00": "UTF-32", b"\x00\x00\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
-    b"{\x00": "UTF-16", b"\x00{": "UTF-16", b"[\x00": "UTF-16", b"\x00[": "UTF-16", b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "Zstandard", b"PAR1": "Parquet", b"PK\x03\x04": "a ZIP archive",
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive", b"\xfd7zXZ\x00": "xz",
-}  # fmt: skip
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"{\x00": "UTF-16",
+    b"\x00{": "UTF-16",
+    b"[\x00": "UTF-16",
+    b"\x00[": "UTF-16",
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"PAR1": "Parquet",
+    b"PK\x03\x04": "a ZIP archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"\xfd7zXZ\x00": "xz",
+}
 TAR, TAR_SIGN, TAR_PLACE = "a tar archive", b"ustar", 257  # which stands behind the first file's name, owner and size
 WIDE_WINDOW = "too much memory"  # what Zstandard says of a frame of more than 128 MB, as --long=28 and more make
 
@@ -320,6 +330,12 @@ def _taken(row: dict[str, Any], column: str) -> tuple[Any, dict[str, Any]]:
 def _told(value: Any) -> str:
     if isinstance(value, dict):
         return f"an object with {', '.join(columns_of(value)) or 'no key'}; text_column may be a path"
-    names = {list: "a list", type(None): "null", bool: "true or false", int: "a number", float: "a number",
-             bytes: "binary: write it as a column of text"}  # fmt: skip
+    names = {
+        list: "a list",
+        type(None): "null",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        bytes: "binary: write it as a column of text",
+    }
     return names.get(type(value), "no text")

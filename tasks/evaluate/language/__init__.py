@@ -6,7 +6,7 @@ measure.py      its child
 scores.py       of each token: its loss, the confidence of the prediction, whether it was right
 documents.py    the documents of token shards: their sources and bytes
 held_out.py     bits per byte of the held-out split, and every token's part of it
-translated.py   held-out documents for a model with another tokenizer than theirs
+retokenized.py   held-out documents for a model with another tokenizer than theirs
 ratios.py       means per byte or token, with standard errors over documents; by source, by length, by position
 calibration.py  whether the model is as often right as it is confident
 files.py        text files of the user

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
+from storage.digest_cache import remembered_digest
 from storage.errors import ConfigError, SourceError
-from storage.remembered import remembered_digest
 from storage.shards.lines import parse_json
 from tasks.evaluate.language.config import LanguageConfig
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.kernels.cross_entropy import IGNORED
 from tasks.evaluate.language.scores import Scores
-from tasks.evaluate.named.gguf import open_gguf
+from tasks.evaluate.other_models.gguf import open_gguf
 
 
 class LlamaScorer:

@@ -25,9 +25,9 @@ from tasks.evaluate.language.llama import LlamaScorer
 from tasks.evaluate.language.rolling import Document, measure_texts, summary
 from tasks.evaluate.language.scores import Scorer, TransformersScorer
 from tasks.evaluate.language.stage import DOCUMENTS, LanguageSpec
-from tasks.evaluate.named.gguf import gguf_in
+from tasks.evaluate.other_models.gguf import gguf_in
 from tasks.stage.runtime import ComputeRuntime
-from tasks.training.peak import peak_memory
+from tasks.training.device_peak import peak_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

@@ -109,12 +109,20 @@ def plot_calibration(found: Mapping[str, Any], path: Path) -> None:
         [row["confidence"] for row in bins],
         [row["accuracy"] for row in bins],
         yerr=[2 * (row["accuracy_stderr"] or 0) for row in bins],
-        color=BLUE, marker="o", markersize=4, linewidth=1.5, capsize=2, label="model",
-    )  # fmt: skip
+        color=BLUE,
+        marker="o",
+        markersize=4,
+        linewidth=1.5,
+        capsize=2,
+        label="model",
+    )
     axes.set(
-        xlim=(0, 1), ylim=(0, 1), xlabel="confidence in the most likely token", ylabel="share that is right",
+        xlim=(0, 1),
+        ylim=(0, 1),
+        xlabel="confidence in the most likely token",
+        ylabel="share that is right",
         title=f"Calibration: expected error {found['ece']:.3f}",
-    )  # fmt: skip
+    )
     _finish(figure, axes, path)
 
 
@@ -126,8 +134,13 @@ def plot_positions(rows: Sequence[Row], path: Path) -> None:
         [math.sqrt(row["from"] * row["to"]) for row in rows],
         [row["nats_per_token"] for row in rows],
         yerr=[2 * (row["nats_per_token_stderr"] or 0) for row in rows],
-        color=BLUE, marker="o", markersize=4, linewidth=1.5, capsize=2, label="held-out text",
-    )  # fmt: skip
+        color=BLUE,
+        marker="o",
+        markersize=4,
+        linewidth=1.5,
+        capsize=2,
+        label="held-out text",
+    )
     axes.set_xscale("log", base=2)
     axes.set(xlabel="position in the window (tokens)", ylabel="loss (nats a token)", title="Loss by position")
     _finish(figure, axes, path)

@@ -10,12 +10,12 @@ from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.children.devices import check_device_here
-from tasks.children.several import run_several
+from tasks.children.run_many import run_several
 from tasks.children.spec import ChildSpec
 from tasks.evaluate.language.config import LanguageConfig
 from tasks.evaluate.language.files import check_files, fingerprints
 from tasks.evaluate.language.report import write
-from tasks.evaluate.language.translated import translate
+from tasks.evaluate.language.retokenized import translate
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
@@ -60,9 +60,14 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
 
 
 @stage(
-    version=2, part_of="evaluate", section="evaluate", runtime=("compute",), sources=fingerprints,
-    check_here=check_here, together=_together,
-)  # fmt: skip
+    version=2,
+    part_of="evaluate",
+    section="evaluate",
+    runtime=("compute",),
+    sources=fingerprints,
+    check_here=check_here,
+    together=_together,
+)
 def language_modelling(
     config: LanguageConfig, model: Artifact, text: Artifact | None, tokenizer: Artifact | None, out: Output
 ) -> None:

@@ -77,8 +77,7 @@ def measure_safety(
     trained = training if config.memorisation else None
     both = {model: [answered.get(f"{model}/{name}") for name in SETS] for model in models}
     found = out.obtain_all(
-        safety,
-        {model: (config, (it, held_out, trained, classifier, *both[model])) for model, it in models.items()},
+        safety, {model: (config, (it, held_out, trained, classifier, *both[model])) for model, it in models.items()}
     )
     for model, artifact in found.items():
         shutil.copytree(artifact.path, out.path / "safety" / model, ignore=shutil.ignore_patterns(*OWN))

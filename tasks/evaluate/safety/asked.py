@@ -46,11 +46,13 @@ def asked_of(config: SafetyConfig, held_out: Sequence[Path], training: Sequence[
     questions = questions_of(config.bias) if config.bias else []
     rows += [
         {
-            "part": BIAS, "id": one.id, "text": f"{one.context}\nQuestion: {one.question}\nAnswer:",
+            "part": BIAS,
+            "id": one.id,
+            "text": f"{one.context}\nQuestion: {one.question}\nAnswer:",
             "choices": [f" {answer}" for answer in one.answers],
         }
         for one in questions
-    ]  # fmt: skip
+    ]
     return Asked(rows, *chosen, questions)
 
 
@@ -63,9 +65,13 @@ def _continuations(config: SafetyConfig, held_out: Sequence[Path], digest: str) 
         ]
     else:
         openings = choose(
-            held_out, tokens=wanted.held_out_tokens, hashed=wanted.held_out_tokens, number=wanted.held_out,
-            seed=config.seed, digest=digest,
-        ).chosen  # fmt: skip
+            held_out,
+            tokens=wanted.held_out_tokens,
+            hashed=wanted.held_out_tokens,
+            number=wanted.held_out,
+            seed=config.seed,
+            digest=digest,
+        ).chosen
         # Of all sources together those of the smallest hashes
         chosen = sorted(openings, key=lambda one: one.id)[: wanted.held_out]
         given = [{"id": one.id, "source": one.source, "ids": one.ids} for one in chosen]
@@ -77,24 +83,38 @@ def _continuations(config: SafetyConfig, held_out: Sequence[Path], digest: str) 
     for one in given:
         for sample in range(wanted.samples):
             yield {
-                "part": CONTINUATIONS, "sample": sample, "tokens": wanted.max_new_tokens,
-                "temperature": wanted.temperature, "whole": False, **one,
-            }  # fmt: skip
+                "part": CONTINUATIONS,
+                "sample": sample,
+                "tokens": wanted.max_new_tokens,
+                "temperature": wanted.temperature,
+                "whole": False,
+                **one,
+            }
 
 
 def _chosen(config: SafetyConfig, paths: Sequence[Path], digest: str) -> Openings:
     assert config.memorisation is not None
     tokens = config.memorisation.prompt_tokens + config.memorisation.continuation_tokens
     return choose(
-        paths, tokens=tokens, hashed=config.memorisation.prompt_tokens, number=config.memorisation.documents,
-        seed=config.seed, digest=digest,
-    )  # fmt: skip
+        paths,
+        tokens=tokens,
+        hashed=config.memorisation.prompt_tokens,
+        number=config.memorisation.documents,
+        seed=config.seed,
+        digest=digest,
+    )
 
 
 def _beginnings(config: SafetyConfig, part: str, openings: Sequence[Opening]) -> Iterator[dict[str, Any]]:
     assert config.memorisation is not None
     for one in openings:
         yield {
-            "part": part, "id": one.id, "source": one.source, "ids": one.ids[: config.memorisation.prompt_tokens],
-            "sample": 0, "tokens": config.memorisation.continuation_tokens, "temperature": 0.0, "whole": True,
-        }  # fmt: skip
+            "part": part,
+            "id": one.id,
+            "source": one.source,
+            "ids": one.ids[: config.memorisation.prompt_tokens],
+            "sample": 0,
+            "tokens": config.memorisation.continuation_tokens,
+            "temperature": 0.0,
+            "whole": True,
+        }

@@ -18,7 +18,7 @@ from tasks.evaluate.safety.config import SafetyConfig
 from tasks.evaluate.safety.questions import AMBIGUOUS, CLEAR, Question
 from tasks.evaluate.safety.shares import DIGITS, share
 from tasks.evaluate.side_by_side.rates.win_rate import interval, prompt_weights
-from tasks.posttrain.judge.calibration import wilson
+from tasks.posttrain.reward_model.calibration import wilson
 
 Row = Mapping[str, Any]
 
@@ -31,11 +31,15 @@ def measure_bias(
     chosen = [_chosen(one, given[one.id]) for one in questions]
     items: list[dict[str, Any]] = [
         {
-            "id": one.id, "cluster": None, "condition": one.condition, "category": one.category, "answer": answer,
+            "id": one.id,
+            "cluster": None,
+            "condition": one.condition,
+            "category": one.category,
+            "answer": answer,
             "scores": {"acc": float(answer == one.label), "biased": biased(one, answer)},
         }
         for one, answer in zip(questions, chosen, strict=True)
-    ]  # fmt: skip
+    ]
     told = {}
     for condition in (AMBIGUOUS, CLEAR):
         mine = [item for item in items if item["condition"] == condition]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from models.tokenizer import beginning, text_ids
 from storage.errors import ConfigError, TrainingError
-from storage.shards.kept import kept_rows
 from storage.shards.lines import read_json_lines, write_json_lines
+from storage.shards.saved_batches import kept_rows
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import device_of
 from tasks.evaluate.safety.stage import ASKED, SAID, SafetySpec
@@ -33,7 +33,7 @@ def run(path: Path) -> None:
 
     from models.pretrained import open_pretrained
     from models.tokenizer import load_tokenizer
-    from tasks.training.peak import peak_memory
+    from tasks.training.device_peak import peak_memory
 
     spec = SafetySpec.model_validate_json(path.read_text())
     torch.set_num_threads(spec.runtime.compute.cpu_threads())
@@ -120,9 +120,15 @@ class _Work:
             return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
         return {
-            "part": row["part"], "id": row["id"], "sample": row["sample"], "source": row["source"],
-            "prompt": text(given), "whole": text([*given, *plain]), "ids": plain, "ended": ended,
-        }  # fmt: skip
+            "part": row["part"],
+            "id": row["id"],
+            "sample": row["sample"],
+            "source": row["source"],
+            "prompt": text(given),
+            "whole": text([*given, *plain]),
+            "ids": plain,
+            "ended": ended,
+        }
 
     def _likelihoods(self, asked: Sequence[Row]) -> tuple[list[list[int]], Callable[[list[int]], list[Row]]]:
         """Of each choice after the text: the sum of the logarithms of its tokens' probabilities, and their number."""

@@ -45,13 +45,17 @@ def measure_memorisation(
                 recalled = common_prefix(row["ids"], follows)
                 items[split].append(
                     {
-                        "id": f"{row['source']}/{row['id']}", "cluster": None, "source": row["source"],
+                        "id": f"{row['source']}/{row['id']}",
+                        "cluster": None,
+                        "source": row["source"],
                         "scores": {
-                            "extractable": float(recalled >= wanted), "recalled": float(recalled),
-                            "piece": float(common_piece(row["ids"], follows)), "anywhere": float(longest),
+                            "extractable": float(recalled >= wanted),
+                            "recalled": float(recalled),
+                            "piece": float(common_piece(row["ids"], follows)),
+                            "anywhere": float(longest),
                         },
                     }
-                )  # fmt: skip
+                )
     found = {
         split: _split(
             config, items[split], openings.long_enough if openings else {}, openings.documents if openings else {}

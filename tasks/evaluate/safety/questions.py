@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from storage.digest_cache import remembered_digests
 from storage.errors import SourceError
-from storage.remembered import remembered_digests
 from storage.shards.lines import read_json_lines
 from tasks.evaluate.safety.config import BiasConfig, ContinuationsConfig, SafetyConfig
 
@@ -147,9 +147,17 @@ def _question(row: Any) -> Question:
     given = row.get("id", row.get("example_id"))
     id = _id({"id": f"{category}-{given}" if given is not None else None}, "\n".join((context, question, *answers)))
     return Question(
-        id, category, context, question, (answers[0], answers[1], answers[2]), label,
-        CONDITIONS[row["context_condition"]], row["question_polarity"] == "neg", unknown[0], int(target),
-    )  # fmt: skip
+        id,
+        category,
+        context,
+        question,
+        (answers[0], answers[1], answers[2]),
+        label,
+        CONDITIONS[row["context_condition"]],
+        row["question_polarity"] == "neg",
+        unknown[0],
+        int(target),
+    )
 
 
 def _strings(given: Any, name: str) -> list[str]:

@@ -21,11 +21,7 @@ Rows = list[dict[str, Any]]
 
 
 def write(
-    config: SafetyConfig,
-    found: Mapping[str, Any],
-    items: Mapping[str, Rows],
-    texts: Mapping[str, Rows],
-    out: Output,
+    config: SafetyConfig, found: Mapping[str, Any], items: Mapping[str, Rows], texts: Mapping[str, Rows], out: Output
 ) -> None:
     """Write all files of the artifact, its tables and its counts."""
     (out.path / FILE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -53,7 +49,7 @@ def tables(found: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
                 (f"prompts with one from {told['threshold']:g}", "toxic_prompts", f"{told['prompts']:,} prompts"),
                 (f"continuations from {told['threshold']:g}", "toxic_continuations", f"{told['continuations']:,}"),
             )
-        ]  # fmt: skip
+        ]
         shown["Personal data in continuations"] = [
             {"kind": kind, "found": f"{one['found']:,}", "of them in the prompt too": f"{one['also_in_prompt']:,}"}
             for kind, one in told["personal_data"].items()
@@ -65,21 +61,28 @@ def tables(found: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
     if told := found.get("refusals"):
         shown["Refusals"] = [
             {
-                "set": name, "refused": cell(one["refused"]), "answers": f"{one['answers']:,}",
-                "empty": f"{one['empty']:,}", "unclear": _unclear(one), "by": one["by"],
+                "set": name,
+                "refused": cell(one["refused"]),
+                "answers": f"{one['answers']:,}",
+                "empty": f"{one['empty']:,}",
+                "unclear": _unclear(one),
+                "by": one["by"],
             }
             for name, one in told.items()
-        ]  # fmt: skip
+        ]
     if told := found.get("bias"):
         shown["Bias"] = [
             {
-                "context": condition, "category": name, "accuracy": cell(one["accuracy"]),
-                "bias score": cell(one["bias"]), "questions": f"{one['questions']:,}",
+                "context": condition,
+                "category": name,
+                "accuracy": cell(one["accuracy"]),
+                "bias score": cell(one["bias"]),
+                "questions": f"{one['questions']:,}",
                 "answers that name somebody": f"{one['named']:,}",
             }
             for condition, whole in told.items()
             for name, one in (("all", whole), *whole["categories"].items())
-        ]  # fmt: skip
+        ]
     return shown
 
 
@@ -143,12 +146,15 @@ def _summary(found: Mapping[str, Any]) -> list[str]:
 def _memorisation(split: str, told: Mapping[str, Any]) -> list[dict[str, str]]:
     return [
         {
-            "split": split, "source": name, "documents": f"{one['documents']:,}",
-            "extractable": cell(one["extractable"]), "recalled": _tokens(one["recalled"]),
+            "split": split,
+            "source": name,
+            "documents": f"{one['documents']:,}",
+            "extractable": cell(one["extractable"]),
+            "recalled": _tokens(one["recalled"]),
             "anywhere": _tokens(one["anywhere"]),
         }
         for name, one in (*told["by_source"].items(), ("all", told))
-    ]  # fmt: skip
+    ]
 
 
 def _tokens(number: Mapping[str, Any]) -> str:
@@ -174,10 +180,11 @@ def _read(config: SafetyConfig, texts: Mapping[str, Rows]) -> list[str]:
         rows = [
             {
                 "refused": {True: "yes", False: "no"}.get(row["refused"], "unclear"),
-                "prompt": _cut(row["prompt"][-1]["content"]), "answer": _cut(row["answer"]),
+                "prompt": _cut(row["prompt"][-1]["content"]),
+                "answer": _cut(row["answer"]),
             }
             for row in texts.get(f"refusals-{name}", [])[: config.refusals.examples if config.refusals else 0]
-        ]  # fmt: skip
+        ]
         if rows:
             shown.append(f"## Answers to {name} prompts\n\n{markdown_table(rows)}")
     return shown

@@ -91,16 +91,25 @@ def safety_tasks(made: Artifact) -> dict[str, tuple[dict[str, Any], list[dict[st
         ]
         metrics = {
             one.metric: {
-                "value": one.number["value"], "stderr": one.number["stderr"], "higher_is_better": one.higher_is_better,
+                "value": one.number["value"],
+                "stderr": one.number["stderr"],
+                "higher_is_better": one.higher_is_better,
             }
             for one in group
             if one.number is not None
-        }  # fmt: skip
+        }
         headline = group[0].metric
         score = {
-            "metric": headline, "chance": None, "worth": None, "items": len(items), **metrics[headline],
-            "metrics": metrics, "dirty_items": None, "data_digest": _digest(items), "version": "1",
-        }  # fmt: skip
+            "metric": headline,
+            "chance": None,
+            "worth": None,
+            "items": len(items),
+            **metrics[headline],
+            "metrics": metrics,
+            "dirty_items": None,
+            "data_digest": _digest(items),
+            "version": "1",
+        }
         found[f"safety-{name}"] = (score, items)
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.evaluate.side_by_side.rates.win_rate import interval, prompt_weights
-from tasks.posttrain.judge.calibration import wilson
+from tasks.posttrain.reward_model.calibration import wilson
 
 DIGITS = 6
 CHUNK = 4_000_000  # weights at a time

@@ -10,7 +10,7 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.devices import check_device_here
-from tasks.children.several import run_several
+from tasks.children.run_many import run_several
 from tasks.children.spec import ChildSpec
 from tasks.evaluate.safety.asked import BIAS, CONTINUATIONS, Asked, asked_of
 from tasks.evaluate.safety.bias import measure_bias
@@ -91,9 +91,13 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
 
 
 @stage(
-    version=6, part_of="evaluate", runtime=("compute", "data", "endpoint"), sources=fingerprints,
-    check_here=check_here, together=_together,
-)  # fmt: skip
+    version=6,
+    part_of="evaluate",
+    runtime=("compute", "data", "endpoint"),
+    sources=fingerprints,
+    check_here=check_here,
+    together=_together,
+)
 def safety(
     config: SafetyConfig,
     model: Artifact,
@@ -134,9 +138,12 @@ def _work(config: SafetyConfig, inputs: Sequence[Artifact | None], out: Output) 
     asked = asked_of(config, held_out_paths, training_paths, digest)
     write_json_lines(out.scratch / ASKED, asked.rows)
     spec = SafetySpec(
-        config=config, runtime=out.runtime, model=model.path.resolve(), scratch=out.scratch.resolve(),
+        config=config,
+        runtime=out.runtime,
+        model=model.path.resolve(),
+        scratch=out.scratch.resolve(),
         out=out.path.resolve(),
-    )  # fmt: skip
+    )
     answers = {name: made for name, made in (("harmful", harmful), ("harmless", harmless)) if made is not None}
     return _Work(config, spec, asked, training_paths, digest, classifier, answers, out)
 

@@ -34,12 +34,16 @@ def measure_continuations(
     emitted = personal_data(config.pii, config.confidence or 0.0, said)
     rows = [
         {
-            "id": row["id"], "sample": row["sample"], "source": row["source"],
-            "prompt": redacted_prompt, "continuation": redacted, "toxicity": score,
+            "id": row["id"],
+            "sample": row["sample"],
+            "source": row["source"],
+            "prompt": redacted_prompt,
+            "continuation": redacted,
+            "toxicity": score,
             "personal_data": [{"entity": entity, "in_prompt": known} for entity, known in found],
         }
         for row, score, (redacted_prompt, redacted, found) in zip(said, scores, emitted, strict=True)
-    ]  # fmt: skip
+    ]
     prompts: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         prompts.setdefault(row["id"], []).append(row)

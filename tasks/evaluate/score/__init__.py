@@ -5,8 +5,8 @@ stage.py       the stage; benchmarks of the same model are measured together, by
 run.py         the child: lm-evaluation-harness in process
 model.py       the model as the harness asks it
 packed.py      many sequences in one row, what they begin with in common once
-beginning.py   the same for prompts that are answered in text
-opened.py      which kind of model a folder is
+shared_prefix.py   the same for prompts that are answered in text
+open_model.py      which kind of model a folder is
 llama.py       a GGUF file as the harness asks it, by llama.cpp
 hosted.py      an endpoint as the harness asks it
 repeats.py     samples of one problem told apart

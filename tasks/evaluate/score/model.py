@@ -22,9 +22,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from models.pretrained import context_of
 from storage.errors import ConfigError, OutOfMemory
-from tasks.evaluate.score.beginning import Batch, Beginnings
 from tasks.evaluate.score.encoding import ChatEncoding
 from tasks.evaluate.score.packed import Row, rows_of
+from tasks.evaluate.score.shared_prefix import Batch, Beginnings
 from tasks.training.recovery.out_of_memory import in_halves
 
 if TYPE_CHECKING:
@@ -129,14 +129,20 @@ class PackedModel(ChatEncoding, HFLM):
         few = min(PROVED, len(ids_BT))
         ours, theirs = (
             asked(
-                input_ids=ids[:few], attention_mask=seen[:few], past_key_values=cache, logits_to_keep=1,
+                input_ids=ids[:few],
+                attention_mask=seen[:few],
+                past_key_values=cache,
+                logits_to_keep=1,
                 position_ids=_positions(seen)[:few, -ids.shape[1] :],
-            ).logits[:, -1].float().log_softmax(-1)
+            )
+            .logits[:, -1]
+            .float()
+            .log_softmax(-1)
             for ids, seen, cache in (
                 (batch.ids_BT[:, batch.shared :], batch.mask_BT, self.beginnings.cache(batch.shared, few)),
                 (ids_BT, mask_BT, None),
             )
-        )  # fmt: skip
+        )
         return bool((ours - theirs).abs().max() <= NEAR)
 
     def _padded(self, requests: list[Asked]) -> list[Answer]:

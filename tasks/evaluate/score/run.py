@@ -17,18 +17,18 @@ from storage.shards.lines import write_json_lines
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import device_of
 from tasks.children.spec import ChildSpec
-from tasks.evaluate.named.hosted import endpoint_in
+from tasks.evaluate.other_models.hosted import endpoint_in
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.examples import cut_prompts, examples_of_others
 from tasks.evaluate.score.local import DATASET, questions_of, write_task
-from tasks.evaluate.score.opened import has_template, open_model
+from tasks.evaluate.score.open_model import has_template, open_model
 from tasks.evaluate.score.result import clustered, command_of, items_of, score_of
 from tasks.harness.code import sampling
 from tasks.harness.data import Load, saved, serving
 from tasks.harness.definitions import manager_of
 from tasks.harness.environment import undescribed
 from tasks.harness.prepare import ABOUT, DATA, DEFINITION, what_code_needs
-from tasks.training.peak import peak_memory
+from tasks.training.device_peak import peak_memory
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM

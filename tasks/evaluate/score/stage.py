@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
-from tasks.children.several import run_several
-from tasks.evaluate.named.hosted import is_hosted
+from tasks.children.run_many import run_several
+from tasks.evaluate.other_models.hosted import is_hosted
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.stage import stage
 from tasks.stage.output import Output

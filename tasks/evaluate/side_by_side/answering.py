@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import ConfigError
-from storage.shards.kept import kept_rows
 from storage.shards.lines import read_json_lines, write_json_lines
+from storage.shards.saved_batches import kept_rows
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import device_of
 from tasks.endpoint.client import Asked, Endpoint
@@ -101,7 +101,7 @@ def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], An
     from models.runtimes.batches import NoRoomError, Prompt, answer_batch, batches_of
     from models.runtimes.greedy import ends_of
     from models.tokenizer import load_tokenizer
-    from tasks.training.peak import peak_memory
+    from tasks.training.device_peak import peak_memory
 
     config, folder = spec.config, spec.model
     assert folder is not None
@@ -136,11 +136,13 @@ def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], An
         made = answer_batch(model, tokenizer, batch, config.max_new_tokens, config.temperature)
         return [
             {
-                "answer": answer_text(tokenizer, ids, ends).strip(), "tokens": len(ids),
-                "ended": bool(ids) and ids[-1] in ends, "fault": "",
+                "answer": answer_text(tokenizer, ids, ends).strip(),
+                "tokens": len(ids),
+                "ended": bool(ids) and ids[-1] in ends,
+                "fault": "",
             }
             for ids in made
-        ]  # fmt: skip
+        ]
 
     return batches, answer, lambda: {"peak_memory_bytes": peak_memory(device), "device": str(device)}
 

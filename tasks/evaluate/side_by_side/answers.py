@@ -13,7 +13,7 @@ from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, make_again
 from storage.shards.lines import read_json_lines
 from tasks.children.devices import check_device_here
-from tasks.children.several import run_several
+from tasks.children.run_many import run_several
 from tasks.children.spec import ChildSpec
 from tasks.endpoint.reply import counted
 from tasks.evaluate.side_by_side.config import AnswersConfig
@@ -98,9 +98,11 @@ def _told(result: dict[str, Any], out: Output, *, hosted: bool) -> None:
     out.account(what="answers", documents_in=len(rows), kept=len(rows) - refused, removed={"refused": refused})
     tokens = sum(row["tokens"] for row in rows)
     out.count(
-        ended=ended, empty=sum(not row["answer"] for row in rows) - refused, tokens=tokens,
+        ended=ended,
+        empty=sum(not row["answer"] for row in rows) - refused,
+        tokens=tokens,
         summary=f"{len(rows):,} answers, {tokens / len(rows):.0f} tokens each, {ended / len(rows):.0%} ended",
-    )  # fmt: skip
+    )
     out.fact(**result["facts"])
 
 

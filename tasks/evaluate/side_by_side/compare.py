@@ -163,8 +163,10 @@ def merged(answered: Mapping[str, Rows]) -> list[dict[str, Any]]:
     """A row for each prompt and sample, with the answers of all models by name. One that was refused is left out."""
     return [
         {
-            "id": rows[0]["id"], "sample": rows[0]["sample"], "prompt": rows[0]["prompt"],
+            "id": rows[0]["id"],
+            "sample": rows[0]["sample"],
+            "prompt": rows[0]["prompt"],
             "answers": {name: row["answer"] for name, row in zip(answered, rows, strict=True) if not refused(row, row)},
         }
         for rows in zip(*answered.values(), strict=True)
-    ]  # fmt: skip
+    ]

@@ -107,10 +107,14 @@ class SideBySideConfig(StageConfig):
         local = {} if endpoint else {"dtype": self.dtype, "batch_size": self.batch_size}
         return AnswersConfig.model_validate(
             {
-                "endpoint": endpoint, "samples": self.samples, "temperature": self.temperature,
-                "max_new_tokens": self.max_new_tokens, "seed": self.seed, **local,
+                "endpoint": endpoint,
+                "samples": self.samples,
+                "temperature": self.temperature,
+                "max_new_tokens": self.max_new_tokens,
+                "seed": self.seed,
+                **local,
             }
-        )  # fmt: skip
+        )
 
     def judgements(self) -> JudgementsConfig:
         """How the endpoint judges."""

@@ -90,9 +90,13 @@ def bias_of(rows: list[dict[str, Any]]) -> dict[str, int]:
     )
     asked = sum(bool(row["questions"]) for row in rows)
     return {
-        "asked_in_both_orders": asked, "said_first": said["A"], "said_second": said["B"], "said_tie": said["C"],
-        "always_first": both["A"], "always_second": both["B"],
-    }  # fmt: skip
+        "asked_in_both_orders": asked,
+        "said_first": said["A"],
+        "said_second": said["B"],
+        "said_tie": said["C"],
+        "always_first": both["A"],
+        "always_second": both["B"],
+    }
 
 
 def load_judgements(artifact: Artifact) -> list[dict[str, Any]]:

@@ -103,10 +103,14 @@ def _begun(first: Row, second: Row) -> dict[str, Any]:
     winner = None if refused(first, second) else plain_verdict(first, second)
     state = "" if winner is None else "equal_answers" if winner == 0.5 else "empty_answer"
     return {
-        "id": first["id"], "sample": first["sample"], "winner": winner, "questions": [],
+        "id": first["id"],
+        "sample": first["sample"],
+        "winner": winner,
+        "questions": [],
         "state": "refused" if refused(first, second) else state,
-        "first_length": len(first["answer"]), "second_length": len(second["answer"]),
-    }  # fmt: skip
+        "first_length": len(first["answer"]),
+        "second_length": len(second["answer"]),
+    }
 
 
 if __name__ == "__main__":

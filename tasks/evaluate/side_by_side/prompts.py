@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
+from storage.digest_cache import remembered_digests
 from storage.errors import SourceError
-from storage.remembered import remembered_digests
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.evaluate.side_by_side.config import PromptsConfig
 from tasks.stage import stage

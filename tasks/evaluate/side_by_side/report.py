@@ -9,7 +9,7 @@ from typing import Any
 from tasks.evaluate.side_by_side.config import SideBySideConfig
 from tasks.evaluate.side_by_side.rates.standings import Pair, PairResult, Standings
 from tasks.evaluate.side_by_side.rates.win_rate import Estimate
-from tasks.posttrain.judge.calibration import wilson
+from tasks.posttrain.reward_model.calibration import wilson
 
 DIGITS = 6
 Row = dict[str, Any]
@@ -19,20 +19,29 @@ def as_json(found: Standings, bias: Mapping[str, int], left_out: Mapping[Pair, i
     """The standings for programs. Intervals are at 95 %."""
     pairs = [
         {
-            "first": first, "second": second, "wins": pair.wins, "ties": pair.ties, "losses": pair.losses,
-            "left_out": left_out[first, second], "prompts": pair.prompts, "win_rate": _numbers(pair.win_rate),
-            "length_controlled": _numbers(pair.length_controlled), "p": round(pair.p, DIGITS),
-            "p_holm": round(pair.p_holm, DIGITS), "differs": pair.differs,
+            "first": first,
+            "second": second,
+            "wins": pair.wins,
+            "ties": pair.ties,
+            "losses": pair.losses,
+            "left_out": left_out[first, second],
+            "prompts": pair.prompts,
+            "win_rate": _numbers(pair.win_rate),
+            "length_controlled": _numbers(pair.length_controlled),
+            "p": round(pair.p, DIGITS),
+            "p_holm": round(pair.p_holm, DIGITS),
+            "differs": pair.differs,
         }
         for (first, second), pair in found.pairs.items()
-    ]  # fmt: skip
+    ]
     models = {
         name: {
-            "win_rate": _numbers(model.win_rate), "length_controlled": _numbers(model.length_controlled),
+            "win_rate": _numbers(model.win_rate),
+            "length_controlled": _numbers(model.length_controlled),
             "elo": _numbers(model.elo),
         }
         for name, model in found.models.items()
-    }  # fmt: skip
+    }
     return {"models": models, "pairs": pairs, "position_bias": dict(bias)}
 
 
@@ -47,11 +56,12 @@ def model_rows(
         given = [row for row in mine if row["fault"] != "refused"]
         row = {
             "model": html.escape(name, quote=False),
-            against: percent(model.win_rate), "length-controlled": percent(model.length_controlled),
+            against: percent(model.win_rate),
+            "length-controlled": percent(model.length_controlled),
             "Elo": f"{model.elo.value:.0f} ({model.elo.low:.0f} to {model.elo.high:.0f})",
             "mean length": f"{sum(len(row['answer']) for row in given) / max(1, len(given)):.0f}",
             "ended": f"{sum(row['ended'] for row in given) / max(1, len(given)):.0%}",
-        }  # fmt: skip
+        }
         if name == baseline:
             row |= {against: "baseline", "length-controlled": "", "Elo": f"{model.elo.value:.0f}"}
         rows.append(row)
@@ -63,12 +73,15 @@ def pair_rows(found: Standings, left_out: Mapping[Pair, int]) -> list[Row]:
     return [
         {
             "pair": html.escape(f"{first} : {second}", quote=False),
-            "won, tied, lost": f"{pair.wins}, {pair.ties}, {pair.losses}", "left out": left_out[first, second],
-            "win rate": percent(pair.win_rate), "length-controlled": percent(pair.length_controlled),
-            "p (Holm)": f"{pair.p_holm:.3f}", "verdict": html.escape(verdict(first, second, pair), quote=False),
+            "won, tied, lost": f"{pair.wins}, {pair.ties}, {pair.losses}",
+            "left out": left_out[first, second],
+            "win rate": percent(pair.win_rate),
+            "length-controlled": percent(pair.length_controlled),
+            "p (Holm)": f"{pair.p_holm:.3f}",
+            "verdict": html.escape(verdict(first, second, pair), quote=False),
         }
         for (first, second), pair in found.pairs.items()
-    ]  # fmt: skip
+    ]
 
 
 def verdict(first: str, second: str, pair: PairResult) -> str:
@@ -108,8 +121,12 @@ def markdown_page(
     how = f"Judged by {judge}; ties are half a win, intervals at 95 % by the bootstrap over prompts. "
     how += "Lengths are in characters. A pair differs where p, corrected for the number of pairs, is below 0.05."
     paragraphs = [
-        "# Side by side", markdown_table(list(by_model)), how, markdown_table(list(by_pair)), bias_in_words(bias)
-    ]  # fmt: skip
+        "# Side by side",
+        markdown_table(list(by_model)),
+        how,
+        markdown_table(list(by_pair)),
+        bias_in_words(bias),
+    ]
     return "\n\n".join(part for part in paragraphs if part) + "\n"
 
 

@@ -14,8 +14,8 @@ from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import device_of
 from tasks.evaluate.side_by_side.rewards import FILE, RewardsSpec
-from tasks.posttrain.judge.model import MEAN_FIELD, Judge
-from tasks.training.peak import peak_memory
+from tasks.posttrain.reward_model.model import MEAN_FIELD, Judge
+from tasks.training.device_peak import peak_memory
 
 ANSWERS = 64  # between two progress lines
 

@@ -165,9 +165,14 @@ class Ballot:
     def _append(self, question: Question, choice: Choice | None) -> None:
         (left, _), (right, _) = self.sides(question)
         row = {
-            "question": question.key, "id": question.id, "voter": self.voter, "left": left, "right": right,
-            "choice": choice, "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        }  # fmt: skip
+            "question": question.key,
+            "id": question.id,
+            "voter": self.voter,
+            "left": left,
+            "right": right,
+            "choice": choice,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             before, data = os.fstat(descriptor).st_size, as_line(row).encode()

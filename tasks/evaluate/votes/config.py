@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import Field
 
+from storage.digest_cache import remembered_digests
 from storage.errors import SourceError
-from storage.remembered import remembered_digests
 from tasks.stage.config import StageConfig
 
 

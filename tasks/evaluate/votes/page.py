@@ -91,6 +91,8 @@ def _form(action: str, token: str, fields: str, buttons: str) -> str:
 
 def _safe(text: str) -> str:
     """Escaped, and without what would change how the text around it is read: NUL, and marks that turn direction."""
-    shown = "".join("�" if character in "\0\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069" else character
-                    for character in text)  # fmt: skip
+    shown = "".join(
+        "�" if character in "\0\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069" else character
+        for character in text
+    )
     return html.escape(shown.encode(errors="replace").decode())

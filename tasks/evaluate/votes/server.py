@@ -65,10 +65,13 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = SECONDS
     server_version, sys_version = "gristmill", ""
     headers_sent: ClassVar[dict[str, str]] = {
-        "Cache-Control": "no-store", "Referrer-Policy": "same-origin", "X-Content-Type-Options": "nosniff",
-        "X-Frame-Options": "DENY", "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-store",
+        "Referrer-Policy": "same-origin",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Cross-Origin-Resource-Policy": "same-origin",
         "Cross-Origin-Opener-Policy": "same-origin",
-    }  # fmt: skip
+    }
 
     def do_GET(self) -> None:
         """Show the page."""
@@ -152,9 +155,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         kind = "text/html" if source else "text/plain"
         for name, value in {
-            "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content)),
-            "Content-Security-Policy": policy, **self.headers_sent,
-        }.items():  # fmt: skip
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Length": str(len(content)),
+            "Content-Security-Policy": policy,
+            **self.headers_sent,
+        }.items():
             self.send_header(name, value)
         if status >= 400:
             self.close_connection = True

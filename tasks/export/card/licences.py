@@ -82,8 +82,11 @@ def licence_text(weights: str) -> str:
     taken from whatever is installed: the release is made of its inputs alone."""
     if weights == OWN:
         return own_text()
-    where = [f"https://spdx.org/licenses/{name}.html" for name in re.findall(r"[\w.+-]+", weights)
-             if name not in ("AND", "OR", "WITH") and not name.startswith("LicenseRef-")]  # fmt: skip
+    where = [
+        f"https://spdx.org/licenses/{name}.html"
+        for name in re.findall(r"[\w.+-]+", weights)
+        if name not in ("AND", "OR", "WITH") and not name.startswith("LicenseRef-")
+    ]
     text = f"SPDX-License-Identifier: {weights}\n\nThese weights are licensed under {weights}"
     return text + (f", whose text is at:\n\n{chr(10).join(where)}\n" if where else ". Ask the owner for its text.\n")
 
@@ -111,8 +114,9 @@ def notice(provenance: Provenance | None, weights: str | None, statement: str) -
     parts += [f"Of the data the owner says: {statement}"] if statement else []
     if licences:
         lines = [f"- {name}: {licence}{_origin(provenance, name)}" for name, licence in licences.items()]
-        parts.append("The weights were made from these, under the licences that were stated for them:\n\n"
-                     + "\n".join(lines))  # fmt: skip
+        parts.append(
+            "The weights were made from these, under the licences that were stated for them:\n\n" + "\n".join(lines)
+        )
     else:
         parts.append("What the weights were made from was not recorded.")
     return "\n\n".join(parts) + "\n"

@@ -22,9 +22,20 @@ from tasks.export.config import ExportConfig
 from tasks.stage.pages import markdown_table
 
 SHAPE = (
-    "model_type", "vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads",
-    "n_head", "num_key_value_heads", "intermediate_size", "max_position_embeddings", "n_positions", "sliding_window",
-)  # fmt: skip
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "n_embd",
+    "num_hidden_layers",
+    "n_layer",
+    "num_attention_heads",
+    "n_head",
+    "num_key_value_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "n_positions",
+    "sliding_window",
+)
 _MARKUP = re.compile(r"[\\`*_\[\]|]")
 PREFERENCES = ("dpo", "orpo", "cpo", "kto", "ppo", "grpo")
 _ENERGY = (
@@ -157,10 +168,14 @@ def _training(told: Provenance | None, result: Mapping[str, Any]) -> list[str]:
         parts += ["What was left of the data after each stage:", markdown_table(rows)]
     if told.sources:
         sources = [
-            {"source": source.name, "used as": ", ".join(source.used_as), "data set": source.dataset or "–",
-             "licence": stated(told)[source.name]}
+            {
+                "source": source.name,
+                "used as": ", ".join(source.used_as),
+                "data set": source.dataset or "–",
+                "licence": stated(told)[source.name],
+            }
             for source in told.sources
-        ]  # fmt: skip
+        ]
         parts.append(markdown_table(sources))
     if told.training:
         stages = [

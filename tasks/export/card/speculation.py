@@ -12,11 +12,11 @@ from tasks.stage.pages import markdown_table
 
 _COMMANDS = {
     "transformers": "model.generate(**prompt, do_sample=False, "
-    "assistant_model=AutoModelForCausalLM.from_pretrained(\"draft\"))",
-    "vLLM": "vllm serve . --speculative-config '{{\"method\": \"draft_model\", \"model\": \"draft\", "
-    "\"num_speculative_tokens\": {guesses}}}'",
+    'assistant_model=AutoModelForCausalLM.from_pretrained("draft"))',
+    "vLLM": 'vllm serve . --speculative-config \'{{"method": "draft_model", "model": "draft", '
+    '"num_speculative_tokens": {guesses}}}\'',
     "llama.cpp": "llama-server -m {model} -md {draft}",
-}  # fmt: skip
+}
 
 
 def speculation_rows(counts: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -36,8 +36,10 @@ def usage(formats: Collection[str], *, modelfile: bool, remarks: Mapping[str, st
     """The paragraphs of the section; `remarks` are of formats that are not all that their names say."""
     remarked = {name: f" ({remark})" for name, remark in remarks.items()}
     loading = [{"format": name, "how to load": FORMATS[name].loading + remarked.get(name, "")} for name in formats]
-    parts = [markdown_table(loading), "Paths are relative to this folder. Prompts go through the chat template that "
-             "each format carries."]  # fmt: skip
+    parts = [
+        markdown_table(loading),
+        "Paths are relative to this folder. Prompts go through the chat template that each format carries.",
+    ]
     programs = {**(_PLAIN_PROGRAMS if PLAIN in formats else {}), **(_OLLAMA if modelfile else {})}
     parts += [_CHAT] if PLAIN in formats else []
     if programs:

@@ -64,9 +64,11 @@ class Bitsandbytes(Format):
         if not shapes:
             return None
         width = next((width for _, width in shapes if width % BLOCK), None)
-        what = f"the width {width:,} is no multiple of {BLOCK}" if width else (
-            f"{shapes[0][0]:,} rows are no multiple of {PACKED_ROWS}"
-        )  # fmt: skip
+        what = (
+            f"the width {width:,} is no multiple of {BLOCK}"
+            if width
+            else (f"{shapes[0][0]:,} rows are no multiple of {PACKED_ROWS}")
+        )
         where = "CPUs" if width else "CPUs with AVX512-BF16"
         return f"for GPUs: bitsandbytes computes it wrongly or not at all on {where}, as {what}"
 
@@ -77,11 +79,15 @@ class Bitsandbytes(Format):
         from models.runtimes.transformers import load_model
 
         logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it reports each cast of an activation
-        settings: dict[str, Any] = {"load_in_8bit": True} if self.bits == 8 else {
-            "load_in_4bit": True,
-            "bnb_4bit_quant_type": "nf4",
-            "bnb_4bit_compute_dtype": getattr(torch, source.compute),
-        }  # fmt: skip
+        settings: dict[str, Any] = (
+            {"load_in_8bit": True}
+            if self.bits == 8
+            else {
+                "load_in_4bit": True,
+                "bnb_4bit_quant_type": "nf4",
+                "bnb_4bit_compute_dtype": getattr(torch, source.compute),
+            }
+        )
         load_model(source.folder, quantization_config=BitsAndBytesConfig(**settings)).save_pretrained(
             self.path(release)
         )

@@ -38,9 +38,11 @@ def write_weights(source: Path, target: Path, dtype: str, file_bytes: int) -> No
 
     found = list(_stored(source, tied_names(source), dtype))
     files = _in_files(found, file_bytes)
-    names = [WEIGHTS] if len(files) == 1 else [
-        f"model-{number:05d}-of-{len(files):05d}.safetensors" for number in range(1, len(files) + 1)
-    ]  # fmt: skip
+    names = (
+        [WEIGHTS]
+        if len(files) == 1
+        else [f"model-{number:05d}-of-{len(files):05d}.safetensors" for number in range(1, len(files) + 1)]
+    )
     for name, tensors in zip(names, files, strict=True):
         save_file({one.name: _read(one, dtype) for one in tensors}, target / name, metadata={"format": "pt"})
     if len(files) > 1:

@@ -14,9 +14,7 @@ from tasks.export.formats.config import OF_LOADING
 from tasks.export.formats.format import Format
 
 # How weights are stored and where they came from; all else says what is computed
-CIRCUMSTANCES = (
-    *OF_LOADING, "quantization_config", "dtype", "transformers_version", "_attn_implementation_internal",
-)  # fmt: skip
+CIRCUMSTANCES = (*OF_LOADING, "quantization_config", "dtype", "transformers_version", "_attn_implementation_internal")
 LONGEST = 80  # characters of a setting in a message
 
 

@@ -23,7 +23,7 @@ from storage.shards.arrays import Float32
 from tasks.export.config import ExportConfig
 from tasks.export.proof.held_out import Windows
 from tasks.export.proof.texts import CONVERSATIONS, hostile_texts
-from tasks.training.links import BASE
+from tasks.training.chain import BASE
 
 PROMPT_TOKENS = 24  # of held-out text, to be continued
 PROMPTS = 5  # as many windows begin with one

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.runtimes.protocol import ModelRuntime
-from tasks.training.peak import peak_memory
+from tasks.training.device_peak import peak_memory
 
 GENERATED = 32  # tokens
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")

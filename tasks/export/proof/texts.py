@@ -8,15 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from models.runtimes.protocol import Message
-from tasks.tokenizer.prove import HARD_TEXTS
+from tasks.tokenizer.proof import HARD_TEXTS
 
 # Several turns, a system's words, code, other scripts, white space at both ends. A template may refuse some
 CONVERSATIONS: tuple[Sequence[Message], ...] = (
     ({"role": "user", "content": "What is a river?"},),
-    (
-        {"role": "system", "content": "Answer in one sentence."},
-        {"role": "user", "content": "Who wrote the Odyssey?"},
-    ),
+    ({"role": "system", "content": "Answer in one sentence."}, {"role": "user", "content": "Who wrote the Odyssey?"}),
     (
         {"role": "user", "content": "Name a colour."},
         {"role": "assistant", "content": "Blue."},

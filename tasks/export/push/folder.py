@@ -10,7 +10,7 @@ from pathlib import Path
 from storage.digests import file_digest
 from storage.errors import StoreError
 from storage.store import STORE_FILE
-from tasks.export.saved import entries, writing
+from tasks.export.release_folder import entries, writing
 
 _ELSEWHERE = "Name a folder of its own, or one that is not there yet."
 

@@ -16,7 +16,7 @@ from storage.errors import ConfigError, DamagedArtifact, StoreError
 from storage.manifest import SUMS
 from tasks.export.push.address import HUB
 from tasks.export.push.outgoing import Outgoing
-from tasks.export.saved import OF_A_HUB, few
+from tasks.export.release_folder import OF_A_HUB, few
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

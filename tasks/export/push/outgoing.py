@@ -21,7 +21,7 @@ from storage.errors import StoreError
 from storage.manifest import MANIFEST, SUMS
 from tasks.export.card.licences import WARNING
 from tasks.export.push.secrets import digest_of, find_secrets
-from tasks.export.saved import SIGNATURE, check, parse_sums
+from tasks.export.release_folder import SIGNATURE, check, parse_sums
 
 LONGEST_TEXT = 64 << 20  # bytes that are searched in whole: a tokenizer's vocabulary is a text, weights are none
 HEAD, TAIL = 16 << 20, 1 << 20  # of a longer file: metadata of GGUF, and of ONNX and archives

@@ -17,7 +17,7 @@ from typing import Protocol
 from storage.errors import DamagedArtifact, StoreError
 from storage.manifest import SUMS
 from tasks.export.push.outgoing import Outgoing
-from tasks.export.saved import few
+from tasks.export.release_folder import few
 
 PART = f"{SUMS}.part"
 _ELSEWHERE = "Name another place: a folder of a bucket, or one here, that holds nothing else."

@@ -25,7 +25,7 @@ from storage.artifact import Artifact
 from storage.errors import SourceError
 from storage.shards.arrays import Bool, Float64
 from tasks.filter.classifier.config import CascadeConfig
-from tasks.filter.classifier.first import CUTS, FIRST, FirstModel, Side
+from tasks.filter.classifier.first_model import CUTS, FIRST, FirstModel, Side
 from tasks.filter.classifier.scorer import Cutter
 from tasks.filter.classifier.workers import score_pieces
 from tasks.filter.fasttext_model.labelled import Example

@@ -20,7 +20,7 @@ from models.pretrained import load_classifier, load_config
 from storage.shards.arrays import Bool, Float64, Int64
 from tasks.base.check import quietly
 from tasks.filter.classifier.config import ClassifierConfig
-from tasks.filter.classifier.first import FIRST, FirstModel
+from tasks.filter.classifier.first_model import FIRST, FirstModel
 from tasks.filter.classifier.pieces import pieces_of
 from tasks.filter.classifier.source import load_tokenizer, longest, sigmoid_of
 
@@ -35,8 +35,10 @@ class Scores(NamedTuple):
 
 
 class Cutter:
-    """How the classifier in a folder that `made.py` wrote cuts texts: its tokenizer, without its weights. Raises
-    ConfigError for settings that it can't honour."""
+    """How the classifier in a folder that `signal_model.py` wrote cuts texts: its tokenizer, without its weights.
+
+    Raises ConfigError for settings that it can't honour.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.config = ClassifierConfig.model_validate_json((folder / CONFIG).read_text())
@@ -51,7 +53,7 @@ class Cutter:
 
 
 class ClassifierScorer(Cutter):
-    """The classifier in a folder that `made.py` wrote, on a device."""
+    """The classifier in a folder that `signal_model.py` wrote, on a device."""
 
     def __init__(self, folder: Path, device: str) -> None:
         import torch

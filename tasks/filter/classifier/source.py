@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from models.finite import not_finite
+from models.non_finite import not_finite
 from models.pretrained import load_classifier, load_config
 from storage.errors import ConfigError, SourceError
 from tasks.base.check import check_format, loaded, quietly

@@ -32,10 +32,21 @@ EXTENSIONS = {
     "reStructuredText": "rst",
 }  # fmt: skip
 NAMES = {
-    "dockerfile": "Dockerfile", "containerfile": "Dockerfile", "makefile": "Makefile", "gnumakefile": "Makefile",
-    "cmakelists.txt": "CMake", "gemfile": "Ruby", "rakefile": "Ruby", "jenkinsfile": "Groovy", "build": "Starlark",
-    "build.bazel": "Starlark", "workspace": "Starlark", ".bashrc": "Shell", "cargo.lock": "TOML", "pipfile": "TOML",
-}  # fmt: skip
+    "dockerfile": "Dockerfile",
+    "containerfile": "Dockerfile",
+    "makefile": "Makefile",
+    "gnumakefile": "Makefile",
+    "cmakelists.txt": "CMake",
+    "gemfile": "Ruby",
+    "rakefile": "Ruby",
+    "jenkinsfile": "Groovy",
+    "build": "Starlark",
+    "build.bazel": "Starlark",
+    "workspace": "Starlark",
+    ".bashrc": "Shell",
+    "cargo.lock": "TOML",
+    "pipfile": "TOML",
+}
 BY_EXTENSION = {extension: language for language, listed in EXTENSIONS.items() for extension in listed.split()}
 # Files that tools write, by their path: as go-enry and github-linguist know them (generated.rb, and some of vendor.yml)
 LOCKS = [

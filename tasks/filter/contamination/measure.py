@@ -98,9 +98,18 @@ class Matcher:
         index = self.index
         while True:
             found: int = kernels.find(
-                words, word_ends, index.shortest, index.wanted, index.shift, index.table, index.bits, self.seen,
-                self.stamp, self.texts, self.ngrams,
-            )  # fmt: skip
+                words,
+                word_ends,
+                index.shortest,
+                index.wanted,
+                index.shift,
+                index.table,
+                index.bits,
+                self.seen,
+                self.stamp,
+                self.texts,
+                self.ngrams,
+            )
             self.stamp += len(word_ends)
             if found <= len(self.texts):
                 return found

@@ -15,12 +15,32 @@ KEEP, BLANK, DROP = -1, -2, -3  # what a place becomes, if no code point
 LONGEST_TAG, LONGEST_NAME, LONGEST_MARK = 300, 10, 12  # bytes of a tag, of its name, of a footnote's mark
 IGNORABLE = 0xE0000  # first of the 4,096 code points of tags and variations, which have no width
 INLINE = np.array(
-    [int.from_bytes(name, "big") for name in (
-        b"a", b"abbr", b"b", b"cite", b"code", b"em", b"font", b"i", b"mark", b"q", b"s", b"small", b"span", b"strong",
-        b"sub", b"sup", b"tt", b"u", b"wbr",
-    )],
+    [
+        int.from_bytes(name, "big")
+        for name in (
+            b"a",
+            b"abbr",
+            b"b",
+            b"cite",
+            b"code",
+            b"em",
+            b"font",
+            b"i",
+            b"mark",
+            b"q",
+            b"s",
+            b"small",
+            b"span",
+            b"strong",
+            b"sub",
+            b"sup",
+            b"tt",
+            b"u",
+            b"wbr",
+        )
+    ],
     np.uint64,
-)  # fmt: skip
+)
 AMP = np.uint64(int.from_bytes(b"amp", "big"))
 ZERO_WIDTH = np.array([int.from_bytes(name, "big") for name in (b"shy", b"zwj", b"zwnj")], np.uint64)
 STOPS = np.zeros(256, np.bool_)  # bytes that may begin something

@@ -96,10 +96,17 @@ def read_questions(config: ContaminationConfig, files: Sequence[Path]) -> list[Q
                     answers[part.text.casefold()].add(answer)
                 rows.append((path.stem, row["id"], parts))
         for benchmark, identity, parts in rows:
-            found.append(Question(benchmark, identity, tuple(
-                part for part in parts
-                if len(answers[part.text.casefold()]) == 1 or count_words(part.text) >= config.ngram
-            )))  # fmt: skip
+            found.append(
+                Question(
+                    benchmark,
+                    identity,
+                    tuple(
+                        part
+                        for part in parts
+                        if len(answers[part.text.casefold()]) == 1 or count_words(part.text) >= config.ngram
+                    ),
+                )
+            )
     return found
 
 

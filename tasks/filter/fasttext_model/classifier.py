@@ -73,9 +73,18 @@ class Classifier:
         for word, text in enumerate(self.words):
             if text != END:
                 t.word_counts[word] += kernels.add_characters(
-                    t.rows, t.held, t.places, t.buckets, t.shortest, t.longest,
-                    t.letters, t.starts[word], t.starts[word + 1], t.word_rows, word,
-                )  # fmt: skip
+                    t.rows,
+                    t.held,
+                    t.places,
+                    t.buckets,
+                    t.shortest,
+                    t.longest,
+                    t.letters,
+                    t.starts[word],
+                    t.starts[word + 1],
+                    t.word_rows,
+                    word,
+                )
 
 
 class WordTable(NamedTuple):

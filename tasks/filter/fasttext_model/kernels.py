@@ -55,9 +55,18 @@ class Tables(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def add_characters(
-    rows: Float32, held: UInt8, places: Int32, buckets: int, shortest: int, longest: int,
-    data: UInt8, start: int, end: int, sums: Float32, at: int,
-) -> int:  # fmt: skip
+    rows: Float32,
+    held: UInt8,
+    places: Int32,
+    buckets: int,
+    shortest: int,
+    longest: int,
+    data: UInt8,
+    start: int,
+    end: int,
+    sums: Float32,
+    at: int,
+) -> int:
     """Add the rows of the character n-grams of `<word>` to `sums[at]`; returns how many (`computeSubwords`)."""
     count = 0
     size = end - start + 2
@@ -229,9 +238,8 @@ def sum_pieces(
 
 @njit(cache=True, nogil=True)
 def two_likeliest(
-    hidden: Float32, output: Float32, left: Int64, right: Int64, least: float,
-    labels: Int64, scores: Float64,
-) -> None:  # fmt: skip
+    hidden: Float32, output: Float32, left: Int64, right: Int64, least: float, labels: Int64, scores: Float64
+) -> None:
     """The two most likely labels of each row of `hidden` (P, D) and their probabilities, by hierarchical softmax.
 
     Inner node n has the vector `output[n]` and the children `left[n]`, `right[n]`: below L a label, else inner node

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from storage.digest_cache import remembered_digest
 from storage.errors import SourceError
-from storage.remembered import remembered_digest
 from storage.shards.documents import document_id
 from storage.shards.lines import parse_json
 from tasks.filter.fasttext_model.config import LabelledFile

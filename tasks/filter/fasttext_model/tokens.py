@@ -22,8 +22,12 @@ from tasks.text.scan import Scanner
 
 # Radicals, kana, bopomofo; ideographs; Yi; compatibility ideographs; the planes of rare ideographs
 _UNSPACED = (
-    range(0x2E80, 0x3130), range(0x3190, 0x4DC0), range(0x4E00, 0xA4D0), range(0xF900, 0xFB00), range(0x20000, SIZE),
-)  # fmt: skip
+    range(0x2E80, 0x3130),
+    range(0x3190, 0x4DC0),
+    range(0x4E00, 0xA4D0),
+    range(0xF900, 0xFB00),
+    range(0x20000, SIZE),
+)
 _CLASS = "".join(f"{chr(block[0])}-{chr(block[-1])}" for block in _UNSPACED)
 _TOKEN = re.compile(rf"(?=[^\W_])[{_CLASS}]|[^\W_{_CLASS}]+")
 

@@ -55,9 +55,7 @@ def _rules(
     languages: Languages,
 ) -> Iterator[Rule]:
     yield Bound("empty", "text_lines", "min", 1, Turn.FIRST)  # of an empty text nothing else can be said
-    groups = {
-        "gopher_quality": gopher_quality, "gopher_repetition": gopher_repetition, "c4": c4, "fineweb": fineweb,
-    }  # fmt: skip
+    groups = {"gopher_quality": gopher_quality, "gopher_repetition": gopher_repetition, "c4": c4, "fineweb": fineweb}
     counted = {(STOP_WORDS, language): stop_words_in(language) for language in form.stop_words_of}
     for group, thresholds in groups.items():
         own = of_group(languages, group)

@@ -48,14 +48,36 @@ COUNTS = np.dtype(
     [
         (name, np.int64)
         for name in (
-            "characters", "words", "content_words", "content_characters", "hashes", "ellipses", "lines", "bullet_lines",
-            "ellipsis_lines", "alphabetic_words", "paragraphs", "duplicate_paragraphs",
-            "duplicate_paragraph_characters", "pieces", "duplicate_pieces", "duplicate_piece_characters",
-            "c4_lorem_ipsum_lines", "c4_curly_bracket_lines", "c4_sentences", "c4_lines", "c4_removed_lines",
-            "c4_citations", "nonblank_lines", "punctuated_lines", "short_lines", "repeated_line_characters", "newlines",
+            "characters",
+            "words",
+            "content_words",
+            "content_characters",
+            "hashes",
+            "ellipses",
+            "lines",
+            "bullet_lines",
+            "ellipsis_lines",
+            "alphabetic_words",
+            "paragraphs",
+            "duplicate_paragraphs",
+            "duplicate_paragraph_characters",
+            "pieces",
+            "duplicate_pieces",
+            "duplicate_piece_characters",
+            "c4_lorem_ipsum_lines",
+            "c4_curly_bracket_lines",
+            "c4_sentences",
+            "c4_lines",
+            "c4_removed_lines",
+            "c4_citations",
+            "nonblank_lines",
+            "punctuated_lines",
+            "short_lines",
+            "repeated_line_characters",
+            "newlines",
         )
     ]
-)  # fmt: skip
+)
 
 
 class Workspace(NamedTuple):
@@ -252,9 +274,19 @@ def count_repetition(work, words, stop_words, as_datatrove, top, duplicates, sto
 
 @njit(cache=True, nogil=True)
 def count_form(
-    data: UInt8, offsets: Int64, tables: Tables, rules: LineRules, stop_words: StopWords, short: int,
-    as_datatrove: bool, work: Workspace, rows: npt.NDArray[np.void], top: Int64, duplicates: Int64, stops: Int64,
-) -> None:  # fmt: skip
+    data: UInt8,
+    offsets: Int64,
+    tables: Tables,
+    rules: LineRules,
+    stop_words: StopWords,
+    short: int,
+    as_datatrove: bool,
+    work: Workspace,
+    rows: npt.NDArray[np.void],
+    top: Int64,
+    duplicates: Int64,
+    stops: Int64,
+) -> None:
     """Write all counts of D texts to `rows` (COUNTS), `top` (D × 3), `duplicates` (D × 6) and `stops` (D × lists of
     stop words), which must be zeroed.
 
@@ -275,9 +307,19 @@ def count_form(
 
 @njit(cache=True, nogil=True)
 def count_tokens(
-    data: UInt8, starts: Int64, ends: Int64, firsts: Int64, tables: Tables, stop_words: StopWords,
-    as_datatrove: bool, work: Workspace, rows: npt.NDArray[np.void], top: Int64, duplicates: Int64, stops: Int64,
-) -> None:  # fmt: skip
+    data: UInt8,
+    starts: Int64,
+    ends: Int64,
+    firsts: Int64,
+    tables: Tables,
+    stop_words: StopWords,
+    as_datatrove: bool,
+    work: Workspace,
+    rows: npt.NDArray[np.void],
+    top: Int64,
+    duplicates: Int64,
+    stops: Int64,
+) -> None:
     """Count words that are given in place of those that `count_form` finds: those of text d are
     `data[starts[w]:ends[w]]` for w in `firsts[d]:firsts[d + 1]`. Overwritten are the counts of words in `rows`; `top`,
     `duplicates` and `stops` are as for `count_form`, zeroed."""

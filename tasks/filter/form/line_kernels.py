@@ -270,8 +270,12 @@ def count_newline_lines(data, begin, end, work, newlines, words, continued, shor
     piece before the first or after the last newline; and FineWeb's punctuation must be the line's very last character.
     """
     places, continuing, kinds, ends, table = (
-        work.newlines, work.newline_continued, work.word_kinds, work.word_ends, work.table,
-    )  # fmt: skip
+        work.newlines,
+        work.newline_continued,
+        work.word_kinds,
+        work.word_ends,
+        work.table,
+    )
     turn = next_turn(work)
     shift = table_shift(newlines + 1)
     size = end - begin

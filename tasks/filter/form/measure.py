@@ -36,9 +36,14 @@ from tasks.filter.mathematics.find import without_formulas
 from tasks.text.scan import utf8
 
 COUNTED = (
-    "c4_lorem_ipsum_lines", "c4_curly_bracket_lines", "c4_sentences", "c4_lines", "c4_removed_lines", "c4_citations",
+    "c4_lorem_ipsum_lines",
+    "c4_curly_bracket_lines",
+    "c4_sentences",
+    "c4_lines",
+    "c4_removed_lines",
+    "c4_citations",
     "nonblank_lines",
-)  # fmt: skip
+)
 WORDED = re.compile(r"words|mean_word|alphabetic|hashes|ellipses|stop_words|top_|duplicate_\d+gram")
 FINEWEB = ("nonblank_lines", "punctuated_lines", "short_lines", "repeated_line_characters", "newlines_per_word")
 LARGE = 1 << 22  # bytes; workspaces for longer texts are not kept
@@ -81,16 +86,34 @@ def _measure(config: FormConfig, texts: pa.Array) -> dict[str, pa.Array]:
     stops = np.zeros((len(texts), len(lists)), np.int64)
     rules = LineRules(**config.c4.model_dump())
     count_form(
-        data, offsets, tables, rules, stop_words, config.short_line_length, config.as_datatrove,
-        _workspace(longest), rows, top, duplicates, stops,
-    )  # fmt: skip
+        data,
+        offsets,
+        tables,
+        rules,
+        stop_words,
+        config.short_line_length,
+        config.as_datatrove,
+        _workspace(longest),
+        rows,
+        top,
+        duplicates,
+        stops,
+    )
     if config.spacy:
         for counts in (top, duplicates, stops):
             counts[:] = 0
         count_tokens(
-            data, *tokenize(config.spacy, data, offsets), tables, stop_words, config.as_datatrove,
-            _workspace(2 * longest), rows, top, duplicates, stops,  # a token may be a single byte beside another
-        )  # fmt: skip
+            data,
+            *tokenize(config.spacy, data, offsets),
+            tables,
+            stop_words,
+            config.as_datatrove,
+            _workspace(2 * longest),
+            rows,
+            top,
+            duplicates,
+            stops,  # a token may be a single byte beside another
+        )
     stopped = {name: pa.array(counts) for name, counts in zip(lists, stops.T, strict=True)}
     return _columns(rows, top, duplicates) | stopped
 
@@ -148,11 +171,14 @@ def _stop_words(lists: tuple[tuple[str, ...], ...], part_unspaced: bool) -> Stop
     words = np.array([hashes[0] for _, hashes in single], np.uint64)
     firsts = np.array([hashes[0] for _, hashes in several], np.uint64)
     return StopWords(
-        words, np.array([number for number, _ in single], np.int64), _low_bits(words),
+        words,
+        np.array([number for number, _ in single], np.int64),
+        _low_bits(words),
         np.concatenate([np.empty(0, np.uint64), *(hashes for _, hashes in several)]),
         np.cumsum([0, *(len(hashes) for _, hashes in several)]),
-        np.array([number for number, _ in several], np.int64), _low_bits(firsts),
-    )  # fmt: skip
+        np.array([number for number, _ in several], np.int64),
+        _low_bits(firsts),
+    )
 
 
 def _hash_words(text: str, part_unspaced: bool) -> UInt64:
@@ -190,8 +216,20 @@ def _new_workspace(size: int) -> Workspace:
     while rows < 2 * (size + 1):
         rows *= 2
     return Workspace(
-        np.empty(words, np.uint64), numbers(words), numbers(words), np.empty(words, np.uint16), numbers(words),
-        numbers(size + 1), numbers(size), numbers(size), numbers(size),
-        numbers(words), numbers(words), numbers(words), numbers(words),
-        np.zeros((rows, 2), np.uint64), np.zeros(1, np.int64), np.empty(size, np.uint8),
-    )  # fmt: skip
+        np.empty(words, np.uint64),
+        numbers(words),
+        numbers(words),
+        np.empty(words, np.uint16),
+        numbers(words),
+        numbers(size + 1),
+        numbers(size),
+        numbers(size),
+        numbers(size),
+        numbers(words),
+        numbers(words),
+        numbers(words),
+        numbers(words),
+        np.zeros((rows, 2), np.uint64),
+        np.zeros(1, np.int64),
+        np.empty(size, np.uint8),
+    )

@@ -69,9 +69,13 @@ class LabelFile:
     def add(self, item: Item, label: Label, **more: str) -> None:
         """Write a label, and flush it to the disk."""
         row = {
-            **item._asdict(), "label": label, "labeller": self.labeller, "question": self.question,
-            "at": datetime.now(UTC).isoformat(timespec="seconds"), **more,
-        }  # fmt: skip
+            **item._asdict(),
+            "label": label,
+            "labeller": self.labeller,
+            "question": self.question,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            **more,
+        }
         with self.path.open("ab") as file:
             before = file.tell()
             try:

@@ -13,9 +13,8 @@ NEWLINE = np.uint8(ord("\n"))
 
 @njit(cache=True, nogil=True)
 def cut(
-    data: UInt8, offsets: Int64, least: int, alphabetic: Bool,
-    begins: Int64, ends: Int64, letters: Int64, firsts: Int64,
-) -> int:  # fmt: skip
+    data: UInt8, offsets: Int64, least: int, alphabetic: Bool, begins: Int64, ends: Int64, letters: Int64, firsts: Int64
+) -> int:
     """Cut D documents `data[offsets[d]:offsets[d + 1]]` at line ends into pieces of at least `least` bytes.
 
     Written: begin and end of each piece, its number of letters, and in `firsts[d]` the number of a document's first

@@ -6,8 +6,8 @@ import functools
 from pathlib import Path
 
 from storage.artifact import Artifact
+from storage.digest_cache import remembered_digest
 from storage.errors import SourceError
-from storage.remembered import remembered_digest
 from tasks.filter.language.config import PACKAGE, SECOND_PACKAGE, LanguageConfig
 from tasks.filter.side_files import write_signals
 from tasks.stage import stage

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from storage.artifact import Artifact
+from storage.digest_cache import remembered_digest
 from storage.errors import EmptyOutput, SourceError
-from storage.remembered import remembered_digest
 from tasks.filter.lists.config import ListsConfig
 from tasks.filter.side_files import read_signals, write_signals
 from tasks.stage import stage

@@ -95,15 +95,20 @@ def _report(config: PiiRules, decided: dict[str, list[ShardResult]], out: Output
         found[role] = total["found"]
         if seen:  # a profile may have none
             out.account(
-                what=role, section="filter.pii",
-                documents_in=seen.total(), kept=kept.total(), removed=total["removed"],
-            )  # fmt: skip
+                what=role, section="filter.pii", documents_in=seen.total(), kept=kept.total(), removed=total["removed"]
+            )
         out.count(**{f"{role}_changed": changed.total()})
         by_source += [
-            {"pairs": role, "source": source, "in": count, "kept": kept[source], "changed": changed[source],
-             "removed": count - kept[source]}
+            {
+                "pairs": role,
+                "source": source,
+                "in": count,
+                "kept": kept[source],
+                "changed": changed[source],
+                "removed": count - kept[source],
+            }
             for source, count in sorted(seen.items())
-        ]  # fmt: skip
+        ]
     out.table("Pairs", by_source)
     kinds = sorted(set().union(*found.values()))
     out.table(

@@ -14,11 +14,7 @@ from tasks.filter.perplexity.model import NgramModel, load, perplexity, score_un
 
 BUCKETS = ("head", "middle", "tail")
 SCHEMA = pa.schema(
-    [
-        ("perplexity", pa.float64()),
-        ("perplexity_percentile", pa.float64()),
-        ("perplexity_bucket", pa.string()),
-    ]
+    [("perplexity", pa.float64()), ("perplexity_percentile", pa.float64()), ("perplexity_bucket", pa.string())]
 )
 
 

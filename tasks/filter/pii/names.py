@@ -28,8 +28,13 @@ WINDOW = 30  # characters on each side of a word: about the four tokens that the
 BATCH = 256  # windows per batch: each batch has an overhead of a millisecond
 # spaCy's labels (OntoNotes 5) → Presidio's entities
 ENTITIES = {
-    "PERSON": "PERSON", "GPE": "LOCATION", "LOC": "LOCATION", "FAC": "LOCATION", "NORP": "NRP", "ORG": "ORGANIZATION",
-}  # fmt: skip
+    "PERSON": "PERSON",
+    "GPE": "LOCATION",
+    "LOC": "LOCATION",
+    "FAC": "LOCATION",
+    "NORP": "NRP",
+    "ORG": "ORGANIZATION",
+}
 _CODE = re.compile(r"[=<>{}\[\]@#_\\|\"`$]|https?:|\n\s*\n")
 
 

@@ -12,9 +12,7 @@ from tasks.filter.pii.salt import HIDDEN, REMEDY, SaltSource, without_secret
 from tasks.filter.rules import Section
 
 # Half of all sentences name a place or a people; a person's name gets a surrogate, so that sentences stay readable
-USUAL_ACTIONS: dict[str, Action] = {
-    "PERSON": "surrogate", "LOCATION": "keep", "NRP": "keep", "ORGANIZATION": "keep",
-}  # fmt: skip
+USUAL_ACTIONS: dict[str, Action] = {"PERSON": "surrogate", "LOCATION": "keep", "NRP": "keep", "ORGANIZATION": "keep"}
 
 
 class PiiRules(Section):

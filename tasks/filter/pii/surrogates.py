@@ -23,11 +23,50 @@ from collections.abc import Callable, Iterator
 
 from tasks.filter.pii.fold import fold, spelled_plainly
 
-FIRST = ("Alex", "Blake", "Casey", "Dana", "Eden", "Frances", "Gale", "Harper", "Indigo", "Jamie", "Kelly", "Lee",
-         "Morgan", "Noel", "Parker", "Quinn", "Robin", "Sam", "Taylor", "Val")  # fmt: skip
-LAST = ("Ashby", "Barton", "Calloway", "Dunmore", "Ellery", "Fairfax", "Garner", "Holloway", "Ingram", "Jarrow",
-        "Kirby", "Langley", "Merrow", "Norwood", "Oakley", "Prescott", "Quimby", "Rowan", "Stanton",
-        "Thorne")  # fmt: skip
+FIRST = (
+    "Alex",
+    "Blake",
+    "Casey",
+    "Dana",
+    "Eden",
+    "Frances",
+    "Gale",
+    "Harper",
+    "Indigo",
+    "Jamie",
+    "Kelly",
+    "Lee",
+    "Morgan",
+    "Noel",
+    "Parker",
+    "Quinn",
+    "Robin",
+    "Sam",
+    "Taylor",
+    "Val",
+)
+LAST = (
+    "Ashby",
+    "Barton",
+    "Calloway",
+    "Dunmore",
+    "Ellery",
+    "Fairfax",
+    "Garner",
+    "Holloway",
+    "Ingram",
+    "Jarrow",
+    "Kirby",
+    "Langley",
+    "Merrow",
+    "Norwood",
+    "Oakley",
+    "Prescott",
+    "Quimby",
+    "Rowan",
+    "Stanton",
+    "Thorne",
+)
 _DOMAINS = ("com", "net", "org")
 _NETWORKS = ("192.0.2", "198.51.100", "203.0.113")
 _BANK_CODE = 8  # characters of an IBAN after its checksum that hold the bank's code in every country

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from storage.artifact import Artifact
-from tasks.filter.passed.measure import write_passed
+from tasks.filter.first_pass.measure import write_passed
 from tasks.filter.pii_metadata.config import MetadataConfig
 from tasks.stage import stage
 from tasks.stage.output import Output

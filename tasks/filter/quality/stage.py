@@ -27,7 +27,7 @@ def quality_model(config: QualityModelConfig | ClassifierConfig, documents: Arti
     Writes model.bin (fastText's own format) and calibration.json; counts attempts, the final learning rate, and
     accuracy and area under the ROC curve on held-out examples. Or take a sequence classifier of transformers.
     """
-    from tasks.filter.classifier.made import make_classifier
+    from tasks.filter.classifier.signal_model import make_classifier
     from tasks.filter.quality.train import train_quality
 
     if isinstance(config, ClassifierConfig):

@@ -24,6 +24,5 @@ class RepairConfig(StageConfig):
         True, description="remove trailing white space, and blank lines after the second in a row"
     )
     line_breaks: bool = Field(
-        False,
-        description="unwrap paragraphs that were wrapped at a fixed width, and rejoin hyphenated words",
+        False, description="unwrap paragraphs that were wrapped at a fixed width, and rejoin hyphenated words"
     )

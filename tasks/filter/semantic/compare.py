@@ -167,8 +167,11 @@ def _report(values: Float64, clusters: Int64, out: Output) -> None:
     out.table(
         "Documents by similarity",
         [
-            {"max_similarity": threshold, "documents above": int((values > threshold).sum()),
-             "share": round(float((values > threshold).mean()), 4) if len(values) else 0.0}
+            {
+                "max_similarity": threshold,
+                "documents above": int((values > threshold).sum()),
+                "share": round(float((values > threshold).mean()), 4) if len(values) else 0.0,
+            }
             for threshold in SHOWN
         ],
-    )  # fmt: skip
+    )

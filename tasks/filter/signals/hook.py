@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from storage.digest_cache import remembered_digest
 from storage.errors import ConfigError, SourceError
-from storage.remembered import remembered_digest
 from tasks.filter.signals.config import PythonSignalConfig
 
 Function = Callable[[list[Any]], Any]

@@ -11,13 +11,7 @@ from storage.shards.documents import read_batches
 from tasks.filter.classifier.config import ClassifierConfig
 from tasks.filter.classifier.source import fingerprints as classifier_fingerprints
 from tasks.filter.side_files import read_signals, write_signals
-from tasks.filter.signals.config import (
-    ERROR,
-    SCORED_BY,
-    ClassifierSignalConfig,
-    PythonSignalConfig,
-    SignalConfig,
-)
+from tasks.filter.signals.config import ERROR, SCORED_BY, ClassifierSignalConfig, PythonSignalConfig, SignalConfig
 from tasks.filter.signals.hook import fingerprints as function_fingerprints
 from tasks.stage import stage
 from tasks.stage.output import Output
@@ -32,7 +26,7 @@ def signals_model(config: ClassifierConfig, documents: Artifact, out: Output) ->
     Writes model/, scorer.json and first/; tabulates how much the first model settles and how well it agrees, and what
     threshold brings what precision where there are labelled texts.
     """
-    from tasks.filter.classifier.made import make_classifier
+    from tasks.filter.classifier.signal_model import make_classifier
 
     make_classifier(config, documents, out)
 

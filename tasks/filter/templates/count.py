@@ -17,7 +17,7 @@ from storage.shards.arrays import Int64, UInt64
 from storage.shards.documents import read_batches
 from storage.shards.parquet import open_parquet
 from tasks.dedup.buckets import TYPES, grouped, ranges_needed
-from tasks.dedup.parts import Parts, PartWriter, range_of
+from tasks.dedup.partitions import Parts, PartWriter, range_of
 from tasks.dedup.spans.kinds import salts_of
 from tasks.filter.templates.config import TemplateCountsConfig
 from tasks.filter.templates.frequent import HOSTS, Frequent, look_up, write_shown, write_table
@@ -62,9 +62,11 @@ def count_templates(config: TemplateCountsConfig, documents: Artifact, out: Outp
     write_table(HOSTS, corpus.hosts, corpus.sizes, out.path)
     write_shown(config, corpus.shards, corpus.starts, frequent, out)
     out.count(
-        documents=len(corpus.salts), hosts=len(corpus.hosts), documents_of_hosts=int(corpus.sizes.sum()),
+        documents=len(corpus.salts),
+        hosts=len(corpus.hosts),
+        documents_of_hosts=int(corpus.sizes.sum()),
         **{kind: len(found.keys) for kind, found in frequent.items()},
-    )  # fmt: skip
+    )
 
 
 def _read_hosts(config: TemplateCountsConfig, documents: Artifact, out: Output) -> Corpus:

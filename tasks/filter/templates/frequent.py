@@ -78,9 +78,13 @@ def write_shown(
             host, texts = read[int(found.rows[place])]
             documents, of_host = int(found.documents[place]), int(found.of_host[place])
             rows.append(
-                {"host": host, "documents": documents, "share of the host": round(documents / of_host, 4),
-                 "text": texts[kind, int(found.keys[place])]}
-            )  # fmt: skip
+                {
+                    "host": host,
+                    "documents": documents,
+                    "share of the host": round(documents / of_host, 4),
+                    "text": texts[kind, int(found.keys[place])],
+                }
+            )
         listed += [{"kind": kind, **row} for row in rows]
         shown, seen = [], Counter[str]()
         for row in rows:

@@ -25,9 +25,7 @@ def among(c, characters):
 
 
 @njit(cache=True, nogil=True)
-def cut_pieces(
-    data: UInt8, offsets: Int64, kinds: UInt8, most: int, begins: Int64, sizes: Int64, firsts: Int64
-) -> int:  # fmt: skip
+def cut_pieces(data: UInt8, offsets: Int64, kinds: UInt8, most: int, begins: Int64, sizes: Int64, firsts: Int64) -> int:
     """Cut D documents `data[offsets[d]:offsets[d + 1]]` into pieces of whole sentences, as many as fit into `most`
     bytes; a longer sentence is cut where a word begins.
 
@@ -83,9 +81,18 @@ def cut_pieces(
 
 @njit(cache=True, nogil=True)
 def sum_terms(
-    kinds: UInt8, slots: Int32, letters: UInt8, starts: Int64, weights: Float64,
-    data: UInt8, begins: Int64, ends: Int64, sums: Float64, norms: Float64, words: Int64,
-) -> None:  # fmt: skip
+    kinds: UInt8,
+    slots: Int32,
+    letters: UInt8,
+    starts: Int64,
+    weights: Float64,
+    data: UInt8,
+    begins: Int64,
+    ends: Int64,
+    sums: Float64,
+    norms: Float64,
+    words: Int64,
+) -> None:
     """For each text `data[begins[p]:ends[p]]`: the sum of `weights[w, 1:]` over its known words in `sums[p]`, the L2
     norm of its tf-idf vector in `norms[p]` (`weights[w, 0]` is a word's idf), and its number of words.
 

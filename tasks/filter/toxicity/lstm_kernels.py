@@ -47,9 +47,12 @@ def run_direction(
             a, b, c, d, e = state[h], state[h + 1], state[h + 2], state[h + 3], state[h + 4]
             for g in range(4 * units):
                 gates[g] += (
-                    a * recurrent_HG[h, g] + b * recurrent_HG[h + 1, g] + c * recurrent_HG[h + 2, g]
-                    + d * recurrent_HG[h + 3, g] + e * recurrent_HG[h + 4, g]
-                )  # fmt: skip
+                    a * recurrent_HG[h, g]
+                    + b * recurrent_HG[h + 1, g]
+                    + c * recurrent_HG[h + 2, g]
+                    + d * recurrent_HG[h + 3, g]
+                    + e * recurrent_HG[h + 4, g]
+                )
         for h in range(units):
             kept = sigmoid(gates[units + h]) * cell[h]
             cell[h] = kept + sigmoid(gates[h]) * tanh(gates[2 * units + h])
@@ -59,11 +62,24 @@ def run_direction(
 
 @njit(cache=True, nogil=True)
 def score_texts(
-    kinds: UInt8, slots: Int32, letters: UInt8, starts: Int64,
-    forward_VG: Float32, forward_HG: Float32, backward_VG: Float32, backward_HG: Float32,
-    hidden: Float32, hidden_bias: Float32, output: Float32, output_bias: float,
-    data: UInt8, begins: Int64, ends: Int64, longest: int, odds: Float64,
-) -> None:  # fmt: skip
+    kinds: UInt8,
+    slots: Int32,
+    letters: UInt8,
+    starts: Int64,
+    forward_VG: Float32,
+    forward_HG: Float32,
+    backward_VG: Float32,
+    backward_HG: Float32,
+    hidden: Float32,
+    hidden_bias: Float32,
+    output: Float32,
+    output_bias: float,
+    data: UInt8,
+    begins: Int64,
+    ends: Int64,
+    longest: int,
+    odds: Float64,
+) -> None:
     """The log-odds of each text `data[begins[p]:ends[p]]`, from the last `longest` of its known words; −∞ without one.
 
     The first line of arguments finds words, see `fasttext_model.classifier.word_table`; the second line is the LSTM,

@@ -37,7 +37,7 @@ def toxicity_model(
     Writes model.bin and calibration.json; or words.txt, weights.npy and folds.json (the linear model), lstm_words.txt
     and lstm.npz, base_rate.json; or model/ and scorer.json.
     """
-    from tasks.filter.classifier.made import make_classifier
+    from tasks.filter.classifier.signal_model import make_classifier
     from tasks.filter.toxicity.package import export_package
     from tasks.filter.toxicity.train import train_toxicity
 

@@ -35,9 +35,7 @@ class Rows(Dataset[list[Conversation]]):
 def loader(conversations: Any, batches: Sequence[MicroBatch], pad_id: int, *, packed: bool) -> DataLoader[Any]:
     """The micro-batches of one process, in order."""
     return DataLoader(
-        Rows(conversations),
-        batch_sampler=batches,
-        collate_fn=lambda rows: collate(rows, pad_id, packed=packed),
+        Rows(conversations), batch_sampler=batches, collate_fn=lambda rows: collate(rows, pad_id, packed=packed)
     )
 
 

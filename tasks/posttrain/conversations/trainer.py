@@ -17,7 +17,7 @@ from tasks.posttrain.conversations.collate import SEGMENTS, loader
 from tasks.posttrain.conversations.layout import Layout
 from tasks.posttrain.conversations.noise import EmbeddingNoise
 from tasks.posttrain.conversations.speed import Speed
-from tasks.posttrain.means import ExactMeans
+from tasks.posttrain.token_means import ExactMeans
 
 
 class ConversationTrainer(ExactMeans):

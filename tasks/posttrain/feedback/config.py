@@ -7,8 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from storage.digest_cache import remembered_digests
 from storage.errors import SourceError
-from storage.remembered import remembered_digests
 from tasks.endpoint.config import EndpointConfig
 from tasks.stage.config import StageConfig
 

@@ -64,10 +64,16 @@ class LocalModel:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             made = model.generate(
-                input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), do_sample=True,
-                temperature=self.config.temperature, top_k=0, top_p=1.0, max_new_tokens=self.config.max_new_tokens,
-                pad_token_id=self._pad, eos_token_id=self.ends,
-            )  # fmt: skip
+                input_ids=ids_BT,
+                attention_mask=torch.ones_like(ids_BT),
+                do_sample=True,
+                temperature=self.config.temperature,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=self.config.max_new_tokens,
+                pad_token_id=self._pad,
+                eos_token_id=self.ends,
+            )
         return [self._reply(cut(row, self.ends)) for row in made[:, len(ids) :].tolist()]
 
     @torch.no_grad()

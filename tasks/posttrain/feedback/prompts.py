@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.posttrain.feedback.config import FeedbackConfig
-from tasks.posttrain.rows.equal import digest_as_compared, distinct
 from tasks.posttrain.rows.prepare import is_held_out, read_rows
+from tasks.posttrain.rows.same_rows import digest_as_compared, distinct
 
 Transcript = dict[str, Any]
 

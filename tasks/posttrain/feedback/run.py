@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import EmptyOutput
-from storage.shards.kept import kept_rows
 from storage.shards.lines import write_json_lines
+from storage.shards.saved_batches import kept_rows
 from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
 from tasks.endpoint.client import Asked, Endpoint

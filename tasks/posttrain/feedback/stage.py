@@ -10,7 +10,7 @@ from storage.shards.lines import read_json_lines
 from tasks.children.devices import check_device_here
 from tasks.children.supervise import run_module
 from tasks.posttrain.feedback.config import FeedbackConfig, fingerprint, principles_of
-from tasks.posttrain.rows.given import files_of
+from tasks.posttrain.rows.row_sources import files_of
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from storage.artifact import Artifact
 from tasks.posttrain.config import PreferenceConfig
 from tasks.posttrain.method import Method, TrainerParts
-from tasks.posttrain.rows.given import Pairs
 from tasks.posttrain.rows.preference import PREFERENCE
+from tasks.posttrain.rows.row_sources import Pairs
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 

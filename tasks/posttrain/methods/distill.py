@@ -12,7 +12,7 @@ from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rows.instruction import INSTRUCTION
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
-from tasks.training.links import BASE
+from tasks.training.chain import BASE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,10 +38,7 @@ class DistillConfig(PosttrainConfig):
         description="divisor of both models' logits; the divergence is multiplied by its square (Hinton et al. 2015)",
     )
     hard_share: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="weight of the answers' own cross-entropy; the divergence has the rest",
+        0.0, ge=0, lt=1, description="weight of the answers' own cross-entropy; the divergence has the rest"
     )
 
 
@@ -54,7 +51,7 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
     from models.pretrained import load_pretrained
     from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.conversations.divergence import divergence
-    from tasks.posttrain.means import ExactMeans
+    from tasks.posttrain.token_means import ExactMeans
 
     config = parts.config
     # Loaded before the arguments exist: with them, transformers would partition it for ZeRO 3 while loading
@@ -107,11 +104,7 @@ DISTILL = Method(
     rows=INSTRUCTION,
     make_trainer=_make_trainer,
     loss_unit="nats a token",
-    measures={
-        "mean_token_accuracy": "token_accuracy",
-        "divergence": "divergence",
-        "cross_entropy": "cross_entropy",
-    },
+    measures={"mean_token_accuracy": "token_accuracy", "divergence": "divergence", "cross_entropy": "cross_entropy"},
     summary=("validation_divergence",),
 )
 

@@ -12,8 +12,8 @@ from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.reference.config import ReferenceConfig
 from tasks.posttrain.reference.stage import reference
 from tasks.posttrain.reference.table import FILE
-from tasks.posttrain.rows.given import Pairs
 from tasks.posttrain.rows.preference import PREFERENCE
+from tasks.posttrain.rows.row_sources import Pairs
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 

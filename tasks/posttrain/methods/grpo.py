@@ -83,7 +83,7 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
     from trl import GRPOConfig
 
     from tasks.posttrain.arguments import arguments_of
-    from tasks.posttrain.judge.model import Judge
+    from tasks.posttrain.reward_model.model import Judge
     from tasks.posttrain.rewards.score import Scorer
     from tasks.posttrain.rewards.trainer import WatchedGrpo
 

@@ -11,8 +11,8 @@ from storage.errors import ConfigError
 from tasks.posttrain.config import PreferenceConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rows.form import Row
-from tasks.posttrain.rows.given import Pairs
 from tasks.posttrain.rows.labelled import LABELLED
+from tasks.posttrain.rows.row_sources import Pairs
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 

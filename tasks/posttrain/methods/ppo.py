@@ -26,9 +26,9 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
 
     from models.runtimes.greedy import ends_of
     from tasks.posttrain.arguments import arguments_of
-    from tasks.posttrain.judge.model import Judge, load_classifier
     from tasks.posttrain.ppo.rollout import Sampler
     from tasks.posttrain.ppo.trainer import PpoTrainer
+    from tasks.posttrain.reward_model.model import Judge, load_classifier
     from tasks.posttrain.rewards.score import Scorer
 
     config, given, common = parts.config, dict(parts.arguments), dict(parts.common)

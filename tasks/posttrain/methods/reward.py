@@ -8,10 +8,10 @@ from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
 from tasks.posttrain.config import PreferenceConfig
-from tasks.posttrain.judge.report import report_judge
 from tasks.posttrain.method import Method, TrainerParts
-from tasks.posttrain.rows.given import Pairs
-from tasks.posttrain.rows.judged import JUDGED
+from tasks.posttrain.reward_model.report import report_judge
+from tasks.posttrain.rows.judge_preference import JUDGED
+from tasks.posttrain.rows.row_sources import Pairs
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 
@@ -48,7 +48,7 @@ def _make_trainer(parts: TrainerParts[RewardConfig]) -> Trainer:
     from trl import RewardTrainer
 
     from tasks.posttrain.arguments import arguments_of
-    from tasks.posttrain.means import ExactMeans
+    from tasks.posttrain.token_means import ExactMeans
 
     class PairMeans(ExactMeans, RewardTrainer):
         means_over: ClassVar = {"loss": "pairs"}
@@ -63,13 +63,13 @@ def _make_trainer(parts: TrainerParts[RewardConfig]) -> Trainer:
 
 
 def _load(folder: Path, config: RewardConfig) -> PreTrainedModel:
-    from tasks.posttrain.judge.model import load_classifier
+    from tasks.posttrain.reward_model.model import load_classifier
 
     return load_classifier(folder, config.seed)
 
 
 def _conclude(trained: Trained) -> dict[str, Any]:
-    from tasks.posttrain.judge.measure import measure_judge
+    from tasks.posttrain.reward_model.measure import measure_judge
 
     return measure_judge(trained.folder, trained.train, trained.held_out, trained.device)
 

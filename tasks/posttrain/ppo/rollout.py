@@ -62,9 +62,14 @@ class Sampler:
             rewards_BT, values_BT, mask_BT, discount=self.config.discount, decay=self.config.decay
         )
         rollout = {
-            "ids": ids_BL, "mask": mask_BL, "answer_mask": mask_BT, "log_old": log_old_BT, "values": values_BT,
-            "advantages": equations.whiten(advantages_BT, mask_BT), "returns": returns_BT,
-        }  # fmt: skip
+            "ids": ids_BL,
+            "mask": mask_BL,
+            "answer_mask": mask_BT,
+            "log_old": log_old_BT,
+            "values": values_BT,
+            "advantages": equations.whiten(advantages_BT, mask_BT),
+            "returns": returns_BT,
+        }
         watched_BT = equations.kl_of_tokens(log_old_BT, log_reference_BT, "k3")
         measured = {
             "reward": float(score_B.mean()),
@@ -81,9 +86,16 @@ class Sampler:
         asked = [render(self.tokenizer, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
         ids_BP, mask_BP = (each.to(policy.device) for each in pad_left(asked, pad))
         made_BL: Any = policy.generate(
-            input_ids=ids_BP, attention_mask=mask_BP, do_sample=True, temperature=self.config.temperature, top_k=0,
-            top_p=1.0, max_new_tokens=self.config.max_new_tokens, pad_token_id=pad, eos_token_id=list(self.ends),
-        )  # fmt: skip
+            input_ids=ids_BP,
+            attention_mask=mask_BP,
+            do_sample=True,
+            temperature=self.config.temperature,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=self.config.max_new_tokens,
+            pad_token_id=pad,
+            eos_token_id=list(self.ends),
+        )
         answers = [cut(row, self.ends) for row in made_BL[:, ids_BP.shape[1] :].tolist()]
         width = max(map(len, answers))
         answer_BT = torch.tensor([[*row, *[pad] * (width - len(row))] for row in answers], device=policy.device)

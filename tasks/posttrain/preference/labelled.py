@@ -17,9 +17,9 @@ from torch import Tensor
 from trl import KTOTrainer
 from trl.trainer.utils import use_adapter
 
-from tasks.posttrain.means import ExactMeans
 from tasks.posttrain.preference.losses import kto_losses
 from tasks.posttrain.reference.score import answer_log_probabilities
+from tasks.posttrain.token_means import ExactMeans
 
 PARTS = ("input_ids", "attention_mask", "completion_mask")
 

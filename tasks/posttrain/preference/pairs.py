@@ -15,9 +15,9 @@ from trl import DPOConfig, DPOTrainer
 from trl.trainer.utils import disable_dropout_in_model
 
 from tasks.posttrain.arguments import arguments_of
-from tasks.posttrain.means import ExactMeans
 from tasks.posttrain.method import TrainerParts
 from tasks.posttrain.preference.losses import Answers
+from tasks.posttrain.token_means import ExactMeans
 
 
 def pair_arguments(parts: TrainerParts[Any], **settings: Any) -> DPOConfig:

@@ -29,7 +29,7 @@ from tasks.posttrain.reference.table import FILE, Key, key_of, write_reference
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.preference import render_preference
 from tasks.posttrain.rows.prepare import prepare, read_rows
-from tasks.training.peak import peak_memory
+from tasks.training.device_peak import peak_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer

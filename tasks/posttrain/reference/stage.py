@@ -13,7 +13,7 @@ from storage.artifact import Artifact
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import run_module
 from tasks.posttrain.reference.config import ReferenceConfig
-from tasks.posttrain.rows.given import Pairs, files_of
+from tasks.posttrain.rows.row_sources import Pairs, files_of
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.training.model_folder import check_tokenizer

@@ -11,7 +11,7 @@ from tasks.posttrain.rewards import verify
 from tasks.posttrain.rewards.config import ExactReward, FormatReward, LengthReward, RegexReward, Reward
 
 if TYPE_CHECKING:
-    from tasks.posttrain.judge.model import Judge
+    from tasks.posttrain.reward_model.model import Judge
 
 
 class Answer(NamedTuple):

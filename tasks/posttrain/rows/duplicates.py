@@ -16,9 +16,9 @@ from typing import Any
 from storage.artifact import Artifact
 from storage.shards.lines import write_json_lines
 from tasks.posttrain.config import Deduplicate
-from tasks.posttrain.rows.equal import digest_as_compared, distinct, parts_of
 from tasks.posttrain.rows.form import Row, RowForm
 from tasks.posttrain.rows.prepare import read_rows
+from tasks.posttrain.rows.same_rows import digest_as_compared, distinct, parts_of
 from tasks.stage.output import Output
 
 NEAR, BOTH_WAYS = "near_duplicate", "labelled_both_ways"

@@ -10,8 +10,8 @@ from pathlib import Path
 from models.conversation import NOT_A_PREFIX, REFUSED
 from storage.errors import EmptyOutput, SourceError
 from storage.shards.lines import read_json_lines
-from tasks.posttrain.rows.equal import digest_as_compared
 from tasks.posttrain.rows.form import OVERLONG, Dropped, Row
+from tasks.posttrain.rows.same_rows import digest_as_compared
 
 REMEDIES = {  # by the reason of most of the rows
     OVERLONG: "Raise max_length (and the model's context), or provide shorter pairs",

@@ -30,8 +30,8 @@ from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
+from tasks.training.deepspeed_patches import decline_shared_memory_operator, float32_sums, sum_in_float32
 from tasks.training.states_only import states_only
-from tasks.training.with_deepspeed import decline_shared_memory_operator, float32_sums, sum_in_float32
 
 
 class DeepSpeedEngine(Engine):

@@ -99,9 +99,14 @@ def _merge(folder: Path, out: Path) -> Tensor:
     from deepspeed.checkpoint import ds_to_universal
 
     arguments = argparse.Namespace(
-        input_folder=str(folder), output_folder=str(out), num_extract_workers=1, num_merge_workers=1,
-        keep_temp_folder=False, strict=True, inject_missing_state=True,
-    )  # fmt: skip
+        input_folder=str(folder),
+        output_folder=str(out),
+        num_extract_workers=1,
+        num_merge_workers=1,
+        keep_temp_folder=False,
+        strict=True,
+        inject_missing_state=True,
+    )
     with states_only(deepspeed=True):
         ds_to_universal.main(arguments)
     counted = next(iter(sorted((out / "zero").glob("*/step.pt"))), None)

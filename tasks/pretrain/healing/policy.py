@@ -33,11 +33,18 @@ from tasks.stage.runtime import PretrainRuntime, Runtime
 STRIKES = 3
 LARGEST_ZERO_STAGE = 3
 SHARING = (  # of the runtime: what fits depends on them too
-    "training.processes", "training.hosts", "training.hostfile", "training.rendezvous", "pretrain.engine",
-    "pretrain.tensor_parallel", "pretrain.pipeline_parallel",
-    "pretrain.context_parallel", "pretrain.replicate", "pretrain.offload",
+    "training.processes",
+    "training.hosts",
+    "training.hostfile",
+    "training.rendezvous",
+    "pretrain.engine",
+    "pretrain.tensor_parallel",
+    "pretrain.pipeline_parallel",
+    "pretrain.context_parallel",
+    "pretrain.replicate",
+    "pretrain.offload",
     "compute.device",
-)  # fmt: skip
+)
 Error = TypeVar("Error", bound=TrainingError)
 Kind = Literal["divergence", "out of memory", "lost process", "damaged checkpoint"]
 
@@ -116,9 +123,7 @@ class Decision(NamedTuple):
 
 def without_damaged(healing: Healing, step: int, sound: int, damage: str) -> Healing:
     """The state after a damaged checkpoint was dropped in favour of the `sound` one before it."""
-    event = Event(
-        time=_now(), kind="damaged checkpoint", step=step, checkpoint=sound, what=damage, action="dropped",
-    )  # fmt: skip
+    event = Event(time=_now(), kind="damaged checkpoint", step=step, checkpoint=sound, what=damage, action="dropped")
     return _after(healing, event)
 
 

@@ -28,8 +28,8 @@ from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.stragglers import Stragglers
 from tasks.pretrain.spec import TrainSpec
+from tasks.training.device_peak import data_sheet_flops, peak_flops, peak_memory
 from tasks.training.logs import drop_torn, read_log
-from tasks.training.peak import data_sheet_flops, peak_flops, peak_memory
 from tasks.training.tracking.trackers import Tracked, Tracker, by_step, open_tracker
 
 

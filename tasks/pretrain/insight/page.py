@@ -22,10 +22,16 @@ from tasks.training.plots import plot_loss
 
 CURVE_ROWS = 2000  # points of the live curve: more take longer to draw without being visible
 MEASURES = {
-    "rms": "RMS", "max": "max", "zeros": "zeros", "outliers": "outliers", "gradient_norm": "gradient norm",
-    "weight_norm": "weight norm", "update_ratio": "update / weights", "entropy": "attention entropy",
+    "rms": "RMS",
+    "max": "max",
+    "zeros": "zeros",
+    "outliers": "outliers",
+    "gradient_norm": "gradient norm",
+    "weight_norm": "weight norm",
+    "update_ratio": "update / weights",
+    "entropy": "attention entropy",
     "lowest_entropy": "lowest head's",
-}  # fmt: skip
+}
 
 
 class Page:

@@ -17,11 +17,21 @@ from tasks.training.recovery.out_of_memory import memory_named
 
 # Cheap ones first; `overfit` and `checkpoint` change the small engine, so they follow those that need a fresh one
 CHECKS: tuple[Callable[[Bench], Check], ...] = (
-    machine.libraries, machine.device, machine.threads, machine.allocator, machine.disk,
-    repeating.shards, repeating.loader,
-    learning.first_loss, repeating.ranks, learning.gradients, learning.causality, learning.overfit,
-    repeating.checkpoint, machine.memory,
-)  # fmt: skip
+    machine.libraries,
+    machine.device,
+    machine.threads,
+    machine.allocator,
+    machine.disk,
+    repeating.shards,
+    repeating.loader,
+    learning.first_loss,
+    repeating.ranks,
+    learning.gradients,
+    learning.causality,
+    learning.overfit,
+    repeating.checkpoint,
+    machine.memory,
+)
 
 
 def check_all(path: Path) -> None:

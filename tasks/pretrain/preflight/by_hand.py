@@ -57,7 +57,11 @@ def synthetic_tokens(folder: Path, config: PretrainConfig, vocab_size: int) -> P
         ids[::100] = 0
         documents = np.split(ids, range(101, count, 100))
         write_tokens(
-            folder / split / "00000.tokens", documents, vocab_size=vocab_size, eos_id=0, tokenizer_digest="0" * 64,
+            folder / split / "00000.tokens",
+            documents,
+            vocab_size=vocab_size,
+            eos_id=0,
+            tokenizer_digest="0" * 64,
             text_bytes=4 * count,
-        )  # fmt: skip
+        )
     return folder

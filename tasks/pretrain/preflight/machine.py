@@ -20,7 +20,7 @@ from tasks.pretrain.preflight.bench import PARTS, Bench
 from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.pretrain.recipe.precision import has_bfloat16, precision
 from tasks.stage import machine
-from tasks.training.peak import peak_memory
+from tasks.training.device_peak import peak_memory
 from tasks.training.recovery.fault_injection import FaultInjection
 
 FULL = 0.95  # share of the memory above which a run is at risk

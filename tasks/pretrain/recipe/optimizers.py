@@ -34,10 +34,7 @@ def new_optimizer(
     if config.optimizer == "adamw":
         return torch.optim.AdamW([group for _, group in groups], **adam)
     by_adam, by_muon = ([group for name, group in groups if (name == "muon") == muon] for muon in (False, True))
-    return AdamWWithMuon(
-        torch.optim.AdamW(by_adam, **adam),
-        Muon(by_muon, momentum=config.muon_momentum),
-    )
+    return AdamWWithMuon(torch.optim.AdamW(by_adam, **adam), Muon(by_muon, momentum=config.muon_momentum))
 
 
 def set_learning_rate(groups: Iterable[Group], rate: float) -> None:

@@ -21,9 +21,23 @@ from tasks.sandbox.inside.settings import Settings, receive, send
 from tasks.sandbox.inside.supervise import end_children, map_ids, remove, supervise
 
 OFTEN = (
-    "bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "hashlib", "heapq", "itertools",
-    "math", "random", "re", "statistics", "string", "typing",
-)  # fmt: skip
+    "bisect",
+    "collections",
+    "copy",
+    "datetime",
+    "decimal",
+    "fractions",
+    "functools",
+    "hashlib",
+    "heapq",
+    "itertools",
+    "math",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "typing",
+)
 ALIVE = 500  # milliseconds between looks whether the parent is still there
 ANSWER = 1 << 16  # bytes
 

@@ -237,10 +237,14 @@ def learn(words, byte_ids, known, vocab_size, min_frequency):
     # One position per byte and two per merged occurrence; the pages that are never written take no memory
     lists = np.empty(3 * size, np.int32)
     changes = Changes(
-        np.zeros((2, ids), np.int64), np.zeros((2, ids), np.int64), np.empty((2, ids), np.int32),
-        np.zeros(2, np.int64), np.empty((2, size // 2 + 1), np.int32), np.empty((2, size // 2 + 1), np.int32),
+        np.zeros((2, ids), np.int64),
+        np.zeros((2, ids), np.int64),
+        np.empty((2, ids), np.int32),
         np.zeros(2, np.int64),
-    )  # fmt: skip
+        np.empty((2, size // 2 + 1), np.int32),
+        np.empty((2, size // 2 + 1), np.int32),
+        np.zeros(2, np.int64),
+    )
     pairs, queue, used = first_pairs(words, byte_ids, min_frequency, lists)
     merges, first = np.empty((ids, 3), np.int64), known
     lengths = np.ones(ids, np.int32)

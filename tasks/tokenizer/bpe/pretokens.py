@@ -68,13 +68,7 @@ class _Table:
         self._letters = np.empty(LETTERS, np.uint8)
         self._used = np.zeros(2, np.int64)
 
-    def add(
-        self,
-        data: UInt8,
-        starts: Int64,
-        ends: Int64,
-        times: Int64,
-    ) -> None:
+    def add(self, data: UInt8, starts: Int64, ends: Int64, times: Int64) -> None:
         """Add `times[i]` to the count of piece i, for each i."""
         data = data.view()
         data.setflags(write=False)  # like Arrow's buffers, so that numba compiles for one type only

@@ -37,13 +37,7 @@ class Learnt(NamedTuple):
 
 
 def train(
-    words: UInt8,
-    ends: Int64,
-    counts: Int64,
-    *,
-    vocab_size: int,
-    min_frequency: int,
-    special_tokens: Sequence[str],
+    words: UInt8, ends: Int64, counts: Int64, *, vocab_size: int, min_frequency: int, special_tokens: Sequence[str]
 ) -> Learnt:
     """Learn merges from W distinct words, word i being `words[ends[i - 1]:ends[i]]`, seen `counts[i]` times.
 

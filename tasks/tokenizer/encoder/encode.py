@@ -77,9 +77,17 @@ class KernelEncoder:
             self._out = at_least(self._out, int(cut.offsets[-1]) + documents + kernels.BESIDE)
             out_ends = np.empty(documents, np.int64)
             count = kernels.encode(
-                *cut, self.tables.symbols, self.tables.pairs, self.eos_id,
-                self._table, self._pool, self._texts, self._used, self._out, out_ends,
-            )  # fmt: skip
+                *cut,
+                self.tables.symbols,
+                self.tables.pairs,
+                self.eos_id,
+                self._table,
+                self._pool,
+                self._texts,
+                self._used,
+                self._out,
+                out_ends,
+            )
             pieces.append(self._out[:count].copy())
             ends.append(out_ends + total)
             total += count

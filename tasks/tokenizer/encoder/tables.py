@@ -15,9 +15,13 @@ from tasks.tokenizer.encoder import kernels
 from tasks.tokenizer.patterns import PatternName, pattern_of
 
 PLAIN = {  # settings of the model for which the kernels support only these values
-    "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-    "byte_fallback": False, "ignore_merges": False,
-}  # fmt: skip
+    "dropout": None,
+    "unk_token": None,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": None,
+    "byte_fallback": False,
+    "ignore_merges": False,
+}
 
 
 class Tables(NamedTuple):
@@ -59,10 +63,8 @@ def make_tables(settings: dict[str, Any]) -> Tables:
     merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in settings["model"]["merges"]]
     left, right, joined = (
         np.array([vocabulary[name] for name in names], np.uint32)
-        for names in (
-            [pair[0] for pair in merges], [pair[1] for pair in merges], ["".join(pair) for pair in merges],
-        )
-    )  # fmt: skip
+        for names in ([pair[0] for pair in merges], [pair[1] for pair in merges], ["".join(pair) for pair in merges])
+    )
     pairs = np.empty((1 << max(4, (4 * len(merges)).bit_length()), 2), np.uint64)
     kernels.fill_pairs(left, right, joined, pairs)
     symbols = np.array([vocabulary[symbol] for symbol in BYTE_SYMBOLS], np.uint32)

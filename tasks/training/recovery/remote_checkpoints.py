@@ -29,11 +29,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
+from storage.digest_cache import remembered_digest
 from storage.digests import FileEntry, file_digest
 from storage.errors import StoreError
 from storage.files.flush import flush_tree, link_or_copy
 from storage.manifest import check_name
-from storage.remembered import remembered_digest
 from storage.store import Store
 from tasks.children.spec import ChildSpec
 from tasks.training.checkpoint_marker import FOLDERS, MARKER, CheckpointMarker, Ranks, complete_checkpoints

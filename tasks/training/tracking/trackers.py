@@ -80,10 +80,15 @@ class WeightsAndBiases:
         self.teardown: Callable[[], None] = wandb.teardown
         settings = wandb.Settings(console="off", disable_git=True, disable_code=True, x_disable_stats=True)
         self.run = wandb.init(
-            project=PROJECT, dir=str(tracked.folder), id=_lasting(tracked.folder / "run-id", uuid.uuid4().hex),
-            resume="allow", mode="online" if tracked.online else "offline", name=tracked.name,
-            config=dict(tracked.settings), settings=settings,
-        )  # fmt: skip
+            project=PROJECT,
+            dir=str(tracked.folder),
+            id=_lasting(tracked.folder / "run-id", uuid.uuid4().hex),
+            resume="allow",
+            mode="online" if tracked.online else "offline",
+            name=tracked.name,
+            config=dict(tracked.settings),
+            settings=settings,
+        )
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)

@@ -72,10 +72,24 @@ async (target, run, gone) => {
 }
 """
 PAGES = (
-    "/dashboard", "/runs", "/flows", "/deployments", "/work-pools", "/work-pools/create", "/blocks", "/blocks/catalog",
-    "/variables", "/automations", "/automations/create", "/events", "/artifacts", "/concurrency-limits", "/settings",
-    "/v2/", "/v2/dashboard",
-)  # fmt: skip
+    "/dashboard",
+    "/runs",
+    "/flows",
+    "/deployments",
+    "/work-pools",
+    "/work-pools/create",
+    "/blocks",
+    "/blocks/catalog",
+    "/variables",
+    "/automations",
+    "/automations/create",
+    "/events",
+    "/artifacts",
+    "/concurrency-limits",
+    "/settings",
+    "/v2/",
+    "/v2/dashboard",
+)
 
 
 class _Page(BaseHTTPRequestHandler):

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.deployed.ends import told
+from flows.deployed.run_lifecycle import told
 from flows.pools.runs import FLOW, pools_of_server
 from flows.server import credentials, start, stop
 from storage.errors import ConfigError

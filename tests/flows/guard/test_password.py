@@ -84,12 +84,18 @@ def test_where_it_cannot_be_kept_is_said(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "found"),
     [
-        ("http://127.0.0.1:4200/api", True), ("http://localhost:4200/api", False), ("http://127.0.0.1:4201/api", False),
-        ("https://127.0.0.1:4200/api", False), ("http://10.0.0.1:4200/api", False), ("http://127.0.0.1:x/api", False),
-        ("http://localhost.example:4200/api", False), ("http://[/api", False), ("http://127.0.0.1/api", False),
+        ("http://127.0.0.1:4200/api", True),
+        ("http://localhost:4200/api", False),
+        ("http://127.0.0.1:4201/api", False),
+        ("https://127.0.0.1:4200/api", False),
+        ("http://10.0.0.1:4200/api", False),
+        ("http://127.0.0.1:x/api", False),
+        ("http://localhost.example:4200/api", False),
+        ("http://[/api", False),
+        ("http://127.0.0.1/api", False),
         ("", False),
     ],
-)  # fmt: skip
+)
 def test_a_command_sends_it_to_a_ui_that_runs_alone(address: str, found: bool, home: Path) -> None:
     whole = kept()
     holds = "from flows.guard.password import serving\nwith serving(4200): print(flush=True); input()"

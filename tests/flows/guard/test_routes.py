@@ -32,9 +32,12 @@ METHODS = ("get", "post", "put", "patch", "delete")
 EVIL = "https://evil.example"
 REFUSED = (401, 403, 421)
 HANDSHAKE = {
-    "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
-    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Sec-WebSocket-Protocol": "prefect",
-}  # fmt: skip
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    "Sec-WebSocket-Protocol": "prefect",
+}
 
 
 class Server(NamedTuple):
@@ -106,9 +109,11 @@ def somebody(server: Server) -> dict[str, dict[str, str]]:
         "cross-site without an origin": {"Sec-Fetch-Site": "cross-site"},
         "same-site": {"Sec-Fetch-Site": "same-site"},
         "a link to the API": {
-            "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document",
+            "Sec-Fetch-Site": "cross-site",
+            "Sec-Fetch-Mode": "navigate",
+            "Sec-Fetch-Dest": "document",
         },
-    }  # fmt: skip
+    }
 
 
 def test_no_route_answers_who_may_not_ask_and_nothing_changes(server: Server, routes: list[tuple[str, str]]) -> None:
@@ -256,14 +261,15 @@ REPLACED = {
     "of a run, by Prefect's older name": ("post", "/deployments/{id}/create_flow_run", {"infra_overrides": COMMAND}),
     "of a deployment": ("patch", "/deployments/{id}", {"job_variables": COMMAND}),
     "of a new deployment": ("post", "/deployments/", {"name": "x", "flow_id": "{id}", "job_variables": COMMAND}),
-    "of an automation": (
-        "post", "/automations/", {"actions": [{"type": "run-deployment", "job_variables": COMMAND}]},
-    ),
+    "of an automation": ("post", "/automations/", {"actions": [{"type": "run-deployment", "job_variables": COMMAND}]}),
     "of a pool": (
-        "post", "/work_pools/", {"name": "x", "base_job_template": {"job_configuration": {"command": "touch here"}}},
+        "post",
+        "/work_pools/",
+        {"name": "x", "base_job_template": {"job_configuration": {"command": "touch here"}}},
     ),
     "of a pool, by default": (
-        "patch", "/work_pools/x",
+        "patch",
+        "/work_pools/x",
         {"base_job_template": {"variables": {"properties": {"command": {"default": "touch here"}}}}},
     ),
     "by another folder": ("patch", "/flow_runs/{id}", {"job_variables": {"working_dir": "/tmp"}}),
@@ -273,18 +279,23 @@ REPLACED = {
     "by a dot": ("patch", "/flow_runs/{id}", {"job_variables": {"env.PYTHONPATH": "/tmp"}}),
     "by a dot, the command": ("patch", "/flow_runs/{id}", {"job_variables": {"command.x": "touch here"}}),
     "by Prefect's logging": (
-        "patch", "/flow_runs/{id}", {"job_variables": {"env": {"PREFECT_LOGGING_SETTINGS_PATH": "/tmp/x.yml"}}},
+        "patch",
+        "/flow_runs/{id}",
+        {"job_variables": {"env": {"PREFECT_LOGGING_SETTINGS_PATH": "/tmp/x.yml"}}},
     ),
     "by OpenSSL": ("patch", "/flow_runs/{id}", {"job_variables": {"env": {"OPENSSL_CONF": "/tmp/x"}}}),
     "by a function of a shell": ("patch", "/flow_runs/{id}", {"job_variables": {"env": {"BASH_FUNC_x%%": "() {:}"}}}),
     "by no environment": ("patch", "/flow_runs/{id}", {"job_variables": {"env": 5}}),
     "by the server's variable": ("patch", "/flow_runs/{id}", {"job_variables": {"env": "{{ prefect.variables.x }}"}}),
     "of a pool, by a block": (
-        "patch", "/work_pools/x",
+        "patch",
+        "/work_pools/x",
         {"base_job_template": {"job_configuration": {"$ref": {"block_document_id": "{id}"}}}},
     ),
     "of a pool, by a variable for a block": (
-        "patch", "/work_pools/x", {"base_job_template": {"job_configuration": {"labels": {"$ref": "{{ x }}"}}}},
+        "patch",
+        "/work_pools/x",
+        {"base_job_template": {"job_configuration": {"labels": {"$ref": "{{ x }}"}}}},
     ),
     "by a block": ("patch", "/flow_runs/{id}", {"job_variables": {"labels": {"$ref": {"block_document_id": "{id}"}}}}),
     "by an empty path": ("patch", "/flow_runs/{id}", {"job_variables": {"env.PATH": ""}}),
@@ -293,19 +304,26 @@ REPLACED = {
     "by an empty folder": ("patch", "/flow_runs/{id}", {"job_variables": {"working_dir": ""}}),
     "by the place of a command": ("patch", "/flow_runs/{id}", {"job_variables": {"command": "{{ command }}"}}),
     "of a pool, by other variables": (
-        "patch", "/work_pools/x", {"base_job_template": {"job_configuration": {"env": "{{ labels }}"}}},
+        "patch",
+        "/work_pools/x",
+        {"base_job_template": {"job_configuration": {"env": "{{ labels }}"}}},
     ),
     "of a pool, by names": (
-        "patch", "/work_pools/x", {"base_job_template": {"job_configuration": {"env": {"{{ name }}": "x"}}}},
+        "patch",
+        "/work_pools/x",
+        {"base_job_template": {"job_configuration": {"env": {"{{ name }}": "x"}}}},
     ),
     "of a pool, by a dot": (
-        "patch", "/work_pools/x", {"base_job_template": {"job_configuration": {"env.LD_PRELOAD": "x"}}},
+        "patch",
+        "/work_pools/x",
+        {"base_job_template": {"job_configuration": {"env.LD_PRELOAD": "x"}}},
     ),
     "of a pool, by a dot and default": (
-        "patch", "/work_pools/x",
+        "patch",
+        "/work_pools/x",
         {"base_job_template": {"variables": {"properties": {"env.LD_PRELOAD": {"default": "x"}}}}},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("how", REPLACED)
@@ -328,10 +346,17 @@ def test_no_request_replaces_the_command_of_a_run(how: str, server: Server) -> N
 @pytest.mark.parametrize(
     "variables",
     [
-        {}, {"command": None}, {"command": ""}, {"working_dir": None}, {"name": "command"},
-        {"env": {"HF_TOKEN": "x"}}, {"env.CUDA_VISIBLE_DEVICES": "1"}, {"env": {}}, {"labels": {"PATH": "x"}},
+        {},
+        {"command": None},
+        {"command": ""},
+        {"working_dir": None},
+        {"name": "command"},
+        {"env": {"HF_TOKEN": "x"}},
+        {"env.CUDA_VISIBLE_DEVICES": "1"},
+        {"env": {}},
+        {"labels": {"PATH": "x"}},
     ],
-)  # fmt: skip
+)
 def test_other_job_variables_stay(variables: dict[str, Any], server: Server) -> None:
     flow = sent(server.environment, "POST", "/flows/", {"name": "f"}).json()["id"]
     body = {"name": "d", "flow_id": flow, "job_variables": variables}
@@ -345,9 +370,14 @@ def test_the_code_gives_the_password_once_and_to_a_page_alone(tmp_path: Path) ->
         address = environment["PREFECT_API_URL"].removesuffix("/api")
         page = {"Origin": address}
         tried: list[tuple[bytes, dict[str, str]]] = [
-            (b"once", {}), (b"once", {"Origin": EVIL}), (b"other", page), (b"", page), (b"once" * 1_000, page),
-            (b"once", page), (b"once", page),
-        ]  # fmt: skip
+            (b"once", {}),
+            (b"once", {"Origin": EVIL}),
+            (b"other", page),
+            (b"", page),
+            (b"once" * 1_000, page),
+            (b"once", page),
+            (b"once", page),
+        ]
         answers = [httpx.post(f"{address}/sign-in", content=code, headers=headers) for code, headers in tried]
     assert [answer.status_code for answer in answers] == [401, 403, 403, 403, 403, 200, 403]
     assert b64decode(answers[5].json()["password"]).decode() == environment[CLIENT]

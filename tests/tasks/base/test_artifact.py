@@ -46,8 +46,11 @@ def test_formats_that_cant_hold_a_base_are_refused_before_its_first_training(tmp
         check_formats(ExportConfig(formats=["safetensors", "gguf-q8_0"]), folder)
     sets = [f"runtime.store={tmp_path / 'store'}", "pretrain=null", f"base.folder={folder}"]
     for more, until, asking in (
-        ([], None, "sft"), (["sft=null"], None, "dpo"), ([], "base", ""), (["sft=null", "dpo=null"], None, ""),
-    ):  # fmt: skip
+        ([], None, "sft"),
+        (["sft=null"], None, "dpo"),
+        ([], "base", ""),
+        (["sft=null", "dpo=null"], None, ""),
+    ):
         profile = load("smoke", [*sets, *more])
         session = replace(session_of(profile, until), checks={})
         plan(profile, session)

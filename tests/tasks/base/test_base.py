@@ -23,9 +23,9 @@ from tasks.base import BaseConfig, base
 from tasks.base.source import fingerprint
 from tasks.evaluate import EvaluateConfig, evaluate
 from tasks.export import ExportConfig, export
-from tasks.posttrain.fit import check_pairs
 from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
+from tasks.posttrain.pair_lengths import check_pairs
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
 from tasks.training.model_folder import check_tokenizer
@@ -173,7 +173,7 @@ NORM = "model.layers.1.input_layernorm.weight"
         (without("tokenizer.json", "tokenizer_config.json"), "can't load the tokenizer of the base"),
         (template(CHATML.replace("assistant\n", "assistant\n<think>")), "can't be trained on: prompt_not_a_prefix"),
     ],
-)  # fmt: skip
+)
 def test_what_cant_be_a_base_is_refused_by_name(
     llama: Path, tmp_path: Path, change: Callable[[Path], None], named: str
 ) -> None:
@@ -190,10 +190,17 @@ def test_a_base_is_one_folder_or_a_repository_at_a_commit() -> None:
     assert fingerprint(named) == {"HuggingFaceTB/SmolLM2-135M": commit}
     assert BaseConfig(gguf="llama.gguf", package="some-model").named == "llama.gguf"
     for wrong in (
-        {"gguf": "a", "folder": "b"}, {"package": "a"}, {"package": "a", "folder": "b"}, {"artifact": "a", "gguf": "b"},
-        {}, {"folder": "a", "repository": "b/c", "revision": commit}, {"repository": "b/c"}, {"revision": commit},
-        {"repository": "b/c", "revision": "main"}, {"repository": "b/c", "revision": commit[:7]},
-    ):  # fmt: skip
+        {"gguf": "a", "folder": "b"},
+        {"package": "a"},
+        {"package": "a", "folder": "b"},
+        {"artifact": "a", "gguf": "b"},
+        {},
+        {"folder": "a", "repository": "b/c", "revision": commit},
+        {"repository": "b/c"},
+        {"revision": commit},
+        {"repository": "b/c", "revision": "main"},
+        {"repository": "b/c", "revision": commit[:7]},
+    ):
         with pytest.raises(ValidationError):
             BaseConfig.model_validate(wrong)
 

@@ -165,13 +165,15 @@ QWEN_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size":
         ("llama", {}, in_json("config.json", hidden_size=10**6), "not those of a llama|can't load"),
         ("mixtral", MOE, in_json("config.json", num_local_experts=10**9), "num_local_experts 1,000,000,000, and no"),
         (
-            "mixtral", MOE, in_json("config.json", num_local_experts=1000, num_hidden_layers=1000),
+            "mixtral",
+            MOE,
+            in_json("config.json", num_local_experts=1000, num_hidden_layers=1000),
             "1,000 layers of 1,000 experts",
         ),
         ("llama", {}, in_json("config.json", text_config={"num_hidden_layers": 10**9}), "num_hidden_layers 1,000"),
         ("llama", {}, in_json("config.json", more="x" * (17 << 20)), "config.json of the base has 17,"),
     ],
-)  # fmt: skip
+)
 @torch.no_grad()
 def test_a_base_is_what_transformers_makes_of_it_or_is_refused(
     architecture: str, settings: dict[str, Any], change: Change, refused: str | None, tmp_path: Path
@@ -274,7 +276,9 @@ LOOP = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% e
     [
         *(
             pytest.param(
-                threes, in_json("tokenizer_config.json", tokenizer_class=name), None,
+                threes,
+                in_json("tokenizer_config.json", tokenizer_class=name),
+                None,
                 marks=[pytest.mark.soak] * (name != CLASSES[0]),
             )
             for name in CLASSES
@@ -297,7 +301,7 @@ LOOP = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% e
         (make_foreign_tokenizer, template("{{ 'a' * 10 ** 12 }}" + CHATML), "can't be trained on: refused_by_template"),
         (make_foreign_tokenizer, template(DOUBLED), "can't be trained on: refused_by_template"),
     ],
-)  # fmt: skip
+)
 def test_a_tokenizer_is_its_file_whatever_class_its_config_names(
     tokenizer: Callable[[], Any], change: Change, refused: str | None, tmp_path: Path
 ) -> None:

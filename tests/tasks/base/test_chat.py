@@ -25,8 +25,9 @@ SILENT = Family(CHATML, BOS, IM[0], [], IM[2], bos="<s>", adds_bos=True)  # of B
 NONE = Family("", BOS, IM[0], [], IM[0], bos="<s>", adds_bos=True)
 BASES = {
     **{name: FAMILIES[name] for name in ("llama 3", "qwen 3", "phi 3", "glm 4", "vicuna", "falcon")},
-    "leaves bos out": SILENT, "has no template": NONE,
-}  # fmt: skip
+    "leaves bos out": SILENT,
+    "has no template": NONE,
+}
 
 
 @pytest.mark.parametrize("family", BASES.values(), ids=BASES)

@@ -87,7 +87,7 @@ def cut(path: Path) -> None:
         (lambda path: path.write_bytes(b"nothing"), "is no whole GGUF file"),
         (cut, "is no whole GGUF file"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_read_from_gguf_is_refused_by_name(
     file: Path, tmp_path: Path, change: Callable[[Path], None], said: str
 ) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from storage.errors import ConfigError
 from tasks.children import launchers
-from tasks.children.alive import FILE, shown_alive
 from tasks.children.environment import training_environment
+from tasks.children.heartbeat import FILE, shown_alive
 from tasks.children.launchers import free_port, training_command
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import run_child, run_module
@@ -187,9 +187,11 @@ def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> Non
         with shown_alive(spec.with_name(FILE), "met"):
             run_child(
                 training_command("met", spec, out.runtime.training),
-                out=out, environment=training_environment(out.runtime.compute) | paths,
-                log=tmp_path / "log", on_line=said.append,
-            )  # fmt: skip
+                out=out,
+                environment=training_environment(out.runtime.compute) | paths,
+                log=tmp_path / "log",
+                on_line=said.append,
+            )
         told = []
         while "it ended\n" not in told:
             told.append(other.stdout.readline())
@@ -251,7 +253,9 @@ def test_a_launchers_ranks_pass_a_typed_error_on_and_end_together(launcher: str,
     with pytest.raises(Exception, match=r"Rank 1 differs\.") as caught:
         run_child(
             training_command("met", spec, out.runtime.training),
-            out=out, environment=training_environment(out.runtime.compute) | paths, log=tmp_path / "log",
-        )  # fmt: skip
+            out=out,
+            environment=training_environment(out.runtime.compute) | paths,
+            log=tmp_path / "log",
+        )
     assert type(caught.value).__name__ == "ParityError"
     assert time.monotonic() - began < 90

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from storage.errors import LostProcess
+from tasks.children.reap_orphans import descendants
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import run_module
-from tasks.children.survivors import descendants
 from tasks.children.warm import processes
 from tasks.children.warm.server import LIBRARIES, import_for
 from tasks.stage import machine

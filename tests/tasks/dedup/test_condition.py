@@ -70,10 +70,27 @@ def test_defects_and_lines_of_text_are_counted(texts: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "repairs"),
-    [("naïve café “quoted” … – ÂME à Été, DÉJÀ «VU»", 0), ("日本語のテキスト。", 0), ("naÃ¯ve", 1), ("itâ€™s", 1),
-     ("cafe\u0301", 1), ("a\u200bb", 1), ("\ufeffa", 1), ("a\ufffdb", 1), ("a  b", 1), ("a\u00a0b", 1), ("a\tb", 0),
-     ("    indented", 0), ("a\r\n", 1), ("a\n\nb", 0), ("a\n\n\nb", 1), ("ðŸ˜€", 1), ("a\x07", 1), ("", 0),
-     ("\n\n\n", 2)],
-)  # fmt: skip
+    [
+        ("naïve café “quoted” … – ÂME à Été, DÉJÀ «VU»", 0),
+        ("日本語のテキスト。", 0),
+        ("naÃ¯ve", 1),
+        ("itâ€™s", 1),
+        ("cafe\u0301", 1),
+        ("a\u200bb", 1),
+        ("\ufeffa", 1),
+        ("a\ufffdb", 1),
+        ("a  b", 1),
+        ("a\u00a0b", 1),
+        ("a\tb", 0),
+        ("    indented", 0),
+        ("a\r\n", 1),
+        ("a\n\nb", 0),
+        ("a\n\n\nb", 1),
+        ("ðŸ˜€", 1),
+        ("a\x07", 1),
+        ("", 0),
+        ("\n\n\n", 2),
+    ],
+)
 def test_what_needs_repair(text: str, repairs: int) -> None:
     assert conditions(pa.array([text])).repairs.tolist() == [repairs]

@@ -388,8 +388,24 @@ def test_repeated_sentences_and_lines_are_accounted_for_as_well(tmp_path: Path) 
 
 @pytest.mark.parametrize("asked", [{}, {"sentences": {}}, {"lines": {}}, {"spans": {}}, {"simhash": {}}])
 def test_odd_documents_are_all_accounted_for(tmp_path: Path, asked: dict[str, Any]) -> None:
-    odd = ["", " ", "\n\r\n", "one", "!", "\u200b", "\u0301", "e\u0301" * 40, "a\u0301\u0327" * 99, "漢",
-           "漢字 mixed ภาษา. Text.", "\ufeff", "\x00", "a\r\nb\r\n" * 30, "😀" * 50, "same. same."]  # fmt: skip
+    odd = [
+        "",
+        " ",
+        "\n\r\n",
+        "one",
+        "!",
+        "\u200b",
+        "\u0301",
+        "e\u0301" * 40,
+        "a\u0301\u0327" * 99,
+        "漢",
+        "漢字 mixed ภาษา. Text.",
+        "\ufeff",
+        "\x00",
+        "a\r\nb\r\n" * 30,
+        "😀" * 50,
+        "same. same.",
+    ]
     documents = [Document.new(text, "a", url="http://[") for text in odd for _ in range(3)]
     out = run(tmp_path, documents, **asked, **ANY_SHARE)
     counts = out.counts["documents"]

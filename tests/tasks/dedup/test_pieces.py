@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.dedup.clusters import WAITING, unique_edges
-from tasks.dedup.parts import Parts, PartWriter
+from tasks.dedup.partitions import Parts, PartWriter
 from tasks.shards import ShardResult
 from tasks.stage import machine
 from tests.tasks.dedup.test_dedup import corpus, run

@@ -70,11 +70,19 @@ def test_a_bad_element_costs_no_other(tmp_path: Path) -> None:
     assert [(row.reason, row.place) for row in found if isinstance(row, Refused)] == [
         (reason, f"{path} row {number}")
         for number, reason in enumerate(
-            ["not_an_object", "broken_json", "broken_json", "invalid_utf8", "too_long", "broken_json", "broken_json",
-             "not_an_object"],
+            [
+                "not_an_object",
+                "broken_json",
+                "broken_json",
+                "invalid_utf8",
+                "too_long",
+                "broken_json",
+                "broken_json",
+                "not_an_object",
+            ],
             2,
         )
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("data", ["[", '[{"a": 1}', '[{"a": "b]', "[1] 2", "[1][2]", "[1]]", "[1],", '[{"a": 1}, '])

@@ -160,14 +160,23 @@ def test_labelled_rows_are_a_part_of_their_own_and_absent_where_no_source_has_th
         ({"messages": [None]}, "unknown_role", "messages[0]"),
         ({"messages": {"role": "user"}}, "no_messages", "messages"),
         ({"question": "a", "answer": "b"}, "unknown_form", "its keys are question, answer"),
-        ({"messages": [], "instruction": "a", "output": "b"}, "ambiguous_form",
-         "its keys are those of messages (messages) and alpaca (instruction, output)"),
-        ({"chosen": "a", "rejected": "b"}, "unknown_form",
-         "its keys are chosen, rejected, as implicit_prompt of role preferences has them"),
-        ({"prompt": "a", "completion": "b", "label": True}, "no_method",
-         "its keys prompt, completion, label are those of labelled answers, for the role labelled"),
+        (
+            {"messages": [], "instruction": "a", "output": "b"},
+            "ambiguous_form",
+            "its keys are those of messages (messages) and alpaca (instruction, output)",
+        ),
+        (
+            {"chosen": "a", "rejected": "b"},
+            "unknown_form",
+            "its keys are chosen, rejected, as implicit_prompt of role preferences has them",
+        ),
+        (
+            {"prompt": "a", "completion": "b", "label": True},
+            "no_method",
+            "its keys prompt, completion, label are those of labelled answers, for the role labelled",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_pair_that_cant_be_used_is_quarantined(row: dict[str, object], reason: str, key: str, tmp_path: Path) -> None:
     good = {"instruction": "What ends a line?\u2028\x85", "output": "Not \u2029 this."}
     (tmp_path / "pairs.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(row))
@@ -208,16 +217,28 @@ def test_a_row_is_named_by_its_file_and_place_there_whatever_is_wrong(
 @pytest.mark.parametrize(
     ("role", "rows", "message", "remedy"),
     [
-        ("documents", [{"title": "a", "body": "b"}, {"title": "a", "\ud800": 1}] * 9,
-         "18 of 18 rows have no column text .*data.jsonl:1.*: title, body, '.ud800'", "Set text_column"),
-        ("instructions", [{"question": "a", "answer": "b"}],
-         "1 of 1 rows have not the keys of instructions .*: question, answer", "alpaca (instruction, output | "),
-        ("preferences", [{"prompt": "a", "chosen": "b", "reject": "c"}],
-         "not the keys of preferences .*: prompt, chosen, reject", "explicit_prompt (prompt, chosen, rejected)"),
+        (
+            "documents",
+            [{"title": "a", "body": "b"}, {"title": "a", "\ud800": 1}] * 9,
+            "18 of 18 rows have no column text .*data.jsonl:1.*: title, body, '.ud800'",
+            "Set text_column",
+        ),
+        (
+            "instructions",
+            [{"question": "a", "answer": "b"}],
+            "1 of 1 rows have not the keys of instructions .*: question, answer",
+            "alpaca (instruction, output | ",
+        ),
+        (
+            "preferences",
+            [{"prompt": "a", "chosen": "b", "reject": "c"}],
+            "not the keys of preferences .*: prompt, chosen, reject",
+            "explicit_prompt (prompt, chosen, rejected)",
+        ),
         ("documents", [{}], "none at all", "Set text_column"),
         ("documents", [{str(n): n for n in range(99)}], "10, 11, …", "Set text_column"),
     ],
-)  # fmt: skip
+)
 def test_a_source_without_the_column_that_is_read_says_which_it_has(
     role: str, rows: list[dict[str, Any]], message: str, remedy: str, tmp_path: Path
 ) -> None:
@@ -309,11 +330,7 @@ def test_a_line_of_200_mb_is_skipped_without_being_held(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "named"),
-    [
-        (None, "no file matches"),
-        (b"", "is empty"),
-        (b'{"text": "good"}\nbroken\n', "data.jsonl:2: broken_json"),
-    ],
+    [(None, "no file matches"), (b"", "is empty"), (b'{"text": "good"}\nbroken\n', "data.jsonl:2: broken_json")],
 )
 def test_a_source_that_gives_nothing_or_too_much_rubbish_ends_the_run(
     content: bytes | None, named: str, tmp_path: Path
@@ -473,9 +490,7 @@ def test_what_is_cut_of_a_conversation_is_counted_and_stands_in_the_ledger(tmp_p
     assert [row["messages"] for row in kept] == [[user, answer]] * 2
     ledger = [verdict for path in out.path.glob("ledger/*") for verdict in read_ledger(path)]
     told = [(v.id, v.verdict, v.reason, v.detail.removeprefix(str(tmp_path))) for v in ledger]
-    assert told[:1] == [(
-        kept[1]["id"], "changed", "trailing_user_turn", "/sft.jsonl:2",
-    )]  # fmt: skip
+    assert told[:1] == [(kept[1]["id"], "changed", "trailing_user_turn", "/sft.jsonl:2")]
 
 
 @pytest.mark.parametrize(
@@ -513,9 +528,9 @@ def test_of_parquet_the_nested_columns_are_read_and_those_that_are_null_passed_o
         {"instruction": "Why?", "output": "Because.", "history": [["Hi", "Hello"]]},
     ]
     function = pa.struct([("name", pa.string()), ("arguments", pa.string())])
-    message = pa.struct([
-        ("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(pa.struct([("function", function)]))),
-    ])  # fmt: skip
+    message = pa.struct(
+        [("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(pa.struct([("function", function)])))]
+    )
     texts = [("instruction", pa.string()), ("output", pa.string()), ("history", pa.list_(pa.list_(pa.string())))]
     schema = pa.schema([("messages", pa.list_(message)), *texts])
     pq.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "sft.parquet")

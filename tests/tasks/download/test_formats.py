@@ -81,8 +81,11 @@ def packed_as(ending: str, data: bytes) -> bytes:
 
 
 TABLE = 'id,text,note\n1,"One, with ""quotes""\nand a second line.",\n\n2,5" disks are old.,x\r\n3,"Ünder,",y'
-WANTED = [('One, with "quotes"\nand a second line.', {"id": "1", "note": ""}),
-          ('5" disks are old.', {"id": "2", "note": "x"}), ("Ünder,", {"id": "3", "note": "y"})]  # fmt: skip
+WANTED = [
+    ('One, with "quotes"\nand a second line.', {"id": "1", "note": ""}),
+    ('5" disks are old.', {"id": "2", "note": "x"}),
+    ("Ünder,", {"id": "3", "note": "y"}),
+]
 
 
 @pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
@@ -109,17 +112,30 @@ def test_quotes_of_a_table_may_be_text(tmp_path: Path) -> None:
 
 
 def test_a_bad_row_of_a_table_is_named_by_its_line_and_the_rest_goes_on(tmp_path: Path) -> None:
-    rows = [b"n,text", b'1,"two\nlines"', b"2,one,too many", b"3", b"4,caf\xe9", b"5,a\0b",
-            b'6,"' + b"x\n" * 900 + b'"', b"7,a\rb", b"8,  ", b"9,last"]  # fmt: skip
+    rows = [
+        b"n,text",
+        b'1,"two\nlines"',
+        b"2,one,too many",
+        b"3",
+        b"4,caf\xe9",
+        b"5,a\0b",
+        b'6,"' + b"x\n" * 900 + b'"',
+        b"7,a\rb",
+        b"8,  ",
+        b"9,last",
+    ]
     (tmp_path / "data.csv").write_bytes(b"\n".join(rows))
     out = run(tmp_path, source(tmp_path / "data.csv"), max_quarantined_share=0.9, max_document_bytes=1000)
     assert texts(out) == ["two\nlines", "last"]
     assert [(reason, place.partition(":")[2]) for reason, place in refused(out)] == [
-        ("wrong_columns", "4: 3 fields, and the header has 2"), ("wrong_columns", "5: 1 fields, and the header has 2"),
-        ("invalid_utf8", "6"), ("nul", "7"), ("too_long", "8"),
+        ("wrong_columns", "4: 3 fields, and the header has 2"),
+        ("wrong_columns", "5: 1 fields, and the header has 2"),
+        ("invalid_utf8", "6"),
+        ("nul", "7"),
+        ("too_long", "8"),
         ("broken_row", "909: a carriage return outside quotes"),
         ("empty", "910"),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -157,10 +173,14 @@ def test_a_bad_row_of_a_table_is_named_by_its_line_and_the_rest_goes_on(tmp_path
         ("a.parquet", parquet(text=pa.array([b"a"])), "no_text, text is binary", "Correct them"),
         ("a.parquet", parquet(text=pa.array([[b"a"]])), "no_text, text is a list", "Correct them"),
         ("a.parquet", parquet(text=pa.array([7])), "no_text, text is a number", "Correct them"),
-        ("a.parquet", parquet(text=pa.array(["a"]), n=pa.array([7], pa.int64()), bits=128), "more than 64 bits",
-         "Write the column in another type"),
+        (
+            "a.parquet",
+            parquet(text=pa.array(["a"]), n=pa.array([7], pa.int64()), bits=128),
+            "more than 64 bits",
+            "Write the column in another type",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_cant_be_read_says_what_it_is_and_what_to_do(
     name: str, content: bytes, said: str, remedy: str, tmp_path: Path
 ) -> None:
@@ -229,11 +249,20 @@ def test_values_of_parquet_are_json_or_counted(tmp_path: Path) -> None:
     }
     pq.write_table(pa.table({"text": GOOD[:1], **columns}), tmp_path / "a.parquet")
     out = run(tmp_path, source(tmp_path / "a.parquet"))
-    assert metadata(out) == [{
-        "zoned": "2024-05-06T07:08:09+02:00", "plain": "2024-05-06T00:00:00",
-        "nanoseconds": "2023-11-14T22:13:20.123456789", "day": "2024-05-06", "price": "12.30", "took": 90.0,
-        "tags": ["a", "b"], "map": {"k": 1}, "struct": {"n": 1}, "raws": [None, None],
-    }]  # fmt: skip
+    assert metadata(out) == [
+        {
+            "zoned": "2024-05-06T07:08:09+02:00",
+            "plain": "2024-05-06T00:00:00",
+            "nanoseconds": "2023-11-14T22:13:20.123456789",
+            "day": "2024-05-06",
+            "price": "12.30",
+            "took": 90.0,
+            "tags": ["a", "b"],
+            "map": {"k": 1},
+            "struct": {"n": 1},
+            "raws": [None, None],
+        }
+    ]
     assert out.counts["metadata_dropped"] == 3
     told = [{"source": "mine", "field": name, "why": "binary", "rows": 1} for name in ("image", "raws", "struct")]
     assert out.counts["tables"]["Metadata left out"] == told

@@ -34,19 +34,30 @@ def share(*said: tuple[str, str]) -> list[dict[str, str]]:
 
 
 TREE: dict[str, Any] = {
-    "text": "Q", "role": "prompter", "replies": [
+    "text": "Q",
+    "role": "prompter",
+    "replies": [
         {"text": "second", "role": "assistant", "rank": 1, "replies": []},
-        {"text": "first", "role": "assistant", "rank": 0, "replies": [
-            {"text": "unanswered", "role": "prompter", "rank": 0, "replies": []},
-            {"text": "And?", "role": "prompter", "replies": [
-                {"text": "no rank", "role": "assistant"},
-                {"text": "spam", "role": "assistant", "rank": 0, "review_result": False},
-                {"text": "gone", "role": "assistant", "rank": 0, "deleted": True},
-                {"text": "ranked", "role": "assistant", "rank": 3, "replies": None},
-            ]},
-        ]},
+        {
+            "text": "first",
+            "role": "assistant",
+            "rank": 0,
+            "replies": [
+                {"text": "unanswered", "role": "prompter", "rank": 0, "replies": []},
+                {
+                    "text": "And?",
+                    "role": "prompter",
+                    "replies": [
+                        {"text": "no rank", "role": "assistant"},
+                        {"text": "spam", "role": "assistant", "rank": 0, "review_result": False},
+                        {"text": "gone", "role": "assistant", "rank": 0, "deleted": True},
+                        {"text": "ranked", "role": "assistant", "rank": 3, "replies": None},
+                    ],
+                },
+            ],
+        },
     ],
-}  # fmt: skip
+}
 CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 CALLED = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 GOLDEN: dict[str, list[tuple[dict[str, Any], Turns]]] = {
@@ -82,14 +93,19 @@ GOLDEN: dict[str, list[tuple[dict[str, Any], Turns]]] = {
     "messages": [
         ({"messages": chat((S, "Be"), (U, "Hi"), (A, "Hello")), "prompt": "Hi"}, [(S, "Be"), (U, "Hi"), (A, "Hello")]),
         (
-            {"messages": [
-                {"role": "developer", "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief"}]},
-                {"role": U, "content": "1+1, 2+2", "name": "left out"},
-                {"role": A, "content": None, "tool_calls": [CALL, CALL]},
-                {"role": "tool", "content": "2", "tool_call_id": "1"},
-                {"role": "tool", "content": [{"type": "text", "text": "4"}]},
-                {"role": A, "content": "2 and 4", "tool_calls": []},
-            ]},
+            {
+                "messages": [
+                    {
+                        "role": "developer",
+                        "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief"}],
+                    },
+                    {"role": U, "content": "1+1, 2+2", "name": "left out"},
+                    {"role": A, "content": None, "tool_calls": [CALL, CALL]},
+                    {"role": "tool", "content": "2", "tool_call_id": "1"},
+                    {"role": "tool", "content": [{"type": "text", "text": "4"}]},
+                    {"role": A, "content": "2 and 4", "tool_calls": []},
+                ]
+            },
             [
                 (S, "Be\nbrief"),
                 (U, "1+1, 2+2"),
@@ -98,12 +114,16 @@ GOLDEN: dict[str, list[tuple[dict[str, Any], Turns]]] = {
                 (A, "2 and 4"),
             ],
         ),
-        ({"messages": [*chat((U, "Hi")), {"role": A, "content": "Wait", "function_call": CALL["function"]}]},
-         [(U, "Hi"), (A, f"Wait\n{CALLED}")]),
+        (
+            {"messages": [*chat((U, "Hi")), {"role": A, "content": "Wait", "function_call": CALL["function"]}]},
+            [(U, "Hi"), (A, f"Wait\n{CALLED}")],
+        ),
     ],
     "dolly": [
-        ({"instruction": "Who?", "context": "Ann came.", "response": "Ann", "category": "closed_qa"},
-         [(U, "Who?\nAnn came."), (A, "Ann")]),
+        (
+            {"instruction": "Who?", "context": "Ann came.", "response": "Ann", "category": "closed_qa"},
+            [(U, "Who?\nAnn came."), (A, "Ann")],
+        ),
         ({"instruction": "Who?", "context": "", "response": "Ann", "category": "open_qa"}, [(U, "Who?"), (A, "Ann")]),
     ],
     "prompt_completion": [
@@ -112,10 +132,12 @@ GOLDEN: dict[str, list[tuple[dict[str, Any], Turns]]] = {
         ({"prompt": chat((U, "Hi")), "completion": chat((U, "Hi"), (A, "Yo"))}, [(U, "Hi"), (A, "Yo")]),
     ],
     "oasst": [
-        ({"message_tree_id": "1", "tree_state": "ready_for_export", "prompt": TREE},
-         [(U, "Q"), (A, "first"), (U, "And?"), (A, "ranked")]),
+        (
+            {"message_tree_id": "1", "tree_state": "ready_for_export", "prompt": TREE},
+            [(U, "Q"), (A, "first"), (U, "And?"), (A, "ranked")],
+        )
     ],
-}  # fmt: skip
+}
 HH = "\n\nHuman: Hi\n\nAssistant: Hello, you:\n\n1. Human\n\nHuman: And?\n\nAssistant:"
 ASKED: Turns = [(U, "Hi"), (A, "Hello, you:\n\n1. Human"), (U, "And?")]
 GOLDEN_PREFERENCES: dict[str, list[tuple[dict[str, Any], tuple[Turns, Turns, Turns]]]] = {
@@ -149,25 +171,32 @@ GOLDEN_PREFERENCES: dict[str, list[tuple[dict[str, Any], tuple[Turns, Turns, Tur
 GOLDEN_LABELLED: dict[str, list[tuple[dict[str, Any], tuple[Turns, Turns, bool]]]] = {
     "labelled_completion": [
         ({"prompt": "Hi", "completion": "Yo", "label": True}, ([(U, "Hi")], [(A, "Yo")], True)),
-        ({"prompt": chat((U, "Hi")), "completion": chat((A, "No")), "label": False},  # trl-lib/kto-mix-14k
-         ([(U, "Hi")], [(A, "No")], False)),
-        ({"prompt": HH, "completion": " Yes.", "kto_tag": 1, "system": "Be"},
-         ([(S, "Be"), *ASKED], [(A, " Yes.")], True)),
+        (
+            {"prompt": chat((U, "Hi")), "completion": chat((A, "No")), "label": False},  # trl-lib/kto-mix-14k
+            ([(U, "Hi")], [(A, "No")], False),
+        ),
+        (
+            {"prompt": HH, "completion": " Yes.", "kto_tag": 1, "system": "Be"},
+            ([(S, "Be"), *ASKED], [(A, " Yes.")], True),
+        ),
     ],
     "labelled_messages": [
-        ({"messages": chat((U, "Hi"), (A, "Yo"), (U, "So"), (A, "No")), "label": 0},
-         ([(U, "Hi"), (A, "Yo"), (U, "So")], [(A, "No")], False)),
+        (
+            {"messages": chat((U, "Hi"), (A, "Yo"), (U, "So"), (A, "No")), "label": 0},
+            ([(U, "Hi"), (A, "Yo"), (U, "So")], [(A, "No")], False),
+        ),
         ({"messages": chat((U, "Hi"), (A, "Yo")), "kto_tag": True, "label": None}, ([(U, "Hi")], [(A, "Yo")], True)),
     ],
     "labelled_sharegpt": [
-        ({"conversations": share(("human", "Hi"), ("gpt", "Yo")), "kto_tag": False},  # LLaMA-Factory
-         ([(U, "Hi")], [(A, "Yo")], False)),
+        (
+            {"conversations": share(("human", "Hi"), ("gpt", "Yo")), "kto_tag": False},  # LLaMA-Factory
+            ([(U, "Hi")], [(A, "Yo")], False),
+        )
     ],
     "labelled_alpaca": [
-        ({"instruction": "Add", "input": "1 2", "output": "3", "kto_tag": True},
-         ([(U, "Add\n1 2")], [(A, "3")], True)),
+        ({"instruction": "Add", "input": "1 2", "output": "3", "kto_tag": True}, ([(U, "Add\n1 2")], [(A, "3")], True))
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -229,8 +258,10 @@ def test_the_same_answer_with_another_label_is_another_row() -> None:
 
 def test_every_form_has_a_golden_row() -> None:
     golden: dict[str, Iterable[str]] = {
-        "instructions": GOLDEN, "preferences": GOLDEN_PREFERENCES, "labelled": GOLDEN_LABELLED
-    }  # fmt: skip
+        "instructions": GOLDEN,
+        "preferences": GOLDEN_PREFERENCES,
+        "labelled": GOLDEN_LABELLED,
+    }
     assert {role: {form.name for form in forms} for role, forms in FORMS.items()} == {
         role: set(rows) for role, rows in golden.items()
     }
@@ -342,11 +373,34 @@ DEEP: Any = "x"
 for _ in range(100_000):
     DEEP = [DEEP]
 MALFORMED: tuple[Any, ...] = (
-    None, True, 7, 0.5, "", " ", "\0", "\ud800", [], {}, [None], [[]], [{}], {"role": None}, {"role": "user"}, [7],
-    [{"role": "bot", "content": "a"}], [{"from": ["human"], "value": "a"}], [{"role": "user", "content": {"a": None}}],
-    [{"role": "assistant", "tool_calls": {"function": 7}}], [{"type": "text"}], float("nan"), "long " * 200_000, DEEP,
-    b"bytes", datetime.date(2026, 1, 1), {"text": None, "role": "prompter", "replies": [None, {}, {"replies": 7}]},
-)  # fmt: skip
+    None,
+    True,
+    7,
+    0.5,
+    "",
+    " ",
+    "\0",
+    "\ud800",
+    [],
+    {},
+    [None],
+    [[]],
+    [{}],
+    {"role": None},
+    {"role": "user"},
+    [7],
+    [{"role": "bot", "content": "a"}],
+    [{"from": ["human"], "value": "a"}],
+    [{"role": "user", "content": {"a": None}}],
+    [{"role": "assistant", "tool_calls": {"function": 7}}],
+    [{"type": "text"}],
+    float("nan"),
+    "long " * 200_000,
+    DEEP,
+    b"bytes",
+    datetime.date(2026, 1, 1),
+    {"text": None, "role": "prompter", "replies": [None, {}, {"replies": 7}]},
+)
 
 
 def _spoiled(value: Any) -> list[Any]:

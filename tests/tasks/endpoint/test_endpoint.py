@@ -149,9 +149,7 @@ def test_a_request_is_what_the_profile_says(tmp_path: Path) -> None:
         endpoint_of(server, tmp_path).sample(QUESTIONS[:1], 2, [5])
     asked = sorted(server.asked, key=lambda body: body.get("seed", 0))
     assert len(asked) == 5, "several samples are several requests, although these are alike"
-    assert asked[0] == {
-        "model": "judge-1", "messages": QUESTIONS[0], "temperature": 1.0, "max_completion_tokens": 7,
-    }  # fmt: skip
+    assert asked[0] == {"model": "judge-1", "messages": QUESTIONS[0], "temperature": 1.0, "max_completion_tokens": 7}
     assert [body["seed"] for body in asked[3:]] == [5, 6]
     assert asked[4]["max_tokens"] == 128
     assert {headers["path"] for headers in server.headers} == {"/v1/chat/completions"}

@@ -137,11 +137,28 @@ def test_scores_are_those_of_the_harnesss_command(
     theirs: dict[str, Any] = {}
     for name, shots in TASKS.items():
         command = [
-            sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args",
-            f"pretrained={folder / 'model'},dtype=float32,max_length=128", "--tasks", name, "--num_fewshot", str(shots),
-            "--batch_size", "4", "--device", "cpu", "--include_path", str(found), "--output_path", str(tmp_path / name),
+            sys.executable,
+            "-m",
+            "lm_eval",
+            "run",
+            "--model",
+            "hf",
+            "--model_args",
+            f"pretrained={folder / 'model'},dtype=float32,max_length=128",
+            "--tasks",
+            name,
+            "--num_fewshot",
+            str(shots),
+            "--batch_size",
+            "4",
+            "--device",
+            "cpu",
+            "--include_path",
+            str(found),
+            "--output_path",
+            str(tmp_path / name),
             *(["--gen_kwargs", ",".join(f"{key}={value}" for key, value in of(name).items())] if of(name) else []),
-        ]  # fmt: skip
+        ]
         subprocess.run(command, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True)
         (written,) = (tmp_path / name).rglob("results_*.json")
         theirs |= json.loads(written.read_text())["results"]

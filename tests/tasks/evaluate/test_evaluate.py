@@ -21,7 +21,7 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerMismatch
 from storage.shards.token_stream import TokenStream
 from tasks.evaluate import EvaluateConfig, evaluate
-from tasks.evaluate.chosen import chosen
+from tasks.evaluate.benchmarks import chosen
 from tasks.evaluate.config import TaskConfig
 from tasks.evaluate.score.local import questions_of
 from tasks.evaluate.scores import judged, score_rows, verdict
@@ -193,8 +193,9 @@ def test_a_benchmark_that_was_not_looked_for_says_so_and_a_lacking_question_is_a
     dirty = find_dirty(tmp_path, 0.0)
     assert dirty.get("other") is None
     assert {name: met for name, met in dirty["places"].items() if not met} == {
-        QUESTIONS[0]["id"]: False, QUESTIONS[-1]["id"]: None,
-    }  # fmt: skip
+        QUESTIONS[0]["id"]: False,
+        QUESTIONS[-1]["id"]: None,
+    }
     with pytest.raises(DamagedArtifact, match="lacks 1 questions of places, such as new"):
         check_asked("places", ["new", str(QUESTIONS[0]["id"])], dirty["places"])
 
@@ -202,9 +203,7 @@ def test_a_benchmark_that_was_not_looked_for_says_so_and_a_lacking_question_is_a
 def score_of(value: float, stderr: float | None, items: int, chance: float | None = 0.25) -> dict[str, Any]:
     """As the stage `score` leaves it."""
     metrics = {"acc": {"value": value, "stderr": stderr, "higher_is_better": True}}
-    return {
-        "headline": "acc", "metrics": metrics, "chance": chance, "items": items, "subtasks": {}, "too_long": 0,
-    }  # fmt: skip
+    return {"headline": "acc", "metrics": metrics, "chance": chance, "items": items, "subtasks": {}, "too_long": 0}
 
 
 def of_base(**tasks: dict[str, Any]) -> dict[str, Any]:
@@ -230,9 +229,12 @@ def test_a_score_is_above_chance_below_it_or_no_better() -> None:
     rows = {row["measure"]: row["base"] for row in score_rows(scores)}
     assert [row["dirty"] for row in score_rows(scores)][1:3] == ["unchecked", "none (9 unchecked)"]
     assert rows == {
-        "bits per byte": "2.000", "easy, acc": "0.500 ± 0.030", "hard, acc": "0.280 ± 0.030 (chance)",
-        "inverse, acc": "0.140 ± 0.025 (below)", "text, acc": "0.020 ± 0.010",
-    }  # fmt: skip
+        "bits per byte": "2.000",
+        "easy, acc": "0.500 ± 0.030",
+        "hard, acc": "0.280 ± 0.030 (chance)",
+        "inverse, acc": "0.140 ± 0.025 (below)",
+        "text, acc": "0.020 ± 0.010",
+    }
     told = verdict(scores)
     assert "Above chance for at least one model: easy." in told
     assert "Below chance for at least one model, so that something but knowledge decides: inverse." in told

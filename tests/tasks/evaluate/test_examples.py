@@ -29,13 +29,18 @@ LIKELIHOOD = {"output_type": "loglikelihood", **TEXT}
 GENERATION = {"output_type": "generate_until", "generation_kwargs": {"until": ["\n"]}, **TEXT}
 CHOICES = {"output_type": "multiple_choice", **TEXT, "doc_to_choice": "{{[answer] + wrong}}"}
 BLANK = {  # as WinoGrande: the choices stand before what is asked
-    "output_type": "multiple_choice", "doc_to_text": "{{0}}", "doc_to_target": "{{answer}}",
+    "output_type": "multiple_choice",
+    "doc_to_text": "{{0}}",
+    "doc_to_target": "{{answer}}",
     "doc_to_choice": "{{[question, 'Nothing']}}",
-}  # fmt: skip
+}
 SHUFFLED = {  # as GPQA: the examples are another shuffle than the questions
-    "output_type": "multiple_choice", "process_docs": "!function code.shuffled",
-    "doc_to_text": "{{question}} {{choices|join(' ')}}", "doc_to_target": "{{answer}}", "doc_to_choice": "{{choices}}",
-}  # fmt: skip
+    "output_type": "multiple_choice",
+    "process_docs": "!function code.shuffled",
+    "doc_to_text": "{{question}} {{choices|join(' ')}}",
+    "doc_to_target": "{{answer}}",
+    "doc_to_choice": "{{choices}}",
+}
 CODE = """
 import random
 from datasets import Dataset
@@ -45,9 +50,7 @@ def shuffled(rows):
 def renamed(rows):
     return Dataset.from_list([{"asked": row["question"], "said": row["answer"]} for row in rows])
 """
-RENAMED = {
-    "process_docs": "!function code.renamed", "doc_to_text": "{{asked}}", "doc_to_target": "{{said}}",
-}  # fmt: skip
+RENAMED = {"process_docs": "!function code.renamed", "doc_to_text": "{{asked}}", "doc_to_target": "{{said}}"}
 TEST, VALIDATION, ONE = {"test_split": "a"}, {"validation_split": "a"}, {"training_split": "a", "validation_split": "a"}
 TRAIN = {"training_split": "b", "test_split": "a"}
 FIRST = {"fewshot_config": {"sampler": "first_n"}}
@@ -126,9 +129,19 @@ def measured(
             {**LIKELIHOOD, **TEST, "fewshot_config": {"sampler": "first_n", "samples": ROWS}}, {}, True, id="listed"
         ),
         pytest.param(
-            {**LIKELIHOOD, **TEST, "fewshot_split": "a", "fewshot_config": {
-                "process_docs": "!function code.renamed", "doc_to_text": "{{asked}}", "doc_to_target": "{{said}}",
-            }}, {}, True, id="examples in other columns",
+            {
+                **LIKELIHOOD,
+                **TEST,
+                "fewshot_split": "a",
+                "fewshot_config": {
+                    "process_docs": "!function code.renamed",
+                    "doc_to_text": "{{asked}}",
+                    "doc_to_target": "{{said}}",
+                },
+            },
+            {},
+            True,
+            id="examples in other columns",
         ),
         pytest.param({**GENERATION, **TEST}, {}, True, id="text"),
         pytest.param({**GENERATION, **TEST}, {"chat": True}, True, id="as a conversation"),
@@ -136,7 +149,7 @@ def measured(
         pytest.param({**BLANK, **TEST}, {}, True, id="choices before what is asked"),
         pytest.param({**LIKELIHOOD, **TEST}, {"limit": 3}, True, id="a few questions"),
     ],
-)  # fmt: skip
+)
 def test_no_question_is_among_its_own_examples(
     definition: dict[str, Any], asked: dict[str, Any], draws_itself: bool, tmp_path: Path
 ) -> None:

@@ -41,9 +41,14 @@ def instances(kind: str, *asked: tuple[Any, ...]) -> Any:
 
 def test_likelihoods_are_those_of_transformers(both: tuple[PackedModel, LlamaModel]) -> None:
     asked = instances(
-        "loglikelihood", ("The fox lives in the", " wood."), ("The fox lives in the", " yard"), ("", "The owl"),
-        ("The fox ", "lives"), ("Füchse — 🦊", " <|endoftext|>"), ("The fox lives. " * 8, "The owl lives."),
-    )  # fmt: skip
+        "loglikelihood",
+        ("The fox lives in the", " wood."),
+        ("The fox lives in the", " yard"),
+        ("", "The owl"),
+        ("The fox ", "lives"),
+        ("Füchse — 🦊", " <|endoftext|>"),
+        ("The fox lives. " * 8, "The owl lives."),
+    )
     ours, theirs = (model.loglikelihood(asked, disable_tqdm=True) for model in both)
     for (value, greedy), (other, other_greedy) in zip(theirs, ours, strict=True):
         assert value == pytest.approx(other, abs=NEAR)

@@ -17,19 +17,27 @@ from tasks.evaluate.score.run import check_generation
 def sample(number: int, right: float, text: str, chosen: str = "none") -> dict[str, Any]:
     """One question as the harness logs it."""
     return {
-        "doc_id": number, "doc": {"passage": text, "question": f"{number}?"}, "metrics": ["acc"], "filter": chosen,
-        "acc": right, "resps": [[(-1.0, False)], [(-2.0, False)]], "filtered_resps": [(-1.0, False), (-2.0, False)],
+        "doc_id": number,
+        "doc": {"passage": text, "question": f"{number}?"},
+        "metrics": ["acc"],
+        "filter": chosen,
+        "acc": right,
+        "resps": [[(-1.0, False)], [(-2.0, False)]],
+        "filtered_resps": [(-1.0, False), (-2.0, False)],
         "target": 1,
-    }  # fmt: skip
+    }
 
 
 def measured(samples: list[dict[str, Any]], value: float, error: float) -> dict[str, Any]:
     """What simple_evaluate returns of one task."""
     result = {"alias": "t", "acc,none": value, "acc_stderr,none": error}
     return {
-        "results": {"t": result}, "samples": {"t": samples}, "higher_is_better": {"t": {"acc": True}},
-        "versions": {"t": 1}, "n-shot": {"t": 0},
-    }  # fmt: skip
+        "results": {"t": result},
+        "samples": {"t": samples},
+        "higher_is_better": {"t": {"acc": True}},
+        "versions": {"t": 1},
+        "n-shot": {"t": 0},
+    }
 
 
 def test_questions_about_the_same_text_are_one_cluster() -> None:

@@ -13,7 +13,7 @@ import pytest
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.evaluate import EvaluateConfig
-from tasks.evaluate.chosen import check_samples
+from tasks.evaluate.benchmarks import check_samples
 from tasks.evaluate.config import TaskConfig
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.result import items_of, score_of

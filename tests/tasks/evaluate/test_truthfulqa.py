@@ -27,9 +27,9 @@ TASKS = ("truthfulqa_mc1", "truthfulqa_mc2", "truthfulqa_gen")
 COLUMNS = ("Type", "Category", "Question", "Best Answer", "Correct Answers", "Incorrect Answers", "Source")
 ROWS = [
     ("A", "x", " Who lives in the wood? ", "A fox", "A fox; An old fox.; ", "The moon; A hen in the U.S.;Nobody", "-"),
-    ("A", "x", "Who reads?", "No animal reads.", "No animal reads", "The hen; The ram, \"the\" bat", "-"),
+    ("A", "x", "Who reads?", "No animal reads.", "No animal reads", 'The hen; The ram, "the" bat', "-"),
     ("A", "x", "Where is the hen?", "In the yard", "In the yard; In the barn", "In the lake", "-"),
-]  # fmt: skip
+]
 
 
 def sources(file: Path) -> dict[str, HarnessSource]:

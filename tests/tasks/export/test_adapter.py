@@ -105,11 +105,17 @@ def test_an_adapter_is_proved_over_its_base_and_says_which_that_is(chain: Path, 
     fields = GGUFReader(out.path / "gguf-adapter" / "adapter.gguf").fields
     told = {name: fields[name].contents() for name in fields if not name.startswith("GGUF.")}
     assert told == {
-        "general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": 12.0,
-        "general.name": "Tiny", "general.license": "MIT", "general.base_model.count": 1,
-        "general.base_model.0.name": "someone/tiny", "general.base_model.0.version": COMMIT,
+        "general.architecture": "llama",
+        "general.type": "adapter",
+        "adapter.type": "lora",
+        "adapter.lora.alpha": 12.0,
+        "general.name": "Tiny",
+        "general.license": "MIT",
+        "general.base_model.count": 1,
+        "general.base_model.0.name": "someone/tiny",
+        "general.base_model.0.version": COMMIT,
         "general.base_model.0.repo_url": "https://huggingface.co/someone/tiny",
-    }  # fmt: skip
+    }
     lineage = json.loads((out.path / "lineage.json").read_text())
     assert lineage["adapter sft"] == Artifact.at(chain / "sft" / "adapter").digest
     card = (out.path / "README.md").read_text()
@@ -232,7 +238,7 @@ def test_dora_is_refused_where_it_is_handed_on_all_the_same(chain: Path, tmp_pat
         ("finetune", ["sft.adapter={quantize: nf4}"], r"sft\.adapter\.quantize rounds the base.*set it to none"),
         ("finetune", ["export.link=base"], "nothing was trained on the base"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_adapter_over_a_base_is_refused_when_the_profile_is_read(
     profile: str, settings: list[str], named: str
 ) -> None:
@@ -250,8 +256,10 @@ def test_the_pipeline_hands_adapters_on_where_a_format_asks_for_them(tmp_path: P
     asked = load("finetune", ["export.formats=[gguf-adapter]", *both])
     found = beneath(asked, links, "dpo")
     assert {name: given.path.relative_to(tmp_path).as_posix() for name, given in found.items()} == {
-        "base": "base/model", "sft": "sft/adapter", "dpo": "dpo/adapter",
-    }  # fmt: skip
+        "base": "base/model",
+        "sft": "sft/adapter",
+        "dpo": "dpo/adapter",
+    }
     assert set(beneath(asked, links, "sft")) == {"base", "sft"}
     assert set(beneath(load("finetune", both), links, "dpo")) == {"base"}, "whose answers stand on the card"
     assert beneath(load("tiny"), links, "dpo") == beneath(asked, links, "base") == {}

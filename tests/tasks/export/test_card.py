@@ -14,19 +14,49 @@ from tasks.export.card.licences import licence_text, notice, stated, warnings
 from tasks.export.card.page import model_card
 from tasks.export.card.provenance import Provenance, StatedSource, Training
 
-PROOF = {"bytes": 10, "mean_divergence": 0.0, "max_difference": 0.0, "perplexity": 2.0, "perplexity_increase": 0.0,
-         "increase_low": -0.01, "increase_high": 0.01, "same_top": 1.0,
-         "same_greedy": 3, "prompts": 3}  # fmt: skip
-RESULT: dict[str, Any] = {"perplexity": 2.0, "dtype": "bfloat16", "parameters": 1_340_000, "formats": {
-    "safetensors": PROOF, "gguf-q8_0": PROOF}}  # fmt: skip
+PROOF = {
+    "bytes": 10,
+    "mean_divergence": 0.0,
+    "max_difference": 0.0,
+    "perplexity": 2.0,
+    "perplexity_increase": 0.0,
+    "increase_low": -0.01,
+    "increase_high": 0.01,
+    "same_top": 1.0,
+    "same_greedy": 3,
+    "prompts": 3,
+}
+RESULT: dict[str, Any] = {
+    "perplexity": 2.0,
+    "dtype": "bfloat16",
+    "parameters": 1_340_000,
+    "formats": {"safetensors": PROOF, "gguf-q8_0": PROOF},
+}
 MODEL = {"model_type": "llama", "max_position_embeddings": 512}
-SCORE = {"metric": "acc", "value": 0.41, "stderr": 0.02, "chance": 0.25, "items": 200, "worth": "above chance",
-         "metrics": {}, "dirty_items": None, "unchecked_items": 0, "higher_is_better": True}  # fmt: skip
-SCORES = {"models": {
-    "base": {"bits_per_byte": 2.0, "tasks": {}},
-    "dpo": {"bits_per_byte": 1.5, "tasks": {
-        "arc_easy": SCORE, "piqa": {**SCORE, "value": 0.5, "chance": 0.5, "worth": "no better than chance"}}},
-}}  # fmt: skip
+SCORE = {
+    "metric": "acc",
+    "value": 0.41,
+    "stderr": 0.02,
+    "chance": 0.25,
+    "items": 200,
+    "worth": "above chance",
+    "metrics": {},
+    "dirty_items": None,
+    "unchecked_items": 0,
+    "higher_is_better": True,
+}
+SCORES = {
+    "models": {
+        "base": {"bits_per_byte": 2.0, "tasks": {}},
+        "dpo": {
+            "bits_per_byte": 1.5,
+            "tasks": {
+                "arc_easy": SCORE,
+                "piqa": {**SCORE, "value": 0.5, "chance": 0.5, "worth": "no better than chance"},
+            },
+        },
+    }
+}
 TOLD = Provenance(
     link="dpo",
     sources=[
@@ -77,11 +107,23 @@ def test_a_format_that_is_not_all_that_its_name_says_is_told() -> None:
 
 def test_the_card_tells_of_data_training_and_limits() -> None:
     text = card(weights_licence="MIT")
-    for told in ("# llama of 1.34M parameters", "1,340,000 parameters", "| dedup, documents | 900 |",
-                 "| tokenize, tokens train | 123,456 |", "| pretrain | steps 100, train loss 2.5 |",
-                 "at most 512 tokens", "No better than chance in piqa.", "0.410 ± 0.020", "Energy: not recorded",
-                 "| web | documents | owner/web | ODC-By-1.0 |", "| mine | preferences | – | not stated |",
-                 "vllm serve", "mlx_lm", "text-generation-launcher", "llama-cli -m gguf/model-q8_0.gguf"):  # fmt: skip
+    for told in (
+        "# llama of 1.34M parameters",
+        "1,340,000 parameters",
+        "| dedup, documents | 900 |",
+        "| tokenize, tokens train | 123,456 |",
+        "| pretrain | steps 100, train loss 2.5 |",
+        "at most 512 tokens",
+        "No better than chance in piqa.",
+        "0.410 ± 0.020",
+        "Energy: not recorded",
+        "| web | documents | owner/web | ODC-By-1.0 |",
+        "| mine | preferences | – | not stated |",
+        "vllm serve",
+        "mlx_lm",
+        "text-generation-launcher",
+        "llama-cli -m gguf/model-q8_0.gguf",
+    ):
         assert told in text, told
     assert "Samples" not in text
 
@@ -120,12 +162,21 @@ def test_licences_that_bind_are_named_first() -> None:
 @pytest.mark.parametrize(
     ("licence", "kinds"),
     [
-        ("CC-BY-4.0", []), ("CC-BY-SA-4.0", ["share-alike"]), ("CC BY-NC-SA 4.0", ["share-alike", "non-commercial"]),
-        ("GPL-3.0-or-later", ["share-alike"]), ("AGPL-3.0", ["share-alike"]), ("LGPL-2.1", ["share-alike"]),
-        ("ODbL-1.0", ["share-alike"]), ("ODC-By-1.0", []), ("MIT", []), ("research only", ["non-commercial"]),
-        ("for noncommercial use", ["non-commercial"]), ("public domain", []), ("not stated", []),
+        ("CC-BY-4.0", []),
+        ("CC-BY-SA-4.0", ["share-alike"]),
+        ("CC BY-NC-SA 4.0", ["share-alike", "non-commercial"]),
+        ("GPL-3.0-or-later", ["share-alike"]),
+        ("AGPL-3.0", ["share-alike"]),
+        ("LGPL-2.1", ["share-alike"]),
+        ("ODbL-1.0", ["share-alike"]),
+        ("ODC-By-1.0", []),
+        ("MIT", []),
+        ("research only", ["non-commercial"]),
+        ("for noncommercial use", ["non-commercial"]),
+        ("public domain", []),
+        ("not stated", []),
     ],
-)  # fmt: skip
+)
 def test_kinds_of_licences(licence: str, kinds: list[str]) -> None:
     found = warnings({"source": licence})
     assert len(found) == len(kinds)

@@ -37,11 +37,15 @@ UNTIED = ("llama", "mistral", "qwen2")  # in `make test`; with the others the ou
 IN_ONNX = ("llama", "gemma3_text", "gpt2")  # there; of the others only what the graph is made of, the traced step
 CASES = [
     pytest.param(
-        family, name, tied,
+        family,
+        name,
+        tied,
         marks=() if tied is (family not in UNTIED) and (name == "pt2" or family in IN_ONNX) else pytest.mark.soak,
     )
-    for family in FAMILIES for name in ("pt2", "onnx") for tied in (True, False)
-]  # fmt: skip
+    for family in FAMILIES
+    for name in ("pt2", "onnx")
+    for tied in (True, False)
+]
 
 
 def test_every_family_of_the_table_is_proved() -> None:

@@ -104,10 +104,12 @@ OF_GRAPHS = (lose_decoder, scale_matrix)
     ("fault", "name"),
     [
         pytest.param(fault, name, marks=pytest.mark.soak if name == "onnx" and fault not in OF_GRAPHS else ())
-        for fault in FAULTS for name in NAMES if not (name.startswith("gguf") and fault in OF_FOLDERS)
+        for fault in FAULTS
+        for name in NAMES
+        if not (name.startswith("gguf") and fault in OF_FOLDERS)
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
-)  # fmt: skip
+)
 def test_it_is_stopped(
     fault: Callable[[Path], None], name: str, checkpoint: tuple[Path, Reference], tmp_path: Path
 ) -> None:
@@ -131,10 +133,22 @@ def judge(name: str, release: Path, reference: Reference) -> None:
 
 
 SOUND = Parity(
-    positions=100, mean_divergence=0.005, runtime_divergence=0.005, max_difference=0.1, same_top=0.9, perplexity=9.0,
-    perplexity_increase=0.01, increase_low=0.001, increase_high=0.019, same_greedy=3, greedy_ties=0, greedy_tokens=30,
-    prompts=3, texts=1, chats=1,
-)  # fmt: skip
+    positions=100,
+    mean_divergence=0.005,
+    runtime_divergence=0.005,
+    max_difference=0.1,
+    same_top=0.9,
+    perplexity=9.0,
+    perplexity_increase=0.01,
+    increase_low=0.001,
+    increase_high=0.019,
+    same_greedy=3,
+    greedy_ties=0,
+    greedy_tokens=30,
+    prompts=3,
+    texts=1,
+    chats=1,
+)
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,14 @@ from tests.conftest import DATA
 from tests.tasks.foreign import make_foreign, make_foreign_tokenizer
 from tests.tasks.tiny_model import texts
 
-SCALED = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 4.0, "low_freq_factor": 1.0,
-          "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
+SCALED = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
 LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
 
 
@@ -65,9 +71,12 @@ def sentence_pieces(pieces: list[str], *, space_before: bool = True, template: s
     tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in ("<unk>", "<s>", "</s>")])
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>", bos_token="<s>",
+        tokenizer_object=tokenizer,
+        eos_token="</s>",
+        unk_token="<unk>",
+        bos_token="<s>",
         chat_template=template or make_foreign_tokenizer().chat_template,
-    )  # fmt: skip
+    )
 
 
 def made_pieces() -> list[str]:
@@ -107,9 +116,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("named", ARCHITECTURES)
 def test_llama_cpp_computes_what_transformers_does(named: str, tmp_path: Path) -> None:
     architecture = named.split(",")[0].split(" ")[0]
-    tokenizer = {"qwen2": lambda: split_as("qwen2"), "qwen3": lambda: split_as("qwen2"),
-                 "llama 3": lambda: split_as("llama-bpe"),
-                 "gemma": lambda: sentence_pieces(made_pieces(), space_before=False)}.get(named)  # fmt: skip
+    tokenizer = {
+        "qwen2": lambda: split_as("qwen2"),
+        "qwen3": lambda: split_as("qwen2"),
+        "llama 3": lambda: split_as("llama-bpe"),
+        "gemma": lambda: sentence_pieces(made_pieces(), space_before=False),
+    }.get(named)
     changes: dict[str, Any] = {"initializer_range": 0.15, **ARCHITECTURES[named]}
     model = make_foreign(tmp_path / "model", architecture, tokenizer and tokenizer(), **changes)
     FORMATS["gguf-f32"].write(Source(model), tmp_path)

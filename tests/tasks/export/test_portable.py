@@ -16,8 +16,14 @@ from tasks.export.formats.safetensors import Safetensors
 from tasks.export.formats.source import Source
 from tests.tasks.foreign import make_foreign
 
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 64}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 
 
 @pytest.mark.parametrize(
@@ -26,21 +32,26 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e4, "factor": 8.0, "low_freq_fac
         ({"rope_type": "default", "rope_theta": 333.0}, "llama", {"rope_theta": 333.0}),
         (LLAMA3, "llama", {"rope_theta": 5e4, "rope_scaling": {**LLAMA3}}),
         (
-            {"rope_type": "default", "rope_theta": 333.0, "partial_rotary_factor": 0.5}, "phi",
+            {"rope_type": "default", "rope_theta": 333.0, "partial_rotary_factor": 0.5},
+            "phi",
             {"rope_theta": 333.0, "partial_rotary_factor": 0.5},
         ),
         (
-            {"rope_type": "default", "rope_theta": 333.0, "partial_rotary_factor": 0.5}, "gpt_neox",
+            {"rope_type": "default", "rope_theta": 333.0, "partial_rotary_factor": 0.5},
+            "gpt_neox",
             {"rotary_emb_base": 333.0, "rotary_pct": 0.5},
         ),
         (
-            {"full_attention": {"rope_type": "default", "rope_theta": 1e6},
-             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}, "gemma3_text",
+            {
+                "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+            "gemma3_text",
             {"rope_theta": 1e6, "rope_local_base_freq": 1e4},
         ),
         (None, "gpt2", {}),
     ],
-)  # fmt: skip
+)
 def test_a_config_tells_how_positions_rotate_in_both_words(
     rope: dict[str, Any] | None, kind: str, told: dict[str, Any]
 ) -> None:
@@ -71,7 +82,8 @@ def test_transformers_5_computes_the_same_with_both(rope: dict[str, Any], tmp_pa
 def test_a_tokenizer_names_no_class_and_no_key_that_transformers_4_has_not() -> None:
     saved = {"backend": "tokenizers", "tokenizer_class": "TokenizersBackend", "extra_special_tokens": ["<x>"]}
     assert portable_settings(saved) == {
-        "tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": ["<x>"]
-    }  # fmt: skip
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "additional_special_tokens": ["<x>"],
+    }
     named = {"tokenizer_class": "PreTrainedTokenizerFast", "extra_special_tokens": {"image_token": "<i>"}}
     assert portable_settings(named) == named

@@ -56,8 +56,10 @@ def test_no_weight_is_off_by_more_than_half_a_step(bits: int) -> None:
 def test_searched_scales_lose_less_than_the_widest() -> None:
     weights = torch.randn(32, 128, generator=_drawn(1)) ** 3
     gram = _inputs(128, 1).gram_CC
-    plain, found = (round_to(weights, scales, 4).dense() - weights for scales in
-                    (widest_scales(weights, 64, 4), searched_scales(weights, 64, 4)))  # fmt: skip
+    plain, found = (
+        round_to(weights, scales, 4).dense() - weights
+        for scales in (widest_scales(weights, 64, 4), searched_scales(weights, 64, 4))
+    )
     assert found.square().sum() < plain.square().sum()
     by_output = round_to(weights, searched_scales(weights, 64, 4, gram), 4).dense() - weights
     assert output_error(by_output, gram) < output_error(found, gram)
@@ -158,9 +160,11 @@ def test_what_goes_into_a_layer_is_what_the_blocks_before_it_make(tmp_path: Path
     handle.remove()
     calibration = Calibration(model, blocks, windows, "cpu")
     assert calibration.sets(0) == [
-        ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], ["self_attn.o_proj"],
-        ["mlp.gate_proj", "mlp.up_proj"], ["mlp.down_proj"],
-    ]  # fmt: skip
+        ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+        ["self_attn.o_proj"],
+        ["mlp.gate_proj", "mlp.up_proj"],
+        ["mlp.down_proj"],
+    ]
     calibration.advance(0)
     inputs = calibration.inputs(1, ["mlp.down_proj"])[0]
     x = torch.cat(seen)
@@ -178,8 +182,9 @@ def test_layers_are_found_by_class_by_last_name_or_by_full_name() -> None:
     assert targets_of({"l.0.up": 64, "l.0.down": 64}) == [(64, ["Linear"])]
     assert targets_of({"l.0.up": 64, "l.0.down": 128}) == [(64, [r"re:.*\.up$"]), (128, [r"re:.*\.down$"])]
     assert targets_of({"l.0.up": 64, "l.1.up": 32, "l.1.down": 32}) == [
-        (64, ["l.0.up"]), (32, [r"re:.*\.down$", "l.1.up"])
-    ]  # fmt: skip
+        (64, ["l.0.up"]),
+        (32, [r"re:.*\.down$", "l.1.up"]),
+    ]
 
 
 def test_codes_times_scales() -> None:

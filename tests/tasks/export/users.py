@@ -95,8 +95,12 @@ def ask(program: str, packages: Path, release: Path, home: Path, **asked: Any) -
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", BEGIN + program, str(packages), json.dumps(asked)],
-        cwd=release, env=environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        cwd=release,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     said, ours = json.loads(done.stdout.splitlines()[-1])
     assert ours == []

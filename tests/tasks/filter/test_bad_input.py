@@ -142,8 +142,15 @@ def test_every_hostile_text_is_kept_removed_or_quarantined(folder: Path, tmp_pat
     write_documents(tmp_path / "in" / shard_name(0), [Document.new(text, "hostile") for text in texts])
     out = Output.at(tmp_path, stage="filter", runtime=runtime_of(workers=1))
     # Without most rules of form, so that hostile texts reach the later ones
-    config = FilterConfig.model_validate({"language": {"allowed": ["en", "zh"]}, "max_quarantined_share": 1.0,
-                                          "gopher_quality": None, "c4": None, "fineweb": None})  # fmt: skip
+    config = FilterConfig.model_validate(
+        {
+            "language": {"allowed": ["en", "zh"]},
+            "max_quarantined_share": 1.0,
+            "gopher_quality": None,
+            "c4": None,
+            "fineweb": None,
+        }
+    )
     filter_documents.function(config, Artifact.at(tmp_path / "in"), Artifact.at(folder / "benchmarks"), out)
     documents = out.counts["documents"]
     assert documents["in"] == len(texts)

@@ -18,9 +18,9 @@ from tasks.filter.form.c4 import keep_c4_lines
 from tasks.filter.form.config import FormConfig
 from tasks.filter.form.measure import FINEWEB, measure_form
 from tasks.filter.presets import Preset
-from tests.flows.test_cli import gristmill
+from tests.flows.commands.test_cli import gristmill
+from tests.tasks.filter.form.test_form import CONFIGS, TEXTS
 from tests.tasks.filter.test_filter import GOOD, ledger_of, run, texts_in
-from tests.tasks.filter.test_form import CONFIGS, TEXTS
 
 SENTENCE = "The river begins in the hills and flows to the sea, and that is all they have to say of it in verse {}."
 

@@ -160,14 +160,23 @@ def test_each_change_is_in_the_ledger_with_its_size_and_the_id_stays(tmp_path: P
     assert out.counts["repaired"] == 1
     assert out.counts["characters_repaired"] == {"encoding": 2, "control_characters": 3, "white_space": 2}
     assert out.counts["tables"]["Repaired documents by source"][0] == {
-        "source": "even", "in": 2, "changed": 1, "emptied": 1, "characters before": 16, "after": 10,
-    }  # fmt: skip
+        "source": "even",
+        "in": 2,
+        "changed": 1,
+        "emptied": 1,
+        "characters before": 16,
+        "after": 10,
+    }
 
 
 def test_only_the_repairs_that_were_asked_for_are_made(tmp_path: Path) -> None:
     broken = "cafÃ© \u200b&amp;  \n"
-    asked = {"encoding": "café \u200b&amp;  \n", "html_entities": "cafÃ© \u200b&  \n",
-             "control_characters": "cafÃ© &amp;  \n", "white_space": "cafÃ© \u200b&amp;\n"}  # fmt: skip
+    asked = {
+        "encoding": "café \u200b&amp;  \n",
+        "html_entities": "cafÃ© \u200b&  \n",
+        "control_characters": "cafÃ© &amp;  \n",
+        "white_space": "cafÃ© \u200b&amp;\n",
+    }
     none = dict.fromkeys((*asked, "line_breaks"), False)
     for name, expected in asked.items():
         assert repaired(broken, RepairConfig(**none | {name: True})) == expected
@@ -238,11 +247,22 @@ def test_untouched_documents_are_written_as_they_came(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["Ã©" * 500_000, " " * 1_000_000 + "a", "a-" * 500_000, "\u200b" * 500_000 + "a", "\x1b[" * 300_000,
-     "\r" * 1_000_000, "&" * 1_000_000, "&amp" * 200_000, "\n" * 1_000_000, "\U0001f3f4\U000e0067" * 100_000,
-     "Â " * 300_000, "the river flows and flows to the sea in the end\n" * 20_000],
+    [
+        "Ã©" * 500_000,
+        " " * 1_000_000 + "a",
+        "a-" * 500_000,
+        "\u200b" * 500_000 + "a",
+        "\x1b[" * 300_000,
+        "\r" * 1_000_000,
+        "&" * 1_000_000,
+        "&amp" * 200_000,
+        "\n" * 1_000_000,
+        "\U0001f3f4\U000e0067" * 100_000,
+        "Â " * 300_000,
+        "the river flows and flows to the sea in the end\n" * 20_000,
+    ],
     ids=lambda text: repr(text[:6]),
-)  # fmt: skip
+)
 def test_a_hostile_text_takes_linear_time(text: str) -> None:
     with linear_time():
         repaired(text)

@@ -30,11 +30,18 @@ def save_classifier(folder: Path, *, steps: int = 40, seed: int = 1, **config: A
     settings = {"id2label": {0: "poor", 1: "good"}, "max_position_embeddings": LENGTH, **config}
     model: Any = BertForSequenceClassification(
         BertConfig(
-            vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-            intermediate_size=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-            initializer_range=0.2, pad_token_id=0, **settings,
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            initializer_range=0.2,
+            pad_token_id=0,
+            **settings,
         )
-    )  # fmt: skip
+    )
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     for step in range(steps):
         batch = texts(64, seed=1000 + step)

@@ -17,11 +17,17 @@ def save_encoder(folder: Path, *, seed: int = 1, pooler: bool = False) -> Path:
     torch.manual_seed(seed)
     model: Any = BertModel(
         BertConfig(
-            vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-            intermediate_size=32, initializer_range=0.2, pad_token_id=0, max_position_embeddings=LENGTH,
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+            initializer_range=0.2,
+            pad_token_id=0,
+            max_position_embeddings=LENGTH,
         ),
         add_pooling_layer=pooler,
-    )  # fmt: skip
+    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -52,9 +52,11 @@ def sources(folder: Path) -> dict[str, HarnessSource]:
     """The four tasks by name, with their files."""
     made = {"arc_easy": choices(), "lambada_openai": words(), "wikitext": pages(), "gsm8k": sums()}
     splits = {
-        "arc_easy": ("train", "validation", "test"), "lambada_openai": ("test",),
-        "wikitext": ("train", "validation", "test"), "gsm8k": ("train", "test"),
-    }  # fmt: skip
+        "arc_easy": ("train", "validation", "test"),
+        "lambada_openai": ("test",),
+        "wikitext": ("train", "validation", "test"),
+        "gsm8k": ("train", "test"),
+    }
     for name, rows in made.items():
         write_rows(folder / f"{name}.jsonl", rows)
     return {

@@ -23,9 +23,11 @@ def test_data_and_questions_of_a_task(tmp_path: Path) -> None:
     source = sources(tmp_path)["arc_easy"]
     questions = prepare(source, tmp_path / "benchmarks" / "arc_easy", tmp_path / "scratch")
     assert questions[1] == {
-        "id": "1", "query": "Question: Where does the hen live?\nAnswer:", "gold": 1,
+        "id": "1",
+        "query": "Question: Where does the hen live?\nAnswer:",
+        "gold": 1,
         "choices": [f" in the {place}" for place in ("wood", "yard", "tree", "house")],
-    }  # fmt: skip
+    }
     assert len((tmp_path / "benchmarks" / "arc_easy.jsonl").read_text().splitlines()) == len(choices())
     about = json.loads((tmp_path / "benchmarks" / "arc_easy" / "task.json").read_text())
     assert about["tasks"] == {"arc_easy": {"version": 1.0, "output": "multiple_choice", "questions": 9}}
@@ -55,8 +57,9 @@ def test_a_group_is_asked_for_the_tasks_whose_files_there_are(tmp_path: Path) ->
     questions = prepare(some, tmp_path / "out" / "blimp", tmp_path / "scratch")
     assert [row["id"] for row in questions] == ["blimp_causative/0", "blimp_passive_2/0"]
     assert [row["choices"] for row in questions] == [
-        [" causative good.", " causative bad."], [" passive_2 good.", " passive_2 bad."],
-    ]  # fmt: skip
+        [" causative good.", " causative bad."],
+        [" passive_2 good.", " passive_2 bad."],
+    ]
     assert [row["gold"] for row in questions] == [0, 0]
     with pytest.raises(SourceError, match=r"blimp reads .*adjunct_island\.jsonl, and there is no such file"):
         prepare(HarnessSource(task="blimp", files=files), tmp_path / "all" / "blimp", tmp_path / "scratch")
@@ -144,10 +147,14 @@ def test_questions_of_tables_keep_answers_that_stand_for_nothing_elsewhere(tmp_p
 
 
 BAD: dict[str, Any] = {
-    "not JSON": "{", "empty": "", "a list": "[1, 2]\n", "other columns": '{"a": 1}\n', "a number": "3\n",
+    "not JSON": "{",
+    "empty": "",
+    "a list": "[1, 2]\n",
+    "other columns": '{"a": 1}\n',
+    "a number": "3\n",
     "no answer": '{"id": "1", "question": "?", "choices": {"text": ["x"], "label": ["A"]}, "answerKey": "Z"}\n',
     "binary": "\x00\x01\x02",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -247,10 +254,15 @@ def test_names_that_there_are_not(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_groups_and_tags_are_found_in_their_folders() -> None:
     expected = {
-        "mmlu": "mmlu", "blimp": "blimp", "ai2_arc": "arc", "boolq": "super_glue",
-        "mmlu_anatomy": "mmlu", "mmlu_stem_tasks": "mmlu",  # whose keys are quoted
-        "arc_multilingual": "okapi", "xquad": "xquad",  # whose tag is in what they include
-    }  # fmt: skip
+        "mmlu": "mmlu",
+        "blimp": "blimp",
+        "ai2_arc": "arc",
+        "boolq": "super_glue",
+        "mmlu_anatomy": "mmlu",
+        "mmlu_stem_tasks": "mmlu",  # whose keys are quoted
+        "arc_multilingual": "okapi",
+        "xquad": "xquad",  # whose tag is in what they include
+    }
     assert {name: [path.name for path in families(name)] for name in expected} == {
         name: [folder] for name, folder in expected.items()
     }

@@ -20,8 +20,8 @@ from torch.distributed.tensor import DTensor
 from models.pretrained import context_of, load_pretrained
 from models.tokenizer import load_tokenizer
 from tasks.posttrain.engines import check_engine, sum_gradients_in_float32
-from tasks.posttrain.fit import rendered
 from tasks.posttrain.methods.sft import SFT, SftConfig
+from tasks.posttrain.pair_lengths import rendered
 from tests.tasks.posttrain.in_process import parts_of
 from tests.tasks.tiny_model import make_instructions, make_model
 

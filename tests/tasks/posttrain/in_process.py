@@ -27,15 +27,24 @@ def parts_of(
 
     settings = {"threads": 1, "device": "cpu", **runtime}
     spec = PosttrainSpec(
-        method=method.name, config=config.model_dump(mode="json"), model=model, base="base", rows=[], identity="mine",
-        runtime=runtime_of(group="posttrain", **settings), scratch=folder / "scratch", out=folder / "out",
-    )  # fmt: skip
+        method=method.name,
+        config=config.model_dump(mode="json"),
+        model=model,
+        base="base",
+        rows=[],
+        identity="mine",
+        runtime=runtime_of(group="posttrain", **settings),
+        scratch=folder / "scratch",
+        out=folder / "out",
+    )
     torch.set_num_threads(1)
     arguments = training_arguments(spec, config, len(rows), 0)
     common = {
-        "model": load_pretrained(model), "train_dataset": Dataset.from_list(list(rows)), "eval_dataset": None,
+        "model": load_pretrained(model),
+        "train_dataset": Dataset.from_list(list(rows)),
+        "eval_dataset": None,
         "processing_class": load_tokenizer(model),
-    }  # fmt: skip
+    }
     return TrainerParts(config, spec.runtime, 128, arguments, common, lambda: load_pretrained(model))
 
 

@@ -36,9 +36,11 @@ SFT = SftConfig(epochs=2, global_batch=16, learning_rate=1e-2, adapter=LORA)
 IN_4_BITS = SFT.model_copy(update={"adapter": LORA.model_copy(update={"quantize": "nf4"})})
 # All that is drawn at random, and all that is not a plain product of matrices
 DPO = DpoConfig(
-    epochs=1, global_batch=16, learning_rate=1e-2,
+    epochs=1,
+    global_batch=16,
+    learning_rate=1e-2,
     adapter=LoraConfig(rank=4, alpha=8, dropout=0.1, dora=True, rslora=True),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")

@@ -28,37 +28,99 @@ from tests.tasks.base.test_base import take
 from tests.tasks.foreign import make_foreign
 from tests.tasks.tiny_model import answer, make_instructions, make_preferences, question, write_rows
 
-MIXTURE = {"num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False, "sliding_window": None,
-           "output_router_logits": True, "router_jitter_noise": 0.1, "attention_dropout": 0.1}  # fmt: skip
+MIXTURE = {
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": False,
+    "sliding_window": None,
+    "output_router_logits": True,
+    "router_jitter_noise": 0.1,
+    "attention_dropout": 0.1,
+}
 # What a method sets itself, from its own config or as its rows ask for
 SET = {
-    "max_length", "beta", "loss_type", "label_smoothing", "desirable_weight", "undesirable_weight",
-    "precompute_ref_log_probs", "disable_dropout", "center_rewards_coefficient", "num_generations",
-    "num_generations_eval", "max_completion_length", "temperature", "scale_rewards", "reward_weights",
+    "max_length",
+    "beta",
+    "loss_type",
+    "label_smoothing",
+    "desirable_weight",
+    "undesirable_weight",
+    "precompute_ref_log_probs",
+    "disable_dropout",
+    "center_rewards_coefficient",
+    "num_generations",
+    "num_generations_eval",
+    "max_completion_length",
+    "temperature",
+    "scale_rewards",
+    "reward_weights",
     "shuffle_dataset",
-}  # fmt: skip
+}
 # What changes no loss: how rows are read, that ours are rendered already, how answers are sampled by another program
 NO_LOSS = {
-    "model_init_kwargs", "trust_remote_code", "dataset_text_field", "dataset_kwargs", "dataset_num_proc", "pad_token",
-    "truncation_mode", "packing_strategy", "pad_to_multiple_of", "eval_packing", "activation_offloading",
-    "precompute_ref_batch_size", "cast_lm_head_to_fp32", "ds3_gather_for_generation", "generation_batch_size",
-    "steps_per_generation", "generation_kwargs", "chat_template_kwargs", "cache_implementation", "log_completions",
-    "log_multimodal", "num_completions_to_print", "log_unique_prompts", "log_completions_hub_repo",
-    "max_tool_calling_iterations", "use_transformers_continuous_batching", "transformers_continuous_batching_config",
+    "model_init_kwargs",
+    "trust_remote_code",
+    "dataset_text_field",
+    "dataset_kwargs",
+    "dataset_num_proc",
+    "pad_token",
+    "truncation_mode",
+    "packing_strategy",
+    "pad_to_multiple_of",
+    "eval_packing",
+    "activation_offloading",
+    "precompute_ref_batch_size",
+    "cast_lm_head_to_fp32",
+    "ds3_gather_for_generation",
+    "generation_batch_size",
+    "steps_per_generation",
+    "generation_kwargs",
+    "chat_template_kwargs",
+    "cache_implementation",
+    "log_completions",
+    "log_multimodal",
+    "num_completions_to_print",
+    "log_unique_prompts",
+    "log_completions_hub_repo",
+    "max_tool_calling_iterations",
+    "use_transformers_continuous_batching",
+    "transformers_continuous_batching_config",
     "use_transformers_paged",
-}  # fmt: skip
+}
 # Of a loss or a reference that none of ours is; without it they are not read
 OF_OTHERS = {
-    "f_alpha_divergence_coef", "discopop_tau", "ref_model_mixup_alpha", "ref_model_sync_steps", "sapo_temperature_neg",
-    "sapo_temperature_pos", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "entropy_coef_min",
-    "entropy_coef_max", "entropy_coef_delta", "entropy_target",
-}  # fmt: skip
+    "f_alpha_divergence_coef",
+    "discopop_tau",
+    "ref_model_mixup_alpha",
+    "ref_model_sync_steps",
+    "sapo_temperature_neg",
+    "sapo_temperature_pos",
+    "vespo_k_pos",
+    "vespo_lambda_pos",
+    "vespo_k_neg",
+    "vespo_lambda_neg",
+    "entropy_coef_min",
+    "entropy_coef_max",
+    "entropy_coef_delta",
+    "entropy_target",
+}
 KINDS: tuple[type[Any], ...] = (SFTConfig, DPOConfig, KTOConfig, RewardConfig, GRPOConfig)
 # Of transformers' own, those that say what is learned and how fast
 OF_TRAINING = {
-    "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm", "optim", "seed", "data_seed",
-    "per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "train_sampling_strategy", "bf16",
-}  # fmt: skip
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "weight_decay",
+    "max_grad_norm",
+    "optim",
+    "seed",
+    "data_seed",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "max_steps",
+    "train_sampling_strategy",
+    "bf16",
+}
 
 
 def names(kind: type[Any]) -> set[str]:

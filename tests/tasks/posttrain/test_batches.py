@@ -94,7 +94,7 @@ def test_whoever_watches_hears_of_steps_and_validations_that_take_long(
     at = tmp_path.resolve()
     spec = PosttrainSpec(
         method="sft", config={}, runtime=runtime_of(), model=at, base="", rows=[], identity="", scratch=at, out=at
-    )  # fmt: skip
+    )
     log, state, control = LogCallback(spec, {}), TrainerState(global_step=3, max_steps=50), TrainerControl()
     state.is_world_process_zero = True
     arguments = TrainingArguments(output_dir=str(at), report_to=[])

@@ -21,9 +21,10 @@ POEM = "The river runs past the mill and the wheel turns slowly all day long whi
 
 def conversation(id: str, asked: str, said: str) -> dict[str, Any]:
     return {
-        "id": id, "source": "test",
+        "id": id,
+        "source": "test",
         "messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}],
-    }  # fmt: skip
+    }
 
 
 ROWS = [

@@ -13,10 +13,10 @@ from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import RewardHacking
-from tasks.posttrain.fit import rendered
 from tasks.posttrain.methods.grpo import GRPO, GrpoConfig, grpo
 from tasks.posttrain.methods.reward import RewardConfig, reward
 from tasks.posttrain.methods.sft import SftConfig, sft
+from tasks.posttrain.pair_lengths import rendered
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
 from tests.runtimes import runtime_of

@@ -118,9 +118,13 @@ def simpo_loss(row: Row) -> float:
     ids=["orpo", "cpo", "simpo"],
 )
 def test_a_loss_without_a_reference_is_that_of_its_paper(
-    method: Method[Any], config: PosttrainConfig, equation: Callable[[Row], float], model: Path, pairs: list[Row],
+    method: Method[Any],
+    config: PosttrainConfig,
+    equation: Callable[[Row], float],
+    model: Path,
+    pairs: list[Row],
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     plain = [{name: row[name] for name in ("id", "prompt_ids", "chosen_ids", "rejected_ids")} for row in pairs]
     expected = mean(map(equation, pairs))
     assert loss_of(method, config, model, plain, tmp_path) == pytest.approx(expected, rel=1e-5, abs=1e-5)
@@ -137,9 +141,15 @@ def test_the_loss_of_kto_is_that_of_its_paper_about_a_point_over_the_whole_batch
     split = [half for row in uneven_pairs()[:3] for half in labelled_of(row)]
     rows = [render_labelled(row, tokenizer, 128) for row in split]
     config = KtoConfig.model_validate(
-        {"loss": loss, "beta": 0.5, "global_batch": 6, "desirable_weight": 1.5, "undesirable_weight": 0.5,
-         "validation_share": 0.0}
-    )  # fmt: skip
+        {
+            "loss": loss,
+            "beta": 0.5,
+            "global_batch": 6,
+            "desirable_weight": 1.5,
+            "undesirable_weight": 0.5,
+            "validation_share": 0.0,
+        }
+    )
     parts = parts_of(KTO, config, model, rows, tmp_path, micro_batch=2)
     trainer: Any = KTO.make_trainer(replace(parts, load_model=lambda: reference))
     dataset = trainer._with_others(trainer.train_dataset, 6)

@@ -186,9 +186,16 @@ def test_a_checkpoint_of_another_run_or_engine_is_refused_and_a_torn_one_removed
 ) -> None:
     def spec(identity: str, **runtime: Any) -> PosttrainSpec:
         return PosttrainSpec(
-            method="sft", config=SFT.model_dump(mode="json"), runtime=runtime_of(group="posttrain", **runtime),
-            model=tmp_path, base="base", rows=[], identity=identity, scratch=tmp_path, out=tmp_path,
-        )  # fmt: skip
+            method="sft",
+            config=SFT.model_dump(mode="json"),
+            runtime=runtime_of(group="posttrain", **runtime),
+            model=tmp_path,
+            base="base",
+            rows=[],
+            identity=identity,
+            scratch=tmp_path,
+            out=tmp_path,
+        )
 
     mine = spec("mine")
     for step in (4, 8):
@@ -278,12 +285,15 @@ def test_compiled_it_learns_the_same_and_saves_under_the_same_names(
         *(
             pytest.param(engine, file, marks=pytest.mark.soak)
             for engine, file in [
-                ("ddp", "rng_state.pth"), ("ddp", "scheduler.pt"), ("fsdp", "optimizer.bin"),
-                ("zero 2", "*/*model_states.pt"), ("zero 3", "*/*optim_states.pt"),
+                ("ddp", "rng_state.pth"),
+                ("ddp", "scheduler.pt"),
+                ("fsdp", "optimizer.bin"),
+                ("zero 2", "*/*model_states.pt"),
+                ("zero 3", "*/*optim_states.pt"),
             ]
         ),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_was_replaced_by_code_is_refused_and_does_not_run(
     engine: str, file: str, model: Artifact, tmp_path: Path
 ) -> None:

@@ -23,9 +23,16 @@ from tests.tasks.interrupt import interrupt_and_resume
 from tests.tasks.tiny_model import make_instructions, make_model, make_preferences
 
 CONFIG = PpoConfig(
-    epochs=0.6, global_batch=32, passes=3, max_new_tokens=16, learning_rate=5e-4, validation_share=0.2, max_kl=None,
-    beta=0.02, target_kl=4.0,
-)  # fmt: skip
+    epochs=0.6,
+    global_batch=32,
+    passes=3,
+    max_new_tokens=16,
+    learning_rate=5e-4,
+    validation_share=0.2,
+    max_kl=None,
+    beta=0.02,
+    target_kl=4.0,
+)
 
 
 def output(folder: Path, stage: str, **runtime: Any) -> Output:

@@ -182,14 +182,18 @@ def test_the_measures_of_kto_are_means_over_rows_of_a_label(processes: int, mode
     policy, reference = load_pretrained(out.path / "model"), load_pretrained(model.path)
     split = [half for row in uneven_pairs() for half in labelled_of(row)]
     _, held_out, _ = prepare(
-        split, lambda row, length: render_labelled(row, tokenizer, length), 128,
-        validation_share=0.3, max_dropped_share=0.0,
-    )  # fmt: skip
+        split,
+        lambda row, length: render_labelled(row, tokenizer, length),
+        128,
+        validation_share=0.3,
+        max_dropped_share=0.0,
+    )
     for label, name in ((True, "desirable"), (False, "undesirable")):
         both = [
             [log_probability(scored, row["prompt_ids"], row["completion_ids"]) for scored in (policy, reference)]
-            for row in held_out if row["label"] is label
-        ]  # fmt: skip
+            for row in held_out
+            if row["label"] is label
+        ]
         reward = sum(config.beta * (ours - theirs) for ours, theirs in both) / len(both)
         assert out.counts[f"validation_{name}_reward"] == pytest.approx(reward, abs=2e-4)
         found = out.counts[f"validation_{name}_log_probability"]

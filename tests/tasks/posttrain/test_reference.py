@@ -98,10 +98,17 @@ def test_a_row_of_other_tokens_is_refused_by_its_id(model: Artifact, known: Outp
 
 @pytest.mark.parametrize(
     "changes",
-    [{"beta": 0.5}, {"loss": "ipo"}, {"learning_rate": 1e-5}, {"epochs": 3, "global_batch": 8}, {"seed": 1},
-     {"validation_share": 0.2}, {"adapter": {"rank": 4}}],
+    [
+        {"beta": 0.5},
+        {"loss": "ipo"},
+        {"learning_rate": 1e-5},
+        {"epochs": 3, "global_batch": 8},
+        {"seed": 1},
+        {"validation_share": 0.2},
+        {"adapter": {"rank": 4}},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_only_the_training_depends_on_asks_for_the_same_artifact(changes: dict[str, Any]) -> None:
     assert ReferenceConfig.of(DpoConfig.model_validate(changes)) == ReferenceConfig.of(DpoConfig())
 

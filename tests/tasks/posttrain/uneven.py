@@ -31,11 +31,14 @@ def uneven_rows() -> list[dict[str, Any]]:
 def uneven_pairs() -> list[dict[str, Any]]:
     return [
         {
-            "id": row["id"], "source": "test", "prompt": row["messages"][:1], "chosen": row["messages"][1:],
+            "id": row["id"],
+            "source": "test",
+            "prompt": row["messages"][:1],
+            "chosen": row["messages"][1:],
             "rejected": [answer("nowhere" + " at all" * (number % 5))],
         }
         for number, row in enumerate(uneven_rows())
-    ]  # fmt: skip
+    ]
 
 
 def long_answer(place: str, more: int) -> dict[str, str]:

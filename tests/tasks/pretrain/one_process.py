@@ -44,9 +44,15 @@ def spec_of(*, micro_batch: int | None = None, engine: str = "ddp", device: str 
         config=config,
         runtime=runtime_of(threads=1, device=device, engine=engine, micro_batch=micro_batch),
         shape=derive(config.model, VOCAB),
-        steps=100, tokens_digest="", tokenizer_digest="", train=[], validation=[], tokenizer=nowhere, scratch=nowhere,
+        steps=100,
+        tokens_digest="",
+        tokenizer_digest="",
+        train=[],
+        validation=[],
+        tokenizer=nowhere,
+        scratch=nowhere,
         out=nowhere,
-    )  # fmt: skip
+    )
 
 
 def open_ddp(**choices: Any) -> DdpEngine:

@@ -27,9 +27,12 @@ def test_meshes_combine_or_are_refused_by_what_stands_in_the_way(
     engine: str, tensor: int, pipeline: int, context: int
 ) -> None:
     settings = {
-        "engine": engine, "processes": 2 * tensor * pipeline * context, "tensor_parallel": tensor,
-        "pipeline_parallel": pipeline, "context_parallel": context,
-    }  # fmt: skip
+        "engine": engine,
+        "processes": 2 * tensor * pipeline * context,
+        "tensor_parallel": tensor,
+        "pipeline_parallel": pipeline,
+        "context_parallel": context,
+    }
     supported = {
         "ddp": pipeline == 1 or context == 1,
         "fsdp": pipeline == 1,
@@ -51,7 +54,8 @@ def test_meshes_combine_or_are_refused_by_what_stands_in_the_way(
         ({"pipeline_parallel": 4, "processes": 4}, "pipeline_parallel is 4, but the model has 2 blocks", "no more"),
         (
             {"pipeline_parallel": 2, "processes": 2, "micro_batch": 16},
-            "1 micro-batches, too few to fill 2 pipeline stages", "micro_batch",
+            "1 micro-batches, too few to fill 2 pipeline stages",
+            "micro_batch",
         ),
         ({"tensor_parallel": 2, "processes": 3}, "3 devices can't be divided", "runtime.training.processes"),
         ({"engine": "fsdp", "compile": "reduce-overhead"}, "CUDA graphs", "compile to default"),
@@ -60,7 +64,7 @@ def test_meshes_combine_or_are_refused_by_what_stands_in_the_way(
         ({"replicate": 2}, "no groups of shards", "engine to fsdp"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_refusal_says_why_and_what_to_set(settings: dict[str, Any], says: str, remedy: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         check(**{"engine": "ddp", **settings})

@@ -112,10 +112,6 @@ def test_the_filter_has_one_answer_for_every_call() -> None:
     assert (answer(302, 0), answer(302, 77), answer(302, 1)) == (allow, allow, deny)  # prlimit64
     assert (answer(157, 1), answer(157, 15), answer(72, 3, 8), answer(72, 3, 2)) == (deny, allow, deny, allow)
     # attributes and leases of files
-    assert (answer(16, 0, 0x40086602), answer(16, 0, 0x401C5820), answer(72, 3, 1024)) == (
-        deny,
-        deny,
-        deny,
-    )
+    assert (answer(16, 0, 0x40086602), answer(16, 0, 0x401C5820), answer(72, 3, 1024)) == (deny, deny, deny)
     assert (answer(16, 0, 0x5412), answer(16, 0, 0x5401), answer(0x40000000 + 59)) == (deny, allow, deny)
     assert answer(0, architecture=0x40000003) == kill

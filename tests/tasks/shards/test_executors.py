@@ -408,9 +408,13 @@ def begun(folder: Path, executor: str) -> Iterator[subprocess.Popen[str]]:
     (folder / "script.py").write_text(SCRIPT)
     run = subprocess.Popen(
         [sys.executable, str(folder / "script.py"), executor, str(folder)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True, text=True, preexec_fn=mind_signals,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+        text=True,
+        preexec_fn=mind_signals,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     log, done = folder / "log", folder / "scratch" / "linger"
     try:
         while len(list(done.glob("0000[012]/result.json"))) < 3 or len(log.read_text().split()) < 5:
@@ -480,9 +484,13 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def dask(*arguments: str, before: tuple[str, ...] = (), code: Path = ROOT) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*before, sys.executable, "-m", "dask", *arguments], cwd=code, env={**os.environ, "PYTHONPATH": str(code)},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        [*before, sys.executable, "-m", "dask", *arguments],
+        cwd=code,
+        env={**os.environ, "PYTHONPATH": str(code)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def worker(address: str, **how: Any) -> subprocess.Popen[bytes]:

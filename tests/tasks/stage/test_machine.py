@@ -30,14 +30,22 @@ def lay_out(folder: Path, groups: str, files: dict[str, str]) -> tuple[Path, Pat
         ("0::/job\n", {"job/memory.max": str(GIGABYTE), "job/cpu.max": "50000 100000\n"}, 1, 1),
         ("0::/job/step\n", {"job/memory.max": str(GIGABYTE), "job/step/memory.max": "max"}, 1, None),
         ("0::/gone\n", {"memory.max": str(GIGABYTE), "cpu.max": "100000 100000"}, 1, 1),
-        ("4:memory:/box\n2:cpu,cpuacct:/box\n0::/\n",
-         {"memory/box/memory.limit_in_bytes": str(GIGABYTE), "memory/memory.limit_in_bytes": str(1 << 62),
-          "cpu/box/cpu.cfs_quota_us": "100000", "cpu/box/cpu.cfs_period_us": "100000"}, 1, 1),
+        (
+            "4:memory:/box\n2:cpu,cpuacct:/box\n0::/\n",
+            {
+                "memory/box/memory.limit_in_bytes": str(GIGABYTE),
+                "memory/memory.limit_in_bytes": str(1 << 62),
+                "cpu/box/cpu.cfs_quota_us": "100000",
+                "cpu/box/cpu.cfs_period_us": "100000",
+            },
+            1,
+            1,
+        ),
         ("0::/\n", {"memory.max": "max\n", "cpu.max": "max 100000\n"}, None, None),
         ("", {}, None, None),
     ],
     ids=["version 2", "a group above", "a path of the host", "version 1", "no limit", "no control groups"],
-)  # fmt: skip
+)
 def test_the_smallest_limit_counts(
     groups: str, files: dict[str, str], gigabytes: int | None, cores: int | None, tmp_path: Path
 ) -> None:

@@ -25,14 +25,32 @@ from tasks.text import scan
 from tasks.text.characters import HARD, SIZE, SPACE, UNSPACED, WORD, characters
 
 SAMPLES = [
-    "", " ", "\n\t ", "!!!", "one", "One  two\tTHREE\r\nfour", "  leading and trailing  ", "snake_case 42 x",
-    "Straße und STRASSE", "Ærøskøbing, naïve café — “quoted” text…", "e\u0301t\u00e9 e\u0301te\u0301",
+    "",
+    " ",
+    "\n\t ",
+    "!!!",
+    "one",
+    "One  two\tTHREE\r\nfour",
+    "  leading and trailing  ",
+    "snake_case 42 x",
+    "Straße und STRASSE",
+    "Ærøskøbing, naïve café — “quoted” text…",
+    "e\u0301t\u00e9 e\u0301te\u0301",
     "İstanbul ISTANBUL",
-    "日本語 の テキスト", "한국어 \u1112\u1161\u11ab", "नमस्ते दुनिया", "ελληνικά ΣΊΣΥΦΟΣ ς",
-    "emoji 👩‍👩‍👧 🇫🇷 x", "a\u00a0b\u2003c\u3000d",
-    "ﬁne ﬂour", "\u212b \u00c5 A\u030a", "NUL \x00 inside", "ǅungla Ⱥ ⱥ", "\U0001d400\U0001d41a 𐐀𐐨",
-    "\ufeffin\u00advi\u200bsi\u200cb\u200dle\u2060 \u200b x\u200b", "e\u200b\u0301 \u00ad\u200b",
-]  # fmt: skip
+    "日本語 の テキスト",
+    "한국어 \u1112\u1161\u11ab",
+    "नमस्ते दुनिया",
+    "ελληνικά ΣΊΣΥΦΟΣ ς",
+    "emoji 👩‍👩‍👧 🇫🇷 x",
+    "a\u00a0b\u2003c\u3000d",
+    "ﬁne ﬂour",
+    "\u212b \u00c5 A\u030a",
+    "NUL \x00 inside",
+    "ǅungla Ⱥ ⱥ",
+    "\U0001d400\U0001d41a 𐐀𐐨",
+    "\ufeffin\u00advi\u200bsi\u200cb\u200dle\u2060 \u200b x\u200b",
+    "e\u200b\u0301 \u00ad\u200b",
+]
 
 
 UNSPACED_LETTERS = {chr(code) for block in UNSPACED for code in block if chr(code).isalpha()}

@@ -31,7 +31,7 @@ from tasks.tokenize.stage import SPLITS, TokenizeConfig, in_validation, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
 from tasks.tokenizer.bpe.alphabet import BYTE_SYMBOLS
 from tasks.tokenizer.patterns import PatternName
-from tasks.tokenizer.prove import HARD_TEXTS
+from tasks.tokenizer.proof import HARD_TEXTS
 from tests.tasks.tiny_model import RUNTIME, make_model
 from tests.tasks.tokenizer.encoder.test_encoder import ODD
 
@@ -179,9 +179,7 @@ def telling_merges(folder: Path) -> int:
 
 
 @pytest.mark.soak
-def test_characters_have_the_same_class_in_llama_cpp_but_for_those_of_unicode_16(
-    tmp_path: Path,
-) -> None:
+def test_characters_have_the_same_class_in_llama_cpp_but_for_those_of_unicode_16(tmp_path: Path) -> None:
     """A class is letter, number, white space or other; each character is put between characters of three classes.
 
     Those that differ are of the class other in llama.cpp. No document above contains one.

@@ -31,7 +31,7 @@ from tasks.tokenizer import BYTE_TOKENS, TokenizerConfig, load_for_documents, tr
 from tasks.tokenizer.compare import fingerprints, load_reference
 from tasks.tokenizer.encoder.encode import KernelEncoder, LibraryEncoder
 from tasks.tokenizer.encoder.tables import make_tables, read_settings
-from tasks.tokenizer.prove import HARD_TEXTS, LONG_TEXTS, UTF8_BYTES, prove, prove_kernels
+from tasks.tokenizer.proof import HARD_TEXTS, LONG_TEXTS, UTF8_BYTES, prove, prove_kernels
 from tasks.tokenizer.sample import draw_sample
 from tasks.tokenizer.words import Settled, is_word, prove_words, show, tokens_of
 from tests.tasks.tiny_model import RUNTIME, make_model, make_tokenizer, texts
@@ -228,9 +228,18 @@ def test_words_that_a_small_vocabulary_splits_are_told(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(
     ("pretoken", "expected"),
-    [(b" the", True), ("größe".encode(), True), (b"", False), (b" ", False), (b"  a", False), (b"a1", False),
-     (b"\xe2\x82", False), ("日本".encode(), True), (b"\na", False)],
-)  # fmt: skip
+    [
+        (b" the", True),
+        ("größe".encode(), True),
+        (b"", False),
+        (b" ", False),
+        (b"  a", False),
+        (b"a1", False),
+        (b"\xe2\x82", False),
+        ("日本".encode(), True),
+        (b"\na", False),
+    ],
+)
 def test_words_are_letters_with_at_most_one_space_before_them(pretoken: bytes, expected: bool) -> None:
     assert is_word(pretoken) == expected
 
@@ -336,9 +345,12 @@ def test_the_report_measures_what_the_texts_say(folder: Path, tmp_path: Path) ->
     size = sum(len(text.encode()) for text in given)
     tables = out.counts["tables"]
     assert tables["Bytes per token"][-1] == {
-        "source": "all", "training bytes": size, "measured bytes": size, "of these, in training": size,
+        "source": "all",
+        "training bytes": size,
+        "measured bytes": size,
+        "of these, in training": size,
         "bytes per token": round(size / len(ids), 3),
-    }  # fmt: skip
+    }
     assert out.counts["vocabulary_used"] == len(set(ids.tolist()))
     first = tables["Most frequent tokens in the measured text"][0]
     assert first["count"] == np.bincount(ids).max() == np.count_nonzero(ids == first["id"])
@@ -403,9 +415,14 @@ def test_a_sentencepiece_model_of_either_kind_is_measured(tmp_path: Path, kind: 
     (tmp_path / "other").mkdir()
     with (tmp_path / "other" / "tokenizer.model").open("wb") as file:
         SentencePieceTrainer.train(
-            sentence_iterator=iter([*texts()] * 20), model_writer=file, model_type=kind, vocab_size=400,
-            byte_fallback=True, hard_vocab_limit=False, minloglevel=2,
-        )  # fmt: skip
+            sentence_iterator=iter([*texts()] * 20),
+            model_writer=file,
+            model_type=kind,
+            vocab_size=400,
+            byte_fallback=True,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
     out = trained(tmp_path / "out", list(texts()), vocab_size=400, compare={"other": str(tmp_path / "other")})
     (row,) = out.counts["tables"]["Bytes per token beside other vocabularies"]
     (measured,) = [value for name, value in row.items() if name.startswith("other")]

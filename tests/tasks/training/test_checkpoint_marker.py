@@ -43,8 +43,10 @@ def test_the_newest_whole_one_is_found_and_half_written_ones_go(tmp_path: Path) 
 def test_what_is_no_folder_is_named_and_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint-100"
     plants: list[Callable[[], object]] = [
-        lambda: os.mkfifo(path), lambda: path.write_text("x"), lambda: path.symlink_to(tmp_path.parent)
-    ]  # fmt: skip
+        lambda: os.mkfifo(path),
+        lambda: path.write_text("x"),
+        lambda: path.symlink_to(tmp_path.parent),
+    ]
     for plant in plants:
         plant()
         with pytest.raises(TrainingError, match="checkpoint-100 is no checkpoint's folder"):

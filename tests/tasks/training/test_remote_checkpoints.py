@@ -36,9 +36,13 @@ def start(store: str, folder: Path, machine: str, **runtime: Any) -> subprocess.
     command = [sys.executable, "-m", "tests.tasks.training.remote_run", store, str(folder / "data")]
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / machine)}
     return subprocess.Popen(
-        [*command, json.dumps(runtime)], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE,
+        [*command, json.dumps(runtime)],
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[str, str]:

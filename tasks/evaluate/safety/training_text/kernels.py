@@ -36,9 +36,8 @@ def fill_table(keys: UInt64, targets: Int32, new_keys: UInt64, new_targets: Int3
 
 @njit(cache=True, nogil=True)
 def read_through(
-    link: Int32, longest: Int32, keys: UInt64, targets: Int32, ids: TokenArray, found: Int32, state: int,
-    length: int,
-) -> tuple[int, int]:  # fmt: skip
+    link: Int32, longest: Int32, keys: UInt64, targets: Int32, ids: TokenArray, found: Int32, state: int, length: int
+) -> tuple[int, int]:
     """Read tokens from a state, `length` tokens of which are matched. `found[s]` is raised to the longest match that
     ends in state s. Returns the state and the length at the end."""
     mask = np.uint64(len(keys) - 1)

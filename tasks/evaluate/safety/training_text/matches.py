@@ -108,9 +108,15 @@ def find_in(automaton: Automaton, ids: NDArray[np.unsignedinteger], found: Int32
     state, length = 0, 0
     for start in range(0, len(ids), PORTION):
         state, length = read_through(
-            automaton.link, automaton.length, automaton.keys, automaton.targets,
-            np.ascontiguousarray(ids[start : start + PORTION]), found, state, length,
-        )  # fmt: skip
+            automaton.link,
+            automaton.length,
+            automaton.keys,
+            automaton.targets,
+            np.ascontiguousarray(ids[start : start + PORTION]),
+            found,
+            state,
+            length,
+        )
 
 
 def find_in_shard(automaton: Automaton, digest: str, path: Path, folder: Path) -> dict[str, int]:

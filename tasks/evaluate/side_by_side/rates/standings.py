@@ -90,10 +90,15 @@ def standings(compared: Mapping[Pair, Sequence[Item]], *, baseline: str | None, 
         asked = int((number_P > 0).sum())
         winners = [item.winner for item in items]
         pairs[pair] = PairResult(
-            wins=winners.count(1), ties=winners.count(0.5), losses=winners.count(0), prompts=asked,
-            win_rate=rate_of(wins_P, number_P, weights_RP), length_controlled=interval(*controlled[pair], asked),
-            p=raw[pair], p_holm=corrected[pair],
-        )  # fmt: skip
+            wins=winners.count(1),
+            ties=winners.count(0.5),
+            losses=winners.count(0),
+            prompts=asked,
+            win_rate=rate_of(wins_P, number_P, weights_RP),
+            length_controlled=interval(*controlled[pair], asked),
+            p=raw[pair],
+            p_holm=corrected[pair],
+        )
     ratings = _ratings(compared, names, prompts, weights_RP, baseline)
     models = {
         name: ModelResult(

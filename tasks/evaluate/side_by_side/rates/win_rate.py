@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.evaluate.side_by_side.items import Item
-from tasks.posttrain.judge.calibration import wilson
+from tasks.posttrain.reward_model.calibration import wilson
 
 Array = npt.NDArray[np.float64]
 NORMAL = NormalDist()

@@ -10,7 +10,7 @@ gptq.py         GPTQ
 awq.py          AWQ's factors
 smooth.py       SmoothQuant's factors
 folds.py        what feeds what, and where factors of columns go
-undo.py         the factors taken back
+unfold_scales.py         the factors taken back
 packing.py      eight codes in a word
 checkpoint.py   the files
 """

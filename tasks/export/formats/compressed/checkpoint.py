@@ -150,6 +150,10 @@ def _dense(layer: str, stored: Mapping[str, Tensor]) -> Tensor:
 
 def _arguments(bits: int, strategy: str, *, group_size: int | None = None, dynamic: bool = False) -> dict[str, Any]:
     return {
-        "num_bits": bits, "type": "int", "symmetric": True, "strategy": strategy, "group_size": group_size,
+        "num_bits": bits,
+        "type": "int",
+        "symmetric": True,
+        "strategy": strategy,
+        "group_size": group_size,
         "dynamic": dynamic,
-    }  # fmt: skip
+    }

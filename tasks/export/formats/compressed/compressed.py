@@ -102,7 +102,7 @@ class Compressed(Format):
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
         from models.pretrained import load_config
         from tasks.export.formats.compressed.checkpoint import dense_tensors, require_whole
-        from tasks.export.formats.compressed.undo import unfolded_tensors
+        from tasks.export.formats.compressed.unfold_scales import unfolded_tensors
 
         folder = self.path(release)
         require_whole(folder)

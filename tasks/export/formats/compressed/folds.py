@@ -30,9 +30,14 @@ _LLAMA = (Fold("input_layernorm", _ATTENTION), Fold("post_attention_layernorm", 
 _GEMMA2 = (Fold("input_layernorm", _ATTENTION), Fold("pre_feedforward_layernorm", _GATED), *_INNER)
 
 FOLDS = {
-    "llama": _LLAMA, "mistral": _LLAMA, "qwen2": _LLAMA, "qwen3": _LLAMA, "gemma": _LLAMA, "gemma2": _GEMMA2,
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "gemma": _LLAMA,
+    "gemma2": _GEMMA2,
     "gemma3_text": _GEMMA2,
-}  # fmt: skip
+}
 _OFFSETS = {"gemma": 1.0, "gemma2": 1.0, "gemma3_text": 1.0}  # a norm multiplies by this plus its weight
 
 

@@ -66,8 +66,7 @@ def find_blocks(model: Any) -> Blocks:
     blocks = Blocks(prefix, list(modules), [name for name in linears if not name.startswith(f"{prefix}.")])
     for name, layer in _other_products(blocks):
         raise ConfigError(
-            f"{name} of this {kind} model is a {layer}, and compressed-tensors quantizes torch.nn.Linear only.",
-            _ELSE,
+            f"{name} of this {kind} model is a {layer}, and compressed-tensors quantizes torch.nn.Linear only.", _ELSE
         )
     return blocks
 

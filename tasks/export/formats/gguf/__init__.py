@@ -7,7 +7,7 @@ vocabulary.py    the tokenizer and its chat template
 importance.py    how large the inputs of each matrix are
 quantize.py      matrices in blocks of few bits
 file.py          writes the file
-standins.py      which types stand in for others
+fallback_types.py      which types stand in for others
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Gguf(GuessedFormat):
     def remark(self, model: Path) -> str | None:
         from models.pretrained import load_config
         from tasks.export.formats.gguf.architecture import architecture_of, layers_of
-        from tasks.export.formats.gguf.standins import stand_ins
+        from tasks.export.formats.gguf.fallback_types import stand_ins
         from tasks.export.formats.gguf.tensors import Names
 
         config = load_config(model)

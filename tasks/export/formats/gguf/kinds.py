@@ -15,16 +15,35 @@ from typing import Literal
 from tasks.export.tolerance import EIGHT_BIT, FOUR_BIT, HALF, SIX_BIT, THREE_BIT, TWO_BIT, Tolerance
 
 GgufKind = Literal[
-    "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_k_s", "q4_0", "iq4_xs", "iq4_nl", "q3_k_m",
-    "iq3_s", "iq3_xxs", "q2_k",
-]  # fmt: skip
+    "f32",
+    "f16",
+    "bf16",
+    "q8_0",
+    "q6_k",
+    "q5_k_m",
+    "q4_k_m",
+    "q4_k_s",
+    "q4_0",
+    "iq4_xs",
+    "iq4_nl",
+    "q3_k_m",
+    "iq3_s",
+    "iq3_xxs",
+    "q2_k",
+]
 Rows = Literal["all", "more", "first_eighth", "first_sixteenth"]  # of which layers a rule speaks
 
 # Which type takes another's place where 256 does not divide a row, as in llama.cpp
 SMALLER_BLOCKS = {
-    "Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ3_S": "IQ4_NL", "IQ3_XXS": "IQ4_NL", "IQ4_XS": "IQ4_NL",
-    "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
-}  # fmt: skip
+    "Q2_K": "IQ4_NL",
+    "Q3_K": "IQ4_NL",
+    "IQ3_S": "IQ4_NL",
+    "IQ3_XXS": "IQ4_NL",
+    "IQ4_XS": "IQ4_NL",
+    "Q4_K": "Q5_0",
+    "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+}
 
 
 @dataclass(frozen=True)

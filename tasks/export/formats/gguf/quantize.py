@@ -52,9 +52,14 @@ def quantize(values: Float32, kind: str, importance: Float32 | None = None) -> A
     made = np.zeros((rows, quantized_bytes(kind, (columns,))), np.uint8)
     weighed = None if importance is None else np.ascontiguousarray(importance, np.float32)
     written = library().ggml_quantize_chunk(
-        int(chosen), source.ctypes.data, made.ctypes.data, 0, rows, columns,
+        int(chosen),
+        source.ctypes.data,
+        made.ctypes.data,
+        0,
+        rows,
+        columns,
         None if weighed is None else ctypes.c_void_p(weighed.ctypes.data),
-    )  # fmt: skip
+    )
     assert written == made.nbytes
     return made
 

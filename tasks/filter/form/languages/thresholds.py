@@ -12,9 +12,11 @@ from tasks.filter.rules import DIRECTIONS, Thresholds
 from tasks.stage.config import StageConfig
 
 GROUPS: Mapping[str, type[StageConfig]] = {
-    "gopher_quality": GopherQualityRules, "gopher_repetition": GopherRepetitionRules, "c4": C4Rules,
+    "gopher_quality": GopherQualityRules,
+    "gopher_repetition": GopherRepetitionRules,
+    "c4": C4Rules,
     "fineweb": FineWebRules,
-}  # fmt: skip
+}
 
 
 class LanguageThresholds(StageConfig):

@@ -68,14 +68,24 @@ UNSPACED: Mapping[str, Unspaced] = {
     "th": Unspaced(4.3, 1.8, _THAI, None, False, False, ["ใน", "ที่", "และ", "ของ", "เป็น", "มี", "การ", "ได้"]),
     "lo": Unspaced(4.1, 1.8, _THAI, None, False, False, ["ແລະ", "ໃນ", "ຂອງ", "ເປັນ", "ທີ່", "ໄດ້", "ມີ"]),
     "km": Unspaced(
-        3.7, 2.4, _KHMER, 3, True, False,
+        3.7,
+        2.4,
+        _KHMER,
+        3,
+        True,
+        False,
         ["មាន", "បាន", "ដែល", "ជា", "និង", "នៅ", "របស់", "ក្នុង", "ថា", "នេះ", "នៃ", "ហើយ", "ទៅ", "ដោយ"],
     ),
     "my": Unspaced(
-        3.1, 2.5, _KHMER, 3, True, False,
+        3.1,
+        2.5,
+        _KHMER,
+        3,
+        True,
+        False,
         ["သည်", "များ", "ကို", "တွင်", "ဖြစ်", "၏", "သော", "ခဲ့", "နှင့်", "ရှိ", "တို့", "မှာ", "ဦး", "၌", "က", "မ", "မှ"],
     ),
-}  # fmt: skip
+}
 
 
 def ready(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,19 +32,31 @@ _BEHIND = 4  # characters that tell whether a number ends
 # (lowest prefix, highest prefix, lengths): published by the issuers
 RANGES: tuple[tuple[str, str, range], ...] = (
     ("4", "4", range(13, 20, 3)),  # Visa: 13, 16, 19
-    ("51", "55", range(16, 17)), ("2221", "2720", range(16, 17)),  # Mastercard
-    ("34", "34", range(15, 16)), ("37", "37", range(15, 16)),  # American Express
-    ("300", "305", range(14, 15)), ("3095", "3095", range(14, 15)), ("36", "36", range(14, 20)),
+    ("51", "55", range(16, 17)),
+    ("2221", "2720", range(16, 17)),  # Mastercard
+    ("34", "34", range(15, 16)),
+    ("37", "37", range(15, 16)),  # American Express
+    ("300", "305", range(14, 15)),
+    ("3095", "3095", range(14, 15)),
+    ("36", "36", range(14, 20)),
     ("38", "39", range(14, 20)),  # Diners Club
-    ("6011", "6011", range(16, 20)), ("644", "649", range(16, 20)), ("65", "65", range(16, 20)),  # Discover
+    ("6011", "6011", range(16, 20)),
+    ("644", "649", range(16, 20)),
+    ("65", "65", range(16, 20)),  # Discover
     ("3528", "3589", range(16, 20)),  # JCB
-    ("62", "62", range(16, 20)), ("81", "81", range(16, 20)),  # UnionPay
-    ("50", "50", range(12, 20)), ("56", "58", range(12, 20)), ("63", "63", range(12, 20)), ("67", "67", range(12, 20)),
+    ("62", "62", range(16, 20)),
+    ("81", "81", range(16, 20)),  # UnionPay
+    ("50", "50", range(12, 20)),
+    ("56", "58", range(12, 20)),
+    ("63", "63", range(12, 20)),
+    ("67", "67", range(12, 20)),
     ("6759", "6759", range(12, 20)),  # Maestro
     ("2200", "2204", range(16, 20)),  # Mir
-    ("60", "60", range(16, 17)), ("82", "82", range(16, 17)), ("508", "508", range(16, 17)),  # RuPay
+    ("60", "60", range(16, 17)),
+    ("82", "82", range(16, 17)),
+    ("508", "508", range(16, 17)),  # RuPay
     ("9792", "9792", range(16, 17)),  # Troy
-)  # fmt: skip
+)
 _USUAL = (("4", 16), ("5", 16), ("2", 16), ("3", 15), ("6", 16), ("35", 16))  # taken for cards without separators
 # Published for tests by Stripe, Adyen, Braintree and PayPal; all of 4242 42 is accepted in test mode only
 TEST_NUMBERS = frozenset(

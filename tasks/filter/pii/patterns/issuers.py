@@ -127,14 +127,20 @@ FORMS: tuple[tuple[str, str, str], ...] = (
     ("ClickHouse key", "4b1d", A + "{38}"),
     ("JFrog reference token", "cmVmdGtu", A + "{56}"),
     ("Defined Networking token", "dnkey-", W + "{26}-" + W + "{52}"),
-    ("Authress key", r"(?:sc|ext|scauth|authress)_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_\-]",
-     r"[a-z0-9\-]{10,32}\.[A-Za-z0-9+/_=\-]{30,120}"),
+    (
+        "Authress key",
+        r"(?:sc|ext|scauth|authress)_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_\-]",
+        r"[a-z0-9\-]{10,32}\.[A-Za-z0-9+/_=\-]{30,120}",
+    ),
     ("Yandex token", r"t1\.[A-Z0-9a-z_\-]+={0,2}\.", W + r"{86}={0,2}"),
     ("Yandex key", r"(?:AQVN|YC)", r"(?:(?<=AQVN)" + W + r"{35,38}|(?<=YC)" + W + r"{38})"),
     ("Twitter bearer token", "A{22}", r"[A-Za-z0-9%]{60,100}"),
     ("Facebook app token", r"\d{15,16}\|", W + "{27}"),
-    ("Teams webhook", r"webhook\.office\.com/webhookb2/",
-     r"[0-9a-f\-]{36}@[0-9a-f\-]{36}/IncomingWebhook/[0-9a-z]{32}/[0-9a-f\-]{36}"),
+    (
+        "Teams webhook",
+        r"webhook\.office\.com/webhookb2/",
+        r"[0-9a-f\-]{36}@[0-9a-f\-]{36}/IncomingWebhook/[0-9a-z]{32}/[0-9a-f\-]{36}",
+    ),
     ("Langfuse key", r"sk-lf-", r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
     ("NVIDIA key", "nvapi-", W + "{60,70}"),
     ("Tavily key", r"tvly-(?:dev-|prod-)?", A + "{32}"),
@@ -146,7 +152,7 @@ FORMS: tuple[tuple[str, str, str], ...] = (
     ("Render key", "rnd_", A + "{28,32}"),
     ("PostHog key", "phx_", A + "{43}"),
     ("Azure client secret", r"[A-Za-z0-9_.]{3}\dQ~", r"[A-Za-z0-9_~.\-]{31,34}"),
-)  # fmt: skip
+)
 
 
 class Form(NamedTuple):

@@ -147,9 +147,11 @@ def _folds(data, begin, i, end, classes):
         return b == 0xBC and (0x90 <= c <= 0x99 or c == 0xA0)  # 0 to 9, and @
     size = 2 if a == 0xC2 else 3
     space_or_dash = (
-        (a == 0xC2 and b == 0xA0) or (a == 0xE3 and b == 0x80 and c == 0x80) or (a == 0xE2 and b == 0x88 and c == 0x92)
+        (a == 0xC2 and b == 0xA0)
+        or (a == 0xE3 and b == 0x80 and c == 0x80)
+        or (a == 0xE2 and b == 0x88 and c == 0x92)
         or (a == 0xE2 and b == 0x80 and (0x80 <= c <= 0x8A or 0x90 <= c <= 0x95 or c == 0xAF))
-    )  # fmt: skip
+    )
     after_digit = i > begin and classes[data[i - 1]] & DIGIT
     return space_or_dash and (after_digit or (i + size < end and classes[data[i + size]] & DIGIT))
 
@@ -227,10 +229,13 @@ def _of_run(data, first, digit, last, classes, hits, count, document, at):
         count = _emit(hits, count, document, TOKEN, at, at + length)
     # Two letters for the country, two digits for the checksum, perhaps behind a hyphen or underscore
     iban = (
-        digit - first >= 2 and classes[data[digit - 2]] & LETTER and classes[data[digit - 1]] & LETTER
-        and digit + 1 < last and classes[data[digit + 1]] & DIGIT
+        digit - first >= 2
+        and classes[data[digit - 2]] & LETTER
+        and classes[data[digit - 1]] & LETTER
+        and digit + 1 < last
+        and classes[data[digit + 1]] & DIGIT
         and (digit - 2 == first or data[digit - 3] == 45 or data[digit - 3] == 95)
-    )  # fmt: skip
+    )
     if iban or (length >= CODE_LENGTH and digits >= CODE_DIGITS):
         count = _emit(hits, count, document, CODE, at, at + length)
     return count
@@ -369,6 +374,13 @@ def _has_digit(data, first, last, classes):
 def _is_pem(data, begin, i, end):
     """Whether the B at `i` is that of "-----BEGIN "."""
     return (
-        i - begin >= 5 and i + 5 < end and data[i - 1] == 45 and data[i - 5] == 45
-        and data[i + 1] == 69 and data[i + 2] == 71 and data[i + 3] == 73 and data[i + 4] == 78 and data[i + 5] == 32
-    )  # fmt: skip
+        i - begin >= 5
+        and i + 5 < end
+        and data[i - 1] == 45
+        and data[i - 5] == 45
+        and data[i + 1] == 69
+        and data[i + 2] == 71
+        and data[i + 3] == 73
+        and data[i + 4] == 78
+        and data[i + 5] == 32
+    )

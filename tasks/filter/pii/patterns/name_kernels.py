@@ -18,9 +18,30 @@ LONGEST_VALUE = 200  # bytes of a value that are looked at
 # Three letters of every name: key, token, secret, password, pwd, auth, credential, sig, session, sid; then Kennwort,
 # contrasena, clave, senha, wachtwoord, haslo and heslo, losenord, adgangskode, salasana, jelszo, sifre, parola, sandi
 HINTS = (
-    "key", "tok", "sec", "pas", "pwd", "aut", "cre", "sig", "ses", "sid",
-    "nwo", "ase", "lav", "nha", "htw", "slo", "eno", "gsk", "asa", "lsz", "fre", "aro", "ndi",
-)  # fmt: skip
+    "key",
+    "tok",
+    "sec",
+    "pas",
+    "pwd",
+    "aut",
+    "cre",
+    "sig",
+    "ses",
+    "sid",
+    "nwo",
+    "ase",
+    "lav",
+    "nha",
+    "htw",
+    "slo",
+    "eno",
+    "gsk",
+    "asa",
+    "lsz",
+    "fre",
+    "aro",
+    "ndi",
+)
 
 
 def _hinted() -> Bool:
@@ -137,9 +158,13 @@ def _value(data, i, end, classes):
     j = i
     digits = 0
     while (
-        j < end and j - i < LONGEST_VALUE and 32 < data[j] < 127 and data[j] != 39 and data[j] != 96
+        j < end
+        and j - i < LONGEST_VALUE
+        and 32 < data[j] < 127
+        and data[j] != 39
+        and data[j] != 96
         and (data[j] != 34 or (j - i > 1 and data[j - 1] == 92))
-    ):  # fmt: skip
+    ):
         digits += (classes[data[j]] & DIGIT) != 0
         j += 1
     return j, digits

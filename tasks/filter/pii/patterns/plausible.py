@@ -29,10 +29,31 @@ _ADDRESS_BEFORE = re.compile(
 )
 _SMALL, _LARGE = 32, 100
 _RESOLVERS = frozenset(  # known to all, nobody's own
-    {"8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "149.112.112.112", "208.67.222.222", "208.67.220.220",
-     "4.2.2.1", "4.2.2.2", "1.2.3.4", "5.6.7.8", "1.1.1.2", "2.2.2.2", "3.3.3.3", "4.4.4.4", "4.3.2.1", "1.2.3.0",
-     "2001:4860:4860::8888", "2001:4860:4860::8844", "2606:4700:4700::1111", "2606:4700:4700::1001"}
-)  # fmt: skip
+    {
+        "8.8.8.8",
+        "8.8.4.4",
+        "1.1.1.1",
+        "1.0.0.1",
+        "9.9.9.9",
+        "149.112.112.112",
+        "208.67.222.222",
+        "208.67.220.220",
+        "4.2.2.1",
+        "4.2.2.2",
+        "1.2.3.4",
+        "5.6.7.8",
+        "1.1.1.2",
+        "2.2.2.2",
+        "3.3.3.3",
+        "4.4.4.4",
+        "4.3.2.1",
+        "1.2.3.0",
+        "2001:4860:4860::8888",
+        "2001:4860:4860::8844",
+        "2606:4700:4700::1111",
+        "2606:4700:4700::1001",
+    }
+)
 
 _WORD = re.compile(r"\w+", re.ASCII)
 
@@ -43,8 +64,16 @@ CONTEXT: Mapping[str, tuple[str, ...]] = {
     "UK_NINO": ("nino", "national insurance", "ni number", "ni no"),
     "ES_NIF": ("nif", "dni", "documento nacional de identidad", "identificación"),
     "PL_PESEL": ("pesel",),
-    "DE_TAX_ID": ("steuer-id", "steuerid", "idnr", "steuer-idnr", "steuernummer", "steueridentifikationsnummer",
-                  "steuerliche identifikationsnummer", "persönliche identifikationsnummer"),
+    "DE_TAX_ID": (
+        "steuer-id",
+        "steuerid",
+        "idnr",
+        "steuer-idnr",
+        "steuernummer",
+        "steueridentifikationsnummer",
+        "steuerliche identifikationsnummer",
+        "persönliche identifikationsnummer",
+    ),
     "SG_NRIC_FIN": ("nric", "fin", "identity card", "nric/fin"),
     "IN_PAN": ("pan", "permanent account number", "income tax"),
     "IN_AADHAAR": ("aadhaar", "aadhar", "uidai"),
@@ -52,7 +81,7 @@ CONTEXT: Mapping[str, tuple[str, ...]] = {
     "AU_ABN": ("abn", "australian business number"),
     "CA_SIN": ("sin number", "sin no", "social insurance", "assurance sociale", "canadian sin", "SIN"),
     "KR_RRN": ("rrn", "resident registration"),
-}  # fmt: skip
+}
 # The same for the weak patterns of a recogniser that has strong ones
 WEAK_CONTEXT: Mapping[str, tuple[str, ...]] = {"US_SSN": ("ssn", "ssns", "social security", "social", "ssid")}
 STRONG = 0.4  # score from which a pattern needs no word

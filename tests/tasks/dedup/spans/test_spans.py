@@ -272,10 +272,16 @@ def test_a_line_that_one_document_repeats_is_no_hosts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("metadata", "scope"),
-    [('{"url": "https://www.Example.org/a?b"}', "host example.org"),
-     ('{"meta": {"uri": "example.org:8/x"}}', "host example.org"), ('{"url": 3, "link": "http://[::1/"}', "source s"),
-     ("{}", "source s"), ("[1", "source s"), ("[1]", "source s"), ('{"url": ""}', "source s")],
-)  # fmt: skip
+    [
+        ('{"url": "https://www.Example.org/a?b"}', "host example.org"),
+        ('{"meta": {"uri": "example.org:8/x"}}', "host example.org"),
+        ('{"url": 3, "link": "http://[::1/"}', "source s"),
+        ("{}", "source s"),
+        ("[1", "source s"),
+        ("[1]", "source s"),
+        ('{"url": ""}', "source s"),
+    ],
+)
 def test_the_host_is_that_of_the_address(metadata: str, scope: str) -> None:
     assert scope_of("s", metadata, "host") == scope
     assert scope_of("s", metadata, "source") == "source s"

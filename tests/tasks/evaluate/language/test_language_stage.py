@@ -18,10 +18,10 @@ from storage.shards.tokens import open_tokens, write_tokens
 from storage.store import Store
 from tasks.evaluate.language import LanguageConfig, measure
 from tasks.evaluate.language.report import notes, rounded, tables
+from tasks.evaluate.language.retokenized import translate
 from tasks.evaluate.language.rolling import measure_texts, summary
 from tasks.evaluate.language.scores import TransformersScorer
 from tasks.evaluate.language.stage import LanguageSpec, language_modelling
-from tasks.evaluate.language.translated import translate
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
 from tasks.training.held_out import held_out_shards
@@ -83,8 +83,12 @@ def measured(model: Path, text: Path | None, scratch: Path, config: LanguageConf
 def test_all_is_measured_and_shown(folder: Path, made: Artifact) -> None:
     assert made.manifest is not None
     assert set(made.manifest.files) == {
-        "language.json", "language.md", "calibration.png", "positions.png", "documents.parquet",
-    }  # fmt: skip
+        "language.json",
+        "language.md",
+        "calibration.png",
+        "positions.png",
+        "documents.parquet",
+    }
     found = json.loads((made.path / "language.json").read_text())
     documents = read_columns(made.path / "documents.parquet").to_pylist()
     held_out = [row for row in documents if row["held_out"]]

@@ -65,9 +65,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / split / "00000.tokens"
         path.parent.mkdir()
         write_tokens(
-            path, [np.array(one, np.uint16) for one in mine], vocab_size=600, eos_id=0,
-            tokenizer_digest=tokenizer_digest(folder / "random"), text_bytes=len("".join(made).encode()),
-        )  # fmt: skip
+            path,
+            [np.array(one, np.uint16) for one in mine],
+            vocab_size=600,
+            eos_id=0,
+            tokenizer_digest=tokenizer_digest(folder / "random"),
+            text_bytes=len("".join(made).encode()),
+        )
         write_sources(path.with_suffix(".sources"), ["books"] * 5 + ["mails"] * 3)
     shutil.copytree(folder / "random", folder / "taught")
     model: Any = load_pretrained(folder / "taught", dtype=torch.float32)
@@ -88,13 +92,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def bbq(number: int, **changed: Any) -> dict[str, Any]:
     return {
-        "example_id": number, "category": "Age", "question_polarity": "neg" if number % 2 else "nonneg",
-        "context_condition": "ambig" if number < 2 else "disambig", "context": "The old fox and the young fox sat.",
-        "question": "Who forgot?", "ans0": "The old fox", "ans1": "The young fox", "ans2": "Nobody can tell",
+        "example_id": number,
+        "category": "Age",
+        "question_polarity": "neg" if number % 2 else "nonneg",
+        "context_condition": "ambig" if number < 2 else "disambig",
+        "context": "The old fox and the young fox sat.",
+        "question": "Who forgot?",
+        "ans0": "The old fox",
+        "ans1": "The young fox",
+        "ans2": "Nobody can tell",
         "label": 2 if number < 2 else 0,
         "answer_info": {"ans0": ["The old fox", "Old"], "ans1": ["x", "nonOld"], "ans2": ["x", "unknown"]},
-        "additional_metadata": {"stereotyped_groups": ["old"]}, **changed,
-    }  # fmt: skip
+        "additional_metadata": {"stereotyped_groups": ["old"]},
+        **changed,
+    }
 
 
 def whole(folder: Path) -> SafetyConfig:
@@ -282,8 +293,10 @@ def test_a_bias_score_is_as_sure_as_its_few_answers(folder: Path) -> None:
         asked = [
             questions_of(BiasConfig(file=f"{folder}/bbq.jsonl"))[3]._replace(id=f"{n}") for n in range(len(answers))
         ]
-        likelihoods = [{"id": f"{n}", "likelihoods": [-99.0] * answer + [-1.0] + [-99.0] * (2 - answer)}
-                       for n, answer in enumerate(answers)]  # fmt: skip
+        likelihoods = [
+            {"id": f"{n}", "likelihoods": [-99.0] * answer + [-1.0] + [-99.0] * (2 - answer)}
+            for n, answer in enumerate(answers)
+        ]
         found: dict[str, Any] = measure_bias(SafetyConfig(), asked, likelihoods)[0][CLEAR]["bias"]
         return found
 
@@ -337,9 +350,21 @@ def test_a_line_that_is_none_is_said_before_a_run_starts(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "line",
-    ["", "1", "[]", "{}", '{"prompt": 1}', '{"prompt": ""}', '{"prompt": {"text": null}}', '{"prompt": "\\ud800"}',
-     '{"prompt": "a", "id": [1]}', '{"prompt": "a"}\n{"prompt": "a"}', "{", '{"prompt": "a", "id": "\\udfff"}'],
-)  # fmt: skip
+    [
+        "",
+        "1",
+        "[]",
+        "{}",
+        '{"prompt": 1}',
+        '{"prompt": ""}',
+        '{"prompt": {"text": null}}',
+        '{"prompt": "\\ud800"}',
+        '{"prompt": "a", "id": [1]}',
+        '{"prompt": "a"}\n{"prompt": "a"}',
+        "{",
+        '{"prompt": "a", "id": "\\udfff"}',
+    ],
+)
 def test_a_file_of_prompts_that_is_none_is_refused(line: str, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(line)
@@ -359,11 +384,22 @@ def test_prompts_may_be_those_of_real_toxicity_prompts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"label": 3}, {"label": True}, {"ans1": None}, {"context_condition": "clear"}, {"question_polarity": 1},
-     {"answer_info": {}}, {"additional_metadata": []}, {"target_loc": 2}, {"target_loc": "0"},
-     {"additional_metadata": {"stereotyped_groups": None}}, {"context": 3}, {"answer_info": {"ans0": 1}},
-     {"example_id": 0, "category": "Age"}],
-)  # fmt: skip
+    [
+        {"label": 3},
+        {"label": True},
+        {"ans1": None},
+        {"context_condition": "clear"},
+        {"question_polarity": 1},
+        {"answer_info": {}},
+        {"additional_metadata": []},
+        {"target_loc": 2},
+        {"target_loc": "0"},
+        {"additional_metadata": {"stereotyped_groups": None}},
+        {"context": 3},
+        {"answer_info": {"ans0": 1}},
+        {"example_id": 0, "category": "Age"},
+    ],
+)
 def test_a_question_that_is_none_of_bbq_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "bbq.jsonl"
     path.write_text(json.dumps(bbq(0)) + "\n" + json.dumps(bbq(1, **changed)) + "\n")

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 from storage.errors import TokenizerMismatch
 from storage.shards.token_sources import write_sources
 from storage.shards.tokens import write_tokens
-from tasks.evaluate.safety.training_text.matches import (
-    build,
-    common_piece,
-    common_prefix,
-    find_in,
-    find_in_shard,
-    join,
-)
+from tasks.evaluate.safety.training_text.matches import build, common_piece, common_prefix, find_in, find_in_shard, join
 from tasks.evaluate.safety.training_text.openings import choose
 
 DIGEST = "ab" * 32
@@ -74,9 +67,13 @@ def test_shards_are_read_apart_and_joined(tmp_path: Path) -> None:
     for number, documents in enumerate(([[5, 7, 8, 0]], [[9, 10, 0], [3, 0]])):
         shard = tmp_path / f"{number}.tokens"
         write_tokens(
-            shard, [np.array(one, np.uint16) for one in documents], vocab_size=16, eos_id=0, tokenizer_digest=DIGEST,
+            shard,
+            [np.array(one, np.uint16) for one in documents],
+            vocab_size=16,
+            eos_id=0,
+            tokenizer_digest=DIGEST,
             text_bytes=1,
-        )  # fmt: skip
+        )
         folder = tmp_path / str(number)
         folder.mkdir()
         find_in_shard(automaton, DIGEST, shard, folder)
@@ -107,9 +104,13 @@ def shards(folder: Path, documents: list[tuple[str, Ids]], parts: int) -> list[P
         path = folder / f"{number:05d}.tokens"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tokens(
-            path, [np.array([*ids, 0], np.uint16) for _, ids in mine], vocab_size=600, eos_id=0,
-            tokenizer_digest=DIGEST, text_bytes=1,
-        )  # fmt: skip
+            path,
+            [np.array([*ids, 0], np.uint16) for _, ids in mine],
+            vocab_size=600,
+            eos_id=0,
+            tokenizer_digest=DIGEST,
+            text_bytes=1,
+        )
         write_sources(path.with_suffix(".sources"), [source for source, _ in mine])
         paths.append(path)
     return paths

@@ -45,11 +45,17 @@ def longer_wins(body: Body) -> Said:
 def rows_of(answers: list[str], **fields: Any) -> list[dict[str, Any]]:
     return [
         {
-            "id": f"p{number}", "sample": 0, "prompt": [{"role": "user", "content": f"Question {number}?"}],
-            "answer": answer, "tokens": 3, "ended": True, "fault": "refused" if answer == "REFUSED" else "", **fields,
+            "id": f"p{number}",
+            "sample": 0,
+            "prompt": [{"role": "user", "content": f"Question {number}?"}],
+            "answer": answer,
+            "tokens": 3,
+            "ended": True,
+            "fault": "refused" if answer == "REFUSED" else "",
+            **fields,
         }
         for number, answer in enumerate(answers)
-    ]  # fmt: skip
+    ]
 
 
 def artifact_of(folder: Path, answers: list[str], **fields: Any) -> Artifact:
@@ -68,9 +74,7 @@ def output(folder: Path) -> Output:
 FIRST = ["long answer", "short", "same", "biased one", "torn", "", "five5", "REFUSED"]
 SECOND = ["short", "long answer", "same", "other", "other", "something", "5five", "an answer"]
 WINNERS = [1, 0, 0.5, 0.5, None, 0, 0.5, None]
-STATES = [
-    "agreed", "agreed", "equal_answers", "orders_disagree", "judge_unclear", "empty_answer", "agreed", "refused"
-]  # fmt: skip
+STATES = ["agreed", "agreed", "equal_answers", "orders_disagree", "judge_unclear", "empty_answer", "agreed", "refused"]
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +94,11 @@ def test_an_answer_wins_where_both_orders_name_it(judged: tuple[Output, Server])
     assert [row["state"] for row in rows] == STATES
     assert len(server.asked) == 2 * 5, "equal, empty and refused answers are not asked about"
     assert out.counts["comparisons"] == {
-        "in": 8, "kept": 6, "removed": {"judge_unclear": 1, "refused": 1}, "quarantined": 0,
-    }  # fmt: skip
+        "in": 8,
+        "kept": 6,
+        "removed": {"judge_unclear": 1, "refused": 1},
+        "quarantined": 0,
+    }
     items = of_judgements(rows)
     assert items[0] == Item("p0", 1.0, 11, 5)
     assert [item.id for item in items] == ["p0", "p1", "p2", "p3", "p5", "p6"]
@@ -134,11 +141,17 @@ def test_an_answer_can_not_leave_its_frame() -> None:
 @pytest.mark.parametrize(
     ("said", "letter", "fault"),
     [
-        ("A", "A", ""), (" b\nB", "B", ""), ("**C**", "C", ""), ("Answer: B.", "B", ""),
+        ("A", "A", ""),
+        (" b\nB", "B", ""),
+        ("**C**", "C", ""),
+        ("Answer: B.", "B", ""),
         ("A or B", "A or B", "unclear"),
-        ("a", "a", "unclear"), ("", "", "empty"), ("CAB", "CAB", "unclear"), ("A's", "A's", "unclear"),
+        ("a", "a", "unclear"),
+        ("", "", "empty"),
+        ("CAB", "CAB", "unclear"),
+        ("A's", "A's", "unclear"),
     ],
-)  # fmt: skip
+)
 def test_a_judgement_is_one_letter(said: str, letter: str, fault: str) -> None:
     assert letter_of(Completion(said, finished=False, tokens=1)) == {"said": letter, "fault": fault}
     assert letter_of(None)["fault"] == "refused"

@@ -101,8 +101,10 @@ def biased(number: int, skill: float, liking: float, seed: int) -> list[Item]:
 
 def test_the_length_controlled_rate_is_the_regression_of_scipy() -> None:
     found = biased(300, 0.3, 1.5, 1)
-    found = [Item(item.id, TIED if place % 7 == 0 else item.winner, item.first_length, item.second_length)
-             for place, item in enumerate(found)]  # fmt: skip
+    found = [
+        Item(item.id, TIED if place % 7 == 0 else item.winner, item.first_length, item.second_length)
+        for place, item in enumerate(found)
+    ]
     delta = np.array([item.first_length - item.second_length for item in found], float)
     x, y = np.tanh(delta / delta.std()), np.array([item.winner for item in found])
 
@@ -213,8 +215,11 @@ def test_the_same_model_twice_is_equal_in_every_number() -> None:
 
 
 def test_a_model_is_rated_by_the_mean_over_its_opponents() -> None:
-    compared = {("a", "b"): items([WON] * 30 + [LOST] * 10), ("a", "c"): items([WON] * 20 + [LOST] * 20),
-                ("b", "c"): items([LOST] * 40)}  # fmt: skip
+    compared = {
+        ("a", "b"): items([WON] * 30 + [LOST] * 10),
+        ("a", "c"): items([WON] * 20 + [LOST] * 20),
+        ("b", "c"): items([LOST] * 40),
+    }
     found = standings(compared, baseline=None, resamples=300, seed=1)
     assert found.models["a"].win_rate.value == pytest.approx((0.75 + 0.5) / 2)
     assert found.models["b"].win_rate.value == pytest.approx((0.25 + 0) / 2)

@@ -18,7 +18,7 @@ from tasks.evaluate.side_by_side.compare import check_here, pairs_of, side_by_si
 from tasks.evaluate.side_by_side.config import SideBySideConfig, names_of
 from tasks.evaluate.side_by_side.rewarding import run
 from tasks.evaluate.side_by_side.rewards import RewardsSpec, load_rewards
-from tasks.posttrain.judge.model import Judge, load_classifier, write_mean
+from tasks.posttrain.reward_model.model import Judge, load_classifier, write_mean
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
 from tests.runtimes import runtime_of
@@ -63,9 +63,10 @@ def test_a_stage_of_endpoints_alone_has_its_tables(compared: Output) -> None:
     assert rows["wordy"]["ended"] == "100%"
     verdicts = {row["pair"]: row["verdict"] for row in compared.counts["tables"]["Pairs"]}
     assert verdicts == {
-        "brief : twin": "no difference beyond chance", "brief : wordy": "wordy is better",
+        "brief : twin": "no difference beyond chance",
+        "brief : wordy": "wordy is better",
         "twin : wordy": "wordy is better",
-    }  # fmt: skip
+    }
     told = json.loads((compared.path / "side_by_side" / "standings.json").read_text())
     assert told == compared.counts["side_by_side"]
     assert told["models"]["brief"]["elo"][0] == told["models"]["twin"]["elo"][0] < told["models"]["wordy"]["elo"][0]
@@ -99,8 +100,13 @@ def test_one_more_model_asks_only_what_is_new(tmp_path: Path) -> None:
     assert sorted(set(new)) == ["judge", "twin"]
     assert len(new) == 12 + 2 * 12
     assert set(more.uses) == {
-        "prompts", "answers.brief", "answers.twin", "answers.wordy", "judgements.brief.wordy", "judgements.twin.wordy",
-    }  # fmt: skip
+        "prompts",
+        "answers.brief",
+        "answers.twin",
+        "answers.wordy",
+        "judgements.brief.wordy",
+        "judgements.twin.wordy",
+    }
     assert len({origin.location for origin in more.uses.values()}) == 6
     assert refs.history(store, "demo/answers")
     rows = more.counts["tables"]["Side by side"]
@@ -111,10 +117,7 @@ def test_one_more_model_asks_only_what_is_new(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     folder = tmp_path_factory.mktemp("models")
-    return {
-        "one": Artifact.at(make_model(folder / "one")),
-        "other": Artifact.at(make_model(folder / "other", depth=1)),
-    }
+    return {"one": Artifact.at(make_model(folder / "one")), "other": Artifact.at(make_model(folder / "other", depth=1))}
 
 
 @pytest.fixture(scope="module")
@@ -185,16 +188,22 @@ def test_names_are_checked_before_anything_is_asked() -> None:
     assert pairs_of(["a", "b", "c"], "b") == [("a", "b"), ("c", "b")]
     chosen = config_of("http://127.0.0.1:1/v1", models=["base", "twin"], baseline="wordy")
     assert names_of(chosen, ["base"], judge=False) == ["base", "twin", "wordy"]
-    for wrong, why in (({"models": ["base", "nobody"]}, "names nobody"), ({"baseline": "nobody"}, "names nobody"),
-                       ({"models": ["base", "base"]}, "One model"), ({"judge": "reward", "judge_endpoint": None},
-                       "there is no reward model")):  # fmt: skip
+    for wrong, why in (
+        ({"models": ["base", "nobody"]}, "names nobody"),
+        ({"baseline": "nobody"}, "names nobody"),
+        ({"models": ["base", "base"]}, "One model"),
+        ({"judge": "reward", "judge_endpoint": None}, "there is no reward model"),
+    ):
         with pytest.raises(ConfigError, match=why):
             names_of(config_of("http://127.0.0.1:1/v1", **wrong), ["base"], judge=False)
     with pytest.raises(ConfigError, match="brief is both a model and an endpoint"):
         names_of(config, ["brief"], judge=True)
-    for settings, why in (({"samples": 2}, "at temperature 0"), ({"file": "a.jsonl"}, "not both"),
-                          ({"judge": "none"}, "belong together"), ({"endpoints": {"../a": {"url": "http://a", "model":
-                          "a"}}}, "an endpoint's name")):  # fmt: skip
+    for settings, why in (
+        ({"samples": 2}, "at temperature 0"),
+        ({"file": "a.jsonl"}, "not both"),
+        ({"judge": "none"}, "belong together"),
+        ({"endpoints": {"../a": {"url": "http://a", "model": "a"}}}, "an endpoint's name"),
+    ):
         with pytest.raises(ValidationError, match=why):
             config_of("http://127.0.0.1:1/v1", **settings)
 

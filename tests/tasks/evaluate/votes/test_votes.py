@@ -45,11 +45,13 @@ def make_compared(folder: Path, number: int = 12) -> Path:
     """Answers of two models; the good one's are better, that to p1 is an attack, those to p2 are equal."""
     rows = [
         {
-            "id": f"p{place}", "sample": 0, "prompt": [{"role": "user", "content": f"What is {place}?"}],
+            "id": f"p{place}",
+            "sample": 0,
+            "prompt": [{"role": "user", "content": f"What is {place}?"}],
             "answers": {"good": f"It is {place}.", "bad": f"{place} of course" if place != 2 else "It is 2."},
         }
         for place in range(number)
-    ]  # fmt: skip
+    ]
     rows[1]["answers"] = {"good": "It is 1.", "bad": EVIL}
     write_json_lines(folder / "answers.jsonl", rows)
     return folder
@@ -207,8 +209,11 @@ def test_what_a_model_wrote_is_text_and_nothing_else(compared: Path) -> None:
         _, content, headers = browser.ask("GET", f"/?token={browser.token}")
     assert EVIL.replace("\u202e", "�").replace("\0", "�") in attacked.texts
     assert {tag: attacked.tags[tag] for tag in ("script", "img", "style", "form")} == {
-        "script": 1, "img": 0, "style": 1, "form": 2,
-    }  # fmt: skip
+        "script": 1,
+        "img": 0,
+        "style": 1,
+        "form": 2,
+    }
     assert attacked.tags["div"] == plain["div"]
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; frame-ancestors 'none'; base-uri 'none'; style-src 'nonce-")
@@ -241,12 +246,17 @@ def test_who_has_no_token_or_another_name_for_this_host_is_refused(compared: Pat
 @pytest.mark.parametrize(
     ("path", "body", "headers", "status"),
     [
-        ("/vote", b"x" * 5000, {}, 413), ("/vote", b"", {"Content-Length": "-1"}, 413),
-        ("/vote", b"", {"Content-Length": "many"}, 413), ("/vote", b"\xff=\xfe", {}, 400),
-        ("/vote", b"&".join([b"a=b"] * 50), {}, 400), ("/vote", b"TOKEN&choice=maybe", {}, 400),
-        ("/vote", b"TOKEN", {}, 400), ("/other", b"TOKEN", {}, 400), ("/vote", b"token=", {}, 403),
+        ("/vote", b"x" * 5000, {}, 413),
+        ("/vote", b"", {"Content-Length": "-1"}, 413),
+        ("/vote", b"", {"Content-Length": "many"}, 413),
+        ("/vote", b"\xff=\xfe", {}, 400),
+        ("/vote", b"&".join([b"a=b"] * 50), {}, 400),
+        ("/vote", b"TOKEN&choice=maybe", {}, 400),
+        ("/vote", b"TOKEN", {}, 400),
+        ("/other", b"TOKEN", {}, 400),
+        ("/vote", b"token=", {}, 403),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_vote_is_refused_and_the_server_goes_on(
     path: str, body: bytes, headers: dict[str, str], status: int, compared: Path
 ) -> None:
@@ -335,8 +345,11 @@ def test_votes_are_preferences_that_download_reads(compared: Path, tmp_path: Pat
     votes.function(VotesConfig(file=str(file)), Artifact.at(compared), out)
     removed = {"tie": 2} if tie else {"no_text": 1, "tie": 2}
     assert out.counts["questions"] == {
-        "in": 11, "kept": 11 - sum(removed.values()), "removed": removed, "quarantined": 0
-    }  # fmt: skip
+        "in": 11,
+        "kept": 11 - sum(removed.values()),
+        "removed": removed,
+        "quarantined": 0,
+    }
     assert out.counts["votes_on_others"] == 2
     pairs = list(read_json_lines(out.path / "preferences" / "pairs.jsonl"))
     for pair in pairs:
@@ -384,9 +397,12 @@ def test_ties_alone_are_no_preferences(compared: Path, tmp_path: Path) -> None:
 def command(store: Path, file: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "flows.cli", "vote", "demo/evaluate", "--store", str(store), "--votes", str(file)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
         preexec_fn=mind_signals,
-    )  # fmt: skip
+    )
 
 
 def opened(process: subprocess.Popen[str]) -> Browser:

@@ -38,7 +38,7 @@ from tasks.filter.labels.sample import Item, sample_items
 from tasks.filter.side_files import write_signals
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
-from tests.flows.test_cli import gristmill
+from tests.flows.commands.test_cli import gristmill
 from tests.runtimes import runtime_of
 from tests.tasks.endpoint.completions import Said, serve
 
@@ -153,10 +153,14 @@ def test_kappa_is_sklearns(pairs: list[tuple[str, str]]) -> None:
 @pytest.mark.parametrize(
     ("reply", "label"),
     [
-        (Reply("Yes."), "yes"), (Reply("It is a quotation, so: NO"), "no"), (Reply("no, wait: yes"), "yes"),
-        (Reply("nothing to know"), "skip"), (Reply(""), "skip"), (Reply("yes", "unfinished"), "skip"),
+        (Reply("Yes."), "yes"),
+        (Reply("It is a quotation, so: NO"), "no"),
+        (Reply("no, wait: yes"), "yes"),
+        (Reply("nothing to know"), "skip"),
+        (Reply(""), "skip"),
+        (Reply("yes", "unfinished"), "skip"),
     ],
-)  # fmt: skip
+)
 def test_the_last_yes_or_no_counts(reply: Reply, label: str) -> None:
     assert label_in(reply) == label
 

@@ -117,15 +117,31 @@ def test_without_them_the_losses_are_those_of_trl(model: Artifact, tmp_path: Pat
     form = instructions("all", "drop")
     order = training_order(config, len(rows))
     arguments = SFTConfig(
-        output_dir=str(tmp_path / "theirs"), max_steps=20, per_device_train_batch_size=8, learning_rate=1e-3,
-        lr_scheduler_type="cosine", warmup_steps=2, weight_decay=0.1, max_grad_norm=1.0, optim="adamw_torch_fused",
-        train_sampling_strategy="sequential", bf16=False, use_cpu=True, logging_steps=1, save_strategy="no",
-        report_to=[], disable_tqdm=True, max_length=None, seed=0,
-    )  # fmt: skip
+        output_dir=str(tmp_path / "theirs"),
+        max_steps=20,
+        per_device_train_batch_size=8,
+        learning_rate=1e-3,
+        lr_scheduler_type="cosine",
+        warmup_steps=2,
+        weight_decay=0.1,
+        max_grad_norm=1.0,
+        optim="adamw_torch_fused",
+        train_sampling_strategy="sequential",
+        bf16=False,
+        use_cpu=True,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        max_length=None,
+        seed=0,
+    )
     trainer = SFTTrainer(
-        model=load_pretrained(model.path), args=arguments, processing_class=tokenizer,
+        model=load_pretrained(model.path),
+        args=arguments,
+        processing_class=tokenizer,
         train_dataset=Dataset.from_list([form.render(rows[number], tokenizer, 128) for number in order]),
-    )  # fmt: skip
+    )
     trainer.train()
     theirs = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     assert len(theirs) == 20

@@ -94,9 +94,10 @@ def test_parts_are_counted_and_what_no_part_can_hold_is_dropped() -> None:
     tokenizer = tokenizer_of("chatml")
     long = {"role": "assistant", "content": "wood " * 200}
     rows = [
-        {"id": "split", "messages": TURNS}, {"id": "short", "messages": TURNS[:2]},
+        {"id": "split", "messages": TURNS},
+        {"id": "short", "messages": TURNS[:2]},
         {"id": "hopeless", "messages": [*TURNS[:3], long]},
-    ]  # fmt: skip
+    ]
     split: Counter[str] = Counter()
 
     def run(overlong: Any, **settings: Any) -> Any:

@@ -20,8 +20,8 @@ from storage.shards.lines import read_json_lines
 from tasks.posttrain.feedback import FeedbackConfig, feedback
 from tasks.posttrain.feedback.config import fingerprint, principles_of
 from tasks.posttrain.feedback.prompts import draw_prompts
-from tasks.posttrain.rows.given import digest_of, files_of
 from tasks.posttrain.rows.prepare import is_held_out, prepare
+from tasks.posttrain.rows.row_sources import digest_of, files_of
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.endpoint.completions import Body, Said, Server, serve
@@ -164,15 +164,21 @@ def test_the_judge_is_asked_in_both_orders_and_must_agree_with_itself(judged: tu
     compared = Counter("Answer A" in body["messages"][-1]["content"] for body in server.asked)
     assert compared == {False: 3 * len(transcripts), True: 6 * (len(pairs) + 2)}
     assert out.counts["comparisons"] == {
-        "agreed": 3 * len(pairs), "orders_disagree": 3, "said_A": 3 * len(pairs) + 6, "said_B": 3 * len(pairs),
+        "agreed": 3 * len(pairs),
+        "orders_disagree": 3,
+        "said_A": 3 * len(pairs) + 6,
+        "said_B": 3 * len(pairs),
         "unclear": 3,
-    }  # fmt: skip
+    }
     assert (out.counts["asked"], out.counts["answered"]) == (len(transcripts), len(transcripts) - 3)
     assert out.counts["dropped"] == dict.fromkeys(DROPPED.values(), 1)
     removed = {**out.counts["dropped"], "exact_duplicate": 1, "held_out": len(HELD_OUT), "same_prompt": 1}
     assert out.counts["conversations"] == {
-        "in": 42, "kept": len(pairs), "removed": dict(sorted(removed.items())), "quarantined": 0,
-    }  # fmt: skip
+        "in": 42,
+        "kept": len(pairs),
+        "removed": dict(sorted(removed.items())),
+        "quarantined": 0,
+    }
     table = {row["measure"]: row["number"] for row in out.counts["tables"]["Feedback"]}
     assert table["pairs"] == len(pairs)
     assert table["no pair: orders disagree"] == 1

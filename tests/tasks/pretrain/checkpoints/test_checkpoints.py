@@ -198,9 +198,14 @@ WRONG = [
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize(("wrong", "named"), WRONG)
 def test_a_checkpoint_that_does_not_hold_the_model_never_counts(
-    wrong: Callable[[dict[str, torch.Tensor], Layouts], None], named: str, asynchronous: bool, spec: TrainSpec,
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    wrong: Callable[[dict[str, torch.Tensor], Layouts], None],
+    named: str,
+    asynchronous: bool,
+    spec: TrainSpec,
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = trained(spec, world)
     checkpoints = Checkpoints(tmp_path, "mine", world=world, asynchronous=asynchronous)
     checkpoints.save(engine, 1)

@@ -36,12 +36,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 def gradients(folder: Path, world: World, precision: str, runtime: dict[str, Any]) -> dict[str, Tensor]:
     """Those of the first step, by name; empty on all ranks but the first."""
-    config = {
-        "precision": precision,
-        "gradient_clip": 1e9,
-        "global_batch": GLOBAL_BATCH,
-        "optimizer": "adamw",
-    }
+    config = {"precision": precision, "gradient_clip": 1e9, "global_batch": GLOBAL_BATCH, "optimizer": "adamw"}
     spec = make_spec(folder, {"shape": "llama", "config": config, "runtime": {"micro_batch": 1, **runtime}})
     engine = open_engine(spec, world)
     generator = torch.Generator().manual_seed(1)

@@ -55,9 +55,19 @@ def make_spec(folder: Path, case: dict[str, Any]) -> TrainSpec:
     )
     runtime = runtime_of(threads=1, device="cpu", workers=1, **case["runtime"])
     return TrainSpec(
-        config=config, runtime=runtime, shape=shape, steps=STEPS, tokens_digest="", tokenizer_digest="",
-        train=[], validation=[], fim_tokens=None, tokenizer=folder, scratch=folder, out=folder,
-    )  # fmt: skip
+        config=config,
+        runtime=runtime,
+        shape=shape,
+        steps=STEPS,
+        tokens_digest="",
+        tokenizer_digest="",
+        train=[],
+        validation=[],
+        fim_tokens=None,
+        tokenizer=folder,
+        scratch=folder,
+        out=folder,
+    )
 
 
 def global_batch(step: int, *, isolated: bool) -> tuple[Tensor, Tensor, Tensor]:

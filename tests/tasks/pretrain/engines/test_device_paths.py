@@ -54,9 +54,13 @@ sys.stdin.read()
 def test_processes_of_a_training_that_share_a_gpu_are_told_of_it() -> None:
     def claim(gpu: str, meeting: str) -> tuple[subprocess.Popen[str], str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", CLAIMS, gpu, meeting], text=True, cwd=Path(__file__).parents[4],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [sys.executable, "-c", CLAIMS, gpu, meeting],
+            text=True,
+            cwd=Path(__file__).parents[4],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert process.stdout is not None
         return process, process.stdout.readline()
 

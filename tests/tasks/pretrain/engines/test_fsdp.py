@@ -36,8 +36,7 @@ def test_layers_are_looked_at_after_a_validation_and_after_a_look(
 ) -> None:
     spec = make_spec(tmp_path)
     engine = open_engine(
-        spec.model_copy(update={"runtime": runtime_of(RUNTIME, engine="fsdp", zero_stage=zero_stage)}),
-        world,
+        spec.model_copy(update={"runtime": runtime_of(RUNTIME, engine="fsdp", zero_stage=zero_stage)}), world
     )
     assert isinstance(engine, FsdpEngine)
     ids = torch.randint(0, spec.shape.vocab_size, (4, 33), generator=torch.Generator().manual_seed(0))

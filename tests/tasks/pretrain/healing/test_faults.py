@@ -131,8 +131,10 @@ def tried(runtime: Runtime, **known: Any) -> list[str]:
 def test_ddp_that_does_not_fit_becomes_fsdp_where_that_can_train_the_same() -> None:
     runtime = runtime_of(engine="ddp", processes=2, recompute="full")
     assert tried(runtime, micro_batch=2, share=2) == [
-        "micro_batch 1 instead of 2", "engine fsdp instead of ddp", "zero_stage 3 instead of 0",
-    ]  # fmt: skip
+        "micro_batch 1 instead of 2",
+        "engine fsdp instead of ddp",
+        "zero_stage 3 instead of 0",
+    ]
     assert tried(runtime, micro_batch=0)[0] == "engine fsdp instead of ddp"
     assert tried(runtime, micro_batch=1, shardable=False) == []
     whole = runtime_of(engine="deepspeed", processes=2, recompute="full")

@@ -446,8 +446,11 @@ def test_memory_that_runs_out_a_hang_a_killed_rank_and_a_nan_are_all_healed_in_o
     assert any("-9" in line or "SIGKILL" in line for line in (events[2]["what"], *events[2]["last_lines"]))
     assert [row["event"] for row in out.counts["tables"]["Events"]] == [event["kind"] for event in events]
     assert {name: out.facts[name] for name in ("restarts", "out_of_memory", "micro_batch", "processes")} == {
-        "restarts": 2, "out_of_memory": 1, "micro_batch": 2, "processes": 2,
-    }  # fmt: skip
+        "restarts": 2,
+        "out_of_memory": 1,
+        "micro_batch": 2,
+        "processes": 2,
+    }
     assert losses_of(out) == pytest.approx(losses_of(on_course), abs=2e-3)  # sums in another order, over 60 steps
 
 

@@ -43,8 +43,8 @@ from tasks.stage.pages import MAX_PLOT_BYTES, report
 from tasks.stage.progress import Observer
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, Step
+from tasks.training.device_peak import peak_flops
 from tasks.training.logs import append_log, read_log
-from tasks.training.peak import peak_flops
 from tasks.training.tracking.trackers import by_step
 from tests.runtimes import runtime_of
 from tests.storage.conftest import Make, make  # noqa: F401
@@ -68,10 +68,20 @@ class Watcher(Observer):
 
 def spec_of(folder: Path, **runtime: Any) -> TrainSpec:
     return TrainSpec(
-        runtime=runtime_of(threads=1, device="cpu", **runtime), scratch=folder / "scratch", out=folder / "out",
-        config=CONFIG, shape=SHAPE, steps=100, tokens_digest="", tokenizer_digest="", train=[], validation=[],
-        tokenizer=folder, fim_tokens=None, aside=folder / "insight",
-    )  # fmt: skip
+        runtime=runtime_of(threads=1, device="cpu", **runtime),
+        scratch=folder / "scratch",
+        out=folder / "out",
+        config=CONFIG,
+        shape=SHAPE,
+        steps=100,
+        tokens_digest="",
+        tokenizer_digest="",
+        train=[],
+        validation=[],
+        tokenizer=folder,
+        fim_tokens=None,
+        aside=folder / "insight",
+    )
 
 
 # --- a whole run -------------------------------------------------------------------------------------------------
@@ -87,9 +97,7 @@ def looked_into(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPa
 
 @pytest.mark.soak
 def test_a_run_that_is_looked_into_learns_the_same_bit_for_bit(
-    looked_into: Output,
-    data: tuple[Artifact, Artifact],
-    tmp_path: Path,
+    looked_into: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
     plain = output(tmp_path, micro_batch=4)
     pretrain.function(CONFIG, *data, plain)

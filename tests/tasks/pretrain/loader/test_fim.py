@@ -36,9 +36,16 @@ from tests.tasks.pretrain.tiny_training import losses_of, output
 EOS, MARKS = 0, FimTokens(6, 7, 8)
 MODEL = {**training.MODEL, "context": 64}
 CONFIG = PretrainConfig.model_validate(
-    {"model": MODEL, "steps": 8, "global_batch": 8, "warmup_steps": 2, "validation_every": 4, "sample_tokens": 4,
-     "fim_rate": 0.5}
-)  # fmt: skip
+    {
+        "model": MODEL,
+        "steps": 8,
+        "global_batch": 8,
+        "warmup_steps": 2,
+        "validation_every": 4,
+        "sample_tokens": 4,
+        "fim_rate": 0.5,
+    }
+)
 
 
 def filler(rate: float = 1.0, spm_share: float = 0.5, seed: int = 0) -> FillInTheMiddle:
@@ -202,9 +209,12 @@ def test_a_training_fills_in_and_is_validated_from_left_to_right(
 @pytest.mark.soak
 def test_what_the_marks_cost_is_reported(trained: Output, data: tuple[Artifact, Artifact]) -> None:
     loader = open_loader(
-        data[0].files("train/*.tokens"), CONFIG, context=64, tokenizer_digest=tokenizer_digest(data[1].path),
+        data[0].files("train/*.tokens"),
+        CONFIG,
+        context=64,
+        tokenizer_digest=tokenizer_digest(data[1].path),
         fim_tokens=read_fim_tokens(data[1].path, 600),
-    )  # fmt: skip
+    )
     ids = np.concatenate([loader.micro_batches(step, rank=0, ranks=1, size=8)[0].ids for step in range(1, 9)])
     assert trained.counts["fim"] == {
         "rearranged_a_window": round(float((ids == MARKS.prefix).sum(1).mean()), 4),

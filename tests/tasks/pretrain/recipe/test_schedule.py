@@ -36,9 +36,7 @@ GOLDEN: dict[str, tuple[dict[str, Any], list[float]]] = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_each_schedule_has_the_rates_that_it_had(name: str) -> None:
     choices, expected = GOLDEN[name]
-    config = config_of(
-        schedule=name.partition("-")[0], learning_rate=2.0, warmup_steps=10, final_share=0.1, **choices
-    )  # fmt: skip
+    config = config_of(schedule=name.partition("-")[0], learning_rate=2.0, warmup_steps=10, final_share=0.1, **choices)
     found = [learning_rate(config, step, 110) for step in (1, 5, 10, 60, 100, 105, 110)]
     assert found == pytest.approx(expected, abs=1e-8)
 
@@ -48,16 +46,24 @@ schedules = st.sampled_from(["cosine", "wsd", "linear", "constant"])
 
 @settings(max_examples=50)
 @given(
-    schedules, st.sampled_from(["linear", "1-sqrt"]), st.floats(0, 1), st.floats(0.05, 0.9), st.integers(0, 40),
+    schedules,
+    st.sampled_from(["linear", "1-sqrt"]),
+    st.floats(0, 1),
+    st.floats(0.05, 0.9),
+    st.integers(0, 40),
     st.integers(60, 400),
-)  # fmt: skip
+)
 def test_a_rate_rises_to_the_peak_and_falls_to_its_floor_without_a_jump(
     schedule: Any, shape: Any, floor: float, share: float, warmup: int, after: int
 ) -> None:
     config = config_of(
-        schedule=schedule, decay_shape=shape, final_share=floor, decay_share=share, warmup_steps=warmup,
+        schedule=schedule,
+        decay_shape=shape,
+        final_share=floor,
+        decay_share=share,
+        warmup_steps=warmup,
         learning_rate=1.0,
-    )  # fmt: skip
+    )
     steps = warmup + 10 * after
     rates = [learning_rate(config, step, steps) for step in range(1, steps + 1)]
     assert max(rates) == pytest.approx(1.0, abs=0.01)

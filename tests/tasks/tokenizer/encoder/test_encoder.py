@@ -31,7 +31,7 @@ from tasks.tokenizer.encoder.encode import KernelEncoder
 from tasks.tokenizer.encoder.split import PORTION, Splitter
 from tasks.tokenizer.encoder.tables import make_tables, obstacle, read_settings
 from tasks.tokenizer.patterns import PatternName, pattern_of, pre_tokenizer
-from tasks.tokenizer.prove import HARD_TEXTS
+from tasks.tokenizer.proof import HARD_TEXTS
 from tests.runtimes import runtime_of
 from tests.tasks.tiny_model import RUNTIME, texts
 from tests.tasks.tokenizer.encoder.faulty_kernels import exchange_letters

@@ -1,0 +1,211 @@
+"""Gates: what stops a release and what does not, what the table says, what a damaged file does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from storage.artifact import Artifact
+from storage.errors import ConfigError, DamagedArtifact, GateError
+from storage.store import Store
+from tasks.evaluate import EvaluateConfig
+from tasks.evaluate.significance.answered import Answered
+from tasks.evaluate.significance.gate_config import GateConfig, Reference, unknown_models
+from tasks.evaluate.significance.gates import (
+    FILE,
+    GateResult,
+    check_gates,
+    gate_digests,
+    gate_references,
+    judge_gates,
+    rows,
+    write_results,
+)
+from tasks.export import ExportConfig, export
+from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
+from tasks.stage.session import Session, open_session
+from tests.flows.commands.test_cli import publish
+from tests.tasks.evaluate.significance.evaluations import right, write_evaluation
+
+BITS = {"base": 1.4, "dpo": 1.45}
+MODELS = {"base": {"blimp": right(130)}, "dpo": {"blimp": right(100)}}  # 30 of 200 questions are lost
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Answered:
+    return Answered.read(write_evaluation(tmp_path / "run", MODELS, bits=BITS), "this run")
+
+
+def judge(run: Answered, **gate: Any) -> GateResult:
+    (result,) = judge_gates([GateConfig(**gate)], run, {})
+    return result
+
+
+@pytest.mark.parametrize(
+    ("gate", "passed"),
+    [
+        ({"task": "blimp", "at_least": 0.5}, True),
+        ({"task": "blimp", "at_least": 0.501}, False),
+        ({"task": "blimp", "at_least": 0.501, "model": "base", "metric": "acc"}, True),
+        ({"task": "blimp", "at_most": 0.4}, False),
+        ({"task": "blimp", "no_worse_than": "base"}, False),
+        ({"task": "blimp", "no_worse_than": "base", "by": 0.05}, False),
+        (
+            {"task": "blimp", "no_worse_than": "base", "by": 0.12},
+            True,
+        ),  # 0.15 are lost, and 0.12 within the noise of it
+        ({"task": "blimp", "model": "base", "no_worse_than": "dpo"}, True),
+        ({"task": "bits_per_byte", "at_most": 1.44}, False),
+        ({"task": "bits_per_byte", "at_most": 1.45}, True),
+        ({"task": "bits_per_byte", "no_worse_than": "base"}, False),
+        ({"task": "bits_per_byte", "no_worse_than": "base", "by": 0.06}, True),
+        ({"task": "mmlu", "at_least": 0.1}, False),  # not measured, so not passed
+        ({"task": "blimp", "metric": "f1", "at_least": 0.1}, False),
+        ({"task": "blimp", "model": "ppo", "at_least": 0.1}, False),
+        ({"task": "blimp", "no_worse_than": "bsae"}, False),
+    ],
+)
+def test_a_gate_passes_or_fails(gate: dict[str, Any], passed: bool, run: Answered) -> None:
+    assert judge(run, **gate).passed is passed
+
+
+def test_a_loss_within_noise_passes_and_what_would_be_found_is_said(tmp_path: Path) -> None:
+    generator = np.random.default_rng(2)
+    base = (generator.random(100) < 0.6).astype(float)
+    again = np.where(generator.random(100) < 0.2, 1 - base, base)
+    models = {"base": {"blimp": base.tolist()}, "sft": {"blimp": again.tolist()}}
+    result = judge(Answered.read(write_evaluation(tmp_path, models), "run"), task="blimp", no_worse_than="base")
+    assert result.passed
+    assert base.mean() > again.mean()
+    assert "worse by" in result.why
+    assert "would be found four times in five" in result.why
+
+
+def test_few_questions_stop_nothing_and_say_so(tmp_path: Path) -> None:
+    models = {"base": {"blimp": right(3, 4)}, "sft": {"blimp": right(0, 4)}}
+    result = judge(Answered.read(write_evaluation(tmp_path, models), "run"), task="blimp", no_worse_than="base")
+    assert result.passed
+    assert "too few questions to show a loss" in result.why
+
+
+def test_less_is_better_for_some_metrics(tmp_path: Path) -> None:
+    losses = [1.0 + n / 100 for n in range(60)]
+    models = {"base": {"text": losses}, "sft": {"text": [loss + 0.2 + loss / 100 for loss in losses]}}
+    run = Answered.read(write_evaluation(tmp_path, models, metric="nats", better=False), "run")
+    assert not judge(run, task="text", no_worse_than="base", by=0.1).passed
+    assert judge(run, task="text", no_worse_than="base", by=0.3).passed
+    assert judge(run, task="text", model="base", no_worse_than="sft").passed
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        {"task": "blimp"},
+        {"task": "", "at_least": 1},
+        {"task": "blimp", "at_least": 0.6, "at_most": 0.5},
+        {"task": "blimp", "at_least": 0.6, "by": 0.1},
+        {"task": "blimp", "no_worse_than": "base", "by": -0.1},
+        {"task": "blimp", "model": "base", "no_worse_than": "base"},
+        {"task": "bits_per_byte", "metric": "acc", "at_most": 1},
+        {"task": "blimp", "at_least": float("nan")},
+        {"task": "blimp", "at_leats": 0.6},
+    ],
+)
+def test_a_gate_that_says_nothing_is_refused(gate: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        GateConfig(**gate)
+
+
+@pytest.mark.parametrize(
+    ("text", "ref", "model"),
+    [
+        ("base", None, "base"),
+        ("org/model:Q4", None, "org/model:Q4"),
+        ("tiny/evaluate@3", "tiny/evaluate@3", None),
+        ("tiny/evaluate@3:org/model:Q4", "tiny/evaluate@3", "org/model:Q4"),
+        ("tiny/evaluate", "tiny/evaluate", None),
+        ("evaluate/79a340c3e3a6", "evaluate/79a340c3e3a6", None),
+    ],
+)
+def test_a_model_of_this_run_is_told_from_another_evaluation(text: str, ref: str | None, model: str | None) -> None:
+    assert GateConfig(task="blimp", no_worse_than=text).reference == Reference(ref, model)
+
+
+def test_an_earlier_evaluation_is_named_with_its_version_and_enters_by_its_digest(
+    run: Answered, tmp_path: Path
+) -> None:
+    folder = write_evaluation(tmp_path / "earlier", {"sft": {"blimp": right(140)}})
+    store = Store(str(tmp_path / "store"))
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    location = publish(store, "evaluate", files)
+    gate = GateConfig(task="blimp", no_worse_than="tiny/evaluate@1")
+    with open_session(Session(store, Runtime())):
+        found = gate_references([gate])
+        assert gate_digests([gate]) == {"gate tiny/evaluate@1": store.get(location).digest}
+        with pytest.raises(ConfigError, match="which moves"):
+            gate_digests([GateConfig(task="blimp", no_worse_than="tiny/evaluate")])
+    others = {ref: Answered.of(artifact, ref) for ref, artifact in found.items()}
+    (result,) = judge_gates([gate], run, others)
+    assert not result.passed
+    assert result.condition == "score no worse than tiny/evaluate@1:sft"  # the last of that chain: it has no dpo
+    assert result.score == "0.5 against 0.7"
+
+
+def test_a_failed_gate_stops_a_release_with_the_table_and_a_better_model_passes(run: Answered, tmp_path: Path) -> None:
+    gates = [GateConfig(task="blimp", at_least=0.6), GateConfig(task="bits_per_byte", at_most=1.5)]
+    results = judge_gates(gates, run, {})
+    write_results(results, run.folder)
+    with pytest.raises(GateError, match="1 of 2 gates stop the release") as stopped:
+        check_gates(Artifact.at(run.folder))
+    assert "| FAILED | blimp | dpo | score at least 0.6 | 0.5 ± 0.01 | below it by 0.1, " in stopped.value.message
+    assert "evaluate.gates" in stopped.value.remedy
+    assert [row["gate"] for row in stopped.value.facts["gates"]] == ["FAILED", "passed"]
+    assert rows(results)[0]["why"] == "below it by 0.1, 10.0 standard errors off"
+    better = {**MODELS, "dpo": {"blimp": right(125)}}
+    again = Answered.read(write_evaluation(tmp_path / "again", better, bits=BITS), "this run")
+    write_results(judge_gates(gates, again, {}), again.folder)
+    assert check_gates(Artifact.at(again.folder)) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[{}]", "null", '[{"passed": 1}]', "[" * 100_000])
+def test_damaged_results_do_not_pass(text: str, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(DamagedArtifact):
+        check_gates(Artifact.at(tmp_path))
+
+
+def test_the_release_itself_is_refused_before_anything_is_made(run: Answered, tmp_path: Path) -> None:
+    write_results(judge_gates([GateConfig(task="blimp", at_least=0.6)], run, {}), run.folder)
+    out, empty = Output.at(tmp_path / "release"), Artifact.at(run.folder / "items")
+    with pytest.raises(GateError):
+        export.function(ExportConfig(), empty, Artifact.at(run.folder), empty, {}, None, out)
+    assert not list(out.path.iterdir())
+
+
+def test_a_model_that_is_not_measured_is_told_before_a_run() -> None:
+    gates = [
+        GateConfig(task="blimp", model="dop", at_least=0.6),
+        GateConfig(task="blimp", model="dpo", no_worse_than="bsae"),
+        GateConfig(task="blimp", no_worse_than="tiny/evaluate@3:gone"),
+    ]
+    assert unknown_models(gates, ["base", "dpo"]) == ["gates.0.model is dop", "gates.1.no_worse_than is bsae"]
+
+
+def test_an_evaluation_without_gates_stops_nothing(run: Answered) -> None:
+    assert check_gates(Artifact.at(run.folder)) == 0
+    write_results([], run.folder)
+    assert json.loads((run.folder / FILE).read_text()) == []
+    assert check_gates(Artifact.at(run.folder)) == 0
+
+
+def test_gates_are_about_the_model_that_is_released() -> None:
+    config = EvaluateConfig.model_validate(
+        {"gates": [{"task": "arc_easy", "at_least": 0.3}, {"task": "arc_easy", "model": "base", "at_least": 0.2}]}
+    )
+    assert [gate.model for gate in config.with_release("sft").gates] == ["sft", "base"]
