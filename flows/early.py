@@ -1,20 +1,85 @@
-"""What a plan asks before anything is made: whether every stage has something to read, and every source a reader."""
+"""Checks that run before expensive work: every stage has something to read, and later stages can use what is made.
+
+A plan asks the first before anything is made. A run asks the last as soon as the inputs that they need exist.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from rich.markup import escape
 
 from flows.estimates.planned_stage import PlannedStage
 from profiles.schema import Profile
+from storage.artifact import Artifact
 from storage.errors import ConfigError, harmless
 from tasks.download import check_first_rows
 from tasks.download.config import EmbeddedSource
+from tasks.export import check_formats
+from tasks.posttrain.adapters.lora import check_adapters
+from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
+from tasks.posttrain.pair_lengths import check_pairs
+from tasks.significance.gates import gate_references
+from tasks.stage.decorator import STAGES, Reached
 from tasks.training.chain import LINKS
 
 OTHERS = ("prune", "feedback", "draft")  # stages beside the methods that read instructions
+NO_NEWS = "No news: earlier runs (dedup.against) have all documents, so the stages after dedup were passed by."
+
+
+def check_references(profile: Profile) -> None:
+    """Raises ConfigError for a ref of a gate that the store doesn't have."""
+    gate_references(profile.evaluate.gates if profile.evaluate else [])
+
+
+def end_without_news(unique: Artifact) -> None:
+    """End the run after dedup if earlier runs, which `dedup.against` names, have all documents. Raises Reached."""
+    if without_news(unique):
+        raise Reached(unique)
+
+
+def without_news(unique: Artifact) -> bool:
+    """Whether dedup kept nothing. False before it is made."""
+    counts = unique.manifest.counts if unique.manifest else {}
+    return bool(counts.get("documents", {}).get("kept") == 0)
+
+
+def check_pretraining(profile: Profile, pairs: Artifact, tokenizer: Artifact) -> None:
+    """Before `pretrain` is made, check that enough pairs fit its context."""
+    assert profile.pretrain is not None
+    context = profile.pretrain.model.context
+
+    def check(reached: Mapping[str, Any]) -> None:
+        check_pairs(_reading_download(profile, reached), pairs, tokenizer, context)
+
+    STAGES["pretrain"].before(_methods(profile), check)
+
+
+def check_first_link(profile: Profile, model: Artifact, pairs: Artifact) -> None:
+    """Before the first link trains an existing model, check that formats, adapters and pairs suit it."""
+
+    def check(reached: Mapping[str, Any]) -> None:
+        check_formats(reached.get("export"), model.path)
+        check_adapters({name: reached[name] for name in _methods(profile) if name in reached}, model.path)
+        check_pairs(_reading_download(profile, reached), pairs, model)
+
+    for first in profile.links[:1]:
+        later = {**_methods(profile), "evaluate": profile.evaluate, "export": profile.export}
+        STAGES[first].before(later, check)
+
+
+def _methods(profile: Profile) -> dict[str, PosttrainConfig]:
+    """The configs of the training methods, in the order of the chain."""
+    return {name: getattr(profile, name) for name in profile.links if name in METHODS}
+
+
+def _reading_download(profile: Profile, reached: Mapping[str, Any]) -> dict[str, PosttrainConfig]:
+    """The methods that a run reaches and that read pairs of `download`."""
+    return {
+        name: reached[name] for name in _methods(profile) if name in reached and profile.learns_from(name) != "feedback"
+    }
 
 
 def check_sources(profile: Profile, lines: Iterable[PlannedStage]) -> None:

@@ -21,7 +21,6 @@ from tasks.draft import DraftConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.evaluate.learning_curves.snapshots import check_steps, snapshot_name
 from tasks.evaluate.side_by_side.config import names_of
-from tasks.evaluate.significance.gate_config import unknown_models, unknown_tasks
 from tasks.export import BEST, ExportConfig
 from tasks.filter import FilterConfig
 from tasks.posttrain.adapters.config import LAYERS
@@ -40,6 +39,7 @@ from tasks.posttrain.methods.sft import SftConfig
 from tasks.posttrain.ppo.config import PpoConfig
 from tasks.posttrain.prune import PruneConfig
 from tasks.pretrain import PretrainConfig
+from tasks.significance.gate_config import unknown_models, unknown_tasks
 from tasks.stage.runtime import Runtime
 from tasks.tokenize import TokenizeConfig
 from tasks.tokenizer import TokenizerConfig

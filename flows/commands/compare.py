@@ -13,9 +13,9 @@ from flows.tables import Terminal, new_table
 from storage import refs
 from storage.errors import harmless
 from storage.store import Store
-from tasks.evaluate.significance.answered import Answered
-from tasks.evaluate.significance.compare import EQUAL, Comparison, Row, as_json, chain_pairs, compare, pair_up
-from tasks.evaluate.significance.texts import other_text
+from tasks.significance.answered import Answered
+from tasks.significance.compare import EQUAL, Comparison, Row, as_json, chain_pairs, compare, pair_up
+from tasks.significance.texts import other_text
 from tasks.stage.pages import markdown_table
 
 _BITS = "(less is better; one number each, not tested)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from models.presets import count_parameters, derive
 from profiles.load import load
 from profiles.schema import Profile
 from storage.units import duration
+from tasks.checks.check import Check
 
 MARKS = {"passed": "[green]✓[/]", "advice": "[yellow]![/]", "failed": "[bold red]✗[/]"}
 NAME = 18  # characters of the longest name of a check
@@ -58,19 +59,21 @@ def show(console: Console, line: dict[str, Any]) -> None:
 
 def _installation(console: Console, overrides: list[str]) -> list[dict[str, Any]]:
     from tasks.checks.installation import checks
+    from tasks.sandbox.levels import sandbox_check
 
     store = load("tiny", overrides).runtime.store
     console.print("[bold]The installation[/] [dim](with a profile: its pretraining, `gristmill doctor tiny`)[/]\n")
+
+    def all_checks() -> Iterator[Check]:
+        yield from checks(store)
+        yield sandbox_check()
+
+    lines = []
     with console.status("checking"):
-        return _shown(console, (check.as_line() for check in checks(store)))
-
-
-def _shown(console: Console, lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    done = []
-    for line in lines:
-        show(console, line)
-        done.append(line)
-    return done
+        for line in (check.as_line() for check in all_checks()):
+            show(console, line)
+            lines.append(line)
+    return lines
 
 
 def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from flows.arithmetic import gpu_of, pretraining_of, training_plan, training_work
 from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
-from flows.early import told_of_unread
+from flows.early import NO_NEWS, told_of_unread
 from flows.estimates.expected import sizes
 from flows.estimates.parts import seconds_of
 from flows.estimates.plan_notes import (
@@ -26,7 +26,6 @@ from flows.estimates.plan_notes import (
 )
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.stages import estimates, resumes_at
-from flows.pipeline import NO_NEWS
 from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of, whole_of

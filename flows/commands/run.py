@@ -16,17 +16,17 @@ import httpx
 from rich.console import Console
 
 from flows.arithmetic import gpu_of, training_work
+from flows.chain import got_worse, released_link
 from flows.deployed.approval import AtTerminal
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS
 from flows.deployed.cancelled import ON_PAGE
-from flows.early import told_of_unread
+from flows.early import NO_NEWS, told_of_unread, without_news
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.stages import estimates
 from flows.options import at_store
 from flows.pages.losses import told_losses
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
-from flows.pipeline import NO_NEWS, got_worse, released, without_news
 from flows.plan import plan
 from flows.pools.dispatch import pools_of
 from flows.records.recorder import Asked
@@ -111,7 +111,7 @@ def _run_in_prefect(
     with temporary_server(stop, _import_pipeline), handed_on(run):
         from prefect.exceptions import TerminationSignal
 
-        from flows.pipeline import pipeline
+        from flows.flow import pipeline
 
         try:
             pipeline(name, overrides, to, refresh)
@@ -129,7 +129,7 @@ def _import_pipeline() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     # Its threads would quote, behind the sentence of a signal, the events that they could not send any more
     os.environ.setdefault("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL")
-    from flows.pipeline import pipeline  # noqa: F401
+    from flows.flow import pipeline  # noqa: F401
 
     logging.getLogger("prefect").setLevel(logging.CRITICAL)  # errors reach the person through main(), once
     if os.environ.get("PREFECT_API_URL"):  # whose pages are there to be read after the run
@@ -195,7 +195,7 @@ def told_next(profile: Profile, made: Mapping[str, Artifact]) -> Iterator[str]:
     """What can be done with a release, as commands; and what its owner has still to decide."""
     at = at_store(profile.runtime.store)
     links: dict[str, Artifact] = {name: made[name] for name in profile.links if name in made and name not in BESIDE}
-    if links and got_worse(links[last := released(profile, links)]):
+    if links and got_worse(links[last := released_link(profile, links)]):
         yield f"[yellow]{last} did worse on its held-out pairs than the model before it[/], and is released: "
         yield "  `export.link: best` releases the last model that a training made better."
     yield f"Talk to it: gristmill chat {profile.name}/export{at}"

@@ -263,7 +263,7 @@ def adopt(
     chosen = load(profile, settings(overrides, store))
     session = session_of(chosen, stage)
     opened = session.store
-    STAGES[stage].check_of_adopted()  # before a run is asked for, which may take days
+    STAGES[stage].adoption_check()  # before a run is asked for, which may take days
     given = maintain.adoptable(opened, folder)
     lines = plan(chosen, session)
     line = lines[-1]

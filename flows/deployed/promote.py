@@ -17,8 +17,8 @@ from storage.credentials import guard
 from storage.errors import StoreError
 from storage.store import Store
 from storage.units import size_of
-from tasks.evaluate.significance.gates import check_gates
 from tasks.export.release import find_release
+from tasks.significance.gates import check_gates
 
 SCORES = "scores"
 RELEASED = "released"

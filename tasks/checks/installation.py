@@ -24,7 +24,6 @@ from storage.files.disk import existing, mount
 from storage.store import Store
 from storage.units import size_of
 from tasks.checks.check import Check, advice, verdict
-from tasks.sandbox.levels import sandbox_check
 from tasks.stage import machine
 from tasks.text.packages import FINETUNE, REQUIREMENTS, install_data
 
@@ -66,7 +65,6 @@ def checks(store: str) -> Iterator[Check]:
     yield data_packages(installed())
     yield quiet(os.environ)
     yield store_works(store)
-    yield sandbox_check()
     yield disk(Path(store) if "://" not in store else Path.home())
     yield imports(IMPORTED)
     yield from torch_speed()

@@ -15,6 +15,7 @@ from tasks.posttrain.prune import prune
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
+from tasks.training.device_lock import own_turn
 from tasks.training.model_folder import check_tokenizer
 
 
@@ -30,7 +31,13 @@ def check_here(config: DraftConfig, runtime: Runtime) -> None:
         posttrain.check_here(config.distill, runtime)
 
 
-@stage(version=1, runtime=("data", "compute", "training", "posttrain"), check=check, check_here=check_here)
+@stage(
+    version=1,
+    runtime=("data", "compute", "training", "posttrain"),
+    check=check,
+    check_here=check_here,
+    device_lock=own_turn,
+)
 def draft(config: DraftConfig, model: Artifact, instructions: Artifact, out: Output) -> None:
     """A small model that guesses several tokens of `model`, which checks them in one pass (Leviathan et al. 2023).
 

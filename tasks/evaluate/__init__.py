@@ -10,9 +10,7 @@ other_models/         models beside the chain
 side_by_side/  answers to the same prompts, compared in pairs
 votes/         comparisons by people
 safety/        toxicity, personal data, memorised text, refusals
-significance/         which differences are real, and gates
 subsets.py     questions whose text is in the training documents, scored separately
-scores.py      scores with their chance levels and standard errors
 """
 
 from tasks.evaluate.config import EvaluateConfig

@@ -12,9 +12,9 @@ from tasks.evaluate.other_models.config import NamedModel
 from tasks.evaluate.safety.config import SafetyConfig
 from tasks.evaluate.score.config import SEED, Asked, ScoreConfig
 from tasks.evaluate.side_by_side.config import SideBySideConfig
-from tasks.evaluate.significance.gate_config import GateConfig
 from tasks.filter.config import FilterConfig
 from tasks.sandbox.config import SandboxConfig
+from tasks.significance.gate_config import GateConfig
 from tasks.stage.config import StageConfig
 
 PROMPTS = [

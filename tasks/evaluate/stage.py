@@ -27,17 +27,17 @@ from tasks.evaluate.safety.all_models import sources as of_safety
 from tasks.evaluate.safety.config import SafetyConfig
 from tasks.evaluate.safety.rows import safety_rows, safety_tasks
 from tasks.evaluate.score.stage import ITEMS, SCORE, score
-from tasks.evaluate.scores import compared, judged, score_rows, verdict
 from tasks.evaluate.side_by_side.answers import answers, load_answers
 from tasks.evaluate.side_by_side.compare import check_here as side_by_side_check
 from tasks.evaluate.side_by_side.compare import side_by_side
 from tasks.evaluate.side_by_side.compare import sources as prompts_of
 from tasks.evaluate.side_by_side.config import AnswersConfig, PromptsConfig
 from tasks.evaluate.side_by_side.prompts import prompts
-from tasks.evaluate.significance.answered import Answered
-from tasks.evaluate.significance.gates import gate_digests, gate_references, judge_gates, write_results
-from tasks.evaluate.significance.gates import rows as gate_rows
 from tasks.evaluate.subsets import Dirty, check_asked, find_dirty, split
+from tasks.significance.answered import Answered
+from tasks.significance.gates import gate_digests, gate_references, judge_gates, write_results
+from tasks.significance.gates import rows as gate_rows
+from tasks.significance.scores import compared, judged, score_rows, verdict
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table

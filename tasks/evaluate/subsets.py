@@ -17,7 +17,7 @@ import numpy as np
 
 from storage.errors import DamagedArtifact, make_again
 from storage.shards.lines import read_json_lines
-from tasks.evaluate.significance.estimate import standard_error
+from tasks.significance.estimate import standard_error
 
 FILE = "questions.jsonl"
 

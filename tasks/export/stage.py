@@ -11,13 +11,13 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.children.devices import check_device_here
 from tasks.children.supervise import run_module
-from tasks.evaluate.significance.gates import check_gates
 from tasks.export.card.licences import licence_text, notice
 from tasks.export.card.modelfile import modelfile
 from tasks.export.card.page import model_card, parity_rows
 from tasks.export.card.speculation import speculation_rows
 from tasks.export.config import ExportConfig
 from tasks.export.formats import FORMATS
+from tasks.significance.gates import check_gates
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime

@@ -17,7 +17,7 @@ from storage.shards.arrays import Bool
 from tasks.filter.rules import Rule, Turn
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
-from tasks.stage.protocol import AnyStage
+from tasks.stage.protocol import ObtainableStage
 
 PASSED = "passed"  # which documents pass the rules of the families that are measured first: their signal's name
 
@@ -67,10 +67,10 @@ class Family:
     """
 
     fields: tuple[str, ...]
-    signals: AnyStage
+    signals: ObtainableStage
     measured_by: Callable[..., Any]
     rules: Callable[..., Iterable[Rule]]
-    model: AnyStage | None = None
+    model: ObtainableStage | None = None
     reads_benchmarks: bool = False
     # Whether it can be measured for those documents only that pass the rules of the others: `filter.measured_last`
     can_be_last: bool = False

@@ -18,6 +18,7 @@ from tasks.stage.decorator import Stage, stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.training.adopted_model import check_model
+from tasks.training.device_lock import own_turn
 
 if TYPE_CHECKING:
     import torch
@@ -69,8 +70,7 @@ class Method(Generic[Config]):
 
     `load` loads the model that is trained, where it is not the causal one of the folder. `conclude`, on one process,
     measures the model that was saved, and `report` tells the stage of it. `curve` is the measure that is drawn and
-    whose best is told: the lowest loss, or the highest of another. A method that is `alone` trains in one process. The
-    stage of one that `learns_from_judge` has the reward model as its third input, or None.
+    whose best is told: the lowest loss, or the highest of another. A method that is `alone` trains in one process.
     """
 
     name: str
@@ -87,7 +87,6 @@ class Method(Generic[Config]):
     report: Callable[[dict[str, Any], Output], None] | None = None
     curve: str = "loss"
     alone: bool = False
-    learns_from_judge: bool = False
     rows_of: Callable[[Config], RowForm] | None = None
     facts: Callable[[Any], dict[str, float]] | None = None
     check_rows: Callable[[Config, Sequence[Row], Sequence[Row]], None] | None = None
@@ -105,6 +104,7 @@ class Method(Generic[Config]):
         return stage(
             version=version,
             runtime=("data", "compute", "training", "posttrain"),
+            device_lock=own_turn,
             check=self.check_runtime,
             check_here=check_here,
             adopted=self.check_adopted,
@@ -115,10 +115,6 @@ class Method(Generic[Config]):
         check_runtime(self.name, config, runtime)
         if self.alone:
             check_alone(self.name, runtime)
-
-    def judges(self, config: Config, judge: Artifact | None) -> tuple[Artifact | None, ...]:
-        """What the stage takes after its pairs: the reward model, where it can learn from one and is to."""
-        return (judge if config.judged else None,) if self.learns_from_judge else ()
 
     def check_adopted(self, config: Config, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
         """Check that a folder made elsewhere has a model/ with the tokenizer of the model that the stage starts from.

@@ -22,6 +22,7 @@ from tasks.pretrain.spec import TrainSpec
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.training.adopted_model import check_model
+from tasks.training.device_lock import own_turn
 from tasks.training.logs import read_log
 from tasks.training.model_folder import check_shard
 from tasks.training.plots import plot_loss
@@ -37,6 +38,7 @@ def check_adopted(config: PretrainConfig, folder: Artifact, inputs: Mapping[str,
 @stage(
     version=2,
     runtime=("data", "compute", "training", "pretrain", "tracking"),
+    device_lock=own_turn,
     check=check_runtime,
     check_here=check_here,
     adopted=check_adopted,

@@ -1,6 +1,9 @@
 """What every stage is: a function made cached, named, explained and shown.
 
-decorator.py    @stage: a plain function becomes a cached Prefect task
+decorator.py    @stage: a plain function becomes a cached stage
+identity.py     what a stage declares, and the key of what it makes
+making.py       takes an artifact from the store, or makes it
+as_task.py      a stage as a Prefect task
 session.py      the surroundings of a run
 output.py       what a stage writes to: files, counts, tables, progress
 config.py       the half of a profile that bears identity

@@ -19,7 +19,7 @@ from storage.errors import AccountingError, EmptyOutput
 from storage.manifest import InputRef
 from tasks.stage.config import StageConfig
 from tasks.stage.progress import Observer, Progress
-from tasks.stage.protocol import AnyStage, Input
+from tasks.stage.protocol import Input, ObtainableStage
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import current, told_as
 
@@ -130,7 +130,7 @@ class Output:
         """As `note`, of what went wrong or may be: damage, a retry, a result that is less than was asked for."""
         self.observer.warned(self.stage, message)
 
-    def obtain(self, stage: AnyStage, config: StageConfig, *inputs: Input, name: str | None = None) -> Artifact:
+    def obtain(self, stage: ObtainableStage, config: StageConfig, *inputs: Input, name: str | None = None) -> Artifact:
         """An intermediate artifact that this stage needs (signals, sketches), cached by its own key.
 
         Within a session it comes from the store; in a plain call it is made in the scratch folder. Who obtains several
@@ -147,7 +147,7 @@ class Output:
         return Artifact.at(nested.path)
 
     def obtain_all(
-        self, stage: AnyStage, calls: Mapping[str, tuple[StageConfig, Sequence[Input]]]
+        self, stage: ObtainableStage, calls: Mapping[str, tuple[StageConfig, Sequence[Input]]]
     ) -> dict[str, Artifact]:
         """As `obtain` for calls by name, those that are missing made together, as the stage can."""
         if current() is not None:

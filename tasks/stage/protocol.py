@@ -1,4 +1,4 @@
-"""What a session, an output and a plan need to know of a stage, so that none of them imports the decorator."""
+"""A stage as sessions, outputs and plans see it, so that none of them imports the decorator."""
 
 from __future__ import annotations
 
@@ -56,10 +56,14 @@ class AnyStage(Protocol):
     ) -> tuple[Artifact, bool]:
         """The artifact of this config and these inputs, and whether it was in the store."""
 
+
+class ObtainableStage(AnyStage, Protocol):
+    """A stage whose artifact another stage obtains while it works."""
+
+    together: Together | None
+
     def obtained(self, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
         """The artifact of this config and these inputs, for another stage that works."""
 
     def obtained_all(self, calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> list[Artifact]:
         """As `obtained` for each call, those that are missing made together."""
-
-    together: Together | None

@@ -462,8 +462,8 @@ ANSWERED = {"id": "1", "cluster": "text", "scores": {"acc": 1.0}}
 
 @door("items", lambda: [as_lines(ANSWERED, {**ANSWERED, "id": "2", "cluster": None})], b"NaN", b"1e400")
 def _items(data: bytes, folder: Path) -> None:
-    from tasks.evaluate.significance.answered import Answered
-    from tasks.evaluate.significance.compare import chain_pairs, compare
+    from tasks.significance.answered import Answered
+    from tasks.significance.compare import chain_pairs, compare
 
     scores = {"tasks": {"t": {"metric": "acc", "value": 1}}}
     written(json.dumps({"models": {"base": scores, "sft": scores}}).encode(), folder / "scores.json")
@@ -477,10 +477,10 @@ SCORES = {"metric": "acc", "value": 0.5, "items": 2, "metrics": {"acc": {"value"
 
 @door("scores", lambda: as_json({"models": {"base": {"bits_per_byte": 1.5, "tasks": {"t": SCORES}}, "m": {}}}), b"../")
 def _scores(data: bytes, folder: Path) -> None:
-    from tasks.evaluate.significance.answered import Answered
-    from tasks.evaluate.significance.compare import chain_pairs, compare
-    from tasks.evaluate.significance.gate_config import GateConfig
-    from tasks.evaluate.significance.gates import judge_gates
+    from tasks.significance.answered import Answered
+    from tasks.significance.compare import chain_pairs, compare
+    from tasks.significance.gate_config import GateConfig
+    from tasks.significance.gates import judge_gates
 
     written(data, folder / "scores.json")
     run = Answered.read(folder, "run")
@@ -494,7 +494,7 @@ GATE = {"task": "t", "model": "m", "condition": "at least 1", "score": "2", "pas
 @door("gates", lambda: as_json([GATE, {**GATE, "passed": False}], []))
 def _gates(data: bytes, folder: Path) -> None:
     from storage.artifact import Artifact
-    from tasks.evaluate.significance.gates import check_gates
+    from tasks.significance.gates import check_gates
 
     written(data, folder / "gates.json")
     check_gates(Artifact.at(folder))

@@ -116,9 +116,9 @@ ORDERED = (
     Mutant(
         name="first-link-released",
         about="flows: the first link of the chain is released, not the last",
-        path="flows/pipeline.py",
-        before="return asked or list(links)[-1]",
-        after="return asked or list(links)[0]",
+        path="flows/chain.py",
+        before="return requested or list(models)[-1]",
+        after="return requested or list(models)[0]",
         fails=(
             "tests/flows/pages/test_provenance.py::test_the_last_link_is_released_unless_the_profile_names_another",
         ),

@@ -70,15 +70,15 @@ STORED = (
     Mutant(
         name="models-in-the-order-given",
         about="rule 4: a mapping of inputs comes in the order in which it was given, which is not in the key",
-        path="tasks/stage/decorator.py",
-        before="given = [dict(sorted(one.items())) if isinstance(one, Mapping) else one for one in inputs]",
-        after="given = list(inputs)",
+        path="tasks/stage/making.py",
+        before="inputs = [dict(sorted(one.items())) if isinstance(one, Mapping) else one for one in request.inputs]",
+        after="inputs = list(request.inputs)",
         fails=("tests/tasks/stage/test_stage.py::test_models_by_name_bear_identity_each_under_its_name",),
     ),
     Mutant(
         name="source-changed-meanwhile",
         about="rule 4: what changed outside while a stage was made is published under the old digest",
-        path="tasks/stage/decorator.py",
+        path="tasks/stage/making.py",
         before="        changed = sorted(name for name in now.keys() | before if now.get(name) != before.get(name))\n",
         after="        changed = sorted(name for name in now.keys() | before if name not in before)\n",
         fails=(
@@ -107,9 +107,9 @@ STORED = (
     Mutant(
         name="second-look-under-lock",
         about="who waited for a lock makes again what the other one has made",
-        path="tasks/stage/decorator.py",
-        before="                return found, True\n            session",
-        after="                return self._make(session, payload, config, inputs, refresh), True\n            session",
+        path="tasks/stage/making.py",
+        before="                return stored, True\n            session",
+        after="                return self._make(session, request), True\n            session",
         fails=("tests/tasks/stage/test_stage.py::test_of_two_runs_at_once_one_works_and_the_other_takes_it",),
     ),
     Mutant(

@@ -14,7 +14,7 @@ import numpy as np
 
 from storage.errors import ConfigError
 from tasks.evaluate.score.config import ScoreConfig
-from tasks.evaluate.significance.estimate import codes_of, standard_error
+from tasks.significance.estimate import codes_of, standard_error
 
 SAME = 1e-6  # a metric that is the mean over questions, to rounding
 PASSED = "pass@1"

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.tokenizer import BASE_FIELD
-from tasks.evaluate.scores import score_rows, verdict
 from tasks.export.card.front_matter import front_matter, released_scores
 from tasks.export.card.licences import WARNING, licence_sections, stated, warnings
 from tasks.export.card.provenance import Provenance
 from tasks.export.card.speculation import speculative_decoding
 from tasks.export.card.usage import usage
 from tasks.export.config import ExportConfig
+from tasks.significance.scores import score_rows, verdict
 from tasks.stage.pages import markdown_table
 
 SHAPE = (

@@ -136,7 +136,6 @@ GRPO = Method(
     curve="reward",
     check_rows=_check_rows,
     alone=True,
-    learns_from_judge=True,
 )
 
 

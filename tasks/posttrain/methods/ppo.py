@@ -76,7 +76,6 @@ PPO = Method(
     curve="reward",
     check_rows=_check_rows,
     alone=True,
-    learns_from_judge=True,
 )
 
 

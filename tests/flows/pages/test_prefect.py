@@ -48,7 +48,7 @@ def test_prefects_script_for_hooks_finds_our_modules(tmp_path: Path) -> None:
 def test_a_failed_stage_leaves_its_parts_to_the_next_run_and_what_is_cached_says_so(
     server: None, tmp_path: Path
 ) -> None:
-    from flows.pipeline import pipeline
+    from flows.flow import pipeline
     from storage.errors import AccountingError, SourceError
 
     missing = "download.sources=[{kind: files, name: mine, paths: [nowhere.jsonl]}]"

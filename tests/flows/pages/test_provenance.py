@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.pipeline import released
+from flows.chain import released_link
 from flows.provenance import provenance_of
 from profiles.load import load
 from storage.artifact import Artifact
@@ -76,8 +76,8 @@ def test_sources_counts_and_precision_are_those_of_the_link_that_is_released(tmp
 
 
 def test_the_last_link_is_released_unless_the_profile_names_another() -> None:
-    assert released(load("tiny"), LINKS) == "dpo"
-    assert released(load("tiny", ["export.link=sft"]), LINKS) == "sft"
+    assert released_link(load("tiny"), LINKS) == "dpo"
+    assert released_link(load("tiny", ["export.link=sft"]), LINKS) == "sft"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_the_best_link_is_the_last_that_did_no_harm(losses: dict[str, tuple[floa
         name: made(name, {"initial_validation_loss": first, "validation_loss": last})
         for name, (first, last) in losses.items()
     }
-    assert released(load("tiny", ["export.link=best"]), {"base": LINKS["base"], **measured}) == best
+    assert released_link(load("tiny", ["export.link=best"]), {"base": LINKS["base"], **measured}) == best
 
 
 def test_embedded_sources_bring_their_licences_and_a_profile_may_correct_them() -> None:

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from flows.commands.documents.explain import explain_document
 from flows.commands.plan import show_plan, show_why
-from flows.pipeline import NO_NEWS, stages
+from flows.early import NO_NEWS
+from flows.pipeline import stages
 from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of

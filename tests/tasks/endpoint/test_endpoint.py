@@ -23,9 +23,9 @@ from tasks.endpoint.reply import counted
 from tasks.evaluate.safety.config import RefusalsConfig
 from tasks.evaluate.safety.refused import measure_refusals
 from tasks.evaluate.score.hosted import HostedModel
-from tasks.evaluate.scores import judged, verdict
 from tasks.filter.labels.file import LabelFile
 from tasks.filter.labels.sample import Item
+from tasks.significance.scores import judged, verdict
 from tasks.stage.output import Output
 from tasks.stage.runtime import EndpointRuntime
 from tests.runtimes import runtime_of

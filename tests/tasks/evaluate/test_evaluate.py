@@ -24,8 +24,8 @@ from tasks.evaluate import EvaluateConfig, evaluate
 from tasks.evaluate.benchmarks import chosen
 from tasks.evaluate.config import TaskConfig
 from tasks.evaluate.score.local import questions_of
-from tasks.evaluate.scores import judged, score_rows, verdict
 from tasks.evaluate.subsets import check_asked, find_dirty, split
+from tasks.significance.scores import judged, score_rows, verdict
 from tasks.stage.output import Output
 from tests.tasks.tiny_model import ANIMALS, PLACES, RUNTIME, make_model, make_validation, write_rows
 

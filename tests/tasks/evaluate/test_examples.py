@@ -17,9 +17,9 @@ from lm_eval.api.model import TemplateLM
 from storage.errors import ConfigError
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.run import Job, _measure
-from tasks.evaluate.scores import judged, verdict
 from tasks.harness.config import HarnessSource
 from tasks.harness.prepare import prepare
+from tasks.significance.scores import judged, verdict
 from tests.runtimes import runtime_of
 from tests.tasks.tiny_model import write_rows
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from flows.pipeline import beneath
+from flows.chain import Chain, Start
 from models.pretrained import load_pretrained
 from models.runtimes.llama_library import LlamaLibrary
 from models.runtimes.protocol import RuntimeFault
 from models.tokenizer import BASE_FIELD, copy_tokenizer
 from profiles.load import load
+from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.errors import ConfigError, ParityError, StoreError
 from tasks.export import ExportConfig, export
@@ -247,22 +248,28 @@ def test_what_is_no_adapter_over_a_base_is_refused_when_the_profile_is_read(
 
 
 def test_the_pipeline_hands_adapters_on_where_a_format_asks_for_them(tmp_path: Path) -> None:
-    links = {}
     for name in ("base", "sft", "dpo"):
         for part in ("model", "adapter"):
             (tmp_path / name / part).mkdir(parents=True)
-        links[name] = Artifact.at(tmp_path / name)
+
+    def beneath(profile: Profile, link: str) -> dict[str, Artifact]:
+        nothing = Artifact.at(tmp_path)
+        chain = Chain(profile, Start(Artifact.at(tmp_path / "base"), nothing, nothing))
+        for name in ("sft", "dpo"):
+            chain.add(name, Artifact.at(tmp_path / name))
+        return chain.beneath(link)
+
     both = ["dpo={}", "dpo.adapter={rank: 4}"]
     asked = load("finetune", ["export.formats=[gguf-adapter]", *both])
-    found = beneath(asked, links, "dpo")
+    found = beneath(asked, "dpo")
     assert {name: given.path.relative_to(tmp_path).as_posix() for name, given in found.items()} == {
         "base": "base/model",
         "sft": "sft/adapter",
         "dpo": "dpo/adapter",
     }
-    assert set(beneath(asked, links, "sft")) == {"base", "sft"}
-    assert set(beneath(load("finetune", both), links, "dpo")) == {"base"}, "whose answers stand on the card"
-    assert beneath(load("tiny"), links, "dpo") == beneath(asked, links, "base") == {}
+    assert set(beneath(asked, "sft")) == {"base", "sft"}
+    assert set(beneath(load("finetune", both), "dpo")) == {"base"}, "whose answers stand on the card"
+    assert beneath(load("tiny"), "dpo") == beneath(asked, "base") == {}
     empty = Artifact.at(tmp_path)
     keys = [export.payload(ExportConfig(), (empty, None, empty, given, None)).inputs for given in ({}, found)]
     assert set(keys[0]) == {"model", "validation"}

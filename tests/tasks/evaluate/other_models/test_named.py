@@ -21,8 +21,8 @@ from tasks.evaluate.language.stage import language_modelling
 from tasks.evaluate.other_models.config import NamedModel, QuantizedConfig
 from tasks.evaluate.other_models.models import check_here, sources
 from tasks.evaluate.other_models.quantized import quantized_model
-from tasks.evaluate.scores import score_rows
 from tasks.harness.prepare import prepare
+from tasks.significance.scores import score_rows
 from tasks.stage.output import Output
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.endpoint.completions import Body, Said, Server, serve

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, t
 
-from tasks.evaluate.significance.chance import against_chance
-from tasks.evaluate.significance.estimate import codes_of, estimate, standard_error, wilson
+from tasks.significance.chance import against_chance
+from tasks.significance.estimate import codes_of, estimate, standard_error, wilson
 
 SCORES = np.array([0.2, 0.9, 0.4, 0.4, 0.7, 0.1, 0.8, 0.3])
 TEXTS = ["a", "a", "a", "b", "b", None, "c", None]

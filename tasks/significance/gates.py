@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, GateError, make_again
-from tasks.evaluate.significance.answered import Answered, MetricScore
-from tasks.evaluate.significance.compare import One, match
-from tasks.evaluate.significance.estimate import LEVEL, is_binary
-from tasks.evaluate.significance.gate_config import BITS, GateConfig
-from tasks.evaluate.significance.paired import detectable, loses_more_than, paired
-from tasks.evaluate.significance.texts import other_text
+from tasks.significance.answered import Answered, MetricScore
+from tasks.significance.compare import One, match
+from tasks.significance.estimate import LEVEL, is_binary
+from tasks.significance.gate_config import BITS, GateConfig
+from tasks.significance.paired import detectable, loses_more_than, paired
+from tasks.significance.texts import other_text
 from tasks.stage.named_artifact import named_artifact
 from tasks.stage.pages import markdown_table
 from tasks.training.chain import BASE, LINKS

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from storage.errors import ConfigError
-from tasks.evaluate.significance.answered import Answered, Answers, TaskScore
-from tasks.evaluate.significance.estimate import LEVEL, Codes, Values, codes_of
-from tasks.evaluate.significance.paired import Paired, detectable, paired
+from tasks.significance.answered import Answered, Answers, TaskScore
+from tasks.significance.estimate import LEVEL, Codes, Values, codes_of
+from tasks.significance.paired import Paired, detectable, paired
 from tasks.training.chain import BASE, LINKS
 
 EQUAL = "no difference that could be told"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tasks.evaluate.significance.estimate import Values
+from tasks.significance.estimate import Values
 
 DRAWN = 9_999  # choices of signs where not all can be tried
 SUMS = 1 << 14  # different ones of an exact distribution

@@ -13,12 +13,12 @@ from scipy.stats import binom
 from flows.commands.compare import text_of
 from storage.errors import ConfigError, DamagedArtifact, StoreError
 from storage.store import Store
-from tasks.evaluate.significance.answered import Answered
-from tasks.evaluate.significance.compare import EQUAL, Comparison, One, as_json, chain_pairs, compare, pair_up
-from tasks.evaluate.significance.gate_config import GateConfig
-from tasks.evaluate.significance.gates import judge_gates
+from tasks.significance.answered import Answered
+from tasks.significance.compare import EQUAL, Comparison, One, as_json, chain_pairs, compare, pair_up
+from tasks.significance.gate_config import GateConfig
+from tasks.significance.gates import judge_gates
 from tests.flows.commands.test_cli import gristmill, publish
-from tests.tasks.evaluate.significance.evaluations import Scores, right, write_evaluation
+from tests.tasks.significance.evaluations import Scores, right, write_evaluation
 
 
 def read(folder: Path, models: Mapping[str, Mapping[str, Scores]], name: str = "run", **about: Any) -> Answered:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.evaluate.significance.estimate import LEVEL, Codes, Values, is_binary, normal, standard_error, student
-from tasks.evaluate.significance.sign_flips import fewest_units, sign_flips
+from tasks.significance.estimate import LEVEL, Codes, Values, is_binary, normal, standard_error, student
+from tasks.significance.sign_flips import fewest_units, sign_flips
 
 POWER = 0.8  # probability with which a difference of the detectable size is found
 

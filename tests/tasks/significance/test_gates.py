@@ -14,9 +14,10 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact, GateError
 from storage.store import Store
 from tasks.evaluate import EvaluateConfig
-from tasks.evaluate.significance.answered import Answered
-from tasks.evaluate.significance.gate_config import GateConfig, Reference, unknown_models
-from tasks.evaluate.significance.gates import (
+from tasks.export import ExportConfig, export
+from tasks.significance.answered import Answered
+from tasks.significance.gate_config import GateConfig, Reference, unknown_models
+from tasks.significance.gates import (
     FILE,
     GateResult,
     check_gates,
@@ -26,12 +27,11 @@ from tasks.evaluate.significance.gates import (
     rows,
     write_results,
 )
-from tasks.export import ExportConfig, export
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
 from tests.flows.commands.test_cli import publish
-from tests.tasks.evaluate.significance.evaluations import right, write_evaluation
+from tests.tasks.significance.evaluations import right, write_evaluation
 
 BITS = {"base": 1.4, "dpo": 1.45}
 MODELS = {"base": {"blimp": right(130)}, "dpo": {"blimp": right(100)}}  # 30 of 200 questions are lost

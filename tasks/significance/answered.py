@@ -19,7 +19,7 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact, StoreError, make_again
 from storage.manifest import check_name
 from storage.shards.lines import read_json_lines
-from tasks.evaluate.significance.estimate import Values
+from tasks.significance.estimate import Values
 
 SCORES = "scores.json"
 ITEMS = "items"

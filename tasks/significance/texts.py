@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from storage.errors import DamagedArtifact, make_again
 from storage.manifest import check_name
-from tasks.evaluate.significance.answered import Answered
+from tasks.significance.answered import Answered
 
 TOLERANCE = 0.02  # of the bytes of a source: tokenizers leave different ends of it out
 

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tasks.evaluate.significance.chance import SURE, against_chance
+from tasks.significance.chance import SURE, against_chance
 
 DIGITS = 6  # what float32 sums repeat on one machine
 SUBSETS = ("clean", "dirty")

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
-from tasks.evaluate.significance.compare import WRONGLY, holm
-from tasks.evaluate.significance.estimate import Codes, Values, codes_of
-from tasks.evaluate.significance.paired import detectable, interval, loses_more_than, paired
-from tasks.evaluate.significance.sign_flips import sign_flips
+from tasks.significance.compare import WRONGLY, holm
+from tasks.significance.estimate import Codes, Values, codes_of
+from tasks.significance.paired import detectable, interval, loses_more_than, paired
+from tasks.significance.sign_flips import sign_flips
 
 ALONE = np.arange(120)
 

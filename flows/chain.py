@@ -1,0 +1,118 @@
+"""Wires the chain of post-training: what each link, the evaluation and the release take of what came before them.
+
+A stage's parameters name its inputs, so a link declares what it takes by its signature: `model`, `teacher`, `judge`,
+and the pairs that it learns from under the name of their role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from profiles.schema import Profile
+from storage.artifact import Artifact
+from tasks.evaluate import EvaluateConfig
+from tasks.evaluate.learning_curves.snapshots import chosen_snapshots
+from tasks.export import BEST
+from tasks.posttrain.feedback import FeedbackConfig
+from tasks.posttrain.methods import METHODS
+from tasks.posttrain.methods.distill import DistillConfig
+from tasks.posttrain.rows.row_sources import Pairs
+from tasks.stage.decorator import STAGES
+from tasks.stage.protocol import Input
+from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE
+
+
+class Start(NamedTuple):
+    """What post-training starts from: a model, pairs, and text that no stage trains on."""
+
+    model: Artifact
+    pairs: Artifact
+    held_out: Artifact  # tokens, or benchmarks where there is no pretraining
+    contamination: Artifact | None = None
+    documents: Artifact | None = None  # as the filter measured them
+    training: Artifact | None = None  # tokens
+    stages: Mapping[str, Artifact] = {}  # that the documents went through, by name
+
+
+class Chain:
+    """The models of a run by the link that made them, the base first; the reward model and the feedback beside them."""
+
+    def __init__(self, profile: Profile, start: Start) -> None:
+        self.profile, self.start = profile, start
+        self.models: dict[str, Artifact] = {BASE: start.model}
+        self.beside: dict[str, Artifact] = {}
+
+    def add(self, link: str, made: Artifact) -> None:
+        """Append the artifact of a link."""
+        (self.beside if link in BESIDE else self.models)[link] = made
+
+    def inputs(self, link: str) -> list[Input | Pairs]:
+        """The inputs of a link's stage, in the order of its parameters."""
+        config = getattr(self.profile, link)
+        last = list(self.models.values())[-1].part("model")
+        inputs: dict[str, Input | Pairs] = {"model": last}
+        if isinstance(config, FeedbackConfig) and not config.asks_model:
+            inputs["model"] = None
+        if isinstance(config, DistillConfig):
+            inputs["teacher"] = self.models[config.teacher].part("model")
+        elif link in METHODS:
+            inputs["judge"] = self.judge if config.judged else None
+        pairs = self._pairs(link)
+        return [inputs.get(name, pairs) for name in STAGES[link].input_names]
+
+    def _pairs(self, link: str) -> Pairs:
+        """The pairs of a link's kind, from download, from feedback, or from both."""
+        profile = self.profile
+        role = METHODS[link].reads(profile.download.roles) if link in METHODS else "instructions"
+        downloaded = self.start.pairs.part(role)
+        if profile.learns_from(link) == "downloaded":
+            return downloaded
+        made = self.beside[FEEDBACK].part("preferences")
+        return made if profile.learns_from(link) == "feedback" else {"downloaded": downloaded, FEEDBACK: made}
+
+    @property
+    def judge(self) -> Artifact | None:
+        """The reward model, if the profile trains one."""
+        return self.beside[JUDGE].part("model") if JUDGE in self.beside else None
+
+    @property
+    def released(self) -> str:
+        """The link whose model is released."""
+        return released_link(self.profile, self.models)
+
+    @property
+    def released_model(self) -> Artifact:
+        """The model that is released."""
+        return self.models[self.released].part("model")
+
+    def measured(self, config: EvaluateConfig) -> dict[str, Artifact]:
+        """The models that the evaluation measures: every link, and the chosen snapshots of pretraining."""
+        models = {name: made.part("model") for name, made in self.models.items()}
+        return models | chosen_snapshots(self.models[BASE], config.snapshots, BASE)
+
+    def beneath(self, link: str) -> dict[str, Artifact]:
+        """The pretrained base of a link, whose answers the card shows beside the link's own, and the adapters up to the
+        link if a format of the release needs them. Empty for a model trained from scratch."""
+        profile = self.profile
+        if profile.export is None or profile.base is None or link == BASE:
+            return {}
+        names = list(self.models)
+        adapted = names[1 : names.index(link) + 1] if profile.export.needs_base else []
+        return {BASE: self.start.model.part("model"), **{name: self.models[name].part("adapter") for name in adapted}}
+
+
+def released_link(profile: Profile, models: Mapping[str, Artifact]) -> str:
+    """The link whose model is released: the one that the profile names, or the last. `best` is the last link whose
+    training did not raise its loss on held-out pairs."""
+    requested = profile.export and profile.export.link
+    if requested == BEST:
+        return next(name for name in reversed([*models]) if not got_worse(models[name]))
+    return requested or list(models)[-1]
+
+
+def got_worse(link: Artifact) -> bool:
+    """Whether a training raised the loss on held-out pairs. False if none were held out, and before it is made."""
+    counts = link.manifest.counts if link.manifest else {}
+    before, after = counts.get("initial_validation_loss"), counts.get("validation_loss")
+    return before is not None and after is not None and after > before
