@@ -19,7 +19,8 @@ from pydantic import GetJsonSchemaHandler
 
 from flows.deployed.patterns import CHARACTERS, NO_CREDENTIALS, NO_SALT, OVERRIDE, keys
 from profiles.load import names
-from profiles.schema import ALL, Profile
+from profiles.schema import Profile
+from profiles.stage_names import ALL
 from tasks.stage.decorator import STAGES
 from tasks.stage.runtime import LONGEST_HOURS
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from profiles.schema import ALL
+from profiles.stage_names import ALL
 from storage.credentials import redact
 
 LONGEST = 80  # characters

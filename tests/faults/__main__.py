@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from profiles.schema import STAGE_NAMES
+from profiles.stage_names import STAGE_NAMES
 from tests.faults.bucket import IN_BUCKET, BucketScene, used_here
 from tests.faults.command import OF_COMMANDS
 from tests.faults.kinds import ON_DISK, Kind

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from profiles.schema import STAGE_NAMES
+from profiles.stage_names import STAGE_NAMES
 from tests.faults.checks import digests, finished, problems
 from tests.faults.kinds import Kind, killed_at
 from tests.faults.layer import What

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.schema import STAGE_NAMES
+from profiles.stage_names import STAGE_NAMES
 from tests.faults.__main__ import ON, scenes
 from tests.faults.layer import compiler
 from tests.faults.scene import Undisturbed

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.schema import STAGE_NAMES
+from profiles.stage_names import STAGE_NAMES
 from storage.inspect import verify
 from storage.store import Store
 from tasks.children.reap_orphans import descendants

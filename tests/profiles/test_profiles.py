@@ -17,7 +17,8 @@ from flows.plan import plan
 from models.presets import count_parameters, derive
 from models.transformer import Transformer
 from profiles.load import FOLDER, load, models_in, names
-from profiles.schema import FROM_BASE, STAGE_NAMES, Profile
+from profiles.schema import Profile
+from profiles.stage_names import FROM_BASE, STAGE_NAMES
 from storage.errors import ConfigError, SourceError
 from tasks.filter.config import FilterConfig
 from tasks.filter.form.languages.thresholds import GROUPS
@@ -571,3 +572,12 @@ def test_every_line_of_the_default_profile_is_a_known_choice() -> None:
 
 def write(path: Path, content: dict[str, Any]) -> None:
     path.write_text(yaml.safe_dump(content))
+
+
+def test_all_that_does_not_agree_is_said_at_once_but_on_a_chain_that_is_whole() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("tiny", ["export.link=grpo", "runtime.approve=[pretrian]", "sft.max_length=4096"])
+    assert all(key in caught.value.message for key in ("export.link is grpo", "runtime.approve", "sft.max_length"))
+    with pytest.raises(ConfigError, match="chain does not name dpo") as caught:
+        load("tiny", ["chain=[sft]", "export.link=grpo"])
+    assert "export.link" not in caught.value.message

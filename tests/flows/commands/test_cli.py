@@ -24,7 +24,7 @@ from flows.options import STORELESS, as_given
 from flows.pages.report import result_of
 from flows.stop import SIGNALS
 from profiles.load import load, names
-from profiles.schema import STAGE_NAMES
+from profiles.stage_names import STAGE_NAMES
 from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest

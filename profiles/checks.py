@@ -1,0 +1,309 @@
+"""What one section of a profile asks of another, a function each.
+
+A check yields a message for each contradiction. A sound SHAPE is what the others rely on, so they run only then, and
+all that they find is reported at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from models.presets import ModelShape, ShapeError, derive
+from profiles.stage_names import ALL
+from storage.errors import ConfigError
+from tasks.evaluate.learning_curves.snapshots import check_steps, snapshot_name
+from tasks.evaluate.side_by_side.config import names_of
+from tasks.export import BEST
+from tasks.posttrain.adapters.config import LAYERS
+from tasks.posttrain.adapters.standalone import why_not_apart
+from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.methods import METHODS
+from tasks.significance.gate_config import unknown_models, unknown_tasks
+from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE, LINKS
+
+if TYPE_CHECKING:
+    from profiles.schema import Profile
+
+Check = Callable[["Profile"], Iterator[str]]
+
+
+def contradictions(profile: Profile) -> list[str]:
+    """The messages of all checks that the profile fails."""
+    return [message for check in SHAPE for message in check(profile)] or [
+        message for check in CHECKS for message in check(profile)
+    ]
+
+
+def one_beginning(profile: Profile) -> Iterator[str]:
+    """A model is pretrained on documents, or taken from elsewhere."""
+    if profile.base is None and profile.pretrain is None:
+        yield "pretrain is missing: it, or `base`, says what model there is"
+    if profile.base is not None and profile.pretrain is not None:
+        yield "there is a base, which stands in place of pretrain: set `pretrain: null`"
+    if profile.base is None and not profile.download.document_sources:
+        yield (
+            "download.sources bring no documents, and without any there is nothing to pretrain on: add one, or start "
+            "from a base"
+        )
+    if profile.base is not None and not profile.download.benchmark_names:
+        yield (
+            "download.benchmarks is empty, and with a base its questions are the text that no stage trains on: name one"
+        )
+
+
+def chain_is_whole(profile: Profile) -> Iterator[str]:
+    """`chain` names every link of the profile once."""
+    if profile.chain is None:
+        return
+    if len(set(profile.chain)) < len(profile.chain):
+        yield "chain names a stage twice; a profile has one section for each"
+    missing = [name for name in profile.chain if getattr(profile, name) is None]
+    if missing:
+        yield f"chain names {', '.join(missing)}, which is null"
+    unnamed = [name for name in LINKS if getattr(profile, name) is not None and name not in profile.chain]
+    if unnamed:
+        yield f"chain does not name {', '.join(unnamed)}: add it, or set `{unnamed[0]}: null`"
+
+
+def snapshots_are_taken(profile: Profile) -> Iterator[str]:
+    """The snapshots to evaluate are steps at which the pretraining saves one."""
+    config, trained = profile.evaluate, profile.pretrain
+    if config is None:
+        return
+    last = None
+    if trained and config.snapshots and (shape := _shape(profile)):
+        last = trained.total_steps(shape)
+    try:
+        check_steps(config.snapshots, trained.snapshot_every if trained else None, last)
+    except ValueError as error:
+        yield str(error)
+
+
+def evaluated_models_exist(profile: Profile) -> Iterator[str]:
+    """Other models have names of their own, and gates and comparisons name models that are measured."""
+    config = profile.evaluate
+    if config is None:
+        return
+    links = _models(profile)
+    for one in config.models:
+        if one.name in (*LINKS, BASE):
+            yield f"evaluate.models has the name of a link, {one.name}: give it another"
+        if one.link is not None and one.link not in links:
+            yield f"evaluate.models.{one.name} is of {one.link}; the links are {', '.join(links)}"
+    models = [*links, *(snapshot_name(BASE, step) for step in config.snapshots), *config.named]
+    for unknown in unknown_models(config.gates, models)[:1]:
+        yield f"evaluate.{unknown}, which this run does not measure; it has {', '.join(models)}"
+    if config.side_by_side:
+        try:
+            talking = [*links, *(one.name for one in config.models if one.in_transformers)]
+            names_of(config.side_by_side, talking, judge=JUDGE in profile.links)
+        except ConfigError as error:
+            yield f"{error.message} {error.remedy}".rstrip(".")
+
+
+def memorised_text_exists(profile: Profile) -> Iterator[str]:
+    """Memorisation is measured on the tokens of the pretraining."""
+    if profile.base and profile.evaluate and profile.evaluate.safety and profile.evaluate.safety.memorisation:
+        yield (
+            "evaluate.safety.memorisation needs the tokens that the model was trained on, and of a base there are "
+            "none: set it to null"
+        )
+
+
+def benchmarks_exist(profile: Profile) -> Iterator[str]:
+    """A benchmark that `download` doesn't prepare would end the run once the models are trained, or fail a gate."""
+    if profile.evaluate is None:
+        return
+    known = profile.download.benchmark_names
+    requested = profile.evaluate.asked(known)
+    for name in (task.task for task in requested if task.task not in known):
+        yield f"evaluate.tasks names {name}, but the benchmarks of download are {_nearest(name, known)}"
+    labels = [task.label for task in requested]
+    for task in unknown_tasks(profile.evaluate.gates, labels, profile.evaluate.safety is not None):
+        yield f"evaluate.gates names {task}, but what is measured is {_nearest(task, labels)}"
+
+
+def runtime_names_stages(profile: Profile) -> Iterator[str]:
+    """Work pools and approvals are of stages that exist."""
+    for key, names in (("pools.stages", profile.runtime.pools.stages), ("approve", profile.runtime.approve)):
+        for name in names:
+            if name not in ALL:
+                yield f"runtime.{key} names {name}, but the stages are {_nearest(name, ALL)}"
+
+
+def enough_is_left_to_prune(profile: Profile) -> Iterator[str]:
+    """Pruning keeps no more than there is. An existing base is checked in its stage, which knows its sizes."""
+    draft = profile.draft.prune if profile.draft and not profile.draft.base else None
+    config = profile.prune or draft
+    if config is not None and (shape := _shape(profile)):
+        sizes = {"layers": shape.depth, "feed_forward": shape.feed_forward, "kv_heads": shape.kv_heads}
+        if message := config.beyond({**sizes, "width": shape.width}):
+            yield message if profile.prune else f"draft.{message}"
+
+
+def teacher_comes_before(profile: Profile) -> Iterator[str]:
+    """`distill` learns from a model that is made before it."""
+    if profile.distill is not None:
+        earlier = (BASE, *(name for name in profile.links[: profile.links.index("distill")] if name not in BESIDE))
+        if profile.distill.teacher not in earlier:
+            yield f"distill.teacher is {profile.distill.teacher}, but the models before it are {', '.join(earlier)}"
+
+
+def answers_have_room(profile: Profile) -> Iterator[str]:
+    """Prompt and answer fit the context. An existing base is checked in its stage, which knows its context."""
+    context = profile.pretrain.model.context if profile.pretrain is not None else None
+    for name in profile.links:
+        config = getattr(profile, name)
+        if not isinstance(config, PosttrainConfig):
+            continue
+        length = config.max_length or context
+        if context and length and length > context:
+            yield f"{name}.max_length is {length:,}, but pretrain.model.context is {context:,}"
+        elif length and config.generated_tokens >= length:
+            yield (
+                f"{name}.max_new_tokens is {config.generated_tokens:,}, which of {length:,} tokens leaves none for a "
+                "prompt: lower it, or raise pretrain.model.context"
+            )
+
+
+def adapters_have_layers(profile: Profile) -> Iterator[str]:
+    """Adapters name layers of the model's family. An existing base is checked before the first link trains it."""
+    if profile.pretrain is None:
+        return
+    family = profile.pretrain.model.family
+    for name in profile.links:
+        adapter = getattr(getattr(profile, name), "adapter", None)
+        if adapter is not None and (unknown := adapter.unknown_targets(family)):
+            yield (
+                f"{name}.adapter.targets has {', '.join(unknown)}, but the linear layers of a {family} are "
+                f"{', '.join(LAYERS[family])}"
+            )
+
+
+def judge_comes_first(profile: Profile) -> Iterator[str]:
+    """A link that learns from a reward model comes after it."""
+    for number, name in enumerate(profile.links):
+        config = getattr(profile, name)
+        if isinstance(config, PosttrainConfig) and config.judged and JUDGE not in profile.links[:number]:
+            yield (
+                f"{name} learns from a reward model, but no {JUDGE} comes before it: add the section, and {JUDGE} "
+                f"before {name} where there is a chain"
+            )
+
+
+def feedback_comes_first(profile: Profile) -> Iterator[str]:
+    """A link that learns from feedback comes after it."""
+    for name in profile.links:
+        if profile.learns_from(name) != "downloaded" and not profile.after_feedback(name):
+            yield (
+                f"{name}.learns_from is {profile.learns_from(name)}, but no {FEEDBACK} comes before it: add the "
+                f"section, and {FEEDBACK} before {name} where there is a chain"
+            )
+
+
+def held_out_prompts_stay_out(profile: Profile) -> Iterator[str]:
+    """Feedback doesn't ask the prompts that a link holds out."""
+    if profile.feedback is None:
+        return
+    for name in (name for name in profile.links if name in METHODS and METHODS[name].pairs == "instructions"):
+        share = getattr(profile, name).validation_share
+        if share > profile.feedback.validation_share:
+            yield (
+                f"{name} holds out a share of {share:g} of the instructions, of which {FEEDBACK} would ask some: set "
+                f"{FEEDBACK}.validation_share to {share:g}"
+            )
+
+
+def released_link_exists(profile: Profile) -> Iterator[str]:
+    """The released model is one of the chain."""
+    requested = profile.export and profile.export.link
+    models = _models(profile)
+    if requested and requested not in (*models, BEST):
+        known = f"the models of the chain are {', '.join(models)}; {BEST} chooses among them"
+        yield f"export.link is {requested}, but {known}"
+
+
+def draft_is_released(profile: Profile) -> Iterator[str]:
+    """A draft model is released with a format that it can guess for."""
+    if profile.draft is not None and (profile.export is None or not profile.export.guessed):
+        yield (
+            "there is a draft, and no format of the release that it can guess for: add safetensors or a GGUF to "
+            "export.formats, or set `draft: null`"
+        )
+
+
+def released_adapters_have_a_base(profile: Profile) -> Iterator[str]:
+    """An adapter is of use to those who have its base."""
+    if not profile.export or not (formats := profile.export.needs_base):
+        return
+    chain = _models(profile)
+    last = profile.export.link or chain[-1]
+    trained = chain[1 : chain.index(last) + 1] if last in chain else []
+    adapters = {name: getattr(getattr(profile, name), "adapter", None) for name in trained}
+    why = why_not_apart(adapters) if profile.base else "the model has no base that others have: add one"
+    if last == BEST:
+        why = "the best link may be the base itself: name a link in export.link"
+    if why:
+        yield f"export.formats has {' and '.join(formats)}, but {why}, or leave {formats[0]} out"
+
+
+def sources_exist(profile: Profile) -> Iterator[str]:
+    """A filter or a mixture names sources that bring documents. It would fail only after the stages before it."""
+    known = profile.download.document_sources
+    sections = {
+        name: section.named_sources()
+        for name, section in (("dedup", profile.dedup), ("filter", profile.filter), ("pretrain", profile.pretrain))
+        if section is not None and name in profile.stage_names
+    }
+    wrong = [
+        f"{section}.{path} names {', '.join(missing)}"
+        for section, paths in sections.items()
+        for path, named in paths.items()
+        if (missing := sorted(set(named) - set(known)))
+    ]
+    if wrong:
+        yield f"{'; '.join(wrong)}, but the sources of documents are {', '.join(known)}"
+
+
+SHAPE: tuple[Check, ...] = (one_beginning, chain_is_whole)
+CHECKS: tuple[Check, ...] = (
+    snapshots_are_taken,
+    evaluated_models_exist,
+    memorised_text_exists,
+    benchmarks_exist,
+    runtime_names_stages,
+    enough_is_left_to_prune,
+    teacher_comes_before,
+    answers_have_room,
+    adapters_have_layers,
+    judge_comes_first,
+    feedback_comes_first,
+    held_out_prompts_stay_out,
+    released_link_exists,
+    draft_is_released,
+    released_adapters_have_a_base,
+    sources_exist,
+)
+
+
+def _models(profile: Profile) -> list[str]:
+    """The models of the chain, the base first."""
+    return [BASE, *(name for name in profile.links if name not in BESIDE)]
+
+
+def _shape(profile: Profile) -> ModelShape | None:
+    """The shape of the model to pretrain. None if there is none, or if it is refused where the shape is needed."""
+    if profile.pretrain is None:
+        return None
+    try:
+        return derive(profile.pretrain.model, profile.tokenizer.vocab_size)
+    except ShapeError:
+        return None
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """The known names, with those that were probably meant."""
+    near = difflib.get_close_matches(name, known)
+    return f"{', '.join(known)} (did you mean {' or '.join(near)}?)" if near else ", ".join(known)
