@@ -27,7 +27,7 @@ def test_a_page_has_the_worker_run_no_command_and_deletes_no_deployment(guarded:
         create = [sys.executable, "-m", "prefect", "work-pool", "create", "pool", "--type", "process"]
         subprocess.run(create, env=environment, cwd=ROOT, check=True, capture_output=True)
         flow: Any = sent(environment, "POST", "/flows/", {"name": "flow"}).json()
-        body = {"name": "here", "flow_id": flow["id"], "work_pool_name": "pool", "entrypoint": "flows.stage.run_stage"}
+        body = {"name": "here", "flow_id": flow["id"], "work_pool_name": "pool", "entrypoint": "flows.flow.run_stage"}
         deployment = sent(environment, "POST", "/deployments/", body).raise_for_status().json()["id"]
         work = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "pool"]
         worker = start(work, environment)

@@ -38,7 +38,7 @@ def test_prefects_script_for_hooks_finds_our_modules(tmp_path: Path) -> None:
     """It runs from a folder that has a storage.py: each run that was cancelled or had crashed told of that, by a
     traceback."""
     (tmp_path / "storage.py").write_text("raise SystemExit('this was taken for our package')")
-    (tmp_path / "script.py").write_text("import flows.stage")
+    (tmp_path / "script.py").write_text("import flows.flow")
     began = "import tasks, subprocess, sys; sys.exit(subprocess.run([sys.executable, sys.argv[1]]).returncode)"
     command = [sys.executable, "-c", began, str(tmp_path / "script.py")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
