@@ -93,7 +93,8 @@ def show_plan(
     if reached and reached[-1] not in planned:
         console.print(NO_NEWS, soft_wrap=True)
     notes = [*told_of_sources(profile), *told_of_filter(profile), *told_of_unread(profile, reached)]
-    notes += told_of_extras(line.name for line in lines if not line.hit and line.name not in pooled)
+    made_here = [line.name for line in lines if not line.hit and line.name not in pooled]
+    notes += map(escape, told_of_extras(made_here))
     notes += [*told_of_compiling(lines), *told_of_runs(store, lines)]
     notes += [*told_of_resumes(store, lines, training.steps if training else None), *own_error(store, profile.name)]
     for text in [*notes, *told_of_room(store, lines, bytes_of, training)]:

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 from tasks.checks import installation
+from tasks.checks.extras import MODULES
 from tasks.checks.installation import (
     data_packages,
     imports,
@@ -18,7 +19,6 @@ from tasks.checks.installation import (
     quiet,
     store_works,
 )
-from tasks.checks.extras import MODULES
 from tasks.checks.quiet import NO_TELEMETRY
 
 
