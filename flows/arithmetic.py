@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import timeit
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
+
+import numpy as np
 
 from models.activations import skips_hidden
 from models.compute import Bill, bill, executed_flops_per_token
@@ -30,6 +34,7 @@ from tasks.training.device_peak import cpu_peak_flops
 from tasks.training.retention import most_kept
 
 USUAL_GPU = "h100"  # where a profile asks for a GPU without a type
+PRODUCT, PRODUCTS = 1024, 5  # the size of a matrix, and how often it is multiplied
 CPU_UTILISATION = 0.5  # of the measured peak, for models of a few million parameters
 
 
@@ -230,7 +235,7 @@ def _device(runtime: Runtime, name: str | None) -> Device:
     if gpu := gpu_of(runtime, name):
         return gpu
     memory = machine.memory() // runtime.training.processes
-    peak = cpu_peak_flops(runtime.rank_threads)
+    peak = cpu_peak_flops(runtime.rank_threads) if find_spec("torch") else _peak_without_torch()
     return Device("cpu", f"this CPU, {runtime.rank_threads} threads", memory, None, None, peak, None, CPU_UTILISATION)
 
 
@@ -251,7 +256,17 @@ def _share_of_cores(runtime: Runtime) -> float:
     return min(1.0, cores / (alone * processes))
 
 
+def _peak_without_torch() -> float:
+    """FLOP/s of this CPU's float32 matrix products, by NumPy with the threads of its library: for a plan where nothing
+    trains."""
+    matrix = np.ones((PRODUCT, PRODUCT), np.float32)
+    best = min(timeit.repeat(lambda: matrix @ matrix, number=1, repeat=PRODUCTS))
+    return float(2 * PRODUCT**3 / best)
+
+
 def _has_gpu() -> bool:
+    if find_spec("torch") is None:
+        return False
     import torch
 
     return torch.cuda.is_available()

@@ -17,6 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
+from tasks.checks.quiet import keep_quiet
+
 gc.set_threshold(50_000)  # what is imported stays: looking through it for garbage is a fifth of a command's start
 
 
@@ -37,19 +39,7 @@ def _end_at_once(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-# Nothing leaves the machine unless a profile says so: set before any library reads its environment.
-ENVIRONMENT = {
-    "DO_NOT_TRACK": "1",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
-    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "PREFECT_SERVER_UI_V2_ENABLED": "false",  # the V2 interface makes the browser call an analytics host
-    "PREFECT_LOGGING_LEVEL": "WARNING",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-for _name, _value in ENVIRONMENT.items():
-    os.environ.setdefault(_name, _value)
+keep_quiet()
 
 with beginning():
     import typer

@@ -21,6 +21,7 @@ from storage.errors import ConfigError
 from storage.runs import history
 from storage.runs.record import RunRecord
 from storage.store import Store
+from tasks.checks.extras import check_extras
 from tasks.stage.decorator import STAGES, Stage
 from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
@@ -101,11 +102,11 @@ def last_profile(store_url: str) -> str:
 def check_stages(profile: Profile, names: Collection[str]) -> None:
     """Ask these stages of a profile, before the first one starts, whether they can honour its runtime on this machine.
 
-    Raises ConfigError as the first that can't.
+    Raises ConfigError as the first that can't, or for extras that they need and that are not installed.
     """
-    for name in names:
-        if whole_of(name) != name:
-            continue  # it has the section of another stage, which is asked
+    own = [name for name in names if whole_of(name) == name]  # the others have the section of one that is asked
+    check_extras(name for name in own if profile.pool_of(name) is None)
+    for name in own:
         config = getattr(profile, name)
         STAGES[name].check_runtime(config, profile.runtime)
         if profile.pool_of(name) is None:

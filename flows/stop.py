@@ -19,7 +19,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # by Slurm, Docker and systemd; by a 
 class Stop:
     """Why the command ends early: a signal, an error, or None for Ctrl-C. The first reason counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_signal: bool = True) -> None:
+        self.by_signal = by_signal  # whether the run has the main thread, which alone a signal interrupts
         self.reason: signal.Signals | GristmillError | None = None
         self._stopping = False
 
@@ -29,10 +30,12 @@ class Stop:
         return 128 + (self.reason if isinstance(self.reason, signal.Signals) else signal.SIGINT)
 
     def because(self, error: GristmillError) -> None:
-        """Interrupt the main thread for this reason. For other threads; a sleeping main thread wakes up."""
+        """Interrupt the main thread for this reason. For other threads; a sleeping main thread wakes up. A run in
+        another thread isn't interrupted: it fails by what it asks for next."""
         if self.reason is None:
             self.reason = error
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+            if self.by_signal:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def on_signal(self, number: int, frame: object) -> None:
         """Raises KeyboardInterrupt for the first signal; another must not disturb the end that it began."""
@@ -43,16 +46,28 @@ class Stop:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
 
+def in_main_thread() -> bool:
+    """Whether this thread is the one that may change how signals are handled."""
+    return threading.current_thread() is threading.main_thread()
+
+
 def end_undisturbed() -> None:
     """From now on no signal interrupts: what the command has to say is said, and its last steps are short. A second
-    Ctrl-C would end the process by the signal itself, with a traceback of whatever it was at."""
+    Ctrl-C would end the process by the signal itself, with a traceback of whatever it was at. Only the main thread can
+    see to that."""
+    if not in_main_thread():
+        return
     for number in (signal.SIGINT, *SIGNALS):
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Within the block SIGTERM and SIGHUP interrupt as Ctrl-C does. SIGHUP stays ignored under nohup."""
+    """Within the block SIGTERM and SIGHUP interrupt as Ctrl-C does. SIGHUP stays ignored under nohup. In a thread other
+    than the main one signals stay as they are."""
+    if not in_main_thread():
+        yield Stop(by_signal=False)
+        return
     stop = Stop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *SIGNALS)}
     for number in SIGNALS:

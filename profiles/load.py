@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -37,6 +37,9 @@ MOST_NODES = 100_000  # a profile has some hundred values,
 MOST_BYTES = 1_000_000  # and some thousand bytes; PyYAML takes three seconds for a million
 
 
+Section = TypeVar("Section", bound=BaseModel)
+
+
 def load(name: str, overrides: Sequence[str] = ()) -> Profile:
     """The profile `name` (a name under `profiles/` or a path to a YAML file) with `a.b=value` overrides.
 
@@ -63,6 +66,17 @@ def load(name: str, overrides: Sequence[str] = ()) -> Profile:
     for path in _numbers_from_booleans(data, profile.model_dump(), ""):
         raise ConfigError(f"Profile {name}: {path} is true or false, where a number is due.", SCHEMA)
     return profile
+
+
+def section(kind: type[Section], name: str, given: Mapping[str, Any]) -> Section:
+    """One section of a profile by itself, such as the filter's. Raises ConfigError as `load` does."""
+    try:
+        made = kind.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, (name,)), SCHEMA) from error
+    for path in _numbers_from_booleans(given, made.model_dump(), name):
+        raise ConfigError(f"{path} is true or false, where a number is due.", SCHEMA)
+    return made
 
 
 def _numbers_from_booleans(given: Any, taken: Any, path: str) -> Iterator[str]:
@@ -277,15 +291,16 @@ def _set(data: dict[str, Any], override: str) -> None:
         ) from error
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, above: tuple[str, ...] = ()) -> str:
     lines = []
     for problem in error.errors():
-        path = ".".join(str(part) for part in problem["loc"])
+        location = (*above, *problem["loc"])
+        path = ".".join(str(part) for part in location)
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "default_factory_not_called":
             continue  # a default that depends on what is wrong above
         if problem["type"] == "extra_forbidden":
-            nearest = _nearest(problem["loc"])
+            nearest = _nearest(location)
             lines.append(f"unknown key {path}" + (f" (did you mean {nearest}?)" if nearest else ""))
         elif problem["type"] == "missing":
             lines.append(f"{path} is missing")
@@ -294,7 +309,7 @@ def _explain(error: ValidationError) -> str:
         elif problem["type"] in LISTS:
             lines.append(f"{path} is a list, such as [{problem['input']}], not {problem['input']!r}")
         elif problem["type"] == "string_pattern_mismatch":  # words first, where there are some
-            wanted = ", ".join(filter(None, [_description(problem["loc"]), f"as {problem['ctx']['pattern']}"]))
+            wanted = ", ".join(filter(None, [_description(location), f"as {problem['ctx']['pattern']}"]))
             lines.append(f"{path} = {problem['input']!r} is not written as it must be: {wanted}")
         elif isinstance(problem["input"], Mapping):  # a whole section, whose keys don't agree
             lines.append(f"{path}: {message}" if path else message)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tasks.stage.source import PACKAGES, ROOT, imports
 
-ALL = (*PACKAGES, "flows", "profiles", "tests", "benchmarks")
+ALL = (*PACKAGES, "flows", "gristmill", "profiles", "tests", "benchmarks")
 EVERYTHING = {"pyproject.toml", "constraints.txt", "requirements-data.txt", "tests/conftest.py"}
 
 

@@ -17,11 +17,12 @@ from benchmarks.filter.__main__ import FAMILIES
 from tasks.text.kernel_cache import COMPILED
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("flows", "tasks", "storage", "models", "profiles")
+PACKAGES = ("gristmill", "flows", "tasks", "storage", "models", "profiles")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 MAX_FILE, MAX_MEDIAN, MAX_FUNCTION = 600, 200, 80
 EXPLAINED = {"forward", "backward", "reset_parameters", "named_parameters"}  # by torch
 MAX_MODULES = 14  # beside each other in a folder
+BY_STAGES = ("models", "train", "eval", "serve")  # extras whose packages are imported by name; others when asked for
 
 STAGES = {"download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "base", "posttrain", "evaluate", "export"}
 ACROSS = {  # the imports from one stage into another
@@ -40,6 +41,7 @@ ACROSS = {  # the imports from one stage into another
     ("posttrain", "dedup"),  # near-duplicates among pairs are those among documents
 }
 MAY_IMPORT = {
+    "gristmill": {"gristmill", "flows", "profiles", "tasks", "models", "storage"},
     "flows": {"flows", "profiles", "tasks", "models", "storage"},
     "profiles": {"profiles", "tasks", "models", "storage"},
     "tasks": {"tasks", "models", "storage"},
@@ -265,7 +267,9 @@ def distribution(requirement: str) -> str:
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_used() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {distribution(requirement) for requirement in project["dependencies"]}
+    extras = project["optional-dependencies"]
+    needed_by_stages = [*project["dependencies"], *(one for extra in BY_STAGES for one in extras[extra])]
+    declared = {distribution(requirement) for requirement in needed_by_stages} - {"gristmill"}
     provided = packages_distributions()
     used = set()
     for path in FILES:
@@ -283,6 +287,38 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_used() -> None:
     assert declared - loaded_by_others <= {name for names in needed.values() for name in names}
 
 
+def test_the_data_half_needs_no_extra() -> None:
+    """What only extras bring is imported where it is used: a module that names it at its top is not imported by a
+    stage's own module, a command or `gristmill`."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    brought = {distribution(one) for extra in BY_STAGES for one in extras[extra]} - {"gristmill"}
+    provided = packages_distributions()
+    begins = {name: set(at_top(path)) for name, path in modules().items()}
+    heavy = {
+        name
+        for name, used in begins.items()
+        if any(brought & {one.lower().replace("_", "-") for one in provided.get(top.split(".")[0], [])} for top in used)
+    }
+    waiting, seen = [name for name in begins if name.partition(".")[0] in ("gristmill", "flows")], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in begins and name not in seen:
+            seen.add(name)
+            waiting += [name.rpartition(".")[0], *begins[name]]
+    assert heavy
+    assert heavy & seen == set()
+
+
+def at_top(path: Path) -> Iterator[str]:
+    """What a module imports as soon as it is imported itself, without what is only for types."""
+    for node in tree_of(path).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
 def test_every_dependency_is_pinned_and_has_a_reason() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     project = tomllib.loads(text)["project"]
@@ -297,8 +333,8 @@ def test_every_dependency_is_pinned_and_has_a_reason() -> None:
         *(need for extra in project["optional-dependencies"].values() for need in extra),
     ]
     for requirement in needed:
-        name = re.split(r"[\[<>=!;~ ]", requirement)[0].lower().replace("_", "-")
-        assert name in pinned, f"{name} is not in constraints.txt"
+        name = distribution(requirement)
+        assert name == "gristmill" or name in pinned, f"{name} is not in constraints.txt"
     for line in text.splitlines():
         if re.match(r'\s+"[\w\-\[\]]+[<>=~]', line):
             assert "#" in line, f"no reason: {line.strip()}"

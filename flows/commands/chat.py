@@ -53,8 +53,10 @@ def talk(
 ) -> None:
     """Answer `prompt`, or hold a conversation until an empty line, with the release of `ref` or that of the store's
     last run. Raises StoreError when the ref is no release."""
+    from tasks.checks.extras import need
     from tasks.export.release import find_release, open_release
 
+    need("serve", "gristmill chat")
     store = Store(store_url)
     store.check_exists()
     last = None if ref else last_run(store, "export")

@@ -37,6 +37,7 @@ from storage.keys import differences
 from storage.runs.record import Estimate
 from storage.store import Store
 from storage.units import duration, size_of
+from tasks.checks.extras import told_of_extras
 from tasks.stage.history import nearest
 from tasks.training.chain import LINKS
 
@@ -80,6 +81,7 @@ def show_plan(
         print(json.dumps({"stages": stages, "scale": larger, "disk": room}, indent=1))
         return
     pools = {line.name: profile.pool_of(whole_of(line.name)) or "" for line in lines if not line.hit}
+    pooled = {name for name, pool in pools.items() if pool}
     where = ["pool"] if any(pools.values()) else []
     table = new_table("stage", "", *where, "size", "time", "by", "why", right=["size", "time"])
     for line in lines:
@@ -90,6 +92,8 @@ def show_plan(
     if reached and reached[-1] not in planned:
         console.print(NO_NEWS, soft_wrap=True)
     notes = [*told_of_sources(profile), *told_of_filter(profile), *told_of_unread(profile, reached)]
+    made_here = [line.name for line in lines if not line.hit and line.name not in pooled]
+    notes += map(escape, told_of_extras(made_here))
     notes += [*told_of_compiling(lines), *told_of_runs(store, lines)]
     notes += [*told_of_resumes(store, lines, training.steps if training else None), *own_error(store, profile.name)]
     for text in [*notes, *told_of_room(store, lines, bytes_of, training)]:

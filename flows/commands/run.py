@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NoReturn
@@ -27,6 +27,7 @@ from flows.options import at_store
 from flows.pages.losses import told_losses
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
+from flows.pipeline import stages
 from flows.plan import plan
 from flows.pools.dispatch import pools_of
 from flows.records.recorder import Asked
@@ -40,7 +41,10 @@ from storage.artifact import Artifact
 from storage.errors import GristmillError, causes
 from storage.leases import Lease
 from storage.units import duration
+from tasks.stage.config import StageConfig
 from tasks.stage.pages import as_signal
+from tasks.stage.protocol import AnyStage, Input
+from tasks.stage.session import open_session
 from tasks.training.chain import BESIDE
 
 
@@ -52,8 +56,10 @@ def run_pipeline(
     refresh: list[str],
     paranoid: bool,
     yes: bool = False,
-) -> None:
-    """Run to the end (or to `to`), showing progress, then the summary. Raises what the pipeline raises."""
+    own_server: bool = True,
+) -> Run:
+    """Run to the end (or to `to`), showing progress, then the summary. Without `own_server` Prefect takes part only
+    where PREFECT_API_URL names a server. Raises what the pipeline raises."""
     started = time.monotonic()
     observer = TerminalObserver(console)
     with stoppable() as stop, _ended_in_order(stop, observer):
@@ -74,9 +80,14 @@ def run_pipeline(
             check_stages(profile, missing)
             pools_of(profile, map(whole_of, missing))
             # Where nothing is to be made, a temporary Prefect server would cost more than all else
-            if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines):
-                _run_in_prefect(run, console, stop, name, overrides, to, refresh)
+            served = bool(os.environ.get("PREFECT_API_URL"))
+            if served or not _take_from_store(run, lines):
+                if served or own_server:
+                    _run_in_prefect(run, console, stop, name, overrides, to, refresh)
+                else:
+                    _run_here(run)
     summarize(console, run, time.monotonic() - started)
+    return run
 
 
 def _take_from_store(run: Run, lines: list[PlannedStage]) -> bool:
@@ -97,6 +108,16 @@ def _take_from_store(run: Run, lines: list[PlannedStage]) -> bool:
         for name, artifact in found:
             run.session.finished(name, artifact, cached=True, seconds=0)
     return True
+
+
+def _run_here(run: Run) -> None:
+    """Run in this process, without Prefect, whose clients keep to the first server that a process has had."""
+
+    def make(stage: AnyStage, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
+        return stage.materialize(config, inputs)[0]
+
+    with open_session(replace(run.session, call=make)):
+        stages(run.profile)
 
 
 def _run_in_prefect(

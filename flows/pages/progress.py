@@ -26,7 +26,7 @@ from flows.pools.streams import drop_closed_streams
 from storage.artifact import Artifact
 from storage.units import duration, size_of
 from tasks.stage.history import FIRST_RUN, NEVER_MADE
-from tasks.stage.pages import prefect_key
+from tasks.stage.pages import in_task, prefect_key
 from tasks.stage.progress import Observer, Progress
 
 SLOW = 0.1  # of a unit a second, below which the time of one says more
@@ -155,9 +155,7 @@ class PrefectObserver(Observer):
             self._log(progress.stage, pace.describe(progress))
         if time.monotonic() - self.shown < PREFECT_SECONDS or not progress.total:
             return
-        from prefect.context import TaskRunContext
-
-        if TaskRunContext.get() is None:
+        if not in_task():
             return
         try:
             self._show(progress, pace.describe(progress))
@@ -181,11 +179,9 @@ class PrefectObserver(Observer):
     def paged(self, stage: str, name: str, write: Callable[[], str], *, last: bool) -> None:
         """One artifact a page and run, `STAGE-NAME`: made at once, then changed in place (a version for each change
         would fill the database) at most every `PAGE_SECONDS`, and when it is the last time."""
-        from prefect.context import TaskRunContext
-
         key, now = prefect_key(f"{stage}-{name}"), time.monotonic()
         made, shown = self.pages.get(key, (None, -math.inf))
-        if TaskRunContext.get() is None or (now - shown < PAGE_SECONDS and not last):
+        if not in_task() or (now - shown < PAGE_SECONDS and not last):
             return
         try:
             self.pages[key] = self._write_page(key, stage, write(), made), now

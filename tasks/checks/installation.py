@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -24,32 +25,20 @@ from storage.files.disk import existing, mount
 from storage.store import Store
 from storage.units import size_of
 from tasks.checks.check import Check, advice, verdict
+from tasks.checks.extras import MODULES, lacking
+from tasks.checks.quiet import NO_TELEMETRY
 from tasks.stage import machine
 from tasks.text.packages import FINETUNE, REQUIREMENTS, install_data
 
 CONSTRAINTS = Path(__file__).with_name("constraints.txt")
-IMPORTED = (
-    "numpy",
-    "pyarrow",
-    "numba",
-    "torch",
-    "tokenizers",
-    "transformers",
-    "deepspeed",
-    "trl",
-    "prefect",
-    "spacy",
-    "presidio_analyzer",
-    "lm_eval",
-    "xllamacpp",
-)
+IMPORTED = ("numpy", "pyarrow", "numba", "tokenizers", "prefect", "spacy", "presidio_analyzer")
+OF_EXTRAS = ("torch", "transformers", "deepspeed", "trl", "lm_eval", "xllamacpp")  # imported if their extra is there
 IMPORT_EACH = """
 import importlib, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)
     print("ok", name, flush=True)
 """
-NO_TELEMETRY = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
 REINSTALL = (
     f"Run `{shlex.join([sys.executable, '-m', 'pip', 'install', '--constraint', str(CONSTRAINTS), 'gristmill'])}`."
 )
@@ -62,12 +51,14 @@ def checks(store: str) -> Iterator[Check]:
     """Every check, the quick ones first. A few seconds, most of them imports."""
     yield python()
     yield versions()
+    yield extras()
     yield data_packages(installed())
     yield quiet(os.environ)
     yield store_works(store)
     yield disk(Path(store) if "://" not in store else Path.home())
-    yield imports(IMPORTED)
-    yield from torch_speed()
+    yield imports([*IMPORTED, *(name for name in OF_EXTRAS if find_spec(name))])
+    if find_spec("torch"):
+        yield from torch_speed()
 
 
 def python() -> Check:
@@ -84,6 +75,22 @@ def judge_python(found: str, supported: str) -> Check:
 def versions() -> Check:
     """The installed versions against the tested ones, which come with the code."""
     return judge_versions(pins(CONSTRAINTS) | pins(REQUIREMENTS) | pins(FINETUNE), installed())
+
+
+def extras() -> Check:
+    """Which extras are installed. None has to be: the data half needs none."""
+    return judge_extras({extra: lacking(extra) for extra in MODULES if extra != "lingua"})
+
+
+def judge_extras(missing: Mapping[str, list[str]]) -> Check:
+    """The extras by name; of one that is there in part, the modules that it lacks. One that is absent is no fault."""
+    there = ", ".join(extra for extra, modules in missing.items() if not modules) or "none"
+    absent = ", ".join(
+        extra if len(modules) == len(MODULES[extra]) else f"{extra} (lacks {', '.join(modules)})"
+        for extra, modules in missing.items()
+        if modules
+    )
+    return Check("extras", "passed", f"{there} installed" + (f"; not {absent}" if absent else ""))
 
 
 def data_packages(found: Mapping[str, str]) -> Check:

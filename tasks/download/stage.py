@@ -13,6 +13,7 @@ from storage.artifact import Artifact
 from storage.errors import BadDocument, SourceError
 from storage.shards.documents import Document, Verdict, shard_name, write_ledger
 from storage.shards.lines import write_json_lines
+from tasks.checks.extras import need
 from tasks.download import benchmarks
 from tasks.download.config import DESCRIPTIONS, DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
 from tasks.download.pairs import instruction, labelled, preference
@@ -26,6 +27,7 @@ from tasks.harness import fingerprint as harness
 from tasks.shards.adopted import check_documents, check_rows
 from tasks.stage import stage
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
 
 Values = dict[str, Any]
 PROGRESS_EVERY = 500
@@ -65,7 +67,13 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
         check_rows(folder, part, PARTS[part])
 
 
-@stage(version=11, runtime=("data",), sources=fingerprints, adopted=check_adopted)
+def check_here(config: DownloadConfig, runtime: Runtime) -> None:
+    """Raises ConfigError if tasks of the harness are asked for and it is not installed."""
+    if config.harness:
+        need("eval", "download.harness")
+
+
+@stage(version=11, runtime=("data",), sources=fingerprints, check_here=check_here, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 

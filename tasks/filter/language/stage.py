@@ -8,6 +8,7 @@ from pathlib import Path
 from storage.artifact import Artifact
 from storage.digest_cache import remembered_digest
 from storage.errors import SourceError
+from tasks.checks.extras import need
 from tasks.filter.language.config import PACKAGE, SECOND_PACKAGE, LanguageConfig
 from tasks.filter.side_files import write_signals
 from tasks.stage import stage
@@ -19,6 +20,7 @@ def fingerprints(config: LanguageConfig) -> dict[str, str]:
     """The versions of the packages with the models, or the digest of a file. Raises SourceError where there is none."""
     found = {PACKAGE: package_version(PACKAGE)}
     if config.second == "lingua":
+        need("lingua", "filter.language.measure.second")
         found[SECOND_PACKAGE] = package_version(SECOND_PACKAGE)
     elif config.second is not None:
         path = Path(config.second.model).expanduser()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tasks.checks.extras import need
 from tasks.children.devices import check_device_here
 from tasks.filter.family import Family, measuring_half
 from tasks.filter.rules import NamedBound, Rule
@@ -21,6 +22,7 @@ def _rules(semantic: SemanticRules | None) -> Iterator[Rule]:
 
 def _check_here(semantic: SemanticRules | None, runtime: Runtime) -> None:
     if semantic is not None:
+        need("models", "filter.semantic")
         fingerprints(semantic.measure.model.encoder)
         check_device_here(runtime)
 

@@ -7,17 +7,19 @@ import tomllib
 from pathlib import Path
 
 from tasks.checks import installation
+from tasks.checks.extras import MODULES
 from tasks.checks.installation import (
-    NO_TELEMETRY,
     data_packages,
     imports,
     installed,
+    judge_extras,
     judge_python,
     judge_speed,
     judge_versions,
     quiet,
     store_works,
 )
+from tasks.checks.quiet import NO_TELEMETRY
 
 
 def test_this_installation_passes(tmp_path: Path) -> None:
@@ -45,9 +47,22 @@ def test_missing_and_other_versions_are_named() -> None:
     other = judge_versions({**pins, "numpy": "0.1"}, found)
     assert other.state == "advice"
     assert f"numpy {found['numpy']} instead of 0.1" in other.value
-    lacking = judge_versions(pins, {name: version for name, version in found.items() if name != "deepspeed"})
+    lacking = judge_versions(pins, {name: version for name, version in found.items() if name != "numba"})
     assert lacking.state == "failed"
-    assert lacking.value == "deepspeed not installed"
+    assert lacking.value == "numba not installed"
+    without = {name: version for name, version in found.items() if name not in ("torch", "deepspeed")}
+    assert judge_versions(pins, without).state == "passed", "which extras bring"
+
+
+def test_extras_that_are_absent_are_named_and_no_fault() -> None:
+    assert judge_extras({"models": [], "train": []}).value == "models, train installed"
+    some = judge_extras({"models": [], "train": ["deepspeed", "trl"], "eval": ["lm_eval"]})
+    assert (some.state, some.value) == (
+        "passed",
+        "models installed; not train (lacks deepspeed, trl), eval (lacks lm_eval)",
+    )
+    everything = {"models": [*MODULES["models"]], "train": [*MODULES["train"]]}
+    assert judge_extras(everything).value == "none installed; not models, train"
 
 
 def test_missing_data_packages_are_advice_with_the_command_that_installs_them() -> None:

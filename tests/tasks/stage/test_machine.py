@@ -70,7 +70,7 @@ def test_nobody_asks_the_machine_past_this() -> None:
     asked = ("cpu_count", "sched_getaffinity", "SC_PHYS_PAGES", "virtual_memory", "memory.max")
     asking = {
         path.relative_to(root).as_posix()
-        for package in ("flows", "tasks", "storage", "models", "profiles", "benchmarks")
+        for package in ("gristmill", "flows", "tasks", "storage", "models", "profiles", "benchmarks")
         for path in (root / package).rglob("*.py")
         if not any(part.startswith(".") for part in path.relative_to(root).parts)  # environments of benchmarks
         if any(name in path.read_text() for name in asked)

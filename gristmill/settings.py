@@ -1,0 +1,92 @@
+"""Python values as the settings of a profile: a whole profile, overrides, and one section of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from flows.options import settings
+from profiles.load import check_credentials, section
+from profiles.schema import NAME
+from storage.errors import ConfigError
+from storage.files.cache import cache_folder
+
+Config = TypeVar("Config", bound=BaseModel)
+ProfileLike = str | PathLike[str] | Mapping[str, Any]
+Overrides = Mapping[str, Any] | Sequence[str] | None
+
+
+def profile_name(profile: ProfileLike) -> str:
+    """The name or the path by which a profile is loaded. One that is given as a mapping is written to the cache folder,
+    so that `gristmill why` and the other commands find the profile of the run later. Raises ConfigError."""
+    if isinstance(profile, str | PathLike):
+        return fspath(profile)
+    if not isinstance(profile, Mapping):
+        raise ConfigError(
+            f"A profile can't be of type {type(profile).__name__}.", "Give a name, a path to a YAML file, or a mapping."
+        )
+    check_credentials(profile, "The profile")
+    text = _as_yaml(dict(profile), "The profile")
+    given = profile.get("name")
+    name = given if isinstance(given, str) and re.fullmatch(NAME, given) else "profile"
+    path = cache_folder() / "profiles" / hashlib.sha256(text.encode()).hexdigest()[:16] / f"{name}.yaml"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    return str(path)
+
+
+def override_list(overrides: Overrides, store: str | PathLike[str] | None) -> list[str]:
+    """Overrides as the option --set takes them, with the store among them. Raises ConfigError."""
+    if isinstance(overrides, Mapping):
+        given = [f"{key}={_as_yaml(value, f'The override {key}')}" for key, value in overrides.items()]
+    elif isinstance(overrides, str):
+        raise ConfigError(
+            f"The overrides are a single text, {overrides!r}.", 'Give a mapping, such as {"pretrain.steps": 100}.'
+        )
+    else:
+        given = [str(one) for one in overrides or ()]
+    return settings(given, None if store is None else fspath(store))
+
+
+def config_of(kind: type[Config], name: str, given: Mapping[str, Any] | None, **named: Any) -> Config:
+    """The config of one section of a profile, from a mapping and from arguments, which must not contradict each other.
+    Arguments that are None don't count. Raises ConfigError, which names the key."""
+    if not isinstance(given, Mapping | None):
+        raise ConfigError(f"config is of type {type(given).__name__}.", f"Give a mapping with keys of `{name}:`.")
+    found = dict(given or {})
+    for key, value in named.items():
+        if value is None:
+            continue
+        if key in found and found[key] != value:
+            raise ConfigError(f"{name}.{key} is given twice, in `config` and as an argument.", "Give it once.")
+        found[key] = value
+    check_credentials(found, name)
+    return section(kind, name, found)
+
+
+def _as_yaml(value: Any, what: str) -> str:
+    """A value as JSON, which is YAML too."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{what} can't be written as YAML: {error}.", "Use texts, numbers, booleans, None, lists and mappings."
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    raise TypeError(f"{value!r} is of type {type(value).__name__}")
