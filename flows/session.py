@@ -23,7 +23,7 @@ from storage.runs.record import RunRecord
 from storage.store import Store
 from tasks.checks.extras import check_extras
 from tasks.stage.decorator import STAGES, Stage
-from tasks.stage.progress import Observer
+from tasks.stage.display.progress import Observer
 from tasks.stage.session import Session, open_session
 
 DEFAULT = "tiny"  # the profile where nothing says which

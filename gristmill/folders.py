@@ -24,8 +24,8 @@ from tasks.download.config import FileSource
 from tasks.download.sources.files import ENDINGS
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import Stage
+from tasks.stage.display.progress import Observer
 from tasks.stage.output import Output
-from tasks.stage.progress import Observer
 from tasks.stage.protocol import Input
 
 ROWS = 2048  # documents of a shard

@@ -118,7 +118,7 @@ def plan(
     >>> gm.plan("tiny", {"filter.toxicity.max_score": 0.5})
     """
     keep_quiet()
-    from flows.arithmetic import gpu_of, training_work
+    from flows.estimates.arithmetic import gpu_of, training_work
     from flows.estimates.expected import sizes
     from flows.estimates.stages import estimates
     from flows.plan import plan as plan_stages

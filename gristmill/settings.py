@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from flows.options import settings
 from profiles.load import check_credentials, section
-from profiles.schema import NAME
+from profiles.sections import NAME
 from storage.errors import ConfigError
 from storage.files.cache import cache_folder
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from models.presets import ModelShape, ShapeError, derive
+from profiles.sections import Sections
 from profiles.stage_names import ALL
 from storage.errors import ConfigError
 from tasks.evaluate.learning_curves.snapshots import check_steps, snapshot_name
@@ -23,20 +23,17 @@ from tasks.posttrain.methods import METHODS
 from tasks.significance.gate_config import unknown_models, unknown_tasks
 from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE, LINKS
 
-if TYPE_CHECKING:
-    from profiles.schema import Profile
-
-Check = Callable[["Profile"], Iterator[str]]
+Check = Callable[[Sections], Iterator[str]]
 
 
-def contradictions(profile: Profile) -> list[str]:
+def contradictions(profile: Sections) -> list[str]:
     """The messages of all checks that the profile fails."""
     return [message for check in SHAPE for message in check(profile)] or [
         message for check in CHECKS for message in check(profile)
     ]
 
 
-def one_beginning(profile: Profile) -> Iterator[str]:
+def one_beginning(profile: Sections) -> Iterator[str]:
     """A model is pretrained on documents, or taken from elsewhere."""
     if profile.base is None and profile.pretrain is None:
         yield "pretrain is missing: it, or `base`, says what model there is"
@@ -53,7 +50,7 @@ def one_beginning(profile: Profile) -> Iterator[str]:
         )
 
 
-def chain_is_whole(profile: Profile) -> Iterator[str]:
+def chain_is_whole(profile: Sections) -> Iterator[str]:
     """`chain` names every link of the profile once."""
     if profile.chain is None:
         return
@@ -67,7 +64,7 @@ def chain_is_whole(profile: Profile) -> Iterator[str]:
         yield f"chain does not name {', '.join(unnamed)}: add it, or set `{unnamed[0]}: null`"
 
 
-def snapshots_are_taken(profile: Profile) -> Iterator[str]:
+def snapshots_are_taken(profile: Sections) -> Iterator[str]:
     """The snapshots to evaluate are steps at which the pretraining saves one."""
     config, trained = profile.evaluate, profile.pretrain
     if config is None:
@@ -81,7 +78,7 @@ def snapshots_are_taken(profile: Profile) -> Iterator[str]:
         yield str(error)
 
 
-def evaluated_models_exist(profile: Profile) -> Iterator[str]:
+def evaluated_models_exist(profile: Sections) -> Iterator[str]:
     """Other models have names of their own, and gates and comparisons name models that are measured."""
     config = profile.evaluate
     if config is None:
@@ -103,7 +100,7 @@ def evaluated_models_exist(profile: Profile) -> Iterator[str]:
             yield f"{error.message} {error.remedy}".rstrip(".")
 
 
-def memorised_text_exists(profile: Profile) -> Iterator[str]:
+def memorised_text_exists(profile: Sections) -> Iterator[str]:
     """Memorisation is measured on the tokens of the pretraining."""
     if profile.base and profile.evaluate and profile.evaluate.safety and profile.evaluate.safety.memorisation:
         yield (
@@ -112,7 +109,7 @@ def memorised_text_exists(profile: Profile) -> Iterator[str]:
         )
 
 
-def benchmarks_exist(profile: Profile) -> Iterator[str]:
+def benchmarks_exist(profile: Sections) -> Iterator[str]:
     """A benchmark that `download` doesn't prepare would end the run once the models are trained, or fail a gate."""
     if profile.evaluate is None:
         return
@@ -125,7 +122,7 @@ def benchmarks_exist(profile: Profile) -> Iterator[str]:
         yield f"evaluate.gates names {task}, but what is measured is {_nearest(task, labels)}"
 
 
-def runtime_names_stages(profile: Profile) -> Iterator[str]:
+def runtime_names_stages(profile: Sections) -> Iterator[str]:
     """Work pools and approvals are of stages that exist."""
     for key, names in (("pools.stages", profile.runtime.pools.stages), ("approve", profile.runtime.approve)):
         for name in names:
@@ -133,7 +130,7 @@ def runtime_names_stages(profile: Profile) -> Iterator[str]:
                 yield f"runtime.{key} names {name}, but the stages are {_nearest(name, ALL)}"
 
 
-def enough_is_left_to_prune(profile: Profile) -> Iterator[str]:
+def enough_is_left_to_prune(profile: Sections) -> Iterator[str]:
     """Pruning keeps no more than there is. An existing base is checked in its stage, which knows its sizes."""
     draft = profile.draft.prune if profile.draft and not profile.draft.base else None
     config = profile.prune or draft
@@ -143,7 +140,7 @@ def enough_is_left_to_prune(profile: Profile) -> Iterator[str]:
             yield message if profile.prune else f"draft.{message}"
 
 
-def teacher_comes_before(profile: Profile) -> Iterator[str]:
+def teacher_comes_before(profile: Sections) -> Iterator[str]:
     """`distill` learns from a model that is made before it."""
     if profile.distill is not None:
         earlier = (BASE, *(name for name in profile.links[: profile.links.index("distill")] if name not in BESIDE))
@@ -151,7 +148,7 @@ def teacher_comes_before(profile: Profile) -> Iterator[str]:
             yield f"distill.teacher is {profile.distill.teacher}, but the models before it are {', '.join(earlier)}"
 
 
-def answers_have_room(profile: Profile) -> Iterator[str]:
+def answers_have_room(profile: Sections) -> Iterator[str]:
     """Prompt and answer fit the context. An existing base is checked in its stage, which knows its context."""
     context = profile.pretrain.model.context if profile.pretrain is not None else None
     for name in profile.links:
@@ -168,7 +165,7 @@ def answers_have_room(profile: Profile) -> Iterator[str]:
             )
 
 
-def adapters_have_layers(profile: Profile) -> Iterator[str]:
+def adapters_have_layers(profile: Sections) -> Iterator[str]:
     """Adapters name layers of the model's family. An existing base is checked before the first link trains it."""
     if profile.pretrain is None:
         return
@@ -182,7 +179,7 @@ def adapters_have_layers(profile: Profile) -> Iterator[str]:
             )
 
 
-def judge_comes_first(profile: Profile) -> Iterator[str]:
+def judge_comes_first(profile: Sections) -> Iterator[str]:
     """A link that learns from a reward model comes after it."""
     for number, name in enumerate(profile.links):
         config = getattr(profile, name)
@@ -193,7 +190,7 @@ def judge_comes_first(profile: Profile) -> Iterator[str]:
             )
 
 
-def feedback_comes_first(profile: Profile) -> Iterator[str]:
+def feedback_comes_first(profile: Sections) -> Iterator[str]:
     """A link that learns from feedback comes after it."""
     for name in profile.links:
         if profile.learns_from(name) != "downloaded" and not profile.after_feedback(name):
@@ -203,7 +200,7 @@ def feedback_comes_first(profile: Profile) -> Iterator[str]:
             )
 
 
-def held_out_prompts_stay_out(profile: Profile) -> Iterator[str]:
+def held_out_prompts_stay_out(profile: Sections) -> Iterator[str]:
     """Feedback doesn't ask the prompts that a link holds out."""
     if profile.feedback is None:
         return
@@ -216,7 +213,7 @@ def held_out_prompts_stay_out(profile: Profile) -> Iterator[str]:
             )
 
 
-def released_link_exists(profile: Profile) -> Iterator[str]:
+def released_link_exists(profile: Sections) -> Iterator[str]:
     """The released model is one of the chain."""
     requested = profile.export and profile.export.link
     models = _models(profile)
@@ -225,7 +222,7 @@ def released_link_exists(profile: Profile) -> Iterator[str]:
         yield f"export.link is {requested}, but {known}"
 
 
-def draft_is_released(profile: Profile) -> Iterator[str]:
+def draft_is_released(profile: Sections) -> Iterator[str]:
     """A draft model is released with a format that it can guess for."""
     if profile.draft is not None and (profile.export is None or not profile.export.guessed):
         yield (
@@ -234,7 +231,7 @@ def draft_is_released(profile: Profile) -> Iterator[str]:
         )
 
 
-def released_adapters_have_a_base(profile: Profile) -> Iterator[str]:
+def released_adapters_have_a_base(profile: Sections) -> Iterator[str]:
     """An adapter is of use to those who have its base."""
     if not profile.export or not (formats := profile.export.needs_base):
         return
@@ -249,7 +246,7 @@ def released_adapters_have_a_base(profile: Profile) -> Iterator[str]:
         yield f"export.formats has {' and '.join(formats)}, but {why}, or leave {formats[0]} out"
 
 
-def sources_exist(profile: Profile) -> Iterator[str]:
+def sources_exist(profile: Sections) -> Iterator[str]:
     """A filter or a mixture names sources that bring documents. It would fail only after the stages before it."""
     known = profile.download.document_sources
     sections = {
@@ -288,12 +285,12 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def _models(profile: Profile) -> list[str]:
+def _models(profile: Sections) -> list[str]:
     """The models of the chain, the base first."""
     return [BASE, *(name for name in profile.links if name not in BESIDE)]
 
 
-def _shape(profile: Profile) -> ModelShape | None:
+def _shape(profile: Sections) -> ModelShape | None:
     """The shape of the model to pretrain. None if there is none, or if it is refused where the shape is needed."""
     if profile.pretrain is None:
         return None

@@ -13,7 +13,8 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from profiles.schema import NAME, Profile
+from profiles.schema import Profile
+from profiles.sections import NAME
 from storage.credentials import REMEDY, has_credentials
 from storage.errors import ConfigError
 from tasks.filter.presets import without_groups

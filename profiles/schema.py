@@ -1,143 +1,17 @@
-"""The profile: every choice of a run, in two halves.
-
-Everything outside `runtime` changes the result and enters the key of the stage that reads it, and of no other.
-Everything inside `runtime` never does. Each stage's half is its own config class, imported from the stage.
-"""
+"""The profile: sections that agree with each other."""
 
 from __future__ import annotations
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import model_validator
 
 from profiles.checks import contradictions
-from profiles.stage_names import AT_THE_END, FROM_BASE, FROM_SCRATCH, TRAINED
-from tasks.base import BaseConfig
-from tasks.dedup import DedupConfig
-from tasks.download import DownloadConfig
-from tasks.draft import DraftConfig
-from tasks.evaluate import EvaluateConfig
-from tasks.export import ExportConfig
-from tasks.filter import FilterConfig
-from tasks.posttrain.config import LearnsFrom, PreferenceConfig
-from tasks.posttrain.feedback import FeedbackConfig
-from tasks.posttrain.methods.cpo import CpoConfig
-from tasks.posttrain.methods.distill import DistillConfig
-from tasks.posttrain.methods.dpo import DpoConfig
-from tasks.posttrain.methods.grpo import GrpoConfig
-from tasks.posttrain.methods.kto import KtoConfig
-from tasks.posttrain.methods.orpo import OrpoConfig
-from tasks.posttrain.methods.reward import RewardConfig
-from tasks.posttrain.methods.sft import SftConfig
-from tasks.posttrain.ppo.config import PpoConfig
-from tasks.posttrain.prune import PruneConfig
-from tasks.pretrain import PretrainConfig
-from tasks.stage.runtime import Runtime
-from tasks.tokenize import TokenizeConfig
-from tasks.tokenizer import TokenizerConfig
-from tasks.training.chain import FEEDBACK, LINKS, LinkName
-
-NAME = r"^[a-z0-9][a-z0-9_-]{0,99}$"  # it is part of names of files
+from profiles.sections import Sections
 
 
-class Profile(BaseModel):
+class Profile(Sections):
     """One file under `profiles/`, or a user's own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(
-        description="lower-case letters, digits, - and _; names the refs: NAME/pretrain, NAME/export, …; without it, "
-        "a profile that extends another has the name of its file",
-        pattern=NAME,
-    )
-    description: str = Field("", description="one line for `gristmill profile list`")
-    download: DownloadConfig = Field(description="sources of documents, instructions, preferences and benchmarks")
-    dedup: DedupConfig | None = Field(
-        default_factory=DedupConfig, description="exact and near-duplicate removal; null: none"
-    )
-    filter: FilterConfig | None = Field(
-        default_factory=FilterConfig, description="signals and the thresholds over them; null: everything is kept"
-    )
-    tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig, description="byte-level BPE")
-    tokenize: TokenizeConfig = Field(default_factory=TokenizeConfig, description="token shards and their split")
-    pretrain: PretrainConfig | None = Field(
-        None, description="the model and how it is trained; null where there is a `base`"
-    )
-    base: BaseConfig | None = Field(
-        None,
-        description="a model that others trained, in place of `pretrain`; of the stages before it only download runs "
-        "then, and `filter.pii` on its pairs",
-    )
-    prune: PruneConfig | None = Field(
-        None, description="leave out what the model uses least; null: none. What follows in the chain heals it"
-    )
-    distill: DistillConfig | None = Field(None, description="learning the distributions of a teacher; null: none")
-    sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning; null: none")
-    feedback: FeedbackConfig | None = Field(
-        None, description="preferences that a model gives on its own answers, beside the chain; null: none"
-    )
-    orpo: OrpoConfig | None = Field(None, description="odds ratio preference optimization; null: none")
-    cpo: CpoConfig | None = Field(None, description="contrastive preference optimization, or SimPO; null: none")
-    kto: KtoConfig | None = Field(None, description="Kahneman-Tversky optimization; null: none")
-    dpo: DpoConfig | None = Field(default_factory=DpoConfig, description="direct preference optimization; null: none")
-    reward: RewardConfig | None = Field(
-        None, description="a reward model, trained beside the chain from the link before it; null: none"
-    )
-    ppo: PpoConfig | None = Field(
-        None, description="proximal policy optimization, from rewards of the model of `reward`; null: none"
-    )
-    grpo: GrpoConfig | None = Field(
-        None, description="group relative policy optimization, from rewards of sampled answers; null: none"
-    )
-    chain: list[LinkName] | None = Field(
-        None, description=f"order of post-training (default: {', '.join(LINKS)}); what it does not name must be null"
-    )
-    evaluate: EvaluateConfig | None = Field(
-        default_factory=EvaluateConfig, description="benchmarks and bits per byte; null: none"
-    )
-    draft: DraftConfig | None = Field(
-        None, description="a small model that guesses what the released one will say, released with it; null: none"
-    )
-    export: ExportConfig | None = Field(
-        default_factory=ExportConfig, description="formats of the release and tolerances; null: no release"
-    )
-    runtime: Runtime = Field(default_factory=Runtime, description="how to run; never part of a key")
-
-    @property
-    def stage_names(self) -> tuple[str, ...]:
-        """The stages of this profile, in order: a section that is null is none."""
-        names = (*(FROM_BASE if self.base else FROM_SCRATCH), *self.links, *AT_THE_END)
-        return tuple(name for name in names if getattr(self, name) is not None)
-
-    def names_to(self, until: str | None) -> tuple[str, ...]:
-        """The stages that a run reaches which ends with one of them."""
-        names = self.stage_names
-        return names[: names.index(until) + 1] if until in names else names
-
-    @property
-    def links(self) -> tuple[LinkName, ...]:
-        """The stages of post-training, in order."""
-        return tuple(name for name in self.chain or LINKS if getattr(self, name) is not None)
-
-    def pool_of(self, name: str) -> str | None:
-        """The work pool that makes a stage; None where the run itself does."""
-        pools = self.runtime.pools
-        if name in pools.stages:
-            return pools.stages[name]
-        if name in AT_THE_END:
-            return pools.release
-        return pools.training if name in TRAINED else pools.data
-
-    def learns_from(self, name: str) -> LearnsFrom:
-        """Where the pairs of a link come from."""
-        config = getattr(self, name)
-        if not isinstance(config, PreferenceConfig):
-            return "downloaded"
-        return config.learns_from or ("feedback" if self.after_feedback(name) else "downloaded")
-
-    def after_feedback(self, name: str) -> bool:
-        """Whether feedback comes before a link."""
-        return FEEDBACK in self.links[: self.links.index(name)]
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

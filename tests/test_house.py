@@ -28,7 +28,6 @@ STAGES = {"download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "b
 ACROSS = {  # the imports from one stage into another
     ("tokenize", "tokenizer"),  # documents are encoded by the tokenizer's own kernels
     ("export", "tokenizer"),  # a GGUF file names the pattern that cuts text
-    ("export", "evaluate"),  # the model card shows the scores
     ("base", "tokenizer"),  # a tokenizer of others is loaded with the same care
     ("filter", "base"),  # a classifier of others is read with the same care
     ("filter", "dedup"),  # sentences of a host are found, and counted in bounded memory, as repeated ones are

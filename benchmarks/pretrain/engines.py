@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.measure import DATA
 from benchmarks.pretrain.data import data_of
-from flows.arithmetic import pretraining_of
+from flows.estimates.arithmetic import pretraining_of
 from profiles.load import load
 from storage.artifact import Artifact
 from tasks.pretrain import pretrain

@@ -16,7 +16,7 @@ from storage.store import Store
 from tasks.significance.answered import Answered
 from tasks.significance.compare import EQUAL, Comparison, Row, as_json, chain_pairs, compare, pair_up
 from tasks.significance.texts import other_text
-from tasks.stage.pages import markdown_table
+from tasks.stage.display.pages import markdown_table
 
 _BITS = "(less is better; one number each, not tested)"
 

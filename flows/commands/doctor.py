@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.arithmetic import pretraining_of
+from flows.estimates.arithmetic import pretraining_of
 from flows.plan import plan
 from flows.session import check_stages, session_of
 from models.presets import count_parameters, derive

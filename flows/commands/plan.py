@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from flows.arithmetic import gpu_of, pretraining_of, training_plan, training_work
 from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
 from flows.early import NO_NEWS, told_of_unread
+from flows.estimates.arithmetic import gpu_of, pretraining_of, training_plan, training_work
 from flows.estimates.expected import sizes
 from flows.estimates.parts import seconds_of
 from flows.estimates.plan_notes import (

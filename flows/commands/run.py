@@ -15,12 +15,12 @@ from typing import NoReturn
 import httpx
 from rich.console import Console
 
-from flows.arithmetic import gpu_of, training_work
 from flows.chain import got_worse, released_link
 from flows.deployed.approval import AtTerminal
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS
 from flows.deployed.cancelled import ON_PAGE
 from flows.early import NO_NEWS, told_of_unread, without_news
+from flows.estimates.arithmetic import gpu_of, training_work
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.stages import estimates
 from flows.options import at_store
@@ -42,7 +42,7 @@ from storage.errors import GristmillError, causes
 from storage.leases import Lease
 from storage.units import duration
 from tasks.stage.config import StageConfig
-from tasks.stage.pages import as_signal
+from tasks.stage.display.pages import as_signal
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.session import open_session
 from tasks.training.chain import BESIDE

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from flows.arithmetic import TrainingPlan
+from flows.estimates.arithmetic import TrainingPlan
 from flows.estimates.planned_stage import PlannedStage
 from flows.tables import new_table
 from models.compute import bill

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from flows.arithmetic import TrainingPlan
+from flows.estimates.arithmetic import TrainingPlan
 from flows.tables import new_table
 from models.compute import compute_optimal, judge_ratio
 from models.devices import PRICED

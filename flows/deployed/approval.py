@@ -90,7 +90,7 @@ def _agreed(question: str) -> bool:
 def cost(profile: Profile, stage: AnyStage, config: StageConfig, inputs: Sequence[Input], payload: KeyPayload) -> str:
     """What a stage is likely to take, as `gristmill plan` has it, as the end of a sentence; nothing where that can't be
     told."""
-    from flows.arithmetic import gpu_of, training_work
+    from flows.estimates.arithmetic import gpu_of, training_work
     from flows.estimates.planned_stage import PlannedStage
     from flows.estimates.stages import estimates
 

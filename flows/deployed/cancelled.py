@@ -20,7 +20,7 @@ import httpx
 from flows.deployed.console import reader_is_gone
 from flows.server import answers, credentials
 from flows.stop import AGAIN
-from tasks.stage.pages import as_signal
+from tasks.stage.display.pages import as_signal
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State

@@ -20,7 +20,7 @@ from flows.pages.log import tell_once
 from flows.pages.names import profile_among
 from flows.stop import AGAIN
 from storage.errors import ConfigError, GristmillError, ServerError
-from tasks.stage.pages import interrupts
+from tasks.stage.display.pages import interrupts
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State

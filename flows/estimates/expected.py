@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from itertools import pairwise
 
-from flows.arithmetic import TrainingWork
+from flows.estimates.arithmetic import TrainingWork
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.sources import Rows, rows_of
 from flows.estimates.stage_inputs import MODELS, parameters_of

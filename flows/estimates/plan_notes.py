@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rich.markup import escape
 
-from flows.arithmetic import TrainingPlan
+from flows.estimates.arithmetic import TrainingPlan
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.stages import resumes_at
 from flows.estimates.work import OF_DOCUMENTS

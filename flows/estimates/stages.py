@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from flows.arithmetic import TrainingWork
+from flows.estimates.arithmetic import TrainingWork
 from flows.estimates.expected import Expected
 from flows.estimates.laws import LAWS, told
 from flows.estimates.parts import own_seconds, part_stage, parts_of, parts_there, same_inputs, seconds_of

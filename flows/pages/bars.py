@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from tasks.stage.figures import BLUE, GREY, ORANGE
+from tasks.stage.display.figures import BLUE, GREY, ORANGE
 
 ROW, BAR, FONT = 22, 14, 13  # pixels
 LABEL, LONGEST, TEXT = 280, 270, 210  # of a row: its name, the longest bar, the words behind the bar

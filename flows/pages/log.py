@@ -12,7 +12,7 @@ import logging
 import re
 
 from storage.errors import GristmillError
-from tasks.stage.pages import interrupts
+from tasks.stage.display.pages import interrupts
 
 TOLD = "_told_in_log"  # on an error: builtin ones take attributes, but no weak references
 ENDED = re.compile("Finished in state (?:Failed|Crashed|Cancelled|TimedOut)")

@@ -25,9 +25,9 @@ from rich.text import Text
 from flows.pools.streams import drop_closed_streams
 from storage.artifact import Artifact
 from storage.units import duration, size_of
+from tasks.stage.display.pages import in_task, prefect_key
+from tasks.stage.display.progress import Observer, Progress
 from tasks.stage.history import FIRST_RUN, NEVER_MADE
-from tasks.stage.pages import in_task, prefect_key
-from tasks.stage.progress import Observer, Progress
 
 SLOW = 0.1  # of a unit a second, below which the time of one says more
 LINE_SECONDS = 10.0

@@ -19,8 +19,7 @@ from storage.errors import GristmillError
 from storage.manifest import Manifest
 from storage.units import duration, size_of
 from tasks.download.config import PAIR_ROLES
-from tasks.stage.history import NEVER_MADE
-from tasks.stage.pages import (
+from tasks.stage.display.pages import (
     KEY_SHOWN,
     Markup,
     embed_plots,
@@ -32,6 +31,7 @@ from tasks.stage.pages import (
     readable_table,
     time_of,
 )
+from tasks.stage.history import NEVER_MADE
 from tasks.stage.session import Session, Step
 
 LOSSES = "loss*.png"

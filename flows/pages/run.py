@@ -15,7 +15,7 @@ from flows.pages.report import run_page
 from flows.records.recorder import Asked
 from profiles.schema import Profile
 from storage.errors import GristmillError, ServerError
-from tasks.stage.pages import report
+from tasks.stage.display.pages import report
 from tasks.stage.session import Session
 
 

@@ -24,7 +24,7 @@ from storage.errors import GristmillError, StoreError
 from storage.runs import history
 from storage.runs.alive import alive
 from storage.runs.record import Estimate, RunRecord, State, new_id
-from tasks.stage.progress import Observer, Renamed
+from tasks.stage.display.progress import Observer, Renamed
 from tasks.stage.session import Session
 
 APART_SECONDS = 5.0  # between two writes while a run goes on

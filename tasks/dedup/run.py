@@ -25,8 +25,8 @@ from tasks.dedup.near_duplicates.candidates import bands, expected_recall
 from tasks.dedup.spans.find import cut_spans, find_spans
 from tasks.dedup.spans.kinds import Kind, kinds_of
 from tasks.shards import LazyShards, collect, map_shards
+from tasks.stage.display.pages import markdown_table
 from tasks.stage.output import Output
-from tasks.stage.pages import markdown_table
 
 Removed = Counter[tuple[str, str]]  # documents by (source, reason)
 Job = tuple[Shard, pa.Table, list[Path]]  # its rows to remove, its spans to cut by kind

@@ -39,8 +39,8 @@ from tasks.significance.gates import gate_digests, gate_references, judge_gates,
 from tasks.significance.gates import rows as gate_rows
 from tasks.significance.scores import compared, judged, score_rows, verdict
 from tasks.stage import stage
+from tasks.stage.display.pages import markdown_table
 from tasks.stage.output import Output
-from tasks.stage.pages import markdown_table
 from tasks.stage.runtime import Runtime
 from tasks.training.chain import BASE, LINKS
 from tasks.training.model_folder import check_tokenizer

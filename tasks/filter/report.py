@@ -23,9 +23,9 @@ from tasks.filter.decide import Decisions
 from tasks.filter.families import redact, rules
 from tasks.filter.repair.run import EMPTIED
 from tasks.filter.rules import Rule, reason
-from tasks.stage.figures import plot_funnel
+from tasks.stage.display.figures import plot_funnel
+from tasks.stage.display.pages import markdown_table
 from tasks.stage.output import Output
-from tasks.stage.pages import markdown_table
 
 EXAMPLES = 3  # per rule
 EXCERPT = 200  # characters per example

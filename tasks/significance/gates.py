@@ -18,8 +18,8 @@ from tasks.significance.estimate import LEVEL, is_binary
 from tasks.significance.gate_config import BITS, GateConfig
 from tasks.significance.paired import detectable, loses_more_than, paired
 from tasks.significance.texts import other_text
+from tasks.stage.display.pages import markdown_table
 from tasks.stage.named_artifact import named_artifact
-from tasks.stage.pages import markdown_table
 from tasks.training.chain import BASE, LINKS
 
 FILE = "gates.json"

@@ -1,4 +1,4 @@
-"""What every stage is: a function made cached, named, explained and shown.
+"""The machinery of every stage: a function becomes cached, named, explained and shown.
 
 decorator.py    @stage: a plain function becomes a cached stage
 identity.py     what a stage declares, and the key of what it makes
@@ -11,11 +11,9 @@ runtime.py      the half that never does
 machine.py      how many cores and how much memory there are
 source.py       the digest of a stage's source code
 history.py      what a stage made before
-named_artifact.py        earlier artifacts that a config names
+named_artifact.py  earlier artifacts that a config names
 environment.py  where an artifact was made
-pages.py        how a task of Prefect ends, and its page of Markdown
-figures.py      figures whose bytes depend on the numbers alone
-progress.py     what a running stage tells whoever watches
+display/        progress, tables, figures, and a page in Prefect
 protocol.py     what session and output need to know of a stage
 """
 

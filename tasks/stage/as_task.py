@@ -15,8 +15,8 @@ from storage.errors import GristmillError
 from storage.files.remote import may_pass
 from storage.units import duration
 from tasks.stage.config import StageConfig
+from tasks.stage.display.pages import KEY_SHOWN, in_state, publish_page
 from tasks.stage.making import MakingStage
-from tasks.stage.pages import KEY_SHOWN, in_state, publish_page
 from tasks.stage.protocol import Input
 from tasks.stage.session import Step, current
 

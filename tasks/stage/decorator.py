@@ -17,9 +17,9 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError, EmptyOutput, StoreError, TokenizerMismatch
 from tasks.stage.as_task import task_of, task_of_several
 from tasks.stage.config import StageConfig
+from tasks.stage.display.pages import call_within, in_task
 from tasks.stage.identity import Declaration
 from tasks.stage.making import MakingStage
-from tasks.stage.pages import call_within, in_task
 from tasks.stage.protocol import AdoptionCheck, Input
 from tasks.stage.session import current
 

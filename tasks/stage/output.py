@@ -18,7 +18,7 @@ from storage.artifact import Artifact
 from storage.errors import AccountingError, EmptyOutput
 from storage.manifest import InputRef
 from tasks.stage.config import StageConfig
-from tasks.stage.progress import Observer, Progress
+from tasks.stage.display.progress import Observer, Progress
 from tasks.stage.protocol import Input, ObtainableStage
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import current, told_as

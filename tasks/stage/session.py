@@ -20,7 +20,7 @@ from storage.leases import Lease
 from storage.store import Store
 from storage.units import size_of
 from tasks.stage.config import StageConfig
-from tasks.stage.progress import Observer, Progress, Renamed
+from tasks.stage.display.progress import Observer, Progress, Renamed
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
 

@@ -21,12 +21,12 @@ PACKAGES = ("tasks", "models", "storage")
 NAME = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+")  # of a module
 NO_BYTES = {  # modules, and packages with all that is in them
     "tasks.stage.decorator", "tasks.stage.identity", "tasks.stage.making", "tasks.stage.as_task",
-    "tasks.stage.session", "tasks.stage.source", "tasks.stage.output", "tasks.stage.progress", "tasks.stage.protocol",
-    "tasks.stage.history", "tasks.stage.environment", "tasks.stage.machine", "tasks.stage.runtime",
-    "tasks.shards.map_shards", "tasks.shards.shard", "tasks.shards.broadcast", "tasks.shards.choice",
-    "tasks.shards.executors", "tasks.shards.processes", "tasks.shards.threads", "tasks.shards.dask_workers",
-    "tasks.shards.dask_preload", "tasks.shards.ray_workers", "tasks.shards.worker_checks", "tasks.shards.temporary",
-    "tasks.training.device_lock", "tasks.children", "tasks.checks", "tasks.pretrain.insight",
+    "tasks.stage.session", "tasks.stage.source", "tasks.stage.output", "tasks.stage.display.progress",
+    "tasks.stage.protocol", "tasks.stage.history", "tasks.stage.environment", "tasks.stage.machine",
+    "tasks.stage.runtime", "tasks.shards.map_shards", "tasks.shards.shard", "tasks.shards.broadcast",
+    "tasks.shards.choice", "tasks.shards.executors", "tasks.shards.processes", "tasks.shards.threads",
+    "tasks.shards.dask_workers", "tasks.shards.dask_preload", "tasks.shards.ray_workers", "tasks.shards.worker_checks",
+    "tasks.shards.temporary", "tasks.training.device_lock", "tasks.children", "tasks.checks", "tasks.pretrain.insight",
     "tasks.pretrain.preflight", "storage.store", "storage.refs", "storage.manifest", "storage.artifact",
     "storage.errors", "storage.keys", "storage.digests", "storage.units", "storage.credentials", "storage.damage",
     "storage.leases", "storage.digest_cache", "storage.files",

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.tokenizer import tokenizer_digest
+from tasks.stage.display.pages import markdown_table
 from tasks.stage.output import Output
-from tasks.stage.pages import markdown_table
 from tasks.tokenizer.bpe.train import Learnt
 from tasks.tokenizer.compare import compare
 from tasks.tokenizer.config import BYTE_TOKENS, TokenizerConfig

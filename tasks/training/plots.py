@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.stage.figures import BLUE, ORANGE, PALE, new_figure, save_figure
+from tasks.stage.display.figures import BLUE, ORANGE, PALE, new_figure, save_figure
 
 SMOOTHED_ABOVE = 100  # rows; fewer are not smoothed
 

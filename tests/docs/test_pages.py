@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.arithmetic import training_plan
+from flows.estimates.arithmetic import training_plan
 from profiles.load import load
 from profiles.reference import markdown
 from storage.artifact import Artifact

@@ -13,7 +13,7 @@ from typing import Any
 from storage.errors import GristmillError
 from tasks.children import launchers
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.stage.progress import Observer, Progress
+from tasks.stage.display.progress import Observer, Progress
 from tests.tasks.pretrain.tiny_training import MODEL, make_data, output
 
 MEETING_SECONDS = 60  # in place of ten minutes, on a machine that is busy

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tasks.stage.progress import Observer, Progress
+from tasks.stage.display.progress import Observer, Progress
 
 if TYPE_CHECKING:
     from storage.artifact import Artifact

@@ -12,7 +12,7 @@ import torch
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from flows.arithmetic import pretraining_of, training_plan
+from flows.estimates.arithmetic import pretraining_of, training_plan
 from flows.plan import plan
 from models.presets import count_parameters, derive
 from models.transformer import Transformer

@@ -10,8 +10,8 @@ import pytest
 from storage.artifact import Artifact
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import Stage
+from tasks.stage.display.progress import Observer, Progress
 from tasks.stage.output import Output
-from tasks.stage.progress import Observer, Progress
 
 
 class InterruptAt(Observer):

@@ -15,7 +15,7 @@ from storage.errors import harmless
 from storage.keys import differences
 from storage.manifest import Manifest
 from storage.units import duration, size_of
-from tasks.stage.pages import making_of
+from tasks.stage.display.pages import making_of
 
 MANY = 12  # rows of a table, from which the rest is counted
 LONGEST = 80  # characters of a value

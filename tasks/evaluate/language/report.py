@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.stage.figures import BLUE, GREY, new_figure, save_figure
+from tasks.stage.display.figures import BLUE, GREY, new_figure, save_figure
+from tasks.stage.display.pages import markdown_table
 from tasks.stage.output import Output
-from tasks.stage.pages import markdown_table
 
 DIGITS = 6  # what float32 sums repeat on one machine
 

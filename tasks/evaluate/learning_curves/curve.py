@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage.errors import ConfigError
-from tasks.stage.figures import BLUE, GREY, ORANGE, new_figure, save_figure
+from tasks.stage.display.figures import BLUE, GREY, ORANGE, new_figure, save_figure
 
 COLOURS = (BLUE, ORANGE, "#31a354", "#8f86c9", GREY, "#c51b8a", "#8c6d31", "#17becf")
 BAND = 2.0  # standard errors

@@ -7,8 +7,8 @@ from typing import Any
 
 from tasks.evaluate.learning_curves.curve import Point, curve_table, plot_curve
 from tasks.evaluate.learning_curves.snapshots import is_snapshot
+from tasks.stage.display.pages import markdown_table
 from tasks.stage.output import Output
-from tasks.stage.pages import markdown_table
 from tasks.training.chain import BASE
 
 BITS = "bits per byte"

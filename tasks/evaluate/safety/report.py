@@ -10,8 +10,8 @@ from typing import Any
 from storage.shards.lines import write_json_lines
 from tasks.evaluate.safety.config import SafetyConfig
 from tasks.evaluate.safety.shares import cell
+from tasks.stage.display.pages import markdown_table
 from tasks.stage.output import Output
-from tasks.stage.pages import markdown_table
 
 FILE, PAGE = "safety.json", "safety.md"
 LETTERS = 300  # of a text that is shown

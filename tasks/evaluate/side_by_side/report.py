@@ -113,7 +113,7 @@ def markdown_page(
     config: SideBySideConfig, by_model: Sequence[Row], by_pair: Sequence[Row], bias: Mapping[str, int]
 ) -> str:
     """The page side_by_side.md."""
-    from tasks.stage.pages import markdown_table
+    from tasks.stage.display.pages import markdown_table
 
     judge = "the reward model of the profile"
     if config.judge_endpoint is not None:

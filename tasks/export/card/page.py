@@ -19,7 +19,7 @@ from tasks.export.card.speculation import speculative_decoding
 from tasks.export.card.usage import usage
 from tasks.export.config import ExportConfig
 from tasks.significance.scores import score_rows, verdict
-from tasks.stage.pages import markdown_table
+from tasks.stage.display.pages import markdown_table
 
 SHAPE = (
     "model_type",

@@ -8,7 +8,7 @@ from typing import Any
 from tasks.export.config import SpeculationConfig
 from tasks.export.formats import GUESSED
 from tasks.export.formats.source import DRAFT
-from tasks.stage.pages import markdown_table
+from tasks.stage.display.pages import markdown_table
 
 _COMMANDS = {
     "transformers": "model.generate(**prompt, do_sample=False, "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from tasks.export.formats import FORMATS
-from tasks.stage.pages import markdown_table
+from tasks.stage.display.pages import markdown_table
 
 PLAIN = "safetensors"
 _CHAT = """\

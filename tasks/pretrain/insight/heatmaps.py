@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.stage.figures import new_figure, save_figure
-from tasks.stage.pages import MAX_PLOT_BYTES
+from tasks.stage.display.figures import new_figure, save_figure
+from tasks.stage.display.pages import MAX_PLOT_BYTES
 
 PANELS = {
     "rms": "RMS of the output, log10",

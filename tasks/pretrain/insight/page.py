@@ -15,8 +15,8 @@ from tasks.pretrain.insight.heatmaps import plot_heatmaps
 from tasks.pretrain.insight.layer_history import LayerHistory
 from tasks.pretrain.insight.speed import mfu_text, slow_hosts, speed_table, summarise
 from tasks.pretrain.spec import TrainSpec
+from tasks.stage.display.pages import embed_plot, markdown_table
 from tasks.stage.output import Output
-from tasks.stage.pages import embed_plot, markdown_table
 from tasks.training.logs import read_log
 from tasks.training.plots import plot_loss
 

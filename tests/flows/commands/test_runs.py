@@ -30,7 +30,7 @@ from storage.runs.alive import alive, state_of
 from storage.runs.record import RunRecord, StageRecord, new_id
 from storage.store import Store
 from tasks.stage.config import StageConfig
-from tasks.stage.progress import Observer
+from tasks.stage.display.progress import Observer
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.session import Step
 from tests.file_systems import small

@@ -24,7 +24,7 @@ from storage.errors import SourceError
 from storage.store import Store
 from tasks.dedup import dedup
 from tasks.download import download
-from tasks.stage.progress import Progress
+from tasks.stage.display.progress import Progress
 from tasks.stage.session import Session, open_session
 from tests.runtimes import runtime_of
 from tests.tasks.stage.test_together import WordsConfig, words

@@ -77,7 +77,7 @@ def test_progress_ends_at_all_of_it_or_says_where_it_stopped(server: None) -> No
     from prefect import flow
 
     from flows.pages.progress import PrefectObserver
-    from tasks.stage.progress import Progress
+    from tasks.stage.display.progress import Progress
 
     observer = PrefectObserver()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.arithmetic import TrainingPlan, training_plan
 from flows.commands.plan import show_plan
 from flows.commands.training import show_training
+from flows.estimates.arithmetic import TrainingPlan, training_plan
 from flows.records.recorder import Asked
 from models.memory import Setup
 from profiles.load import load

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.arithmetic import gpu_of, training_work
+from flows.estimates.arithmetic import gpu_of, training_work
 from flows.estimates.laws import LAWS, told
 from flows.estimates.plan_notes import own_error, room_of, told_of_compiling, told_of_resumes
 from flows.estimates.sources import rows_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.arithmetic import training_plan
+from flows.estimates.arithmetic import training_plan
 from flows.estimates.plan_notes import told_of_runs
 from flows.pipeline import stages
 from flows.plan import plan

@@ -25,8 +25,8 @@ from tasks.filter.pii.stage import pii_signals
 from tasks.filter.pii_metadata.config import MetadataConfig
 from tasks.filter.pii_metadata.stage import metadata_signals
 from tasks.filter.side_files import IDS, IdDigest
+from tasks.stage.display.progress import Observer
 from tasks.stage.output import Output
-from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
 from tests.runtimes import runtime_of
 from tests.tasks.filter.test_filter import BAD, FRENCH, GOOD, RULES, ledger_of, questions

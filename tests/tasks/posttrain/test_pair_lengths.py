@@ -20,7 +20,7 @@ from tasks.posttrain.methods.kto import KtoConfig
 from tasks.posttrain.methods.sft import SftConfig
 from tasks.posttrain.pair_lengths import check_pairs
 from tasks.posttrain.rewards.config import RegexReward
-from tasks.stage.progress import Observer
+from tasks.stage.display.progress import Observer
 from tasks.stage.session import Session, open_session
 from tests.runtimes import runtime_of
 from tests.tasks.posttrain.uneven import long_answer, uneven_pairs, uneven_rows

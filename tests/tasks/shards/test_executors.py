@@ -36,8 +36,8 @@ from tasks.shards.broadcast import broadcast
 from tasks.shards.processes import Processes
 from tasks.shards.shard import RESULT, Call, is_done, work
 from tasks.shards.temporary import temporary_folder
+from tasks.stage.display.progress import Observer, Progress
 from tasks.stage.output import Output
-from tasks.stage.progress import Observer, Progress
 from tasks.stage.session import resources
 from tasks.text import kernel_cache
 from tests.pipeline.runs import mind_signals

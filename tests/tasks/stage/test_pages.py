@@ -10,8 +10,8 @@ import pytest
 from storage.store import Store
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import stage
+from tasks.stage.display.pages import Markup, escaped, prefect_key, readable_table, report
 from tasks.stage.output import Output
-from tasks.stage.pages import Markup, escaped, prefect_key, readable_table, report
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
 

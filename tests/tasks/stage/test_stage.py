@@ -23,9 +23,9 @@ from storage.store import Store
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import STAGES
+from tasks.stage.display.pages import making_of
 from tasks.stage.history import ATTEMPTS, NEVER_MADE, attempt, explain_miss, nearest
 from tasks.stage.output import Output
-from tasks.stage.pages import making_of
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session

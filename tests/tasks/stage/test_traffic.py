@@ -9,8 +9,8 @@ from storage.artifact import Artifact
 from storage.store import Store
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
+from tasks.stage.display.progress import Observer
 from tasks.stage.output import Output
-from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
 from tests.runtimes import runtime_of
 

@@ -44,7 +44,7 @@ def test_a_stages_source_is_all_that_shapes_its_bytes_and_nothing_else() -> None
     pretrain = source.closure("tasks.pretrain.stage")
     assert {"tasks.pretrain.loader", "tasks.pretrain.train", "tasks.training.plots"} <= pretrain
     assert not [name for name in pretrain if ".insight" in name or ".preflight" in name], "they watch, or try"
-    assert "tasks.stage.pages" in source.closure("tasks.filter.stage"), "it writes the tables of report.md"
+    assert "tasks.stage.display.pages" in source.closure("tasks.filter.stage"), "it writes the tables of report.md"
     assert "tasks.shards.incremental" in source.closure("tasks.tokenize.stage"), "it writes shards.json"
 
 

@@ -17,7 +17,7 @@ from storage.manifest import Manifest
 from storage.shards.documents import Document, shard_name, write_documents
 from storage.store import Store
 from tasks.shards.incremental import link
-from tasks.stage.progress import Observer
+from tasks.stage.display.progress import Observer
 from tasks.stage.session import Session, open_session
 from tasks.tokenize.stage import TokenizeConfig, tokenize
 from tasks.tokenizer import TokenizerConfig, train_tokenizer

@@ -12,7 +12,7 @@ from typing import Any
 
 from storage.store import Store
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.stage.progress import Observer
+from tasks.stage.display.progress import Observer
 from tasks.stage.session import Session, open_session
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import CONFIG, make_data

@@ -21,8 +21,8 @@ from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.pii.salt import SaltSource, read_salt, salt_digest
 from tasks.filter.run import filter_shard
 from tasks.filter.side_files import Measured
+from tasks.stage.display.progress import Observer, Progress
 from tasks.stage.history import explain_miss
-from tasks.stage.progress import Observer, Progress
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
 from tests.runtimes import runtime_of

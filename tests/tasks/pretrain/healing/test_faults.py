@@ -23,8 +23,8 @@ from tasks.pretrain import pretrain
 from tasks.pretrain.config import HealingConfig
 from tasks.pretrain.healing.policy import Healing, Situation, decide
 from tasks.pretrain.spec import TrainSpec
+from tasks.stage.display.progress import Observer, Progress
 from tasks.stage.output import Output
-from tasks.stage.progress import Observer, Progress
 from tasks.stage.runtime import Runtime
 from tasks.training.logs import read_log
 from tasks.training.recovery.fault_injection import VARIABLE

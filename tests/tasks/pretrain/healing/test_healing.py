@@ -391,7 +391,7 @@ import os, signal, sys
 from pathlib import Path
 from storage.artifact import Artifact
 from tasks.pretrain import pretrain
-from tasks.stage.progress import Observer
+from tasks.stage.display.progress import Observer
 from tests.tasks.pretrain.healing.test_healing import CONFIG, output
 
 class Dies(Observer):

@@ -38,9 +38,9 @@ from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.settings import check_insight, check_trackers_here
 from tasks.pretrain.insight.speed import mfu_text, speed_table, summarise
 from tasks.pretrain.spec import TrainSpec
+from tasks.stage.display.pages import MAX_PLOT_BYTES, report
+from tasks.stage.display.progress import Observer
 from tasks.stage.output import Output
-from tasks.stage.pages import MAX_PLOT_BYTES, report
-from tasks.stage.progress import Observer
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, Step
 from tasks.training.device_peak import peak_flops

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flows.arithmetic import pretraining_of
+from flows.estimates.arithmetic import pretraining_of
 from models.transformer import FeedForward
 from profiles.load import load as load_profile
 from storage.artifact import Artifact
@@ -29,8 +29,8 @@ from tasks.pretrain.preflight.__main__ import CHECKS
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
+from tasks.stage.display.progress import Observer
 from tasks.stage.output import Output
-from tasks.stage.progress import Observer
 from tasks.training.recovery.fault_injection import VARIABLE
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import MODEL, RUNTIME, make_spec
