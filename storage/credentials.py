@@ -27,28 +27,27 @@ REMEDY = (
 )
 LEAST = 8  # characters of a secret in the environment: shorter ones are words, such as `false`
 
-IN_SCHEME = r"[a-z0-9+.\-]"
-PORT = r"\d+(?:[/?#\s\"',;)\]}]|$)"
+_IN_SCHEME = r"[a-z0-9+.\-]"
+_PORT = r"\d+(?:[/?#\s\"',;)\]}]|$)"
 # A password may hold slashes and @. A port is none; a lone name before @ is a secret only in HTTP, where it is a token
 _USERINFO = re.compile(
-    rf"((?<!{IN_SCHEME}){IN_SCHEME}+://)(?:[^\s/?#@:\[]*:(?!{PORT})\S*@|(?<=http://)[^\s/?#@]+@|(?<=https://)[^\s/?#@]+@)",
+    rf"((?<!{_IN_SCHEME}){_IN_SCHEME}+://)(?:[^\s/?#@:\[]*:(?!{_PORT})\S*@|(?<=http://)[^\s/?#@]+@|(?<=https://)[^\s/?#@]+@)",
     re.IGNORECASE,
 )
-_URL = re.compile(rf"(?<!{IN_SCHEME}){IN_SCHEME}+://\S+", re.IGNORECASE)
+_URL = re.compile(rf"(?<!{_IN_SCHEME}){_IN_SCHEME}+://\S+", re.IGNORECASE)
 # How secrets are named, in parameters of URLs and options of file systems: words in a name, whole names
-IN_NAMES = (
+_IN_NAMES = (
     r"token(?!s[=_]|is|iz)|secret(?!ar)|passw|passphrase|jwt|bearer|oauth|credential|signature|connection[_.\- ]?string"
     r"|authori(?:s|z)ation|access[_.\- ]?key"
 )
-NAMES = r"(?:api|account|private)?[_\-]?key|pwd|pass|session|sig|sas|auth"
-_NAMED = rf"\w{{0,60}}(?:{IN_NAMES})\w{{0,60}}"
-_PARAMETER = re.compile(rf"([?&;#](?:[\w\-.%]*[\-.])?(?:{_NAMED}|{NAMES})=)[^&;#\s\"'<>]+", re.IGNORECASE)
-TOKEN = (  # as their issuers document them for scanners
+_NAMES = r"(?:api|account|private)?[_\-]?key|pwd|pass|session|sig|sas|auth"
+_NAMED = rf"\w{{0,60}}(?:{_IN_NAMES})\w{{0,60}}"
+_PARAMETER = re.compile(rf"([?&;#](?:[\w\-.%]*[\-.])?(?:{_NAMED}|{_NAMES})=)[^&;#\s\"'<>]+", re.IGNORECASE)
+_TOKEN = re.compile(  # as their issuers document them for scanners
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{60,}|A(?:KI|SI)A[A-Z2-7]{16}\b|pnu_\w{30,}"
     r"|(?<=AccountKey=)[\w+/=]{20,}|(?<=SharedAccessKey=)[\w+/=]{20,}|(?<=[Bb]earer )[\w\-.~+/=]{16,}"
     r"|sk-(?:(?:proj|ant|svcacct)-[\w\-]{20,}|[A-Za-z0-9]{32,})|xox[abeoprs]-[\w\-]{10,})"
 )
-_TOKEN = re.compile(TOKEN)
 _VARIABLE = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|SALT|AUTH_STRING|CONNECTION_STRING|ACCESS_KEY_ID|SAS"
     r"|(?:API|ACCESS|ACCOUNT|PRIVATE|SECRET)_?KEY)$|^FSSPEC_\w+_(?:KEY|USERNAME)$"

@@ -1,27 +1,33 @@
 """The form of a deployment: the parameters of its flow, as types.
 
-Prefect makes the form of their JSON schema, and its server refuses what does not match it before a run is created. So
-the names of profiles and stages are choices there, an override must have a key that there is and a value, and none of
-them can hold a password, which would stay in the server's database. Python sees plain strings, and the run itself
-checks the rest.
+Prefect makes the form of their JSON schema, and its server refuses what does not match it before it creates a run. So
+profiles and stages are choices there, and an override must have a known key and a value. Python sees plain strings, and
+the run itself checks the rest: values, and passwords, which by then are in the server's database.
 
-A refusal by a `pattern` would quote the pattern and the value, which may hold a password. So one is a condition of an
-`if`, and what is wanted stands as the `const` of its `else`: "'a ref such as tiny/dpo' was expected".
+A refusal by a `pattern` would quote the pattern and the value. So a pattern is the condition of an `if`, and the
+`const` of its `else` says what was expected: "'a ref such as tiny/dpo' was expected".
+
+The server runs no Python of ours, and a text can have any length. So no pattern may read the same text again and again:
+each part that repeats stops where the next can begin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import GetJsonSchemaHandler
+from pydantic import BaseModel, GetJsonSchemaHandler
 
-from flows.deployed.patterns import CHARACTERS, NO_CREDENTIALS, NO_SALT, OVERRIDE, keys
 from profiles.load import names
 from profiles.schema import ALL, Profile
 from tasks.stage.decorator import STAGES
 from tasks.stage.runtime import LONGEST_HOURS
+
+OVERRIDE = r"^\w+(\.[^=]*[^=\s])?="
+CHARACTERS = r"^(?=[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]*$)"  # that YAML takes and a database keeps
 
 
 @dataclass(frozen=True)
@@ -46,22 +52,19 @@ def _all(first: tuple[str, dict[str, Any]], *others: tuple[str, dict[str, Any]])
     return {**_only(*first), **({"then": _all(*others)} if others else {})}
 
 
-ADDRESS = _all(
-    ("an address", {"minLength": 1, "pattern": CHARACTERS}),
-    ("an address without a password or token in it", {"pattern": NO_CREDENTIALS}),
-)
+ADDRESS = _only("an address", {"minLength": 1, "pattern": CHARACTERS})
 
 
 def _profile() -> dict[str, Any]:
-    # Of what is no string, all patterns are true
-    a_file = {"type": "string", "pattern": rf"{CHARACTERS}{NO_CREDENTIALS}[\s\S]*\.ya?ml$"}
+    # A pattern is true of everything but strings
+    a_file = {"type": "string", "pattern": rf"{CHARACTERS}[\s\S]*\.ya?ml$"}
     return {
         "description": "What to run: a profile that comes with Gristmill, or the path of a YAML file on the worker.",
         "anyOf": [
             {"title": "one of Gristmill's", "type": "string", "enum": names()},
             {"title": "a file", "type": "string"},
         ],
-        **_only(f"{', '.join(names())}, or the path of a .yaml file without a password", {"enum": names()}, a_file),
+        **_only(f"{', '.join(names())}, or the path of a .yaml file", {"enum": names()}, a_file),
     }
 
 
@@ -76,8 +79,6 @@ def _settings() -> dict[str, Any]:
                 ("text without control characters", {"pattern": CHARACTERS}),
                 ("section.key=value", {"pattern": OVERRIDE}),
                 ("a key that docs/profiles.md lists (a list is given whole)", {"pattern": f"^({keys(Profile)})="}),
-                ("a value without a password or token in it", {"pattern": NO_CREDENTIALS}),
-                ("filter.pii.salt.env=VARIABLE in place of a salt", {"pattern": NO_SALT}),
             ),
         },
         "examples": [["pretrain.steps=2000"]],
@@ -142,6 +143,39 @@ def _hours() -> dict[str, Any]:
         "exclusiveMinimum": 0,
         "maximum": LONGEST_HOURS,
     }
+
+
+@functools.cache  # Prefect asks for each flow
+def keys(*groups: type[BaseModel]) -> str:
+    """What matches the keys of these groups, and those below them: of groups in them, and names of the user's own in a
+    mapping. A list has none: it is given whole."""
+    found: dict[str, list[Any]] = {}
+    for group in groups:
+        for name, field in group.model_fields.items():
+            found.setdefault(name, []).append(field.annotation)
+    return "|".join(rf"{name}{_dot(_below(annotations))}" for name, annotations in found.items())
+
+
+def _below(annotations: Sequence[Any]) -> str:
+    """What may follow the dot after a key of one of these types; empty for none."""
+    kinds = [kind for annotation in annotations for kind in _kinds(annotation)]
+    groups = dict.fromkeys(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
+    values = [get_args(kind)[1] for kind in kinds if get_origin(kind) in (dict, Mapping)]
+    ways = [keys(*groups)] if groups else []
+    ways += [rf"[^.=]+{_dot(_below(values))}"] if values else []
+    ways += ["[^=]+"] if Any in kinds else []
+    return "|".join(ways)
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types of a union, without what is said of them."""
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        return [kind for one in get_args(annotation) for kind in _kinds(one)]
+    return [annotation]
+
+
+def _dot(below: str) -> str:
+    return rf"(\.({below}))?" if below else ""
 
 
 ProfileName = Annotated[str, Schema(_profile)]
