@@ -444,24 +444,11 @@ def join(store: StoreUrl = None) -> None:
 
 
 @app.command()
-def dependencies(
-    advisories: Annotated[
-        bool, typer.Option("--advisories", help="ask the index for known vulnerabilities: it learns what is installed")
-    ] = False,
-    index: Annotated[
-        str | None, typer.Option(metavar="URL", help="ask this one, which must have PyPI's JSON API, in place of PyPI")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-) -> None:
-    """List every package that Gristmill requires: version, licence, and who requires it.
-
-    With --advisories ends with 1 if one has a known vulnerability.
-    """
+def dependencies(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """List every package that Gristmill requires: version, licence, and who requires it."""
     from flows.commands.dependencies import show_dependencies
-    from tasks.checks.advisories import default_index
 
-    if not show_dependencies(console, (index or default_index()) if advisories or index else None, as_json):
-        raise typer.Exit(1)
+    show_dependencies(console, as_json)
 
 
 @app.command()

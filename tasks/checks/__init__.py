@@ -3,5 +3,4 @@
 check.py         one check
 installation.py  those of an installation
 dependencies.py  what the installation consists of: versions, licences, who requires what
-advisories.py    which of it has a known vulnerability
 """
