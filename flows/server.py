@@ -294,6 +294,17 @@ def answers(address: str, who: tuple[str, str] | None) -> bool:
         return False
 
 
+def hurry() -> bool:
+    """Somebody has stopped the run: wait for no server that is away. Whether the server is there."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, get_current_settings
+
+    who = credentials({"PREFECT_API_AUTH_STRING": PREFECT_API_AUTH_STRING.value() or ""})
+    there = answers((PREFECT_API_URL.value() or "").removesuffix("/api"), who)
+    if not there:
+        get_current_settings().client.max_retries = 0
+    return there
+
+
 def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.killpg(child.pid, number)

@@ -6,6 +6,7 @@ A KeyboardInterrupt in the main thread unwinds the run: children end, finished s
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,3 +65,12 @@ def stoppable() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def waits_for(error: BaseException | None) -> str:
+    """What a run waits for that has ended by being suspended, as a sentence; nothing of any other end."""
+    if error is None or "prefect" not in sys.modules:
+        return ""
+    from prefect.exceptions import Pause
+
+    return str(error.state.message) if isinstance(error, Pause) and error.state is not None else ""

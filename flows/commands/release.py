@@ -17,12 +17,10 @@ from flows.commands.store import Name, StoreUrl, open_store
 from flows.options import DEFAULT_STORE
 from flows.tables import Terminal
 from storage.errors import ConfigError, StoreError
-from storage.files.remote import opened
 from storage.units import size_of
 
 if TYPE_CHECKING:
     from tasks.export.push.outgoing import Outgoing
-    from tasks.export.push.steps import Place
 
 app = typer.Typer(no_args_is_help=True)
 console = Terminal(soft_wrap=True, highlight=False)
@@ -108,6 +106,7 @@ def push(
     from tasks.export.push.address import HUB, address
     from tasks.export.push.hub import repository
     from tasks.export.push.outgoing import look, secrets_of
+    from tasks.export.push.send import send
     from tasks.export.release_folder import few
 
     scheme, url = address(url)
@@ -135,30 +134,6 @@ def push(
         )
         raise typer.Exit(130) from None
     console.print(f"{escape(url)} holds the release, and every file is as it is here.")
-
-
-def send(outgoing: Outgoing, scheme: str, url: str, public: bool) -> None:
-    """Copy what goes out to an address as `tasks.export.push.address` parts it. Raises StoreError, ConfigError."""
-    from tasks.export.push.address import HUB
-    from tasks.export.push.hub import push_to_hub
-    from tasks.export.push.steps import push_to
-
-    if scheme == HUB:
-        push_to_hub(outgoing, url, public=public)
-    else:
-        push_to(place(outgoing, scheme, url), outgoing)
-
-
-def place(outgoing: Outgoing, scheme: str, url: str) -> Place:
-    """Where it goes to, if not to the hub. Raises StoreError for where it can't."""
-    from tasks.export.push.address import HERE, SERVERS
-    from tasks.export.push.bucket import Bucket
-    from tasks.export.push.folder import Folder as Here
-
-    if scheme in ("", *HERE):
-        return Here(Path(url.removeprefix(f"{scheme}://") if scheme else url).expanduser(), url, outgoing.folder)
-    fs, root = opened(url, "The address", "Install fsspec's package for it, or give another address.")
-    return Bucket(fs, root, url, folders=scheme in SERVERS)
 
 
 def _show(outgoing: Outgoing) -> None:

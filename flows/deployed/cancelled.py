@@ -18,7 +18,7 @@ from uuid import UUID
 import httpx
 
 from flows.deployed.console import reader_is_gone
-from flows.server import answers, credentials
+from flows.server import hurry
 from flows.stop import AGAIN
 from tasks.stage.pages import as_signal
 
@@ -98,14 +98,3 @@ def cancelled(by: BaseException) -> State[None] | None:
 def name_of(number: int) -> str:
     """What a person calls a signal."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-
-
-def hurry() -> bool:
-    """Somebody has stopped the run: wait for no server that is away. Whether the server is there."""
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, get_current_settings
-
-    who = credentials({"PREFECT_API_AUTH_STRING": PREFECT_API_AUTH_STRING.value() or ""})
-    there = answers((PREFECT_API_URL.value() or "").removesuffix("/api"), who)
-    if not there:
-        get_current_settings().client.max_retries = 0
-    return there

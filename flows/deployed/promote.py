@@ -28,10 +28,10 @@ RELEASED = "released"
 @told
 def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public = False, hours: Hours = 24.0) -> str:
     """Copy a release to a hub, a bucket or a folder, once its gates have passed and a person has pressed Resume."""
-    from flows.commands.release import place, send
     from tasks.export.push.address import HUB, address
     from tasks.export.push.hub import repository
     from tasks.export.push.outgoing import look, secrets_of
+    from tasks.export.push.send import place, send
     from tasks.export.release_folder import save
 
     guard()

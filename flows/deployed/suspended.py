@@ -15,7 +15,6 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -78,12 +77,3 @@ def _say_it_waits(run: UUID) -> None:
     }
     with suppress(httpx.HTTPError), patient_client(os.environ) as client:  # the server's own event may have been enough
         client.post("/events", json=[event]).raise_for_status()
-
-
-def waits_for(error: BaseException | None) -> str:
-    """What a run waits for that has ended by being suspended, as a sentence; nothing of any other end."""
-    if error is None or "prefect" not in sys.modules:
-        return ""
-    from prefect.exceptions import Pause
-
-    return str(error.state.message) if isinstance(error, Pause) and error.state is not None else ""

@@ -9,7 +9,9 @@ defect keeps its own, once.
 from __future__ import annotations
 
 import logging
+import os
 import re
+import select
 
 from storage.errors import GristmillError
 from tasks.stage.pages import interrupts
@@ -19,6 +21,7 @@ ENDED = re.compile("Finished in state (?:Failed|Crashed|Cancelled|TimedOut)")
 SUSPENDED = "Finished in state Running"  # of a task, whose run has ended to wait for a person
 # Of a run that ends before its flow begins: by parameters that the flow has not, which schedules can have
 UNKNOWN = re.compile(r"Function expects parameters \[(.*)\] but was provided with parameters \[(.*)\]")
+STREAMS = (1, 2)  # standard output and error
 LOGGERS = ("prefect.task_runs", "prefect.flow_runs", "prefect.engine")
 
 
@@ -53,3 +56,19 @@ def tell_once() -> None:
     """From now on, in this process."""
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_ONCE)
+
+
+def drop_closed_streams() -> None:
+    """Let output and errors go nowhere once nobody reads their pipe, as after a kill -9 of a worker of Prefect: rich,
+    which writes Prefect's log, ends a process at its next line otherwise, though its work goes on well."""
+    for stream in STREAMS:
+        poll = select.poll()
+        try:
+            poll.register(stream, 0)
+            closed = any(event & select.POLLERR for _, event in poll.poll(0))
+        except OSError:
+            continue
+        if closed:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream)
+            os.close(nowhere)

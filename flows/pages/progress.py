@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from flows.pools.streams import drop_closed_streams
+from flows.pages.log import drop_closed_streams
 from storage.artifact import Artifact
 from storage.units import duration, size_of
 from tasks.stage.history import FIRST_RUN, NEVER_MADE

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from flows.deployed.suspended import waits_for
 from flows.pages.bars import Bar, draw_bars
 from flows.records.recorder import Asked
+from flows.stop import waits_for
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.errors import GristmillError

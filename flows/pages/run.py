@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 
 import httpx
 
-from flows.deployed.cancelled import hurry
-from flows.deployed.suspended import waits_for
 from flows.pages.report import run_page
 from flows.records.recorder import Asked
+from flows.server import hurry
+from flows.stop import waits_for
 from profiles.schema import Profile
 from storage.errors import GristmillError, ServerError
 from tasks.stage.pages import report

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from flows.deployed.suspended import waits_for
 from flows.records.figures import scores_of, stage_record
+from flows.stop import waits_for
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.credentials import redact

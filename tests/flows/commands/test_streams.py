@@ -9,7 +9,7 @@ from pathlib import Path
 SCRIPT = """
 import os, sys, time
 from rich.console import Console
-from flows.pools.streams import drop_closed_streams
+from flows.pages.log import drop_closed_streams
 print("begun", flush=True)
 sys.stdin.readline()
 drop_closed_streams()
