@@ -1,4 +1,4 @@
-"""One stage again: its ancestors come from the store, the stage itself too, or anew with `refresh`."""
+"""One stage: it and its inputs come from the store, or are made. `refresh` rebuilds the stage itself."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ from flows.session import start
 def run_stage(
     name: StageName, profile: ProfileName = "tiny", overrides: Settings = (), refresh: Refresh = False
 ) -> str:
-    """Bring one stage's artifact up to date. What it needs is taken from the store, or made."""
+    """Bring one stage's artifact up to date. Its inputs come from the store, or are made."""
     with start(profile, overrides, name, [name] if refresh else ()) as chosen:
         return stages(chosen).location

@@ -1,4 +1,4 @@
-"""What ends a command before its end: a signal, or a reason found by another thread. All take the way of Ctrl-C.
+"""Ends a command early, on a signal or for a reason that another thread finds. All take the path of Ctrl-C.
 
 A KeyboardInterrupt in the main thread unwinds the run: children end, finished shards and checkpoints stay.
 """
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from storage.errors import GristmillError
 
-AGAIN = "Run it again: what is finished is taken from the store, and the rest resumes."
+AGAIN = "Run it again: finished stages come from the store, and the rest resumes."
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # by Slurm, Docker and systemd; by a terminal that is closed
 
 
@@ -26,17 +26,17 @@ class Stop:
 
     @property
     def exit_code(self) -> int:
-        """The exit status after a signal, as a shell has it: 130 for Ctrl-C."""
+        """The exit status after a signal, as in a shell: 130 for Ctrl-C."""
         return 128 + (self.reason if isinstance(self.reason, signal.Signals) else signal.SIGINT)
 
     def because(self, error: GristmillError) -> None:
-        """Interrupt the main thread for this reason. For other threads; a sleeping main thread wakes up."""
+        """Interrupt the main thread for this reason, from another thread. A sleeping main thread wakes up."""
         if self.reason is None:
             self.reason = error
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def on_signal(self, number: int, frame: object) -> None:
-        """Raises KeyboardInterrupt for the first signal; another must not disturb the end that it began."""
+        """Raise KeyboardInterrupt for the first signal. A second must not disturb the ending."""
         if self._stopping:
             return
         self._stopping = True
@@ -45,8 +45,8 @@ class Stop:
 
 
 def end_undisturbed() -> None:
-    """From now on no signal interrupts: what the command has to say is said, and its last steps are short. A second
-    Ctrl-C would end the process by the signal itself, with a traceback of whatever it was at."""
+    """Ignore signals from now on: the command has printed everything, and its last steps are short. Otherwise a second
+    Ctrl-C would end the process by the signal itself, with a traceback."""
     for number in (signal.SIGINT, *SIGNALS):
         signal.signal(number, signal.SIG_IGN)
 
@@ -68,7 +68,7 @@ def stoppable() -> Iterator[Stop]:
 
 
 def waits_for(error: BaseException | None) -> str:
-    """What a run waits for that has ended by being suspended, as a sentence; nothing of any other end."""
+    """The sentence that says what a suspended run waits for; empty if the run ended otherwise."""
     if error is None or "prefect" not in sys.modules:
         return ""
     from prefect.exceptions import Pause

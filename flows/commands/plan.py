@@ -15,14 +15,14 @@ from flows.early import told_of_unread
 from flows.estimates.expected import sizes
 from flows.estimates.parts import seconds_of
 from flows.estimates.plan_notes import (
-    own_error,
+    accuracy_notes,
+    compile_notes,
+    disk_notes,
+    filter_notes,
+    resume_notes,
     room_of,
-    told_of_compiling,
-    told_of_filter,
-    told_of_resumes,
-    told_of_room,
-    told_of_runs,
-    told_of_sources,
+    run_notes,
+    source_notes,
 )
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.stages import estimates, resumes_at
@@ -90,10 +90,10 @@ def show_plan(
     console.print(f"\n{_to_make(lines, expected)}", soft_wrap=True)
     if reached and reached[-1] not in planned:
         console.print(NO_NEWS, soft_wrap=True)
-    notes = [*told_of_sources(profile), *told_of_filter(profile), *told_of_unread(profile, reached)]
-    notes += [*told_of_compiling(lines), *told_of_runs(store, lines)]
-    notes += [*told_of_resumes(store, lines, training.steps if training else None), *own_error(store, profile.name)]
-    for text in [*notes, *told_of_room(store, lines, bytes_of, training)]:
+    notes = [*source_notes(profile), *filter_notes(profile), *told_of_unread(profile, reached)]
+    notes += [*compile_notes(lines), *run_notes(store, lines)]
+    notes += [*resume_notes(store, lines, training.steps if training else None), *accuracy_notes(store, profile.name)]
+    for text in [*notes, *disk_notes(store, lines, bytes_of, training)]:
         console.print(text, soft_wrap=True, highlight=False)
     for line in lines:
         if line.forecast:

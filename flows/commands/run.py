@@ -23,7 +23,7 @@ from flows.early import told_of_unread
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.stages import estimates
 from flows.options import at_store
-from flows.pages.losses import told_losses
+from flows.pages.losses import loss_notes
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
 from flows.pipeline import NO_NEWS, got_worse, released, without_news
@@ -177,7 +177,7 @@ def summarize(console: Console, run: Run, seconds: float) -> None:
     console.print()
     console.print(table)
     now = {name: one for name, one in made.items() if not run.session.steps[name].cached}
-    for line in told_losses(now, run.profile.runtime.store):
+    for line in loss_notes(now, run.profile.runtime.store):
         console.print(line, soft_wrap=True, highlight=False)
     if "dedup" in made and without_news(made["dedup"]):
         console.print(f"\n{NO_NEWS}", soft_wrap=True, highlight=False)

@@ -107,7 +107,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         ),
         (["run", "tiny", "--refresh", "nothing"], "There is no stage nothing.", "The stages are"),
         (["why", "nothing"], "There is no stage nothing.", "The stages are"),
-        (["plan", "gpu", "--device", "h101"], "There is no device h101", "Choose one of cpu, h200, h100"),
+        (["plan", "gpu", "--device", "h101"], "Device h101 is unknown", "Choose one of cpu, h200, h100"),
         (["chat", "tiny/export"], "There is no store at", "Check --store"),
         (["store", "ls", "--store", "nowhere"], "There is no store at nowhere.", "Check --store"),
         (["explain", "abcd"], "No document", "id"),
@@ -507,4 +507,4 @@ from flows.cli import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "Interrupted before anything had begun.\n")
+    assert (done.returncode, done.stderr) == (130, "Interrupted before anything began.\n")

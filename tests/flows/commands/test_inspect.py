@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.estimates.parts import parts_of, parts_there
+from flows.estimates.parts import parts_of, stored_parts
 from flows.estimates.planned_stage import PlannedStage
 from storage.shards.documents import Document, read_documents, shard_name, write_documents
 from storage.store import Store
@@ -167,7 +167,7 @@ def test_a_plan_knows_which_signals_another_setting_measures_anew(store: Store) 
         config = FilterConfig.model_validate({**SETTINGS, **settings})
         payload, wanted = filter_documents.payload(config, inputs), parts(config)
         line = PlannedStage("filter", False, "", payload, earlier, inputs, config, refresh=frozenset(refresh))
-        return {*wanted} - parts_there(manifests, line, parts_of(manifests, earlier), wanted)
+        return {*wanted} - stored_parts(manifests, line, parts_of(manifests, earlier), wanted)
 
     last = {"passed", "pii", "pii_metadata"}  # measured of the documents that pass the rules of the others
     assert missing() == set()

@@ -252,7 +252,7 @@ def test_without_anybody_to_ask_a_terminal_says_so_and_yes_goes_on(tmp_path: Pat
         )
         assert done.returncode == code, done.stderr
         if code:
-            assert "runtime.approve asks before download, and nobody is there" in done.stderr
+            assert "runtime.approve asks before download, but there is no terminal" in done.stderr
             assert "Traceback" not in done.stderr
 
 
