@@ -141,7 +141,7 @@ def training_work(profile: Profile, *, cuda: bool) -> TrainingWork | None:
 
 
 def gpu_of(runtime: Runtime, name: str | None = None) -> Device | None:
-    """The GPU to train on: `name`, by default the runtime's; None for a CPU. Raises ConfigError if it is unknown."""
+    """The GPU to train on: `name`, by default the runtime's, or None for a CPU. Raises ConfigError if it is unknown."""
     if name is None:
         wanted = runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and _has_gpu())
         name = USUAL_GPU if wanted else "cpu"

@@ -78,7 +78,7 @@ with beginning():
     from storage.files.disk import DiskFaults
 
 app = typer.Typer(
-    help="Raw text in; a quantized, aligned, benchmarked language model out.",
+    help="Turns raw text into a quantized, aligned, benchmarked language model.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -155,7 +155,7 @@ def plan(
     refresh: Refreshed = None,
     device: Annotated[
         str | None,
-        typer.Option(help="device to train on, such as h100, a100, rtx4090 or cpu; by default the profile's"),
+        typer.Option(help="device to train on, such as h100, a100, rtx4090 or cpu, by default the profile's"),
     ] = None,
     price: Annotated[
         float | None, typer.Option(min=0, help="USD per device and hour, in place of the assumed price")
@@ -170,7 +170,7 @@ def plan(
     ] = None,
     scale: Annotated[
         list[str] | None,
-        typer.Option(help="also estimate this much text, such as 1TB, from the runs in the store; repeatable"),
+        typer.Option(help="also estimate this much text, such as 1TB, from the runs in the store (repeatable)"),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="with --scale: number of cores, in place of runtime.data.workers")
@@ -227,7 +227,7 @@ def why(
 @app.command()
 def explain(
     document: Annotated[
-        str, typer.Argument(metavar="DOC", help="a document's id or its first digits; not with --removed-by")
+        str, typer.Argument(metavar="DOC", help="a document's id or its first digits (without --removed-by)")
     ] = "",
     profile: LastProfile = None,
     removed_by: Annotated[
@@ -258,9 +258,9 @@ def compare(
         ),
     ],
     second: Annotated[
-        str | None, typer.Argument(metavar="B", help="another; by default compare the models of A")
+        str | None, typer.Argument(metavar="B", help="another, by default compare the models of A")
     ] = None,
-    task: Annotated[list[str] | None, typer.Option(metavar="TASK", help="only this task; repeatable")] = None,
+    task: Annotated[list[str] | None, typer.Option(metavar="TASK", help="only this task (repeatable)")] = None,
     metric: Annotated[str | None, typer.Option(help="compare by this metric, in place of each task's own")] = None,
     store: StoreUrl = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
@@ -294,17 +294,18 @@ def compare(
 @app.command()
 def chat(
     ref: Annotated[
-        str | None, typer.Argument(help="a release: a ref such as tiny/export, or stage/key; by default the last run's")
+        str | None, typer.Argument(help="a release: a ref such as tiny/export, or stage/key, by default the last run's")
     ] = None,
     store: StoreUrl = None,
     prompt: Annotated[str | None, typer.Option(help="answer this message and exit")] = None,
-    system: Annotated[str | None, typer.Option(help="a system prompt; the chat template must support one")] = None,
+    system: Annotated[str | None, typer.Option(help="a system prompt, if the chat template supports one")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="maximum tokens of an answer")] = 128,
     temperature: Annotated[
-        float, typer.Option(min=0, max=10, help="sampling temperature; 0: the likeliest token")
+        float, typer.Option(min=0, max=10, help="sampling temperature (0: the likeliest token)")
     ] = 0.0,
     format: Annotated[
-        str | None, typer.Option(help="such as gguf-q8_0 or safetensors; by default the best for a CPU")
+        str | None,
+        typer.Option(help="the format to load, such as gguf-q8_0 or safetensors, by default the best for a CPU"),
     ] = None,
 ) -> None:
     """Chat with a release in llama.cpp, or else transformers, through the chat template it was trained with."""
@@ -317,15 +318,15 @@ def chat(
 def vote(
     ref: Annotated[str, typer.Argument(help="an evaluation with evaluate.side_by_side: a ref such as tiny/evaluate")],
     models: Annotated[
-        list[str] | None, typer.Option("--model", metavar="NAME", help="compare these models; by default all")
+        list[str] | None, typer.Option("--model", metavar="NAME", help="compare these models, by default all")
     ] = None,
     votes: Annotated[
-        Path | None, typer.Option(help="the file of votes, new or to continue; by default named after the ref")
+        Path | None, typer.Option(help="the file of votes, new or to continue, by default named after the ref")
     ] = None,
     voter: Annotated[
         str, typer.Option(help="your name: recorded in the file, and the seed of the order and the sides")
     ] = "me",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page on 127.0.0.1; 0: any free one")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page on 127.0.0.1 (0: any free one)")] = 0,
     store: StoreUrl = None,
 ) -> None:
     """Vote blind for the better of two models' answers, on a local page.
@@ -353,21 +354,24 @@ def label(
         ),
     ] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="the file of labels, new or to continue; by default named after the ref")
+        Path | None, typer.Option(help="the file of labels, new or to continue, by default named after the ref")
     ] = None,
     labeller: Annotated[str | None, typer.Option(help="your name, recorded in the file")] = None,
     endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="let this OpenAI-compatible endpoint label; it receives the texts")
+        str | None,
+        typer.Option(metavar="URL", help="let this OpenAI-compatible endpoint label, which receives the texts"),
     ] = None,
     model: Annotated[str | None, typer.Option(help="the endpoint's model")] = None,
     prompt: Annotated[
         Path | None,
-        typer.Option(help="a file with the endpoint's prompt: {text} is the text; the answer must end with yes or no"),
+        typer.Option(
+            help="a file with the endpoint's prompt: {text} is the text, and the answer must end with yes or no"
+        ),
     ] = None,
     api_key_env: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="environment variable that holds the endpoint's key; by default none is sent"
+            metavar="NAME", help="environment variable that holds the endpoint's key, by default none is sent"
         ),
     ] = None,
     against: Annotated[
@@ -393,7 +397,7 @@ def label(
 @app.command()
 def doctor(
     profile: Annotated[
-        str | None, typer.Argument(help="try this profile's pretraining; by default check the installation")
+        str | None, typer.Argument(help="try this profile's pretraining, by default check the installation")
     ] = None,
     overrides: Overrides = None,
     store: StoreUrl = None,
@@ -423,7 +427,7 @@ def doctor(
 @app.command()
 def hosts(
     profile: ProfileName,
-    scheduler: Annotated[Scheduler, typer.Option("--for", help="starts processes on the hosts")],
+    scheduler: Annotated[Scheduler, typer.Option("--for", help="the scheduler or launcher of the hosts")],
     hosts: Annotated[str, typer.Option(metavar="N|NAMES", help="number of hosts, or their names: node1,node2")],
     time: Annotated[str | None, typer.Option(help="slurm: the time limit, such as 24:00:00")] = None,
     partition: Annotated[str | None, typer.Option(help="slurm: the partition")] = None,
@@ -474,7 +478,7 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="the server's port on 127.0.0.1")] = 4200,
     pools: Annotated[
         list[str] | None,
-        typer.Option("--pool", metavar="NAME", help="add a work pool with a worker, for runtime.pools; repeatable"),
+        typer.Option("--pool", metavar="NAME", help="add a work pool with a worker, for runtime.pools (repeatable)"),
     ] = None,
     notify: Annotated[
         str | None,
@@ -518,7 +522,7 @@ def main() -> None:
             _add_groups(GROUPS if "_GRISTMILL_COMPLETE" in os.environ else sys.argv[1:])
         with DiskFaults():
             app(standalone_mode=True)
-    except KeyboardInterrupt:  # before typer runs the command; later ones typer handles
+    except KeyboardInterrupt:  # before typer runs the command: it handles later ones
         sys.exit(130)
     except GristmillError as error:
         errors.print(f"[bold red]Error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)

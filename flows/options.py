@@ -22,13 +22,14 @@ ProfileName = Annotated[
     ),
 ]
 LastProfile = Annotated[
-    str | None, typer.Argument(help="a profile's name or a path to a YAML file; by default the last run's")
+    str | None, typer.Argument(help="a profile's name or a path to a YAML file, by default the last run's")
 ]
 StoreUrl = Annotated[
-    str | None, typer.Option("--store", metavar="URL", help="a folder or an fsspec URL; sets runtime.store")
+    str | None, typer.Option("--store", metavar="URL", help="a folder or an fsspec URL, overrides runtime.store")
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="K=V", help="override a key: --set filter.toxicity.max_score=0.5")
+    list[str] | None,
+    typer.Option("--set", metavar="K=V", help="override a key: --set filter.toxicity.max_score=0.5 (repeatable)"),
 ]
 Paranoid = Annotated[
     bool,
@@ -51,7 +52,7 @@ Refreshed = Annotated[
     typer.Option(
         "--refresh",
         metavar="STAGE",
-        help="rebuild this stage, or a part such as form, even if it is stored; repeatable",
+        help="rebuild this stage, or a part such as form, even if it is stored (repeatable)",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="don't ask before a stage that runtime.approve names")]
@@ -79,7 +80,7 @@ def store_of(overrides: list[str] | None, store: str | None) -> str:
 
 
 def at_store(url: str) -> str:
-    """The option that names a store in a command; empty for the default store."""
+    """The option that names a store in a command, or empty for the default store."""
     return "" if url == DEFAULT_STORE else f" --store {shlex.quote(url)}"
 
 

@@ -68,7 +68,7 @@ def stoppable() -> Iterator[Stop]:
 
 
 def waits_for(error: BaseException | None) -> str:
-    """The sentence that says what a suspended run waits for; empty if the run ended otherwise."""
+    """The sentence that says what a suspended run waits for, or empty if the run ended otherwise."""
     if error is None or "prefect" not in sys.modules:
         return ""
     from prefect.exceptions import Pause

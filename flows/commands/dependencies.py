@@ -1,4 +1,4 @@
-"""`gristmill dependencies`: the installed packages and their licences."""
+"""`gristmill dependencies`: the installed packages, their versions and licences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gristmill plan` and `gristmill why`: what would run, and for which reason."""
+"""`gristmill plan` and `gristmill why`: what would run, and why."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from storage.units import duration, size_of
 from tasks.stage.history import nearest
 from tasks.training.chain import LINKS
 
-UNKNOWN = "how much there is to do is not known"
+UNKNOWN = "the amount of work is unknown"
 
 
 def show_plan(
@@ -54,20 +54,20 @@ def show_plan(
     workers: int | None = None,
     json_wanted: bool = False,
 ) -> None:
-    """A table of stages; then, of a run that pretrains, the model that the size dial gives, and what it takes to train
-    it; then what larger corpora would cost. As JSON, the stages, the disk and the larger corpora alone."""
+    """Print a table of stages. For a run that pretrains, also the model that the size dial gives and its training. Then
+    the cost of larger corpora. JSON has only the stages, the disk and the larger corpora."""
     profile = load(asked.profile, asked.overrides)
     session = session_of(profile, asked.to, asked.refresh)
     corpora = sizes_of(scale)
     reached = profile.names_to(asked.to)
-    # First, as it refuses an unknown device
+    # First, to refuse an unknown device before any work
     training = (
         training_plan(profile, device, price, utilisation) if profile.pretrain and "pretrain" in reached else None
     )
     gpu = training.device if training and training.device.name != "cpu" else gpu_of(profile.runtime, device)
     lines, store = plan(profile, session), session.store
     planned = [line.name for line in lines]
-    if training and "pretrain" not in planned:  # as dedup has no news
+    if training and "pretrain" not in planned:  # dedup found no new documents
         training = None
     work = training_work(profile, cuda=gpu is not None)
     expected = estimates(profile, store, lines, work, gpu, elsewhere=device is not None)
@@ -108,12 +108,12 @@ def show_plan(
 
 
 def _shown(value: object) -> str:
-    """A field of a payload as a profile writes it; a dash for one that is not there."""
+    """A field of a payload as in a profile, or a dash for a missing one."""
     return "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _training_seconds(lines: Sequence[PlannedStage], expected: Mapping[str, Estimate]) -> float | None:
-    """Of the pretraining, as it is expected, or as it was made."""
+    """The seconds of pretraining: measured if it is stored, otherwise expected."""
     (line,) = (line for line in lines if line.name == "pretrain")
     if line.hit and line.manifest:
         return seconds_of(line.manifest) or None
@@ -153,7 +153,7 @@ def _as_json(
 
 
 def _to_make(lines: list[PlannedStage], expected: Mapping[str, Estimate]) -> str:
-    """How many stages must be made, and how long that takes as far as is known."""
+    """The number of stages to make, and the time as far as it is known."""
     misses = [line.name for line in lines if not line.hit]
     if not misses:
         return "Nothing to make."
@@ -165,7 +165,7 @@ def _to_make(lines: list[PlannedStage], expected: Mapping[str, Estimate]) -> str
 
 
 def show_posttraining(console: Console, profile: Profile, reached: Collection[str], parameters: int | None) -> None:
-    """What each process needs to load the model, in those of the stages after its pretraining that are `reached`."""
+    """Print the memory that each process needs to load the model in post-training, for the `reached` stages."""
     links = [name for name in LINKS if name in reached]
     if not links:
         return
@@ -173,14 +173,14 @@ def show_posttraining(console: Console, profile: Profile, reached: Collection[st
     size = "4 bytes a parameter" if parameters is None else size_of(4 * parameters)
     hosted = "" if parameters is None or ranks == 1 else f", {size_of(ranks * 4 * parameters)} on a host"
     console.print(
-        f"{', '.join(links)}: each process loads the whole model in float32 before it is divided, {size}{hosted}; what "
-        "their training needs beside it is not in these tables.",
+        f"{', '.join(links)}: each process loads the whole model in float32 before dividing it, {size}{hosted}. These "
+        "tables don't include the rest of their training.",
         soft_wrap=True,
     )
 
 
 def show_model(console: Console, profile: Profile) -> None:
-    """What the size dial derives, and from which rule."""
+    """Print what the size dial derives, and by which rule."""
     shape = derive(pretraining_of(profile).model, profile.tokenizer.vocab_size)
     table = new_table("", "value", "rule", right=["value"], title="The model")
     for what, value, rule in explain(shape):
@@ -191,7 +191,7 @@ def show_model(console: Console, profile: Profile) -> None:
 
 
 def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> None:
-    """The fields that differ from the nearest earlier artifact, one a line."""
+    """Print the fields that differ from the nearest earlier artifact, one a line."""
     profile = load(name, overrides)
     line = plan(profile, session_of(profile, stage))[-1]
     if line.name != stage:
@@ -206,12 +206,12 @@ def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> N
     if line.payload is None:
         return
     key = line.payload.key() if line.hit else ""
-    found = nearest(session_of(profile).store, line.payload, but=key)
-    if found is None:
+    other = nearest(session_of(profile).store, line.payload, but=key)
+    if other is None:
         return
     if line.hit:
-        console.print("Had it not been there, these fields would have been why:")
-    table = new_table("field", f"{found.key[:12]} ({found.created})", "now")
-    for path, old, new in differences(found.payload.model_dump(), line.payload.model_dump()):
+        console.print("The nearest other artifact differs in these fields:")
+    table = new_table("field", f"{other.key[:12]} ({other.created})", "now")
+    for path, old, new in differences(other.payload.model_dump(), line.payload.model_dump()):
         table.add_row(f"{stage}.{path.removeprefix('config.')}", escape(_shown(old)), escape(_shown(new)))
     console.print(table)

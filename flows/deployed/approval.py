@@ -88,7 +88,7 @@ def _agreed(question: str) -> bool:
 
 
 def cost(profile: Profile, stage: AnyStage, config: StageConfig, inputs: Sequence[Input], payload: KeyPayload) -> str:
-    """The time that `gristmill plan` expects of a stage, as the end of a sentence; empty if it is unknown."""
+    """The time that `gristmill plan` expects of a stage, as the end of a sentence, or empty if it is unknown."""
     from flows.arithmetic import gpu_of, training_work
     from flows.estimates.planned_stage import PlannedStage
     from flows.estimates.stages import estimates

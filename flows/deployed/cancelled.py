@@ -62,7 +62,7 @@ def _watch(run: UUID, deployed: bool, over: threading.Event) -> None:
                 if state is None or not state.is_cancelling():
                     continue
                 since = time.monotonic() if since is None else since
-                # A live worker ends the run itself, within its time; a dead one never will
+                # A live worker ends the run itself, within its time. A dead one never will
                 has_worker = deployed and not reader_is_gone()
                 if time.monotonic() - since >= (WORKER_SECONDS if has_worker else 0):
                     end_as_cancelled(run)

@@ -86,7 +86,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _last_stage() -> dict[str, Any]:
-    return {"description": "The last stage; by default the release.", "enum": [*ALL, None]}
+    return {"description": "The last stage, by default the release.", "enum": [*ALL, None]}
 
 
 def _stage() -> dict[str, Any]:
@@ -157,7 +157,7 @@ def keys(*groups: type[BaseModel]) -> str:
 
 
 def _below(annotations: Sequence[Any]) -> str:
-    """A pattern of what may follow the dot after a key of one of these types; empty if nothing may."""
+    """A pattern of what may follow the dot after a key of one of these types, or empty if nothing may."""
     kinds = [kind for annotation in annotations for kind in _kinds(annotation)]
     groups = dict.fromkeys(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
     values = [get_args(kind)[1] for kind in kinds if get_origin(kind) in (dict, Mapping)]

@@ -60,7 +60,7 @@ def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public =
         lines += [f"Licences: {warning}" for warning in outgoing.warnings]
         lines += [f"Found in {finding.where}: {finding.what}" for finding in outgoing.findings]
         create_markdown_artifact("\n\n".join(lines), key="release", description="What would go out")
-        what = f"goes out to {url}; the artifact `release` of this run lists its files"
+        what = f"goes out to {url} (the artifact `release` of this run lists its files)"
         wait_for_resume(ref, what, hours, of=artifact.digest, always=True)
         send(outgoing, scheme, url, public)
     name = f"{RELEASED}/{ref.partition('@')[0].partition('/')[0]}"
@@ -70,7 +70,7 @@ def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public =
 
 
 def gates_met(gates: int | None) -> str:
-    """A sentence on the gates of a release, all of which are met; None for a release without scores."""
+    """A sentence on the gates of a release, all of which are met, or None for a release without scores."""
     if gates is None:
         return "It was not evaluated, so it has no gates."
     if not gates:

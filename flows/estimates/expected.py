@@ -69,7 +69,7 @@ class Expected:
         )
 
     def size_of(self, line: PlannedStage, seen: Seen) -> float | None:
-        """Bytes of a stage's artifact: of a data stage the last time's share of its text, or the usual one; of a model
+        """Bytes of a stage's artifact: of a data stage the last time's share of its text, or the usual one, of a model
         its numbers."""
         made, config = line.manifest, line.config.model_dump()
         if line.name in ("pretrain", "base") or line.name in LINKS:

@@ -74,7 +74,7 @@ def _left(store: Store, line: PlannedStage, training: TrainingWork | None) -> fl
 
 
 def resumes_at(store: Store, line: PlannedStage) -> int:
-    """The step of the newest complete checkpoint of a stage, on this machine or in the bucket; 0 without one."""
+    """The step of the newest complete checkpoint of a stage, on this machine or in the bucket, or 0 without one."""
     if line.hit or line.payload is None or "training" not in STAGES[line.name].runtime:
         return 0
     key = line.payload.key()

@@ -86,8 +86,8 @@ def _loads(environment: Any) -> str | None:
 
 
 def _all_variables(body: Any) -> Iterator[tuple[Any, bool]]:
-    """Job variables at any depth of a body, and the values of templates; whether they are a template's, which may hold
-    placeholders."""
+    """Job variables at any depth of a body, and the values of templates, with whether they are a template's, which may
+    hold placeholders."""
     waiting = [body]
     while waiting:
         each = waiting.pop()

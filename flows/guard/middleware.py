@@ -5,8 +5,8 @@ reading the answer. So a request must
 
 - name this server as its Host: with another name, made to lead here (DNS rebinding), a foreign page would be
   same-origin;
-- come from a page of this server or from none, by its Origin and Sec-Fetch-Site, unless somebody follows a link;
-- have the password, in a header that no page can make the browser send, or in a websocket's first message;
+- come from a page of this server or from none, by its Origin and Sec-Fetch-Site, unless somebody follows a link,
+- have the password, in a header that no page can make the browser send, or in a websocket's first message,
 - not make a worker start another command than the flow's.
 
 Pages may load nothing from elsewhere, and may not be framed.

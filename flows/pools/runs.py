@@ -126,7 +126,7 @@ class SentRun:
     @overload
     def result(self, wait: float, *, begin_within: float) -> str | None: ...
     def result(self, wait: float, *, begin_within: float | None = None) -> str | None:
-        """The message of the completed run; None if workers are online but none starts it in `begin_within` seconds.
+        """The message of the completed run, or None if workers are online but none starts it in `begin_within` seconds.
 
         Raises PoolError if it fails, or if the pool has no worker for `wait` seconds.
         """

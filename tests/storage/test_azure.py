@@ -113,5 +113,5 @@ def test_a_key_is_made_by_one_machine_while_others_wait(azure: Store) -> None:
 
 
 def test_a_container_that_is_not_there_is_named(azure: Store, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="There is no bucket"):
+    with pytest.raises(StoreError, match="The bucket of"):
         Store(f"abfs://{uuid.uuid4().hex}/store", cache=tmp_path / "none").begin()

@@ -120,7 +120,7 @@ def test_documents_that_another_threshold_lets_in_were_not_measured_for_what_com
     told = looked(store, *lower, "--set=filter.pii.max_findings=5")
     newly = next(line.split()[-1] for line in told.splitlines() if line.startswith("all"))
     assert int(newly) > 0
-    assert f"{newly} of those newly kept were not measured for pii, pii_metadata" in " ".join(told.split())
+    assert f"{newly} of the newly kept were not measured for pii, pii_metadata" in " ".join(told.split())
 
 
 def test_rules_are_listed_with_their_thresholds(store: Store) -> None:
@@ -140,7 +140,7 @@ def test_rules_are_listed_with_their_thresholds(store: Store) -> None:
     [
         (["gopher_quality.min_wordz"], "Did you mean gopher_quality.min_words"),
         (["language", "--threshold=1"], "compares no number"),
-        (["gopher_quality.min_words", "--threshold=nan"], "with which no value compares"),
+        (["gopher_quality.min_words", "--threshold=nan"], "is not a finite number"),
         (["language", "--source=nowhere"], "The sources are coast, hills, letters"),
         (["language", "--set=filter.language.measure.piece_bytes=300"], "in another way"),
         (["language", "--set=filter.perplexity={}"], "perplexity was not measured"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.runs.listed import remark
+from flows.commands.runs.listing import remark
 from storage.runs import history
 from storage.runs.record import RunRecord
 from storage.store import Store

@@ -297,11 +297,11 @@ def test_a_ui_that_is_ended_ends_its_runs_in_order(ignores: bool, tmp_path: Path
         ui.process.send_signal(signal.SIGTERM if ignores else signal.SIGINT)
         ui.process.wait(90)
         assert not processes_of(run)
-    assert "1 run is at work; it stops with a checkpoint" in ui.log.read_text()
+    assert "Stopping 1 run with a checkpoint" in ui.log.read_text()
     (record,) = (tmp_path / "store" / "runs").glob("*.json")
     assert json.loads(record.read_text())["state"] == "stopped"
     assert list((tmp_path / "store" / "work").rglob("checkpoints/step-*/complete.json"))
     with running_ui(tmp_path) as again:
         ended = state(again, run, *END)
         assert ended["name"] == "Cancelled"
-        assert ended["message"].startswith("Stopped as `gristmill ui` was ended.")
+        assert ended["message"].startswith("Stopped because `gristmill ui` ended.")

@@ -71,7 +71,7 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> No
 def test_what_dies_is_started_again_and_that_is_said(ui: Ui) -> None:
     (worker,) = ui.children(b"worker\0start")
     os.killpg(worker, signal.SIGKILL)
-    until("nothing said", lambda: "The worker of gristmill ended; it is started again." in ui.log.read_text())
+    until("nothing said", lambda: "The worker of gristmill ended and is restarted." in ui.log.read_text())
     until("no new worker", lambda: ui.children(b"worker\0start") not in ([], [worker]))
     for ends in range(3):
         (server,) = ui.children(b"flows.guard")

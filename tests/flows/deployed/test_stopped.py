@@ -208,10 +208,10 @@ def test_the_end_of_ui_cancels_its_runs_and_says_why_and_ctrl_c_again_does_not_w
         again.join()
         signal.signal(signal.SIGINT, before)
     assert process.wait(30) == -signal.SIGKILL
-    assert "1 run is at work; it stops with a checkpoint" in capsys.readouterr().out
+    assert "Stopping 1 run with a checkpoint" in capsys.readouterr().out
     state = state_of(api, run)
     assert state["name"] == "Cancelled"
-    assert state["message"].startswith("Stopped as `gristmill ui` was ended. Run it again")
+    assert state["message"].startswith("Stopped because `gristmill ui` ended. Run it again")
 
 
 @pytest.mark.soak

@@ -402,7 +402,7 @@ def test_a_run_without_the_password_is_told_where_it_is(
     monkeypatch.setenv(CLIENT, kept())  # that of another server
     check_address()
     with speaking_to(os.environ):
-        said = pytest.raises(ServerError, match="wants another password")
+        said = pytest.raises(ServerError, match="has another password")
         with said as caught, given_server(server.environment["PREFECT_API_URL"], Stop()):
             pass
     assert f"Set {CLIENT}" in caught.value.remedy

@@ -71,7 +71,9 @@ def test_a_server_that_answers_with_an_error_is_quoted_without_its_tracebacks() 
                 raise failed
         finally:
             stop([server])
-    assert caught.value.message.startswith("The Prefect server answered 500 during the run.\nIt said last:\nTraceback")
+    assert caught.value.message.startswith(
+        "The Prefect server answered 500 during the run.\nIts last output:\nTraceback"
+    )
     assert caught.value.message.endswith("FileNotFoundError: [Errno 2] No such file or directory: '/nowhere'")
     assert "  File" not in caught.value.message
     assert os.environ["PREFECT_HOME"] in caught.value.remedy
@@ -114,7 +116,7 @@ def test_a_server_that_exits_at_once_is_quoted() -> None:
     with tempfile.TemporaryFile() as said:
         server = start(SAY, dict(os.environ), said)
         server.wait()
-        with pytest.raises(ServerError, match=r"exited at once\.\nIt said last:\non the way\nport taken"):
+        with pytest.raises(ServerError, match=r"exited at once\.\nIts last output:\non the way\nport taken"):
             wait("http://127.0.0.1:9", server, said, os.environ)
 
 
@@ -200,7 +202,7 @@ def test_an_address_that_is_none_is_said_so_before_prefect_looks_at_it(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", address)
-    with pytest.raises(ServerError, match="PREFECT_API_URL is no URL") as raised:
+    with pytest.raises(ServerError, match="PREFECT_API_URL is not a server's URL") as raised:
         check_address()
     assert "secret" not in str(raised.value)
 
