@@ -1,4 +1,4 @@
-"""`gristmill ui` as a process of its own, on a free port, outside the checkout; gone at the end of the block."""
+"""`gristmill ui` as a process, on a free port, outside the checkout, until the end of the block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles: those that come along parse, plan and build their model; wrong ones are refused with the way out."""
+"""Profiles: ours parse, plan and build their model. Wrong ones are refused with a remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CARDS = {
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkout has a store of its own, once `make run` was there."""
+    """A checkout has its own store after `make run`."""
     monkeypatch.chdir(tmp_path)
 
 

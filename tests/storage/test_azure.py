@@ -1,4 +1,4 @@
-"""A store in Azure's service, as its emulator has it: conditional writes, and with them what machines share."""
+"""A store in Azure's emulator: conditional writes, and the locks that machines share by them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing damaged is used: every byte is checked before use, and what is made again takes the place of what is bad."""
+"""Nothing damaged is used: every byte is checked before use, and a rebuilt artifact replaces a bad one."""
 
 from __future__ import annotations
 

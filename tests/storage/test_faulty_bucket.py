@@ -1,4 +1,4 @@
-"""A bucket whose answers are late, lost, wrong or cut: what is published is whole, and what can't be says why."""
+"""A bucket with late, lost, wrong or cut answers: what is published is whole, and failures say why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several machines on one bucket: each has a cache folder of its own, and knows of the others by the bucket alone."""
+"""Several machines on one bucket: each has its own cache folder, and knows the others only through the bucket."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def key_of_next() -> str:
 
 
 def test_the_first_manifest_wins(machine: Machines, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two machines that make one artifact at once, as where a lock was lost, lose neither's bytes."""
+    """Two machines that make one artifact at once, as after a lost lock, lose neither's bytes."""
     one, two = machine("one"), machine("two")
     replace = Store.replace
     made: list[Artifact] = []

@@ -1,4 +1,4 @@
-"""What a user may not read is neither lost nor taken for missing; what others may read they can use."""
+"""Unreadable files are neither lost nor taken for missing, and other users can use what they may read."""
 
 from __future__ import annotations
 

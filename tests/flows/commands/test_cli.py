@@ -51,7 +51,7 @@ def gristmill(*arguments: str) -> subprocess.CompletedProcess[str]:
             main()
     finally:
         sys.argv = argv
-        for number, handler in before.items():  # a command minds no signal once it has ended
+        for number, handler in before.items():  # a command ignores signals once it has ended
             signal.signal(number, handler)
     return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 

@@ -1,4 +1,4 @@
-"""What `gristmill hosts` prints: accepted by Slurm where there is one, read as YAML, and run in namespaces."""
+"""The output of `gristmill hosts`: accepted by Slurm if installed, valid YAML, and run in namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gristmill filter`: shown are the documents on which the rule decides, and counts are those of the filter."""
+"""`gristmill filter`: it shows the documents that the rule decides, and its counts are the filter's."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_plan_knows_which_signals_another_setting_measures_anew(store: Store) 
         line = PlannedStage("filter", False, "", payload, earlier, inputs, config, refresh=frozenset(refresh))
         return {*wanted} - stored_parts(manifests, line, parts_of(manifests, earlier), wanted)
 
-    last = {"passed", "pii", "pii_metadata"}  # measured of the documents that pass the rules of the others
+    last = {"passed", "pii", "pii_metadata"}  # measured on documents that pass the other rules
     assert missing() == set()
     assert missing(gopher_quality={"min_words": 60}) == last
     assert missing(form={"as_datatrove": True}) == {*last, "form"}

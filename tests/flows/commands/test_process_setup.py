@@ -1,5 +1,5 @@
-"""The edges of a process: closed streams, a locale without Unicode, a folder that is gone, words that steer a terminal,
-stores where none can be. Each is one sentence and a remedy, or of no consequence; never a traceback."""
+"""Set-up of a process: closed streams, a locale without Unicode, a missing folder, words that control a terminal,
+impossible stores. Each is one sentence and a remedy, or has no effect, but is never a traceback."""
 
 from __future__ import annotations
 

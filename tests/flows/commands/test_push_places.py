@@ -1,4 +1,4 @@
-"""Where `gristmill release push` may write: nothing of others is replaced, and no place is asked for that is none."""
+"""Targets of `gristmill release push`: it replaces no one else's files, and refuses impossible places before asking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The question before a dear stage, at a real terminal: what it says, and what each answer comes to."""
+"""The question before an expensive stage, at a real terminal: its text, and the effect of each answer."""
 
 from __future__ import annotations
 

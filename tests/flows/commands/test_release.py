@@ -1,4 +1,4 @@
-"""`gristmill release`: a stranger with the folder and a public key finds whatever is not as it was signed."""
+"""`gristmill release`: a stranger with the folder and a public key detects every change since the signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gristmill store verify` says of damage leads to a sound store: its remedy is followed to the letter."""
+"""The remedies of `gristmill store verify`, followed to the letter, lead to a sound store."""
 
 # mypy: disable-error-code="func-returns-value"
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The records that runs leave: each leaves one whatever becomes of it, and they are listed, shown and compared."""
+"""Records of runs: each run leaves one however it ends, and they can be listed, shown and compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plan --scale`: from the manifests of a store to what more text would cost."""
+"""`plan --scale`: the cost of more text, from a store's manifests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_text_is_counted_from_the_footer(tmp_path: Path) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> list[str]:
-    """A download of plain text, made."""
+    """A finished download of plain text."""
     (tmp_path / "text.txt").write_text("".join(TEXTS))
     asked = [
         f"download.sources=[{{kind: files, name: words, paths: ['{tmp_path / 'text.txt'}']}}]",

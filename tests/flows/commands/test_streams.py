@@ -1,4 +1,4 @@
-"""A process whose reader is gone goes on."""
+"""A process goes on after its reader is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployments at work, on one real server and worker: the form, data that has not changed, a person's approval."""
+"""Deployments at work, on one real server and worker: the form, unchanged data, a person's approval."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_wrong_value_fails_a_run_in_two_sentences_without_a_traceback(ui: Ui) 
 
 @pytest.mark.soak
 def test_a_parameter_that_no_flow_knows_is_told_in_a_sentence_where_nothing_has_refused_it(ui: Ui) -> None:
-    """As of a schedule that has parameters of its own."""
+    """As for a schedule with its own parameters."""
     (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": ["by-hand"]}})
     body = {"parameters": {"profile": "smoke", "nonsense": 1}, "enforce_parameter_schema": False}
     made = ui.send("POST", f"/deployments/{found['id']}/create_flow_run", body)
@@ -218,7 +218,7 @@ def test_an_automation_of_an_earlier_version_is_renewed_and_one_that_is_off_stay
 
 @pytest.mark.soak
 def test_approval_is_of_what_was_shown(ui: Ui) -> None:
-    """Sources that change while a run waits are asked for anew."""
+    """If sources change while a run waits, it asks again."""
     mine = ui.log.parent / "changing.jsonl"
     mine.write_text(json.dumps({"text": "The fox sleeps in the forest."}) + "\n")
     changing = "download.sources=[{kind: files, name: mine, paths: [changing.jsonl]}]"

@@ -1,4 +1,4 @@
-"""What the form of a deployment takes as an override, before there is a run."""
+"""The overrides that a deployment's form accepts, before a run exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORM = {"type": "object", "properties": {"overrides": TypeAdapter(Settings).json
 
 
 def refusals(*overrides: Any) -> list[str]:
-    """What Prefect's server says of them."""
+    """The refusals of Prefect's server."""
     return [error.message for error in validate({"overrides": [*overrides]}, FORM)]
 
 

@@ -1,7 +1,7 @@
-"""A schedule that is switched on starts runs by itself: a real server and worker, as `gristmill ui` starts them.
+"""An active schedule starts runs by itself: a real server and worker, as `gristmill ui` starts them.
 
-Prefect's scheduler is a service inside the server. When it fails, it does so in the server's log alone, pass after
-pass, and everything else seems well; so nothing less than a run that came by itself is proof.
+Prefect's scheduler is a service inside the server. It fails only in the server's log, while everything else seems
+fine. So only a run that started by itself is proof.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The block that `gristmill ui --notify` names is sent a message at the start."""
+"""`gristmill ui --notify` sends its block a message at the start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.flows.running_ui import sent, served
 
 
 class Receiver(HTTPServer):
-    """Keeps what it is told, and answers by a status."""
+    """Records requests, and answers with a status."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

@@ -1,4 +1,4 @@
-"""A page of another site that has a worker run a command: with Prefect's server as it comes it does, with ours not."""
+"""A page of another site can make a worker run a command with Prefect's plain server, but not with ours."""
 
 from __future__ import annotations
 

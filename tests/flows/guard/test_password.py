@@ -1,4 +1,4 @@
-"""The password of `gristmill ui`: a file that only its user reads, the same from start to start, found by commands."""
+"""The password of `gristmill ui`: a file that only its user can read, the same at each start, and found by commands."""
 
 from __future__ import annotations
 

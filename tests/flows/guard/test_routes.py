@@ -1,4 +1,4 @@
-"""Every route and websocket of a Prefect server of ours, asked by whoever may not: all refuse, and nothing changes."""
+"""Every route and websocket of our Prefect server refuses unauthorised requests, which change nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def routes(server: Server) -> list[tuple[str, str]]:
 
 
 def rows(database: Path) -> dict[str, list[Any]]:
-    """All that a server has, but what its own services write."""
+    """Everything on a server, except what its own services write."""
     with closing(sqlite3.connect(database)) as opened:
         names = [name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type='table'")]
         return {

@@ -1,4 +1,4 @@
-"""What a run says of sources that lost much of their documents."""
+"""A run's notes on sources that lost many of their documents."""
 
 from __future__ import annotations
 

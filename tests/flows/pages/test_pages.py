@@ -1,4 +1,4 @@
-"""What a run shows: its name, its page whether it came to its end or not, its log, and progress that ends."""
+"""A run's name, its page however it ends, its log, and progress that ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Prefect server sees of a run: a task a stage, Cached when it came from the store, tables and the report."""
+"""A run on a Prefect server: a task a stage, Cached if it came from the store, tables and the report."""
 
 from __future__ import annotations
 

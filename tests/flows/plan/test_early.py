@@ -1,4 +1,4 @@
-"""What a plan refuses or tells before anything is made: stages without a source, sources without a reader, columns."""
+"""Refusals and notes of a plan before anything is made: stages without a source, sources without a reader, columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates of a plan: laws, corrected by what was measured here, less what the store and checkpoints have."""
+"""Estimates of a plan: laws, corrected by measurements, less what the store and checkpoints have."""
 
 from __future__ import annotations
 

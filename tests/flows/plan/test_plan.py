@@ -1,4 +1,4 @@
-"""The plan: what a run would do, and what a stage that must be made will need."""
+"""The plan: what a run would do, and the needs of stages to make."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def test_a_run_hashes_its_sources_once_for_its_plan_and_its_work(
         return file_digest(path)
 
     monkeypatch.setattr(digest_cache, "file_digest", noted)
-    monkeypatch.setattr(digest_cache, "SETTLED_SECONDS", 0.0)  # else a file as young as this one is not remembered
+    monkeypatch.setattr(
+        digest_cache, "SETTLED_SECONDS", 0.0
+    )  # otherwise the digest of so young a file is not remembered
     sources = f"download.sources=[{{kind: files, name: notes, paths: ['{tmp_path}/notes.jsonl']}}]"
     settings = [sources, "download.benchmarks=[arc_easy]", f"runtime.store={tmp_path / 'store'}"]
     profile = load("smoke", settings)

@@ -1,4 +1,4 @@
-"""A profile holds no credentials: one that does is refused, in a sentence that does not repeat them."""
+"""A profile with credentials is refused, in a sentence that does not repeat them."""
 
 from __future__ import annotations
 

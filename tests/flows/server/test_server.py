@@ -1,4 +1,4 @@
-"""What stops a run before its end: signals, and the end of its Prefect server."""
+"""Early ends of a run: signals, and the end of its Prefect server."""
 
 from __future__ import annotations
 
