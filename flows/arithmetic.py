@@ -61,7 +61,7 @@ class TrainingPlan:
         """Parameters of the model. A tied matrix counts once."""
         return count_parameters(self.shape)
 
-    def taking(self, seconds: float) -> TrainingPlan:
+    def with_time(self, seconds: float) -> TrainingPlan:
         """The same plan on a CPU that takes this many seconds."""
         hours = seconds / 3600
         peak = (self.device.peak(self.products) or 0.0) * self.busy

@@ -23,7 +23,7 @@ import httpx
 from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 
 from flows.database import Database, home, own_database
-from flows.guard.password import new, take, variables
+from flows.guard.password import client_variables, new_password, variables
 from flows.stop import AGAIN, Stop
 from storage.errors import ServerError
 from storage.files.locks import hold
@@ -64,7 +64,7 @@ def check_address() -> None:
     except ValidationError as error:
         problem = "PREFECT_API_URL is not a server's URL."
         raise ServerError(problem, "Give one such as http://127.0.0.1:4200/api.") from error
-    os.environ |= take(os.environ)
+    os.environ |= client_variables(os.environ)
 
 
 @contextmanager
@@ -76,10 +76,10 @@ def temporary_server(stop_run: Stop, meanwhile: Callable[[], None]) -> Iterator[
     """
     if address := os.environ.get("PREFECT_API_URL"):
         meanwhile()
-        with given_server(address, stop_run):
+        with named_server(address, stop_run):
             yield
         return
-    port, password = str(free_port()), new()
+    port, password = str(free_port()), new_password()
     address = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as said, _database() as database:
         environment = {**os.environ, **EPHEMERAL, **database.settings, **variables(password)}
@@ -93,7 +93,7 @@ def temporary_server(stop_run: Stop, meanwhile: Callable[[], None]) -> Iterator[
             database.keep_empty()
             with (
                 temporary_settings(_of_own_server(f"{address}/api", password)) as settings,
-                watched(children[0], settings, said, stop_run),
+                watch_server(children[0], settings, said, stop_run),
             ):
                 yield
         finally:
@@ -124,7 +124,7 @@ def _database() -> Iterator[Database]:
 
 
 @contextmanager
-def given_server(address: str, stop_run: Stop) -> Iterator[None]:
+def named_server(address: str, stop_run: Stop) -> Iterator[None]:
     """Use the server that PREFECT_API_URL names. If it is away for a while, Prefect repeats each request for about a
     minute (PREFECT_CLIENT_MAX_RETRIES).
 
@@ -170,7 +170,9 @@ def _said(error: Exception) -> str:
 
 
 @contextmanager
-def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes], stop_run: Stop) -> Iterator[None]:
+def watch_server(
+    server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes], stop_run: Stop
+) -> Iterator[None]:
     """Within the block, the end of the server stops the run, without repeating requests."""
     over = threading.Event()
 
@@ -196,7 +198,7 @@ def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes]
 
 
 @contextmanager
-def starting_alone() -> Iterator[None]:
+def start_lock() -> Iterator[None]:
     """Within the block, nobody else starts a server on Prefect's default database: the first one creates its tables,
     and two at once would break each other's."""
     if not os.access(home(), os.W_OK):  # the server itself reports that

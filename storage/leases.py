@@ -88,19 +88,19 @@ class Lease:
 
 
 @contextmanager
-def deleting(store: Store) -> Iterator[tuple[set[str], Callable[[], None]]]:
+def deletion(store: Store) -> Iterator[tuple[set[str], Callable[[], None]]]:
     """`stage/key` of everything that running processes have leased, and a check. Within the block no lease is added.
     Removes leases of dead processes. Call the check before each deletion: it raises StoreError if another machine may
     have taken the block's lock over."""
     with locks.hold(_collection(store)):
         if store.shared is None:
-            yield leased(store, remove=True), lambda: None
+            yield leased_keys(store, remove=True), lambda: None
             return
         with store.shared.hold(COLLECTION) as lock:
-            yield leased(store, remove=True), lock.check
+            yield leased_keys(store, remove=True), lock.check
 
 
-def leased(store: Store, *, remove: bool = False) -> set[str]:
+def leased_keys(store: Store, *, remove: bool = False) -> set[str]:
     """`stage/key` of everything that running processes have leased. `remove` deletes leases of dead processes."""
     keys: set[str] = set()
     for path in sorted((store.local / FOLDER).glob("*")):

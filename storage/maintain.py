@@ -58,7 +58,7 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     """Everything that the last `keep_last` versions of all refs don't need, directly or as an ancestor, and that no
     running stage uses. Another machine may be working without a visible lock, so files without a manifest in a bucket,
     and drafts of refs, count only once they are `settled` seconds old."""
-    used = leases.leased(store)  # before reading refs: a run moves its refs, then drops its leases
+    used = leases.leased_keys(store)  # before reading refs: a run moves its refs, then drops its leases
     needed, unreadable = _needed(store, keep_last)
     sizes = _sizes(store, manifests=store.is_folder or bool(unreadable))
     published = list(store.locations())
@@ -89,7 +89,7 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
 def _records(store: Store) -> dict[str, int]:
     """Bytes of each run's record that is older than the newest `history.KEPT`."""
     sizes = {}
-    for run in history.beyond(store):
+    for run in history.oldest(store):
         with suppress(FileNotFoundError):  # another collection was faster
             sizes[run] = int(store.fs.size(f"{store.root}/{history.file_of(run)}"))
     return sizes
@@ -173,7 +173,7 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
     while waiting:
         # Runs that have ended have moved their refs, running ones hold leases, and no lease is added in this block.
         # A batch is short, as runs wait for the same lock
-        with leases.deleting(store) as (leased, check):
+        with leases.deletion(store) as (leased, check):
             needed, unreadable = _needed(store, garbage.keep_last)
             if set(unreadable) - set(garbage.unreadable):
                 nothing: dict[str, Any] = {
@@ -200,7 +200,7 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
         path.unlink(missing_ok=True)
     checkpoints = {}
     for key, size in garbage.checkpoints.items():
-        with leases.deleting(store) as (leased, check):
+        with leases.deletion(store) as (leased, check):
             if key not in leased:
                 check()
                 store.discard(f"{CHECKPOINTS}/{key}")

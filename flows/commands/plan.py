@@ -73,7 +73,7 @@ def show_plan(
     expected = estimates(profile, store, lines, work, gpu, elsewhere=device is not None)
     bytes_of = sizes(profile, lines, work)
     if training and gpu is None and (took := _training_seconds(lines, expected)):
-        training = training.taking(took)
+        training = training.with_time(took)
     if json_wanted:
         larger = scale_as_json(profile, store, lines, corpora, workers or profile.runtime.data.workers)
         stages = [_as_json(store, profile, line, expected.get(line.name), bytes_of.get(line.name)) for line in lines]

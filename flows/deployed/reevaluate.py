@@ -43,11 +43,11 @@ def export_ref(ref: Ref, profile: ProfileName = "tiny", overrides: Settings = ()
 
 
 def _run(ref: str, profile: str, overrides: Sequence[str], stage: str) -> str:
-    with start(profile, [*overrides, *alone(load(profile, overrides), ref, stage)], stage, ()) as chosen:
+    with start(profile, [*overrides, *only_stage(load(profile, overrides), ref, stage)], stage, ()) as chosen:
         return stages(chosen).location
 
 
-def alone(profile: Profile, ref: str, stage: str) -> list[str]:
+def only_stage(profile: Profile, ref: str, stage: str) -> list[str]:
     """The overrides that reduce a profile to `stage` of this model. Raises ConfigError for a profile without that
     section, StoreError for a ref that names no model."""
     if getattr(profile, stage) is None:

@@ -30,7 +30,7 @@ WHOLE = re.compile(r"[!-~]+:[!-~]{16,}")
 OTHERS = 0o077  # the permissions of other users
 
 
-def new() -> str:
+def new_password() -> str:
     """A random password."""
     return f"gristmill:{secrets.token_urlsafe(24)}"
 
@@ -40,42 +40,42 @@ def variables(password: str) -> dict[str, str]:
     return {SERVER: password, CLIENT: password}
 
 
-def file() -> Path:
+def password_file() -> Path:
     """The file with the password of `gristmill ui`."""
     return home() / FOLDER / "password"
 
 
-def kept() -> str:
+def ui_password() -> str:
     """The password of `gristmill ui`, created on the first call and replaced if others could have read it.
 
     Raises ServerError if it can't be written.
     """
     try:
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
-        file().parent.mkdir(exist_ok=True)
-        file().parent.chmod(0o700)  # whoever can open its locks can hold them
-        with hold(file().with_name("password.lock")):
+        password_file().parent.mkdir(exist_ok=True)
+        password_file().parent.chmod(0o700)  # whoever can open its locks can hold them
+        with hold(password_file().with_name("password.lock")):
             return _read() or _write()
     except OSError as error:
-        problem = f"The password of the Prefect server can't be kept in {file()}: {error.strerror}."
+        problem = f"The password of the Prefect server can't be kept in {password_file()}: {error.strerror}."
         raise ServerError(problem, f"Make sure that you can write a plain file there, or set {SERVER}.") from error
 
 
 @contextmanager
-def serving(port: int) -> Iterator[None]:
+def password_serves(port: int) -> Iterator[None]:
     """Within the block, commands of this user send the password to the server on this port. Outside it, somebody else
     may be listening there."""
     with hold(_held_at(port)):
         yield
 
 
-def take(environment: Mapping[str, str]) -> dict[str, str]:
+def client_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that a client of the server of PREFECT_API_URL lacks: the password, if that is the server of a
     running `gristmill ui` and the environment has no other password."""
     with suppress(ValueError, OSError):
         address = urlsplit(environment.get("PREFECT_API_URL", ""))
         # `localhost` may lead to another address first, where somebody else may listen
-        here = address.scheme == "http" and address.hostname == "127.0.0.1" and _is_own(file().parent)
+        here = address.scheme == "http" and address.hostname == "127.0.0.1" and _is_own(password_file().parent)
         if CLIENT not in environment and here and is_held(_held_at(address.port or 80)) and (password := _read()):
             return {CLIENT: password}
     return {}
@@ -87,13 +87,13 @@ def _is_own(folder: Path) -> bool:
 
 
 def _held_at(port: int) -> Path:
-    return file().with_name(f"serving-{port}.lock")
+    return password_file().with_name(f"serving-{port}.lock")
 
 
 def _read() -> str | None:
     """The password in the file, if it is valid and nobody else could read it. Raises OSError."""
     try:
-        opened = os.open(file(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        opened = os.open(password_file(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     with os.fdopen(opened, "rb") as held:
@@ -106,9 +106,9 @@ def _read() -> str | None:
 
 def _write() -> str:
     """Write a new password, whole or not at all. Raises OSError."""
-    with tempfile.NamedTemporaryFile("w", dir=file().parent, prefix="password-", delete=False) as draft:
-        draft.write(password := new())
+    with tempfile.NamedTemporaryFile("w", dir=password_file().parent, prefix="password-", delete=False) as draft:
+        draft.write(password := new_password())
         draft.flush()
         os.fsync(draft.fileno())
-    os.replace(draft.name, file())
+    os.replace(draft.name, password_file())
     return password

@@ -32,10 +32,10 @@ def sent_stage(order: Order) -> State[None]:
     # The message carries the location of the artifact, or what the witness saw, as Prefect does not keep results
     if order.work is None:
         return Completed(message=json.dumps(asdict(witness(order.folder))))
-    return Completed(message=made(order, order.work))
+    return Completed(message=make_stage(order, order.work))
 
 
-def made(order: Order, work: Work) -> str:
+def make_stage(order: Order, work: Work) -> str:
     """The location of the stage's artifact, made now or stored. Raises what the stage raises, and ConfigError and
     PoolError for a machine that could make another artifact than the run expects."""
     host = socket.gethostname()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from storage.errors import StoreError
 from storage.files.disk import FULL
-from storage.runs.record import FOLDER, RunRecord, parsed
+from storage.runs.record import FOLDER, RunRecord, parse_record
 from storage.store import Store
 
 KEPT = 500  # records that a collection keeps, of 10 to 20 kB each
@@ -57,7 +57,7 @@ def _is_record(name: str) -> bool:
 def read(store: Store, run: str) -> RunRecord | None:
     """The record of a run, or None. Raises DamagedArtifact."""
     data = store.read_bytes(file_of(run))
-    return None if data is None else parsed(data, run)
+    return None if data is None else parse_record(data, run)
 
 
 def find(store: Store, text: str) -> RunRecord:
@@ -106,6 +106,6 @@ def started(run: str) -> float:
         return 0.0
 
 
-def beyond(store: Store, kept: int = KEPT) -> list[str]:
+def oldest(store: Store, kept: int = KEPT) -> list[str]:
     """The ids of the oldest records, which a collection deletes."""
     return ids(store)[kept:]

@@ -138,7 +138,7 @@ class RunRecord(Part):
         return done, sum(self.estimates[name].seconds for name in done), sum(self.stages[name].seconds for name in done)
 
     def to_json(self) -> str:
-        """JSON, for `parsed`."""
+        """JSON, for `parse_record`."""
         return self.model_dump_json() + "\n"
 
 
@@ -149,7 +149,7 @@ def new_id(now: datetime | None = None) -> str:
     return f"{now:%Y-%m-%dT%H-%M-%S}-{now.microsecond * 4096 // 1_000_000:03x}{secrets.randbelow(4096):03x}"
 
 
-def parsed(text: str | bytes, name: str) -> RunRecord:
+def parse_record(text: str | bytes, name: str) -> RunRecord:
     """Parse a record. Raises DamagedArtifact for an invalid one, StoreError for an unknown format."""
     try:
         record = RunRecord.model_validate_json(text)

@@ -27,9 +27,9 @@ from flows.commands.ui.trial import trial
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS, automate
 from flows.deployed.orphaned_tasks import LeftOpen
 from flows.deployments import POOL, deploy
-from flows.guard.password import CLIENT, CODE, SERVER, file, kept, serving, variables
+from flows.guard.password import CLIENT, CODE, SERVER, password_file, password_serves, ui_password, variables
 from flows.guard.sign_in import address as sign_in
-from flows.server import SERVE, last_lines, start, starting_alone, stop, wait
+from flows.server import SERVE, last_lines, start, start_lock, stop, wait
 from flows.stop import stoppable
 from storage.errors import ConfigError, ServerError
 
@@ -69,7 +69,7 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
     """
     address = f"http://127.0.0.1:{port}"
     given, code = os.environ.get(SERVER), secrets.token_urlsafe(24)
-    password = given or kept()
+    password = given or ui_password()
     if not password.isascii():
         raise ConfigError(
             f"{SERVER} has non-ASCII characters, which Prefect can't compare.", "Choose another password."
@@ -85,7 +85,7 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
         "PREFECT_LOGGING_LEVEL": "WARNING",
         **variables(password),
     }
-    server = [*SERVE, str(port), *([] if given else [str(file())])]
+    server = [*SERVE, str(port), *([] if given else [str(password_file())])]
     with stoppable() as stopped, ExitStack() as held:
         said = held.enter_context(tempfile.TemporaryFile())
         children = _children(address, server, {**environment, CODE: code}, environment, pools, said)
@@ -93,7 +93,7 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
         try:
             _check_free(port)
             if not given:
-                held.enter_context(serving(port))
+                held.enter_context(password_serves(port))
             console.print("Starting Prefect's server: about 20 s, the first time longer.", style="dim")
             children[0].start()
             console.print("Registering the deployments of prefect.yaml.", style="dim")
@@ -125,8 +125,10 @@ def _greet(console: Console, address: str, code: str, *, given: bool) -> None:
     console.print(f"Prefect is at [bold]{shown}[/]  (Ctrl-C stops it)", soft_wrap=True)
     console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run", soft_wrap=True)
     if not given:
-        where = f"Its password, for a browser and for prefect's own commands ({CLIENT}), is in {escape(str(file()))}"
-        console.print(where, soft_wrap=True)
+        path = escape(str(password_file()))
+        console.print(
+            f"Its password, for a browser and for prefect's own commands ({CLIENT}), is in {path}", soft_wrap=True
+        )
 
 
 def _children(
@@ -141,7 +143,7 @@ def _children(
     prefect = [sys.executable, "-m", "prefect"]
 
     def starting() -> subprocess.Popen[bytes]:
-        with starting_alone():
+        with start_lock():
             process = start(server, of_server, said)
             try:
                 wait(address, process, said, environment)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from flows.deployed.automations import GONE, automate
-from flows.deployed.reevaluate import alone
+from flows.deployed.reevaluate import only_stage
 from flows.deployed.suspended import WAITS
 from flows.server import credentials
 from profiles.load import load
@@ -264,7 +264,7 @@ def test_approval_is_of_a_stage_that_there_is() -> None:
 @pytest.mark.parametrize(("stage", "made"), [("evaluate", "evaluate"), ("export", "export")])
 def test_a_model_alone_is_evaluated_or_exported(stage: str, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.deployed.reevaluate.model_of", lambda store, ref: "dpo/0123")
-    profile = load("smoke", alone(load("smoke"), "smoke/dpo@2", stage))
+    profile = load("smoke", only_stage(load("smoke"), "smoke/dpo@2", stage))
     assert profile.stage_names == ("download", "base", made)
     assert profile.name == "smoke-smoke-dpo-2", "the profile's own refs stay as they are"
 

@@ -22,8 +22,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from flows.guard.password import CLIENT, CODE, kept
-from flows.server import check_address, credentials, given_server
+from flows.guard.password import CLIENT, CODE, ui_password
+from flows.server import check_address, credentials, named_server
 from flows.stop import Stop
 from storage.errors import ServerError
 from tests.flows.running_ui import ROOT, sent, served, speaking_to, until
@@ -399,10 +399,10 @@ def test_a_run_without_the_password_is_told_where_it_is(
 ) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.setenv("PREFECT_API_URL", server.environment["PREFECT_API_URL"])
-    monkeypatch.setenv(CLIENT, kept())  # that of another server
+    monkeypatch.setenv(CLIENT, ui_password())  # that of another server
     check_address()
     with speaking_to(os.environ):
         said = pytest.raises(ServerError, match="has another password")
-        with said as caught, given_server(server.environment["PREFECT_API_URL"], Stop()):
+        with said as caught, named_server(server.environment["PREFECT_API_URL"], Stop()):
             pass
     assert f"Set {CLIENT}" in caught.value.remedy

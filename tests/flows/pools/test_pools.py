@@ -20,7 +20,7 @@ from rich.console import Console
 from flows.commands.plan import show_plan
 from flows.deployments import deploy
 from flows.pools.stage_job import Order, Work
-from flows.pools.worker import made
+from flows.pools.worker import make_stage
 from flows.records.recorder import Asked
 from flows.session import session_of
 from profiles.load import load, names
@@ -297,11 +297,11 @@ def test_a_machine_that_could_make_something_else_refuses(tmp_path: Path) -> Non
     work = Work.of_call(STAGES["dedup"], "0" * 64, profile.dedup, [documents], ())
     order = Order.of(session, work=work)
     with pytest.raises(ConfigError, match="has other code of Gristmill"):
-        made(order.model_copy(update={"code": "other"}), work)
+        make_stage(order.model_copy(update={"code": "other"}), work)
     with pytest.raises(ConfigError, match=r"the run has numpy 1\.0"):
-        made(order.model_copy(update={"libraries": ["numpy 1.0"]}), work)
+        make_stage(order.model_copy(update={"libraries": ["numpy 1.0"]}), work)
     with pytest.raises(PoolError, match="dedup has key"):
-        made(order, work)
+        make_stage(order, work)
     assert list(session.store.locations("dedup")) == []
 
 

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from flows.deployments import deploy
-from flows.server import check_address, patient_client, start, stop, wait, watched
+from flows.server import check_address, patient_client, start, stop, wait, watch_server
 from flows.stop import stoppable
 from storage.errors import ServerError
 from storage.files.locks import hold
@@ -38,7 +38,7 @@ def test_a_server_that_dies_interrupts_the_run_and_no_request_is_repeated() -> N
     started = time.monotonic()
     with tempfile.TemporaryFile() as said, temporary_settings({}) as settings, stoppable() as stop:
         server = start(["sleep", "60"], dict(os.environ), said)
-        with pytest.raises(KeyboardInterrupt), watched(server, settings, said, stop):
+        with pytest.raises(KeyboardInterrupt), watch_server(server, settings, said, stop):
             kill_and_sleep(server)
         assert isinstance(stop.reason, ServerError)
         assert stop.reason.message == "The Prefect server ended during the run."
@@ -67,7 +67,7 @@ def test_a_server_that_answers_with_an_error_is_quoted_without_its_tracebacks() 
         try:
             while b"Error: " not in os.pread(said.fileno(), 10_000, 0):
                 time.sleep(0.1)
-            with pytest.raises(ServerError) as caught, watched(server, settings, said, stopped):
+            with pytest.raises(ServerError) as caught, watch_server(server, settings, said, stopped):
                 raise failed
         finally:
             stop([server])
@@ -123,7 +123,7 @@ def test_a_server_that_exits_at_once_is_quoted() -> None:
 def test_servers_on_one_database_start_one_after_the_other(tmp_path: Path) -> None:
     """Two that create the tables of a new database at once break each other's."""
     home = tmp_path / "home"
-    script = "from flows.server import starting_alone\nwith starting_alone(): print('alone', flush=True)"
+    script = "from flows.server import start_lock\nwith start_lock(): print('alone', flush=True)"
     home.mkdir()
     with hold(home / "gristmill-server.lock"):
         other = subprocess.Popen(
