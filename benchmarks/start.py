@@ -29,7 +29,7 @@ from contextlib import contextmanager
 
 from benchmarks.measure import ROOT, end_as_interrupted
 from flows.cli import ENVIRONMENT
-from flows.guard.password import new, variables
+from flows.guard.password import new_password, variables
 from flows.server import SERVE, patient_client, start, stop, wait
 from tasks.children.environment import training_environment
 from tasks.children.launchers import free_port
@@ -129,7 +129,7 @@ def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
     """The environment of clients of a Prefect server that runs beside, in this one."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    environment = {**environment, **ENVIRONMENT, "PREFECT_API_URL": f"{address}/api", **variables(new())}
+    environment = {**environment, **ENVIRONMENT, "PREFECT_API_URL": f"{address}/api", **variables(new_password())}
     with tempfile.TemporaryFile() as said:
         process = start([*SERVE, str(port)], environment, said)
         try:

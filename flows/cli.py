@@ -1,6 +1,6 @@
 """The `gristmill` command.
 
-Every error that a user can mend prints two sentences, what and how, and exits with 1; Ctrl-C exits with 130 and the
+An error that a user can fix prints what is wrong and what to do, and exits with 1. Ctrl-C exits with 130, and the
 next run resumes. Prefect is imported only by the commands that run something.
 """
 
@@ -19,12 +19,12 @@ from typing import Annotated
 
 from tasks.checks.quiet import keep_quiet
 
-gc.set_threshold(50_000)  # what is imported stays: looking through it for garbage is a fifth of a command's start
+gc.set_threshold(50_000)  # imported modules stay: searching them for garbage takes a fifth of a command's start
 
 
 @contextmanager
 def beginning() -> Iterator[None]:
-    """While imports take their time, Ctrl-C ends the process with a sentence and no traceback."""
+    """During imports, Ctrl-C ends the process with a sentence instead of a traceback."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_at_once)
@@ -35,7 +35,7 @@ def beginning() -> Iterator[None]:
 
 
 def _end_at_once(number: int, frame: object) -> None:
-    os.write(2, b"Interrupted before anything had begun.\n")
+    os.write(2, b"Interrupted before anything began.\n")
     os._exit(128 + number)
 
 
@@ -68,18 +68,18 @@ with beginning():
     from storage.files.disk import DiskFaults
 
 app = typer.Typer(
-    help="Raw text in; a quantized, aligned, benchmarked language model out.",
+    help="Turns raw text into a quantized, aligned, benchmarked language model.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
 console = Terminal()
 GROUPS = {
-    "filter": ("flows.commands.documents.filter", "Look at the filter's rules and at what they decide."),
-    "runs": ("flows.commands.runs", "List runs, look into one, compare two."),
-    "store": ("flows.commands.store", "Look into the store and keep it."),
-    "release": ("flows.commands.release", "Hand a release on, signed, and check one."),
-    "profile": ("flows.commands.profile", "Look at profiles and their schema."),
+    "filter": ("flows.commands.documents.filter", "Inspect the filter's rules and their decisions."),
+    "runs": ("flows.commands.runs", "List runs, show one, compare two."),
+    "store": ("flows.commands.store", "Inspect and maintain the store."),
+    "release": ("flows.commands.release", "Save, sign, verify and publish a release."),
+    "profile": ("flows.commands.profile", "Show profiles and their schema."),
 }
 
 
@@ -94,10 +94,10 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and end")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit")
     ] = False,
 ) -> None:
-    """What stands before a command."""
+    """Global options."""
 
 
 @app.command()
@@ -110,9 +110,9 @@ def run(
     paranoid: Paranoid = False,
     yes: Yes = False,
 ) -> None:
-    """Run the pipeline: what is in the store is taken from it, the rest is made.
+    """Run the pipeline: take stored artifacts from the store, and make the rest.
 
-    An interrupted run is resumed by running it again.
+    To resume an interrupted run, run it again.
     """
     with beginning():
         from flows.commands.run import run_pipeline
@@ -125,12 +125,12 @@ def stage(
     name: Annotated[str, typer.Argument(help="a stage of the pipeline, such as filter")],
     profile: ProfileName = "tiny",
     overrides: Overrides = None,
-    refresh: Annotated[bool, typer.Option("--refresh", help="make it anew although it is in the store")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="rebuild it even if it is stored")] = False,
     store: StoreUrl = None,
     paranoid: Paranoid = False,
     yes: Yes = False,
 ) -> None:
-    """Bring one stage up to date; what it needs comes from the store, or is made."""
+    """Bring one stage up to date. Its inputs come from the store, or are made."""
     with beginning():
         from flows.commands.run import run_pipeline
 
@@ -145,34 +145,38 @@ def plan(
     refresh: Refreshed = None,
     device: Annotated[
         str | None,
-        typer.Option(help="train on this, such as h100, a100, rtx4090 or cpu; by default what the profile asks for"),
+        typer.Option(help="device to train on, such as h100, a100, rtx4090 or cpu, by default the profile's"),
     ] = None,
     price: Annotated[
-        float | None, typer.Option(min=0, help="USD for one device and hour, in place of the assumed figure")
+        float | None, typer.Option(min=0, help="USD per device and hour, in place of the assumed price")
     ] = None,
     utilisation: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1, help="share of the device's peak that training reaches, in place of 0.4 or 0.45"),
+        typer.Option(
+            min=0.01,
+            max=1,
+            help="share of the device's peak that training reaches, in place of the assumed 0.4 or 0.45",
+        ),
     ] = None,
     scale: Annotated[
         list[str] | None,
-        typer.Option(help="also what so much text would cost, such as 1TB, by the runs in the store; repeatable"),
+        typer.Option(help="also estimate this much text, such as 1TB, from the runs in the store (repeatable)"),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="with --scale: on so many cores, in place of runtime.data.workers")
+        int | None, typer.Option(min=1, help="with --scale: number of cores, in place of runtime.data.workers")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the stages, and --scale, as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the stages and --scale as JSON")] = False,
     store: StoreUrl = None,
 ) -> None:
-    """Say what a run would do and what it takes, without doing anything.
+    """Show what a run would do and what it would cost, without running anything.
 
-    Each stage is a HIT or a MISS, with the reason, its size, how long it will take, and by what that is known: an
-    earlier run, scaled by the work that there is now, or arithmetic. A training that would resume is priced from its
-    checkpoint. --to and --refresh are those of a run.
+    Each stage is a HIT or a MISS, with the reason, its size, its time, and the source of that time: an earlier run,
+    scaled by the present amount of work, or arithmetic. A training that would resume is priced from its checkpoint.
+    --to and --refresh are those of a run.
 
     Then the model that the size dial gives, and the arithmetic of training it:
-    do its tokens suit its parameters, how much memory does one device need for what,
-    does that fit, how much disk do checkpoints take, how many hours, how much money?
+    tokens per parameter, memory of one device by purpose, whether that fits,
+    disk for checkpoints, hours and money.
 
     Try other choices before you pay for them:
 
@@ -182,12 +186,12 @@ def plan(
 
         gristmill plan cluster --device a100 --price 1.20 --utilisation 0.5
 
-    What will a larger corpus cost?
+    Estimate a larger corpus:
 
         gristmill plan tiny --scale 1TB --scale 15TB --workers 1000
 
-    Memory is right within some per cent: tests count what torch allocates.
-    Utilisation and price are assumptions, which you replace by your own.
+    Memory is right to within a few per cent: tests count what torch allocates.
+    Utilisation and price are assumptions: replace them by your own.
     """
     from flows.commands.plan import show_plan
     from flows.records.recorder import Asked
@@ -203,7 +207,7 @@ def why(
     overrides: Overrides = None,
     store: StoreUrl = None,
 ) -> None:
-    """Name exactly the fields that differ from the stage's nearest earlier artifact."""
+    """Name the fields that differ from the stage's nearest earlier artifact."""
     from flows.commands.plan import show_why
     from flows.session import last_profile
 
@@ -213,16 +217,18 @@ def why(
 @app.command()
 def explain(
     document: Annotated[
-        str, typer.Argument(metavar="DOC", help="a document's id, or the first digits of it; not with --removed-by")
+        str, typer.Argument(metavar="DOC", help="a document's id or its first digits (without --removed-by)")
     ] = "",
     profile: LastProfile = None,
-    removed_by: Annotated[str | None, typer.Option(metavar="RULE", help="list what this rule removed")] = None,
-    stage: Annotated[str | None, typer.Option(help="with --removed-by: of this stage only")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="with --removed-by: rows shown of each stage")] = 20,
+    removed_by: Annotated[
+        str | None, typer.Option(metavar="RULE", help="list the documents that this rule removed")
+    ] = None,
+    stage: Annotated[str | None, typer.Option(help="with --removed-by: only this stage")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="with --removed-by: rows shown for each stage")] = 20,
     overrides: Overrides = None,
     store: StoreUrl = None,
 ) -> None:
-    """Tell a document's whole story: where it came from, what each stage decided, by which measure."""
+    """Trace a document: where it came from, what each stage decided, and by which measure."""
     from flows.commands.documents.explain import explain_document, list_removed
     from flows.session import last_profile
 
@@ -236,17 +242,22 @@ def explain(
 @app.command()
 def compare(
     first: Annotated[
-        str, typer.Argument(metavar="A", help="an evaluation: tiny/evaluate@1, or with one of its models")
+        str,
+        typer.Argument(
+            metavar="A", help="an evaluation, such as tiny/evaluate@1, or one of its models: tiny/evaluate@1:dpo"
+        ),
     ],
-    second: Annotated[str | None, typer.Argument(metavar="B", help="another; without it, the models of A")] = None,
-    task: Annotated[list[str] | None, typer.Option(metavar="TASK", help="only this one; may be repeated")] = None,
-    metric: Annotated[str | None, typer.Option(help="compare by this, in place of each task's own")] = None,
+    second: Annotated[
+        str | None, typer.Argument(metavar="B", help="another, by default compare the models of A")
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option(metavar="TASK", help="only this task (repeatable)")] = None,
+    metric: Annotated[str | None, typer.Option(help="compare by this metric, in place of each task's own")] = None,
     store: StoreUrl = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Say which differences between two evaluations are real.
+    """Show which differences between two evaluations are real.
 
-    Each model with the one of its name, two models, the links of post-training in one run, all models with one:
+    Compare models of the same name, two models, the post-training steps of one run, or all models with one:
 
         gristmill compare tiny/evaluate@1 tiny/evaluate@2
 
@@ -256,14 +267,14 @@ def compare(
 
         gristmill compare tiny/evaluate:base
 
-    Only questions that both were asked count. B - A has a 95 % interval.
+    Only questions that both answered count. B - A has a 95 % interval.
 
-    p is the chance of a difference as large where there is none: by McNemar's exact test for right and wrong,
-    by flipped signs otherwise, of whole clusters where questions share a text. It is corrected for the number of rows
+    p is the chance of a difference this large if the models are equal: by McNemar's exact test for right and wrong,
+    otherwise by flipping signs, of whole clusters where questions share a text. It is corrected for the number of rows
     (Holm).
 
-    Below 0.02 the difference is real, and one model is better. Otherwise none could be told, and "would be seen"
-    says how large a difference would have been found four times in five.
+    Below 0.02 the difference is real, and one model is better. Otherwise neither is shown to be better, and
+    "would be seen" is the difference that would be found four times in five.
     """
     from flows.commands.compare import show_comparison
 
@@ -273,21 +284,21 @@ def compare(
 @app.command()
 def chat(
     ref: Annotated[
-        str | None,
-        typer.Argument(help="a release: a ref such as tiny/export, or stage/key; by default that of the last run"),
+        str | None, typer.Argument(help="a release: a ref such as tiny/export, or stage/key, by default the last run's")
     ] = None,
     store: StoreUrl = None,
-    prompt: Annotated[str | None, typer.Option(help="answer this one message and end")] = None,
-    system: Annotated[str | None, typer.Option(help="a system prompt, which the chat template must know")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="length of an answer, at most")] = 128,
+    prompt: Annotated[str | None, typer.Option(help="answer this message and exit")] = None,
+    system: Annotated[str | None, typer.Option(help="a system prompt, if the chat template supports one")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="maximum tokens of an answer")] = 128,
     temperature: Annotated[
-        float, typer.Option(min=0, max=10, help="draw answers, the more freely the higher; 0: the likeliest tokens")
+        float, typer.Option(min=0, max=10, help="sampling temperature (0: the likeliest token)")
     ] = 0.0,
     format: Annotated[
-        str | None, typer.Option(help="such as gguf-q8_0 or safetensors; by default the best for a CPU")
+        str | None,
+        typer.Option(help="the format to load, such as gguf-q8_0 or safetensors, by default the best for a CPU"),
     ] = None,
 ) -> None:
-    """Talk to a release, in llama.cpp or else transformers, through the chat template it was trained with."""
+    """Chat with a release in llama.cpp, or else transformers, through the chat template it was trained with."""
     from flows.commands.chat import Manner, talk
 
     talk(console, store or DEFAULT_STORE, ref, prompt, Manner(max_tokens, temperature, system), format)
@@ -297,18 +308,20 @@ def chat(
 def vote(
     ref: Annotated[str, typer.Argument(help="an evaluation with evaluate.side_by_side: a ref such as tiny/evaluate")],
     models: Annotated[
-        list[str] | None, typer.Option("--model", metavar="NAME", help="compare these; by default all of them")
+        list[str] | None, typer.Option("--model", metavar="NAME", help="compare these models, by default all")
     ] = None,
     votes: Annotated[
-        Path | None, typer.Option(help="the file of votes, which is gone on with; by default named after the ref")
+        Path | None, typer.Option(help="the file of votes, new or to continue, by default named after the ref")
     ] = None,
-    voter: Annotated[str, typer.Option(help="who votes: draws the order and the sides, and stands in the file")] = "me",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="where the page is, on 127.0.0.1; 0: any")] = 0,
+    voter: Annotated[
+        str, typer.Option(help="your name: recorded in the file, and the seed of the order and the sides")
+    ] = "me",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page on 127.0.0.1 (0: any free one)")] = 0,
     store: StoreUrl = None,
 ) -> None:
-    """Vote, blind, on which of two models' answers is better, on a page of this machine.
+    """Vote blind for the better of two models' answers, on a local page.
 
-    Each vote is in the file before the next question is shown. Ctrl-C sums up, and makes preferences of the votes.
+    Each vote is saved before the next question is shown. Ctrl-C sums up and turns the votes into preferences.
     """
     from flows.commands.vote import collect_votes
 
@@ -319,38 +332,47 @@ def vote(
 @app.command()
 def label(
     ref: Annotated[str, typer.Argument(help="an artifact with documents: a ref such as tiny/dedup")],
-    question: Annotated[str, typer.Option(help="what is asked of each text")] = "Is this toxic?",
-    size: Annotated[int, typer.Option(min=1, help="texts to label, of as many documents")] = 500,
+    question: Annotated[str, typer.Option(help="the question about each text")] = "Is this toxic?",
+    size: Annotated[int, typer.Option(min=1, help="number of texts to label, each from a different document")] = 500,
     excerpt: Annotated[
-        int, typer.Option(min=50, metavar="BYTES", help="of a document, whole sentences up to this length are shown")
+        int, typer.Option(min=50, metavar="BYTES", help="show whole sentences of a document up to this length")
     ] = 300,
     by: Annotated[
         str | None,
-        typer.Option(metavar="REF:COLUMN", help="as many of each range of a score: tiny/toxicity:toxicity_score"),
+        typer.Option(
+            metavar="REF:COLUMN", help="equally many texts from each range of a score: tiny/toxicity:toxicity_score"
+        ),
     ] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="the file of labels, which is gone on with; by default named after the ref")
+        Path | None, typer.Option(help="the file of labels, new or to continue, by default named after the ref")
     ] = None,
-    labeller: Annotated[str | None, typer.Option(help="who labels; stands in the file")] = None,
+    labeller: Annotated[str | None, typer.Option(help="your name, recorded in the file")] = None,
     endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="let this OpenAI-compatible endpoint label: it gets the texts")
+        str | None,
+        typer.Option(metavar="URL", help="let this OpenAI-compatible endpoint label, which receives the texts"),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="the model there")] = None,
+    model: Annotated[str | None, typer.Option(help="the endpoint's model")] = None,
     prompt: Annotated[
-        Path | None, typer.Option(help="file with the prompt there: {text} is the text, the answer ends with yes or no")
+        Path | None,
+        typer.Option(
+            help="a file with the endpoint's prompt: {text} is the text, and the answer must end with yes or no"
+        ),
     ] = None,
     api_key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="environment variable with the key; by default none is sent")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="environment variable that holds the endpoint's key, by default none is sent"
+        ),
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="labels of the same texts by somebody else: print how far both agree")
+        Path | None, typer.Option(help="someone else's labels of the same texts: print how far both agree")
     ] = None,
     store: StoreUrl = None,
 ) -> None:
-    """Label texts of your own corpus, by hand at the terminal or by an endpoint, to train a classifier on.
+    """Label texts of your own corpus to train a classifier, by hand at the terminal or by an endpoint.
 
-    Texts come from every source, and with --by from every range of a score. Each label is on the disk before the next
-    text is shown; run it again to go on.
+    Texts come from every source, and with --by from every range of a score. Each label is saved before the next text
+    is shown. To continue, run it again.
     """
     from flows.commands.documents.label import Server, Source, label_texts
 
@@ -365,26 +387,26 @@ def label(
 @app.command()
 def doctor(
     profile: Annotated[
-        str | None, typer.Argument(help="a profile, whose pretraining is tried; without one, the installation")
+        str | None, typer.Argument(help="try this profile's pretraining, by default check the installation")
     ] = None,
     overrides: Overrides = None,
     store: StoreUrl = None,
 ) -> None:
-    """Check for problems before a run, one line per check: ✓, ! (costs time), or ✗ with the remedy.
+    """Check for problems before a run, one line a check: ✓, ! (costs time), or ✗ with the remedy.
 
-    [bold]gristmill doctor[/] looks at the installation: libraries and versions, the store, disk, cores or GPU.
+    [bold]gristmill doctor[/] checks the installation: libraries and versions, the store, disk, cores or GPU.
 
-    [bold]gristmill doctor tiny[/] tries the profile's pretraining for seconds, as a run would do it:
+    [bold]gristmill doctor tiny[/] tries the profile's pretraining for some seconds, as a run would do it:
 
-    - a fresh model knows nothing, gradients reach every parameter
-    - no token sees a later one, one batch can be overfitted
-    - shards are whole, batches and checkpoints come out the same twice
-    - all processes begin with equal weights and see samples of their own
-    - a step fits into memory, the run on the disk
+    - an untrained model predicts no better than chance, and gradients reach every parameter
+    - no token sees a later one, and one batch can be overfitted
+    - shards are intact, and batches and checkpoints come out the same twice
+    - all processes start with equal weights and see different samples
+    - a step fits in memory, and the run on the disk
 
     [bold]gristmill doctor gpu-24gb --set runtime.pretrain.micro_batch=64[/] says whether a larger micro-batch fits.
 
-    Ends with 1 if a check failed. A run of 500 steps or more does the same by itself: runtime.pretrain.preflight.
+    Exits with 1 if a check failed. A run of 500 steps or more does the same by itself: runtime.pretrain.preflight.
     """
     from flows.commands.doctor import examine
 
@@ -395,10 +417,10 @@ def doctor(
 @app.command()
 def hosts(
     profile: ProfileName,
-    scheduler: Annotated[Scheduler, typer.Option("--for", help="what starts processes on the hosts")],
-    hosts: Annotated[str, typer.Option(metavar="N|NAMES", help="how many, or their names: node1,node2")],
-    time: Annotated[str | None, typer.Option(help="slurm: the limit, such as 24:00:00")] = None,
-    partition: Annotated[str | None, typer.Option(help="slurm: where to run")] = None,
+    scheduler: Annotated[Scheduler, typer.Option("--for", help="the scheduler or launcher of the hosts")],
+    hosts: Annotated[str, typer.Option(metavar="N|NAMES", help="number of hosts, or their names: node1,node2")],
+    time: Annotated[str | None, typer.Option(help="slurm: the time limit, such as 24:00:00")] = None,
+    partition: Annotated[str | None, typer.Option(help="slurm: the partition")] = None,
     image: Annotated[str | None, typer.Option(help="kubernetes: a container image with gristmill")] = None,
     claim: Annotated[
         str | None, typer.Option(metavar="NAME", help="kubernetes: a PersistentVolumeClaim that all pods can write")
@@ -406,16 +428,16 @@ def hosts(
     overrides: Overrides = None,
     store: StoreUrl = None,
 ) -> None:
-    """Print what starts a run on many hosts; nothing is submitted.
+    """Print the job file or commands that start a run on many hosts. Submits nothing.
 
-    For slurm an sbatch file, for kubernetes a JobSet, for ray a job, for torchrun and deepspeed the commands for each
+    For slurm an sbatch file, for kubernetes a JobSet, for ray a job, for torchrun and deepspeed the commands of each
     host:
 
         gristmill hosts gpu-8x --for slurm --hosts 4 --time 24:00:00 > job.sh
 
         gristmill hosts gpu-8x --for torchrun --hosts node1,node2
 
-    Processes and GPUs of a host are those of runtime.training.processes. Refuses what could not be divided.
+    runtime.training.processes sets the processes and GPUs of a host. Refuses a model or batch that can't be divided.
     """
     from flows.commands.hosts import Cluster, show_hosts
 
@@ -424,9 +446,9 @@ def hosts(
 
 @app.command()
 def join(store: StoreUrl = None) -> None:
-    """Take part, as a further host, in every training of the runs in a store, until Ctrl-C.
+    """Join every training of the runs in a store as a further host, until Ctrl-C.
 
-    The run is started on another host, with runtime.training.rendezvous and hosts. `gristmill hosts` prints both.
+    Start the run itself on another host, with runtime.training.rendezvous and hosts. `gristmill hosts` prints both.
     """
     from flows.commands.hosts import join as take_part
 
@@ -434,42 +456,29 @@ def join(store: StoreUrl = None) -> None:
 
 
 @app.command()
-def dependencies(
-    advisories: Annotated[
-        bool, typer.Option("--advisories", help="ask the index for known vulnerabilities: it learns what is installed")
-    ] = False,
-    index: Annotated[
-        str | None, typer.Option(metavar="URL", help="ask this one, which must have PyPI's JSON API, in place of PyPI")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-) -> None:
-    """List every package that Gristmill requires: version, licence, and who requires it.
-
-    With --advisories ends with 1 if one has a known vulnerability.
-    """
+def dependencies(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """List every package that Gristmill requires: version, licence, and who requires it."""
     from flows.commands.dependencies import show_dependencies
-    from tasks.checks.advisories import default_index
 
-    if not show_dependencies(console, (index or default_index()) if advisories or index else None, as_json):
-        raise typer.Exit(1)
+    show_dependencies(console, as_json)
 
 
 @app.command()
 def ui(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="where the server listens, on 127.0.0.1")] = 4200,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="the server's port on 127.0.0.1")] = 4200,
     pools: Annotated[
         list[str] | None,
-        typer.Option("--pool", metavar="NAME", help="one more work pool with a worker, for runtime.pools; repeatable"),
+        typer.Option("--pool", metavar="NAME", help="add a work pool with a worker, for runtime.pools (repeatable)"),
     ] = None,
     notify: Annotated[
         str | None,
-        typer.Option(
-            metavar="TYPE/NAME", help="a notification block that is told of runs that fail, such as slack-webhook/team"
-        ),
+        typer.Option(metavar="TYPE/NAME", help="a notification block for runs that fail, such as slack-webhook/team"),
     ] = None,
 ) -> None:
-    """Start a Prefect server with the deployments and a worker, and print its address. Ctrl-C ends runs, then all
-    three."""
+    """Start a Prefect server with the deployments and a worker, and print its address.
+
+    Ctrl-C ends the runs, then all three.
+    """
     from flows.commands.ui.serve import serve
 
     serve(console, port, pools or [], notify)
@@ -479,40 +488,40 @@ def _no_command() -> None:
     pass
 
 
-def _add_groups(asked: Collection[str]) -> None:
-    """Add every group of commands. Only those that are `asked` for are imported: of the others help tells the purpose
-    alone."""
+def _add_groups(words: Collection[str]) -> None:
+    """Add every group of commands. Import only those among the command's `words`: help shows just the purpose of the
+    rest."""
     app.registered_groups.clear()  # of an earlier call in this process
     for name, (module, purpose) in GROUPS.items():
-        group = import_module(module).app if name in asked else typer.Typer(callback=_no_command, help=purpose)
-        if group.registered_callback:  # it is a command itself, whose help teaches more
+        group = import_module(module).app if name in words else typer.Typer(callback=_no_command, help=purpose)
+        if group.registered_callback:  # it is a command itself, with a longer help
             app.add_typer(group, name=name)
         else:
             app.add_typer(group, name=name, help=purpose)
 
 
 def main() -> None:
-    """The entry point: errors that a user can mend are two sentences, not a traceback."""
+    """The entry point: an error that a user can fix is two sentences, not a traceback."""
     guard()
     mind_streams()
     errors = Terminal(stderr=True)
     try:
         check_edges(sys.argv[1:])
         with beginning():
-            # A shell that completes a command gives its words in the environment
+            # A shell that completes a command passes its words in the environment
             _add_groups(GROUPS if "_GRISTMILL_COMPLETE" in os.environ else sys.argv[1:])
         with DiskFaults():
             app(standalone_mode=True)
-    except KeyboardInterrupt:  # before typer runs the command; it minds the rest itself
+    except KeyboardInterrupt:  # before typer runs the command: it handles later ones
         sys.exit(130)
     except GristmillError as error:
         errors.print(f"[bold red]Error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
         if error.remedy:
-            remedy = harmless(as_given(error.remedy, sys.argv[1:]))  # it has the command's own words
+            remedy = harmless(as_given(error.remedy, sys.argv[1:]))  # with the command's own words
             errors.print(f"[bold]What to do:[/] {escape(remedy)}", highlight=False, soft_wrap=True)
         sys.exit(1)
     finally:
-        guard()  # once more: typer has set a hook of its own for uncaught exceptions
+        guard()  # again: typer has set its own hook for uncaught exceptions
         end_undisturbed()
 
 

@@ -1,7 +1,7 @@
-"""The database of a run's own Prefect server: a copy of an empty one, in a folder that goes with the run.
+"""The database of a run's own Prefect server: a copy of an empty one, in a folder that is deleted with the run.
 
-Prefect's own would also be that of a server that runs beside (`gristmill ui`), on whose pages the run would then stand,
-half told. And no run but the first waits for Prefect's tables to be made, which takes as long as all else of a start.
+Prefect's default database may belong to another server (`gristmill ui`), whose pages would then show half of the run.
+The copy also saves time: only the first run waits for Prefect's tables, which takes half of a start.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pathlib import Path
 
 from storage.files.locks import hold, hold_if_free
 
-FOLDER = "gristmill"  # within Prefect's home
-FILLED = {  # nothing is left to be done at the start
+FOLDER = "gristmill"  # in Prefect's home
+FILLED = {  # a copy needs no set-up at the start
     "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
 }
 
 
 def home() -> Path:
-    """Prefect's home, without Prefect."""
+    """Prefect's home, without importing Prefect."""
     return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
 
 @dataclass(frozen=True)
 class Database:
-    """A SQLite file that one server uses, and the empty one that it is copied from."""
+    """A server's SQLite file, and the empty one that it is copied from."""
 
     path: Path
     empty: Path
@@ -45,33 +45,33 @@ class Database:
         return url | (FILLED if self.copied else {})
 
     def keep_empty(self) -> None:
-        """To be called as soon as the server answers, before it is told anything: the next one starts from a copy."""
+        """Save the tables for the next server to copy. Call it once the server answers, before it stores anything."""
         if self.copied:
             return
         made = self.path.with_name("tables.db")
-        with suppress(OSError, sqlite3.Error):  # the next start is slower, no more
+        with suppress(OSError, sqlite3.Error):  # only the next start is slower
             with closing(sqlite3.connect(self.path)) as used, closing(sqlite3.connect(made)) as kept:
                 used.backup(kept)
-                # Prefect asks for this mode with no patience: of several connections to a file in another one fails
+                # Prefect sets this mode without a timeout: of several connections to a file in another mode, one fails
                 kept.execute("PRAGMA journal_mode=WAL")
             os.replace(made, self.empty)
 
 
 @contextmanager
 def own_database() -> Iterator[Database]:
-    """A database for the server of this process. Raises OSError where there is no place for it.
+    """A database for this process's server. Raises OSError if it can't be created.
 
-    Folders of runs that were killed are removed first: nobody holds their locks.
+    First removes the folders of killed runs: nobody holds their locks.
     """
     folder = home() / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     empty = folder / f"tables-{version('prefect')}.db"
     with ExitStack() as held:
         with hold(folder / "lock"):
-            for left in folder.glob("run-*"):
-                with hold_if_free(left / "lock") as free:
+            for abandoned in folder.glob("run-*"):
+                with hold_if_free(abandoned / "lock") as free:
                     if free:
-                        shutil.rmtree(left, ignore_errors=True)
+                        shutil.rmtree(abandoned, ignore_errors=True)
             own = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
             held.callback(shutil.rmtree, own, ignore_errors=True)
             held.enter_context(hold(own / "lock"))
@@ -82,7 +82,7 @@ def own_database() -> Iterator[Database]:
 
 
 def _is_whole(empty: Path) -> bool:
-    """Whether it is there with Prefect's tables: after a power cut it can be a file without content."""
+    """Whether it exists with Prefect's tables: a power cut can leave a file without content."""
     if not empty.is_file():
         return False
     with (

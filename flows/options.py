@@ -1,4 +1,4 @@
-"""The arguments and options that several commands take, described once."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ ProfileName = Annotated[
     ),
 ]
 LastProfile = Annotated[
-    str | None, typer.Argument(help="a profile's name or a path to a YAML file; by default that of the last run")
+    str | None, typer.Argument(help="a profile's name or a path to a YAML file, by default the last run's")
 ]
 StoreUrl = Annotated[
-    str | None, typer.Option("--store", metavar="URL", help="a folder or an fsspec URL; sets runtime.store")
+    str | None, typer.Option("--store", metavar="URL", help="a folder or an fsspec URL, overrides runtime.store")
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="K=V", help="override a key: --set filter.toxicity.max_score=0.5")
+    list[str] | None,
+    typer.Option("--set", metavar="K=V", help="override a key: --set filter.toxicity.max_score=0.5 (repeatable)"),
 ]
 Paranoid = Annotated[
     bool,
     typer.Option(
         "--paranoid",
-        help="hash every artifact's files again, those in a bucket too, even if inode, size and times are the same",
+        help="hash every artifact's files again, in a bucket too, even if inode, size and times are unchanged",
     ),
 ]
 LastStage = Annotated[
@@ -42,21 +43,23 @@ LastStage = Annotated[
     typer.Option(
         "--to",
         metavar="STAGE",
-        help="end after this stage: download, dedup, filter, tokenizer, tokenize, pretrain, sft, dpo, evaluate, "
-        "export, or another that the profile has",
+        help="stop after this stage: download, dedup, filter, tokenizer, tokenize, pretrain, sft, dpo, evaluate, "
+        "export, or another stage of the profile",
     ),
 ]
 Refreshed = Annotated[
     list[str] | None,
     typer.Option(
-        "--refresh", metavar="STAGE", help="make this stage, or a part of one such as form, anew though it is there"
+        "--refresh",
+        metavar="STAGE",
+        help="rebuild this stage, or a part such as form, even if it is stored (repeatable)",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="don't ask before a stage that runtime.approve names")]
 
 
 class Scheduler(StrEnum):
-    """What starts processes on many hosts."""
+    """Launchers of processes on many hosts."""
 
     SLURM = "slurm"
     KUBERNETES = "kubernetes"
@@ -66,29 +69,28 @@ class Scheduler(StrEnum):
 
 
 def settings(overrides: list[str] | None, store: str | None) -> list[str]:
-    """Overrides of a profile, of which `--store URL` is one: quoted, as a store may be called `on` or `5`."""
+    """Overrides of a profile, with `--store URL` as one of them: quoted, as a store may be called `on` or `5`."""
     return [*(overrides or []), *([f"runtime.store={json.dumps(store)}"] if store is not None else [])]
 
 
 def store_of(overrides: list[str] | None, store: str | None) -> str:
-    """The store that a command is for, before its profile is known."""
+    """A command's store, before its profile is known."""
     named = [value for key, _, value in (one.partition("=") for one in overrides or []) if key == "runtime.store"]
     return store or (named[-1] if named else DEFAULT_STORE)
 
 
 def at_store(url: str) -> str:
-    """How a command names a store: nothing for the usual one."""
+    """The option that names a store in a command, or empty for the default store."""
     return "" if url == DEFAULT_STORE else f" --store {shlex.quote(url)}"
 
 
 def as_given(remedy: str, words: Sequence[str]) -> str:
-    """The commands in a remedy, for the store and the profile of the command (`words`, as the shell gave them) that met
-    the error."""
+    """A remedy whose commands name the store and the profile of the failed command (`words`, from the shell)."""
     store = store_of(_values("--set", words), "".join(_values("--store", words)[-1:]))
     profile = words[1] if len(words) > 1 and words[0] in OF_PROFILE and not words[1].startswith("-") else None
 
-    def completed(found: re.Match[str]) -> str:
-        command = found[1]
+    def completed(match: re.Match[str]) -> str:
+        command = match[1]
         if profile:
             command = re.sub(r"\bPROFILE\b", lambda _: shlex.quote(profile), command)
         if not command.startswith(STORELESS) and "--store" not in command:

@@ -1,6 +1,6 @@
-"""What the stages before the release have to say of it, from the profile and the manifests of their artifacts.
+"""The provenance of a release: what its profile and the manifests of earlier stages say about its data and training.
 
-It becomes a part of export's config, and so of its key: only what a rerun of the same profile would give again.
+It is part of export's config and so of its key, so it holds only what a rerun of the same profile would give again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ EMBEDDED_PAIRS = {"instructions": ("encyclopedia-en", "small-talk"), "preference
 def provenance_of(
     profile: Profile, stages: Mapping[str, Artifact], links: Mapping[str, Artifact], link: str
 ) -> Provenance:
-    """Of the release of one link of the chain, whose data went through `stages`. What is not made yet, or was adopted,
-    has nothing to say."""
+    """The provenance of the release of one `link` of the chain, whose data went through `stages`. Artifacts that are
+    not made yet or were adopted add nothing."""
     chain = list(links)[: list(links).index(link) + 1]
     trained = {name: found for name in chain if (found := _manifest(links[name])) is not None}
     base, languages = profile.base, profile.filter and profile.filter.language
@@ -60,7 +60,7 @@ def _manifest(artifact: Artifact) -> Manifest | None:
 
 
 def _funnel(stages: Mapping[str, Artifact]) -> dict[str, int]:
-    """Documents that each stage kept, then the tokens that were trained on and held out."""
+    """Documents that each stage kept, then the tokens of the training and held-out splits."""
     left: dict[str, int] = {}
     for name, artifact in stages.items():
         counts = found.counts if (found := _manifest(artifact)) else {}
@@ -76,21 +76,21 @@ def _funnel(stages: Mapping[str, Artifact]) -> dict[str, int]:
 
 
 def _precision(manifest: Manifest) -> str:
-    """What a training computed in: as it counted itself, or as its config says where that decides."""
+    """The precision of a training: from its counts, or from its config where that decides."""
     asked = manifest.payload.config.get("precision", "")
     return str(manifest.counts.get("precision", "" if asked == "auto" else asked))
 
 
 def _learned(stages: Mapping[str, Artifact]) -> frozenset[str] | None:
-    """The sources of which there are tokens: of some the filter may have left nothing. None where that is not known."""
+    """The sources that have tokens (the filter may have removed all of one), or None if that isn't known."""
     found = _manifest(stages["tokenize"]) if "tokenize" in stages else None
     rows = found.counts.get("tables", {}).get(TOKENS) if found else None
     return None if rows is None else frozenset(row["source"] for row in rows if row["tokens"])
 
 
 def _sources(profile: Profile, chain: list[str], learned: frozenset[str] | None) -> Iterator[StatedSource]:
-    """Every source that a link up to the released one learns from, with what beside the chain it learns from. Of
-    documents those that are `learned`, if that is known."""
+    """Every source that a link up to the released one learns from, directly or through a model beside the chain; of
+    documents only those in `learned`, if known."""
     roles = {"documents"} if profile.pretrain else set[str]()
     after = profile.links.index(chain[-1]) + 1 if chain[-1] in profile.links else 0
     for link in profile.links[:after]:

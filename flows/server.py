@@ -1,7 +1,7 @@
-"""Prefect's server as a child: in a session of its own, killed by the kernel if this process is.
+"""Prefect's server as a child process in its own session. The kernel kills it if this process is killed.
 
 Ctrl-C at a terminal and many service managers signal the whole process group. A server in that group would die first,
-and the run would wait for it for minutes instead of reporting its end.
+and the run would wait minutes for it instead of reporting its end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import httpx
 from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 
 from flows.database import Database, home, own_database
-from flows.guard.password import new, take, variables
+from flows.guard.password import client_variables, new_password, variables
 from flows.stop import AGAIN, Stop
 from storage.errors import ServerError
 from storage.files.locks import hold
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from prefect.settings.legacy import Setting
 
 SERVE = [sys.executable, "-m", "flows.guard"]
-# As Prefect starts its own: without pages, and without services that no single run needs. Nor does one need what feeds
-# pages with news, or the types of a store's calls checked, which Prefect's queue comes with
+# As Prefect starts its own server: without pages and services that a single run doesn't need. It also doesn't need the
+# stream of events for pages, or runtime type checks of calls of a library that Prefect's queue uses
 EPHEMERAL = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
@@ -46,40 +46,40 @@ EPHEMERAL = {
 }
 START_SECONDS = 180
 STOP_SECONDS = 15
-BUSY_SECONDS = 60  # for which a request is repeated
+BUSY_SECONDS = 60  # of repeating a request to a busy server
 LAST_LINES = 10
 START_RETRIES = 2  # 6 seconds
-NO_PASSWORD = "Set PREFECT_API_AUTH_STRING to that of the server; that of `gristmill ui` is in its Prefect home."
-GIVEN = "Start it, correct PREFECT_API_URL, or unset it: a run then has a server of its own."
+NO_PASSWORD = "Set PREFECT_API_AUTH_STRING to the server's. `gristmill ui` keeps its own in Prefect's home."
+GIVEN = "Start it, correct PREFECT_API_URL, or unset it: then a run starts its own server."
 
 
 def check_address() -> None:
-    """See to it that Prefect can speak to the server of PREFECT_API_URL, before it is imported: one of `gristmill ui`
-    wants a password. Raises ServerError for an address that is no URL."""
+    """Prepare the environment for the server of PREFECT_API_URL, before Prefect is imported: set the password of
+    `gristmill ui`. Raises ServerError if the address is not a URL."""
     address = os.environ.get("PREFECT_API_URL")
     if address is None:
         return
     try:
         TypeAdapter(AnyHttpUrl).validate_python(address)
     except ValidationError as error:
-        problem = "PREFECT_API_URL is no URL of a server."
+        problem = "PREFECT_API_URL is not a server's URL."
         raise ServerError(problem, "Give one such as http://127.0.0.1:4200/api.") from error
-    os.environ |= take(os.environ)
+    os.environ |= client_variables(os.environ)
 
 
 @contextmanager
 def temporary_server(stop_run: Stop, meanwhile: Callable[[], None]) -> Iterator[None]:
-    """A server for one run, with a database of its own, unless PREFECT_API_URL names one. It is ended last. What needs
-    no server yet is done `meanwhile`, as it takes seconds to start.
+    """A server for one run, with its own database, unless PREFECT_API_URL names one. It ends last. As it takes seconds
+    to start, `meanwhile` does what doesn't need it yet.
 
-    When it ends before the run, the run is stopped: Prefect would repeat each request for a minute, then fail.
+    If it ends before the run, the run is stopped: Prefect would repeat each request for a minute, then fail.
     """
     if address := os.environ.get("PREFECT_API_URL"):
         meanwhile()
-        with given_server(address, stop_run):
+        with named_server(address, stop_run):
             yield
         return
-    port, password = str(free_port()), new()
+    port, password = str(free_port()), new_password()
     address = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as said, _database() as database:
         environment = {**os.environ, **EPHEMERAL, **database.settings, **variables(password)}
@@ -93,18 +93,18 @@ def temporary_server(stop_run: Stop, meanwhile: Callable[[], None]) -> Iterator[
             database.keep_empty()
             with (
                 temporary_settings(_of_own_server(f"{address}/api", password)) as settings,
-                watched(children[0], settings, said, stop_run),
+                watch_server(children[0], settings, said, stop_run),
             ):
                 yield
         finally:
-            for child in children:  # with its database, so that there is nothing to end in order
+            for child in children:  # its database is deleted too, so it needs no orderly end
                 _signal(child, signal.SIGKILL)
                 child.wait()
 
 
 def _of_own_server(address: str, password: str) -> dict[Setting, str | None]:
-    """Settings of a run whose server goes with it: nobody waits for its heartbeats, whose thread takes a second to
-    end."""
+    """Prefect's settings for a run with its own server. Without heartbeats: nobody reads them, and their thread takes a
+    second to end."""
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY
 
     return {PREFECT_API_URL: address, PREFECT_API_AUTH_STRING: password, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
@@ -117,24 +117,24 @@ def _database() -> Iterator[Database]:
             database = held.enter_context(own_database())
         except OSError as error:
             raise ServerError(
-                f"No database for the Prefect server can be made in {home()}: {error.strerror}.",
-                "Set HOME, or PREFECT_HOME, to a folder where this user may write.",
+                f"The Prefect server's database can't be created in {home()}: {error.strerror}.",
+                "Set HOME or PREFECT_HOME to a folder that this user may write.",
             ) from error
         yield database
 
 
 @contextmanager
-def given_server(address: str, stop_run: Stop) -> Iterator[None]:
-    """The server that PREFECT_API_URL names. One that goes away for a while is waited for: Prefect repeats a request
-    for about a minute (PREFECT_CLIENT_MAX_RETRIES).
+def named_server(address: str, stop_run: Stop) -> Iterator[None]:
+    """Use the server that PREFECT_API_URL names. If it is away for a while, Prefect repeats each request for about a
+    minute (PREFECT_CLIENT_MAX_RETRIES).
 
-    Raises ServerError for one that does not answer, at the beginning or later, and for one of another version.
+    Raises ServerError if it does not answer, at the start or later, or has another version.
     """
     from prefect.settings import PREFECT_INTERNAL_LOGGING_LEVEL, temporary_settings
 
     _check_given(address)
     try:
-        # Prefect's own threads need not complain of it beside the sentence
+        # The error below says enough: Prefect's own threads need not log it too
         with temporary_settings({PREFECT_INTERNAL_LOGGING_LEVEL: "CRITICAL"}):
             yield
     except httpx.HTTPError as error:
@@ -152,12 +152,12 @@ def _check_given(address: str) -> None:
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: START_RETRIES}), get_client(sync_client=True) as client:
         error = client.api_healthcheck()
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED:
-            raise ServerError(f"The Prefect server at {address} wants another password.", NO_PASSWORD) from error
+            raise ServerError(f"The Prefect server at {address} has another password.", NO_PASSWORD) from error
         if error is not None:
             raise ServerError(f"No Prefect server answers at {address}: {_said(error)}.", GIVEN) from error
         try:
             client.raise_for_api_version_mismatch()
-        except (RuntimeError, ValueError) as wrong:  # the second of a version that is none
+        except (RuntimeError, ValueError) as wrong:  # ValueError for an invalid version
             raise ServerError(f"The Prefect server at {address} can't be used: {_said(wrong)}.", GIVEN) from wrong
 
 
@@ -170,15 +170,17 @@ def _said(error: Exception) -> str:
 
 
 @contextmanager
-def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes], stop_run: Stop) -> Iterator[None]:
-    """Within the block, the end of the server stops the run, and no request is repeated then."""
+def watch_server(
+    server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes], stop_run: Stop
+) -> Iterator[None]:
+    """Within the block, the end of the server stops the run, without repeating requests."""
     over = threading.Event()
 
     def watch() -> None:
         server.wait()
         if not over.is_set():
-            settings.client.max_retries = 0  # nobody will answer
-            settings.internal.logging_level = "CRITICAL"  # nor need Prefect's own threads complain of it
+            settings.client.max_retries = 0  # no server will answer
+            settings.internal.logging_level = "CRITICAL"  # and Prefect's own threads need not log that
             stop_run.because(ServerError(f"The Prefect server ended during the run.{last_lines(said)}", AGAIN))
 
     watcher = threading.Thread(target=watch, name="prefect-server", daemon=True)
@@ -186,7 +188,7 @@ def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes]
     try:
         yield
     except httpx.HTTPError as error:
-        watcher.join(1)  # a request can fail before the watcher has noticed why
+        watcher.join(1)  # a request can fail before the watcher notices the end
         if stop_run.reason is None:
             problem = f"The Prefect server {_status(error)} during the run.{last_lines(said)}"
             raise ServerError(problem, f"{see_why()} {AGAIN}") from error
@@ -196,10 +198,10 @@ def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes]
 
 
 @contextmanager
-def starting_alone() -> Iterator[None]:
-    """Within the block, nobody else starts a server on Prefect's own database: the first one creates its tables, and
-    two that do so at once break each other's."""
-    if not os.access(home(), os.W_OK):  # the server itself says what is wrong
+def start_lock() -> Iterator[None]:
+    """Within the block, nobody else starts a server on Prefect's default database: the first one creates its tables,
+    and two at once would break each other's."""
+    if not os.access(home(), os.W_OK):  # the server itself reports that
         yield
         return
     with hold(home() / "gristmill-server.lock"):
@@ -207,21 +209,21 @@ def starting_alone() -> Iterator[None]:
 
 
 def see_why() -> str:
-    """What to do about a server that fails."""
-    return f"Mend what it names: its database is in {home()}, where there must be room and leave to write."
+    """The remedy for a failing server."""
+    return f"Fix what it names. Its database is in {home()}, which must be writable and have free space."
 
 
 def credentials(environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The name and the password by which a server is asked, if it has one."""
+    """The name and password for requests to a server, if it has a password."""
     name, _, password = environment.get("PREFECT_API_AUTH_STRING", "").partition(":")
     return (name, password) if name else None
 
 
 class _Patient(httpx.HTTPTransport):
-    """Asks once more where the server is too busy, as its SQLite is that has one writer."""
+    """Repeats a request if the server is too busy, as its SQLite has one writer."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """See the base."""
+        """Send a request, again while the server is too busy."""
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             answer = super().handle_request(request)
@@ -232,7 +234,7 @@ class _Patient(httpx.HTTPTransport):
 
 
 def patient_client(environment: Mapping[str, str]) -> httpx.Client:
-    """A client of the server of PREFECT_API_URL, which waits where that is too busy."""
+    """A client of the server of PREFECT_API_URL that waits while the server is too busy."""
     address, who = environment["PREFECT_API_URL"], credentials(environment)
     return httpx.Client(base_url=address, auth=who, timeout=30, transport=_Patient())
 
@@ -240,7 +242,7 @@ def patient_client(environment: Mapping[str, str]) -> httpx.Client:
 def start(
     command: list[str], environment: dict[str, str], said: IO[bytes] | int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """A child that leads a session of its own, ends with this process, and speaks into `said` alone."""
+    """Start a child that leads its own session, ends with this process, and prints only into `said`."""
     return subprocess.Popen(
         tied_to(os.getpid(), command),
         env=environment,
@@ -252,16 +254,16 @@ def start(
 
 
 def last_lines(said: IO[bytes]) -> str:
-    """The end of what a server said, to be put after a sentence; nothing for a silent one. Of tracebacks only their
-    errors are quoted, which are not indented."""
+    """The last lines of a server's output, to append to a sentence, or empty for a silent one. Of tracebacks only the
+    errors, which are not indented."""
     said.seek(0)
     text = said.read().decode(errors="replace")
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("  ")]
-    return "".join(f"\n{line}" for line in ["It said last:", *lines[-LAST_LINES:]]) if lines else ""
+    return "".join(f"\n{line}" for line in ["Its last output:", *lines[-LAST_LINES:]]) if lines else ""
 
 
 def stop(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """TERM, the last first, then KILL after `STOP_SECONDS`, each to the child's whole group: a worker's runs too."""
+    """Send TERM, to the last child first, then KILL after `STOP_SECONDS`, to each child's whole group with its runs."""
     for child in reversed(children):
         _signal(child, signal.SIGTERM)
     for child in children:
@@ -272,7 +274,7 @@ def stop(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def wait(address: str, server: subprocess.Popen[bytes], said: IO[bytes], environment: Mapping[str, str]) -> None:
-    """Until the server answers. Raises ServerError if it ends or stays silent."""
+    """Wait until the server answers. Raises ServerError if it ends or stays silent."""
     started = time.monotonic()
     while time.monotonic() - started < START_SECONDS:
         if server.poll() is not None:
@@ -280,18 +282,29 @@ def wait(address: str, server: subprocess.Popen[bytes], said: IO[bytes], environ
         if answers(address, credentials(environment)):
             return
         time.sleep(0.1)
-    raise ServerError(f"No Prefect server after {START_SECONDS} s.{last_lines(said)}", see_why())
+    raise ServerError(f"The Prefect server did not answer within {START_SECONDS} s.{last_lines(said)}", see_why())
 
 
 def answers(address: str, who: tuple[str, str] | None) -> bool:
-    """Whether a Prefect server is there, to whoever has its name and password, if it has one."""
+    """Whether a Prefect server answers a request with this name and password, if any."""
     try:
         parts = urlsplit(address)
-        socket.create_connection((parts.hostname or "", parts.port or 80), 2).close()  # a client takes longer to make
-        # Without TLS there is no certificate to check, and loading the authorities takes longer than the answer
+        socket.create_connection((parts.hostname or "", parts.port or 80), 2).close()  # faster than making a client
+        # HTTP has no certificate to check, and loading the authorities takes longer than the answer
         return httpx.get(f"{address}/api/health", auth=who, timeout=2, verify=False).status_code == httpx.codes.OK
     except (httpx.HTTPError, OSError):
         return False
+
+
+def hurry() -> bool:
+    """Make requests fail at once if the server is away, as somebody has stopped the run. Returns whether it answers."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, get_current_settings
+
+    who = credentials({"PREFECT_API_AUTH_STRING": PREFECT_API_AUTH_STRING.value() or ""})
+    answering = answers((PREFECT_API_URL.value() or "").removesuffix("/api"), who)
+    if not answering:
+        get_current_settings().client.max_retries = 0
+    return answering
 
 
 def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:

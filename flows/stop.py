@@ -1,4 +1,4 @@
-"""What ends a command before its end: a signal, or a reason found by another thread. All take the way of Ctrl-C.
+"""Ends a command early, on a signal or for a reason that another thread finds. All take the path of Ctrl-C.
 
 A KeyboardInterrupt in the main thread unwinds the run: children end, finished shards and checkpoints stay.
 """
@@ -6,13 +6,14 @@ A KeyboardInterrupt in the main thread unwinds the run: children end, finished s
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from storage.errors import GristmillError
 
-AGAIN = "Run it again: what is finished is taken from the store, and the rest resumes."
+AGAIN = "Run it again: finished stages come from the store, and the rest resumes."
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # by Slurm, Docker and systemd; by a terminal that is closed
 
 
@@ -26,11 +27,11 @@ class Stop:
 
     @property
     def exit_code(self) -> int:
-        """The exit status after a signal, as a shell has it: 130 for Ctrl-C."""
+        """The exit status after a signal, as in a shell: 130 for Ctrl-C."""
         return 128 + (self.reason if isinstance(self.reason, signal.Signals) else signal.SIGINT)
 
     def because(self, error: GristmillError) -> None:
-        """Interrupt the main thread for this reason. For other threads; a sleeping main thread wakes up. A run in
+        """Interrupt the main thread for this reason, from another thread. A sleeping main thread wakes up. A run in
         another thread isn't interrupted: it fails by what it asks for next."""
         if self.reason is None:
             self.reason = error
@@ -38,7 +39,7 @@ class Stop:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def on_signal(self, number: int, frame: object) -> None:
-        """Raises KeyboardInterrupt for the first signal; another must not disturb the end that it began."""
+        """Raise KeyboardInterrupt for the first signal. A second must not disturb the ending."""
         if self._stopping:
             return
         self._stopping = True
@@ -52,9 +53,8 @@ def in_main_thread() -> bool:
 
 
 def end_undisturbed() -> None:
-    """From now on no signal interrupts: what the command has to say is said, and its last steps are short. A second
-    Ctrl-C would end the process by the signal itself, with a traceback of whatever it was at. Only the main thread can
-    see to that."""
+    """Ignore signals from now on: the command has printed everything, and its last steps are short. Otherwise a second
+    Ctrl-C would end the process by the signal itself, with a traceback. Only the main thread can do this."""
     if not in_main_thread():
         return
     for number in (signal.SIGINT, *SIGNALS):
@@ -79,3 +79,12 @@ def stoppable() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def waits_for(error: BaseException | None) -> str:
+    """The sentence that says what a suspended run waits for, or empty if the run ended otherwise."""
+    if error is None or "prefect" not in sys.modules:
+        return ""
+    from prefect.exceptions import Pause
+
+    return str(error.state.message) if isinstance(error, Pause) and error.state is not None else ""

@@ -1,4 +1,4 @@
-"""What is shown at a terminal: tables, all in one style, and no control characters of what is printed in them."""
+"""Terminal output: tables in one style, and a console that prints no control characters of foreign text."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from storage.errors import harmless
 
 
 class Terminal(Console):
-    """A console whose text, such as names in a store, can't steer the terminal."""
+    """A console whose text, such as names in a store, can't control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """The segments of what is printed; those that are a command to the terminal come from Rich itself."""
+        """The segments to print. Only Rich itself makes those that control the terminal."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
 def new_table(*heads: str, right: Collection[str] = (), title: str = "", show_header: bool = True) -> Table:
-    """An empty table with these columns, of which those in `right` are aligned to the right; no frame, a dim head."""
+    """An empty table with these columns, those in `right` aligned to the right, without a frame and with a dim head."""
     table = Table(
         box=None,
         pad_edge=False,

@@ -1,4 +1,4 @@
-"""Reading a profile: YAML, `extends`, `--set a.b=c`, and errors that name the key and the nearest known one."""
+"""Reads a profile: YAML, `extends`, `--set a.b=c`, and errors that name the key and the nearest known one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from storage.errors import ConfigError
 from tasks.filter.presets import without_groups
 
 FOLDER = Path(__file__).parent
-# By tag: how a value is written, and its first characters. YAML 1.1, which PyYAML reads, also knows 010 for eight and
-# 1:30 for ninety, and does not know 1e9
+# By tag: the form of a value and its first characters. In YAML 1.1, which PyYAML reads, 010 is eight, 1:30 is ninety,
+# and 1e9 is a string
 CORE_SCHEMA = {
     "tag:yaml.org,2002:bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
     "tag:yaml.org,2002:int": ("[-+]?(?:0|[1-9][0-9_]*)", "-+0123456789"),
@@ -33,9 +33,9 @@ CORE_SCHEMA = {
 SCHEMA = "`gristmill profile schema` lists every key."
 SOURCES_OF_BASE = {"folder", "repository", "gguf", "artifact"}
 PRESET, CLEAN = "filter.preset", "clean"
-LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's words for what is no list
-MOST_NODES = 100_000  # a profile has some hundred values,
-MOST_BYTES = 1_000_000  # and some thousand bytes; PyYAML takes three seconds for a million
+LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's errors for values that aren't lists
+MOST_NODES = 100_000  # a profile has a few hundred values,
+MOST_BYTES = 1_000_000  # and a few thousand bytes; PyYAML takes three seconds for a million
 
 
 Section = TypeVar("Section", bound=BaseModel)
@@ -47,14 +47,14 @@ def load(name: str, overrides: Sequence[str] = ()) -> Profile:
     Raises ConfigError, which names the profile, the key and what to write instead.
     """
     data = _read(name, ())
-    for override in sorted(overrides, key=lambda given: not given.startswith(f"{PRESET}=")):
+    for override in sorted(overrides, key=lambda setting: not setting.startswith(f"{PRESET}=")):  # the preset first
         if override.startswith(f"{PRESET}="):
             data = _for_preset(data, {"filter": {"preset": override.partition("=")[2]}})
         _set(data, override)
     stem = _find(name).stem
     if data.get("name") == stem and not re.fullmatch(NAME, stem):
         raise ConfigError(
-            f"Profile {name}: {stem} can't be its name.", "Add a `name:` of lower-case letters, digits, - and _."
+            f"Profile {name}: {stem} is not a valid name.", "Add a `name:` of lower-case letters, digits, - and _."
         )
     check_credentials(data, f"Profile {name}")
     for path, text in _texts(data, ""):
@@ -65,7 +65,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Profile:
     except ValidationError as error:
         raise ConfigError(f"Profile {name}: {_explain(error)}", SCHEMA) from error
     for path in _numbers_from_booleans(data, profile.model_dump(), ""):
-        raise ConfigError(f"Profile {name}: {path} is true or false, where a number is due.", SCHEMA)
+        raise ConfigError(f"Profile {name}: {path} is true or false, but must be a number.", SCHEMA)
     return profile
 
 
@@ -81,7 +81,7 @@ def section(kind: type[Section], name: str, given: Mapping[str, Any]) -> Section
 
 
 def _numbers_from_booleans(given: Any, taken: Any, path: str) -> Iterator[str]:
-    """The keys at which `true` or `false` was taken for 1 or 0, as pydantic does."""
+    """The keys at which pydantic took `true` or `false` for 1 or 0."""
     if isinstance(given, Mapping) and isinstance(taken, Mapping):
         for key in given.keys() & taken.keys():
             yield from _numbers_from_booleans(given[key], taken[key], f"{path}.{key}".lstrip("."))
@@ -93,15 +93,15 @@ def _numbers_from_booleans(given: Any, taken: Any, path: str) -> Iterator[str]:
 
 
 def check_credentials(data: Any, what: str) -> None:
-    """Raises ConfigError, which names the keys, for values that hold a password or a token. Before anything else looks
-    at them: errors quote their input."""
-    found = sorted({path for path, text in _texts(data, "") if has_credentials(text)})
-    if found:
-        raise ConfigError(f"{what}: {', '.join(found)} holds a password or a token.", REMEDY)
+    """Raises ConfigError, which names the keys, for values that hold a password or a token. Call it before anything
+    else reads the values: errors quote their input."""
+    paths = sorted({path for path, text in _texts(data, "") if has_credentials(text)})
+    if paths:
+        raise ConfigError(f"{what}: {', '.join(paths)} holds a password or a token.", REMEDY)
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Every text with the path of its key; a key itself is `a key of` the section that it stands in."""
+    """Every text with the path of its key. A key itself has the path `a key of` its section."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping):
@@ -124,15 +124,17 @@ def _find(name: str, relative_to: Path | None = None) -> Path:
         return FOLDER / f"{name}.yaml"
     path, beside = Path(name), Path(f"{name}.yaml")
     for candidate in (path, relative_to.parent / path if relative_to else path, beside):
-        if candidate.suffix in (".yaml", ".yml") and os.path.isfile(candidate):  # no error of a name that is too long
+        if candidate.suffix in (".yaml", ".yml") and os.path.isfile(
+            candidate
+        ):  # unlike Path's, False if it is too long
             return candidate
-    there = f"There are {', '.join(names())}, or give a path to a .yaml file."
+    choices = f"Choose one of {', '.join(names())}, or give the path of a .yaml file."
     if not name:
-        raise ConfigError("No profile is named.", there)
+        raise ConfigError("The profile's name is empty.", choices)
     if os.path.exists(path):
-        raise ConfigError(f"{name} is no profile.", "A profile is a file whose name ends in .yaml.")
+        raise ConfigError(f"{name} is not a profile.", "A profile is a file whose name ends in .yaml.")
     nearest = difflib.get_close_matches(name, names(), 1)
-    raise ConfigError(f"There is no profile {name}.", f"Did you mean {nearest[0]}?" if nearest else there)
+    raise ConfigError(f"Profile {name} does not exist.", f"Did you mean {nearest[0]}?" if nearest else choices)
 
 
 def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None) -> dict[str, Any]:
@@ -141,31 +143,31 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
         raise ConfigError(f"Profile {path.name} extends itself.", "Remove one `extends`.")
     if (size := path.stat().st_size) > MOST_BYTES:
         raise ConfigError(
-            f"Profile {path} has {size:,} bytes, and may have {MOST_BYTES:,}.",
-            "Keep data in files of their own, and name them in the profile.",
+            f"Profile {path} has {size:,} bytes, more than {MOST_BYTES:,}.",
+            "Keep data in separate files, and name them in the profile.",
         )
     try:
         data = _parse(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"Profile {path} is not UTF-8: {_byte(error)}.", "Save it as UTF-8.") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"Profile {path} is not YAML: {_problem(error)}.", "Correct it there.") from error
+        raise ConfigError(f"Profile {path} is not YAML: {_problem(error)}.", "Correct it.") from error
     if not isinstance(data, dict):
         raise ConfigError(f"Profile {path} is not a mapping.", "Start it with `name:`.")
     parent = data.pop("extends", None)
     if "filter" not in data and path.parent != FOLDER and (parent is None or parent in names()) and _in_files(data):
-        data["filter"] = {"preset": CLEAN}  # it is nobody's web page
+        data["filter"] = {"preset": CLEAN}  # own files are not web pages
     if parent is None:
         return data
     if not isinstance(parent, str):
-        raise ConfigError(f"{path} extends {parent!r}, which is no name.", "Name one profile, or a path to one.")
-    data.setdefault("name", path.stem)  # that of the parent would move the parent's refs
+        raise ConfigError(f"{path} extends {parent!r}, which is not a name.", "Name one profile, or a path to one.")
+    data.setdefault("name", path.stem)  # the parent's name would move the parent's refs
     below = _read(parent, (*children, path), path)
     return _merge(_for_base(_for_preset(below, data), data), data)
 
 
 def _in_files(data: Mapping[str, Any]) -> bool:
-    """Whether all documents of a profile are in files of its own."""
+    """Whether all documents of a profile are in its own files."""
     download = data.get("download")
     sources = download.get("sources") if isinstance(download, Mapping) else None
     named = [one for one in sources if isinstance(one, Mapping)] if isinstance(sources, list) else []
@@ -174,7 +176,7 @@ def _in_files(data: Mapping[str, Any]) -> bool:
 
 
 def _parse(text: str) -> Any:
-    """The value of a YAML text. Raises YAMLError, also for one that is nested or repeated by aliases without end."""
+    """The value of a YAML text. Raises YAMLError, also for endless nesting or repetition by aliases."""
     try:
         value = yaml.load(text, _UniqueKeys)
     except RecursionError as error:
@@ -184,9 +186,7 @@ def _parse(text: str) -> Any:
         node = waiting.pop()
         nodes += 1
         if nodes > MOST_NODES:
-            raise yaml.YAMLError(
-                f"it has more than {MOST_NODES:,} values, aliases counted as often as they stand for one"
-            )
+            raise yaml.YAMLError(f"it has more than {MOST_NODES:,} values, counting each use of an alias")
         waiting += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     return value
 
@@ -197,7 +197,7 @@ def _byte(error: UnicodeDecodeError) -> str:
 
 
 def _problem(error: yaml.YAMLError) -> str:
-    """What is wrong and where, without the line itself: it may hold a secret."""
+    """The problem and its place, without the line itself, which may hold a secret."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
@@ -208,9 +208,9 @@ def _problem(error: yaml.YAMLError) -> str:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a mapping holds each key once, as a second one would replace the first without a word, and in which
-    numbers and booleans are those of YAML 1.2: `on` and `no` are words, 010 is ten and 1:30 no number, 1e9 is one. A
-    value that is not what it looks like, such as the date 2026-13-01, is an error with a place."""
+    """YAML that refuses a repeated key, which would silently replace the first, and has the numbers and booleans of
+    YAML 1.2: `on`, `no` and 1:30 are strings, 010 is ten, 1e9 is a number. A malformed value, such as the date
+    2026-13-01, is an error with a place."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's own, which belong to the class
         first: [(tag, pattern) for tag, pattern in known if tag not in CORE_SCHEMA]
@@ -218,19 +218,19 @@ class _UniqueKeys(yaml.SafeLoader):
     }
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """As the base class does. Raises ConstructorError, with the place of the value."""
+        """Construct a value. Raises ConstructorError, with the place of the value."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, KeyError, IndexError, AttributeError) as error:
-            problem = "a value is not what its form or its tag says"
+            problem = "a value does not match its form or its tag"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As the base class does. Raises ConstructorError, with the place of the second key."""
+        """Construct a mapping. Raises ConstructorError, with the place of a repeated key."""
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands here twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
             if key.tag != "tag:yaml.org,2002:merge":
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -241,7 +241,7 @@ for _tag, (_pattern, _first) in CORE_SCHEMA.items():
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`; mappings merge, everything else (lists too) is replaced."""
+    """`over` on top of `base`: mappings merge, everything else, including lists, is replaced."""
     merged = dict(base)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), dict)
@@ -250,7 +250,7 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _for_preset(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """What is `below` a profile, without what a preset of the filter's rules in `over` fills in."""
+    """The parent `below`, without the rules that a filter preset in `over` fills in."""
     section, under = over.get("filter"), below.get("filter")
     if not isinstance(section, Mapping) or not isinstance(under, Mapping):
         return below
@@ -258,7 +258,7 @@ def _for_preset(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any
 
 
 def _for_base(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """What is `below` a profile that begins with another model: neither where its own came from, nor its licence."""
+    """The parent `below`, without the source and licence of its base if `over` starts from another model."""
     base, under = over.get("base"), below.get("base")
     if not isinstance(base, Mapping) or not isinstance(under, Mapping) or not base.keys() & SOURCES_OF_BASE:
         return below
@@ -274,8 +274,8 @@ def _for_base(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _set(data: dict[str, Any], override: str) -> None:
     path, separator, text = override.partition("=")
     if not separator or not path:
-        lacks = "value" if path else "key"
-        raise ConfigError(f"--set {override} has no {lacks}.", "Write --set section.key=value.")
+        missing = "value" if path else "key"
+        raise ConfigError(f"--set {override} lacks a {missing}.", "Write --set section.key=value.")
     *parents, last = path.split(".")
     here = data
     for parent in parents:
@@ -299,20 +299,20 @@ def _explain(error: ValidationError, above: tuple[str, ...] = ()) -> str:
         path = ".".join(str(part) for part in location)
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "default_factory_not_called":
-            continue  # a default that depends on what is wrong above
+            continue  # a default that depends on a wrong value above
         if problem["type"] == "extra_forbidden":
             nearest = _nearest(location)
             lines.append(f"unknown key {path}" + (f" (did you mean {nearest}?)" if nearest else ""))
         elif problem["type"] == "missing":
             lines.append(f"{path} is missing")
         elif problem["type"] == "model_type":
-            lines.append(f"{path} is a section with keys of its own, not {json.dumps(problem['input'], default=str)}")
+            lines.append(f"{path} is a section with keys, not {json.dumps(problem['input'], default=str)}")
         elif problem["type"] in LISTS:
             lines.append(f"{path} is a list, such as [{problem['input']}], not {problem['input']!r}")
-        elif problem["type"] == "string_pattern_mismatch":  # words first, where there are some
+        elif problem["type"] == "string_pattern_mismatch":  # the description first, if any
             wanted = ", ".join(filter(None, [_description(location), f"as {problem['ctx']['pattern']}"]))
-            lines.append(f"{path} = {problem['input']!r} is not written as it must be: {wanted}")
-        elif isinstance(problem["input"], Mapping):  # a whole section, whose keys don't agree
+            lines.append(f"{path} = {problem['input']!r} has the wrong form: {wanted}")
+        elif isinstance(problem["input"], Mapping):  # a whole section, whose keys contradict each other
             lines.append(f"{path}: {message}" if path else message)
         else:
             lines.append(f"{path} = {problem['input']!r}: {message}")
@@ -320,15 +320,15 @@ def _explain(error: ValidationError, above: tuple[str, ...] = ()) -> str:
 
 
 def _description(location: Sequence[int | str]) -> str:
-    """What the field is for in whose value a location lies."""
+    """The description of the field at a location, or of the field whose value contains it."""
     names = [part for part in location if isinstance(part, str)]
-    found = [
+    descriptions = [
         field.description or ""
         for model in _models_at(location[: location.index(names[-1]) + 1])
         for name, field in model.model_fields.items()
         if name == names[-1]
     ]
-    return found[0] if found else ""
+    return descriptions[0] if descriptions else ""
 
 
 def _nearest(location: Sequence[int | str]) -> str:
@@ -348,7 +348,7 @@ def _nearest(location: Sequence[int | str]) -> str:
 
 
 def _models_at(location: Sequence[int | str]) -> list[type[BaseModel]]:
-    """The models whose keys are known where `location` points, through lists and unions."""
+    """The models whose keys are valid at `location`, through lists and unions."""
     models: list[type[BaseModel]] = [Profile]
     for part in location[:-1]:
         inner = [
@@ -358,7 +358,7 @@ def _models_at(location: Sequence[int | str]) -> list[type[BaseModel]]:
             if name == part
             for model in models_in(field.annotation)
         ]
-        models = inner or models  # an index or a union's tag does not lead deeper
+        models = inner or models  # an index or a union's tag doesn't lead deeper
     return models
 
 

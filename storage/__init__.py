@@ -1,4 +1,4 @@
-"""Where artifacts live: identity, manifests, the store, refs, and the two shard formats.
+"""The storage of artifacts: identity, manifests, the store, refs, and the two shard formats.
 
-Knows nothing of Prefect, of what stages do, or of models: only folders, bytes and digests.
+It knows nothing about Prefect, stages or models: only folders, bytes and digests.
 """

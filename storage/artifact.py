@@ -1,8 +1,8 @@
 """An artifact as stages see it: an immutable local folder with a digest.
 
 A stage names the *part* of an input that it reads (`raw.part("documents")`), and only that part's digest enters its
-key, so new preference pairs do not retrain the tokenizer. What lies in a bucket is fetched when it is read, file by
-file: `files` and `file` fetch what they name, `path` all of the part; digests and names come from the manifest.
+key, so new preference pairs do not retrain the tokenizer. Files in a bucket are fetched one by one when they are read:
+`files` and `file` fetch what they name, `path` the whole part. Digests and names come from the manifest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage.manifest import InputRef, Manifest
 
 @dataclass(frozen=True)
 class Artifact:
-    """An immutable folder, or a part of one. `folder` is where its files lie, or will once `fetch` has brought them."""
+    """An immutable folder, or a part of one. `folder` is where its files are, or where `fetch` puts them."""
 
     folder: Path
     digest: str
@@ -32,24 +32,24 @@ class Artifact:
 
     @classmethod
     def at(cls, folder: Path) -> Artifact:
-        """A plain folder as an artifact without a manifest, hashed now; for tests and notebooks."""
+        """A plain folder as an artifact without a manifest, hashed now. For tests and notebooks."""
         if not folder.is_dir():
             raise StoreError(f"{folder} is not a folder.", "Give the folder of an artifact.")
         return cls(folder=folder, digest=tree_digest(list_files(folder)))
 
     @property
     def path(self) -> Path:
-        """The folder with every file in it. Raises DamagedArtifact for one that can't be fetched."""
+        """The folder with every file in it. Raises DamagedArtifact for a file that can't be fetched."""
         if self.fetch is not None:
             self.bring(self._entries())
         return self.folder
 
     def part(self, name: str) -> Artifact:
-        """The subfolder `name` as an artifact of its own. Raises DamagedArtifact if there is none."""
+        """The subfolder `name` as an artifact. Raises DamagedArtifact if it is missing."""
         if not self.has_folder(name):
             raise DamagedArtifact(
                 f"{self.location or self.folder} has no folder {name}.",
-                f"Give the profile a source of {name}; if it has one, run `gristmill store verify`.",
+                f"Give the profile a source of {name}. If it has one, run `gristmill store verify`.",
             )
         folder = self.folder / name
         if self.manifest is None:
@@ -59,8 +59,8 @@ class Artifact:
         return replace(self, folder=folder, digest=digest, part_name=part, chosen=())
 
     def only(self, *names: str) -> Artifact:
-        """The same folder, of which only these files and subfolders count: the others enter no key. Raises
-        DamagedArtifact for a name that there is not."""
+        """The same folder with only these files and subfolders: the others enter no key. Raises DamagedArtifact for an
+        unknown name."""
         entries = list_files(self.folder) if self.manifest is None else part_of(self.manifest.files, self.part_name)
         chosen = _among(entries, names)
         for name in names:
@@ -69,60 +69,60 @@ class Artifact:
         return replace(self, digest=tree_digest(chosen), chosen=names)
 
     def whole(self) -> Artifact:
-        """The artifact that this is a part of; itself, if it is a whole one or a plain folder."""
+        """The artifact that this is a part of, or this one if it is whole or a plain folder."""
         if self.manifest is None or not self.part_name:
             return self
         folder = self.folder.parents[len(Path(self.part_name).parts) - 1]
         return replace(self, folder=folder, digest=self.manifest.digest, part_name="", chosen=())
 
     def has_folder(self, name: str) -> bool:
-        """Whether there is a subfolder of this name."""
+        """Whether it has a subfolder of this name."""
         if self.fetch is None:
             return (self.folder / name).is_dir()
         return any(known.startswith(f"{name}/") for known in self._entries())
 
     def names(self, pattern: str) -> list[str]:
-        """The names in the folder of the files that match a glob without `**`, sorted; none is fetched."""
+        """The names of files in the folder that match a glob without `**`, sorted. Fetches none."""
         if self.fetch is None:
-            found = (path for path in self.folder.glob(pattern) if path.is_file())
-            return [path.relative_to(self.folder).as_posix() for path in sorted(found)]
+            paths = (path for path in self.folder.glob(pattern) if path.is_file())
+            return [path.relative_to(self.folder).as_posix() for path in sorted(paths)]
         parts = pattern.split("/")
         return sorted(name for name in self._entries() if _matches(name.split("/"), parts))
 
     def folders(self, pattern: str) -> list[str]:
-        """As `names`, of subfolders."""
+        """Like `names`, for subfolders."""
         if self.fetch is None:
-            found = (path for path in self.folder.glob(pattern) if path.is_dir())
-            return [path.relative_to(self.folder).as_posix() for path in sorted(found)]
+            paths = (path for path in self.folder.glob(pattern) if path.is_dir())
+            return [path.relative_to(self.folder).as_posix() for path in sorted(paths)]
         parts = pattern.split("/")
         above = {tuple(name.split("/")[: len(parts)]) for name in self._entries() if name.count("/") >= len(parts)}
         return sorted("/".join(name) for name in above if _matches(name, parts))
 
     def files(self, pattern: str) -> list[Path]:
         """The artifact's files that match a glob, sorted by path. Raises DamagedArtifact if none does."""
-        found = self.names(pattern)
-        if not found:
+        names = self.names(pattern)
+        if not names:
             raise DamagedArtifact(
                 f"{self.location or self.folder} has no file {pattern}.",
                 make_again(self.location.partition("/")[0]) if self.location else "Give the folder of an artifact.",
             )
-        self.bring(found)
-        return [self.folder / name for name in found]
+        self.bring(names)
+        return [self.folder / name for name in names]
 
     def file(self, name: str) -> Path:
-        """One of its files, by its name in the folder; for a name that there is not, where it would be."""
+        """One of its files, by its name in the folder. For an unknown name, the path that it would have."""
         if self.fetch is not None and name in self._entries():
             self.bring([name])
         return self.folder / name
 
     def bring(self, names: Iterable[str]) -> None:
-        """See that some of its files are on this machine. Raises DamagedArtifact for one that can't be fetched."""
+        """Fetch some of its files, unless they are on this machine. Raises DamagedArtifact if one can't be fetched."""
         if self.fetch is not None:
             prefix = f"{self.part_name}/" if self.part_name else ""
             self.fetch([f"{prefix}{name}" for name in names])
 
     def file_digest(self, path: Path) -> str:
-        """SHA-256 of one of its files: from the manifest, or computed for a plain folder. Raises DamagedArtifact for a
+        """SHA-256 of one of its files, from the manifest, or computed for a plain folder. Raises DamagedArtifact for a
         file that the manifest does not list."""
         if self.manifest is None:
             return file_digest(path)
@@ -134,8 +134,8 @@ class Artifact:
         return self.manifest.files[name].sha256
 
     def check_bytes(self, path: Path) -> None:
-        """Check that one of its files still has the bytes that its stage wrote; a plain folder has nothing to check
-        against. Raises DamagedArtifact."""
+        """Check that one of its files still has the bytes that its stage wrote. Raises DamagedArtifact. Does nothing
+        for a plain folder, which has no digests."""
         if self.manifest is None:
             return
         expected = self.file_digest(path)
@@ -150,14 +150,14 @@ class Artifact:
         return InputRef(location=self.location or str(self.folder), part=self.part_name)
 
     def _entries(self) -> dict[str, FileEntry]:
-        """The files that the manifest lists of this part, and of what was chosen, by their names in the folder."""
+        """The manifest's files of this part, and only the chosen ones, by their names in the folder."""
         assert self.manifest is not None
         entries = part_of(self.manifest.files, self.part_name)
         return _among(entries, self.chosen) if self.chosen else entries
 
 
 def _among(entries: dict[str, FileEntry], names: Iterable[str]) -> dict[str, FileEntry]:
-    """Those of the files that are named, or lie in a subfolder that is."""
+    """The files that are named, or lie in a named subfolder."""
     named = {*names}
     return {name: entry for name, entry in entries.items() if {name, name.partition("/")[0]} & named}
 

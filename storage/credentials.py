@@ -1,8 +1,8 @@
-"""Passwords and tokens: found in what a person configures, and taken out of what is printed, logged or kept.
+"""Finds passwords and tokens in settings, and removes them from what is printed, logged or stored.
 
-A profile is kept in Git, in manifests and in Prefect's database, so it holds no credentials: whoever reads a setting
-refuses one that does (`has_credentials`). Libraries quote in their errors what they were given, by URL or by the
-environment; every error of ours and every line of a log goes through `redact`.
+A profile is kept in Git, in manifests and in Prefect's database, so it may hold no credentials: whoever reads a setting
+refuses them (`has_credentials`). Libraries quote URLs and variables of the environment in their errors, so every error
+of ours and every line of a log goes through `redact`.
 """
 
 from __future__ import annotations
@@ -21,34 +21,33 @@ from urllib.parse import unquote
 
 HIDDEN = "***"
 REMEDY = (
-    "Leave it out and give it by the environment, as a profile is kept in manifests and in Prefect's database: "
+    "Set it in the environment instead, as a profile is kept in manifests and in Prefect's database: "
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3, FSSPEC_PROTOCOL_OPTION (such as FSSPEC_FTP_PASSWORD) for any "
     "file system, HF_TOKEN for the hub."
 )
-LEAST = 8  # characters of a secret in the environment: shorter ones are words, such as `false`
+LEAST = 8  # characters of a secret in the environment: shorter values are words, such as `false`
 
-IN_SCHEME = r"[a-z0-9+.\-]"
-PORT = r"\d+(?:[/?#\s\"',;)\]}]|$)"
-# A password may hold slashes and @. A port is none; a lone name before @ is a secret only in HTTP, where it is a token
+_IN_SCHEME = r"[a-z0-9+.\-]"
+_PORT = r"\d+(?:[/?#\s\"',;)\]}]|$)"
+# A password may hold slashes and @, and is not a port. A lone name before @ is a secret only in HTTP: a token
 _USERINFO = re.compile(
-    rf"((?<!{IN_SCHEME}){IN_SCHEME}+://)(?:[^\s/?#@:\[]*:(?!{PORT})\S*@|(?<=http://)[^\s/?#@]+@|(?<=https://)[^\s/?#@]+@)",
+    rf"((?<!{_IN_SCHEME}){_IN_SCHEME}+://)(?:[^\s/?#@:\[]*:(?!{_PORT})\S*@|(?<=http://)[^\s/?#@]+@|(?<=https://)[^\s/?#@]+@)",
     re.IGNORECASE,
 )
-_URL = re.compile(rf"(?<!{IN_SCHEME}){IN_SCHEME}+://\S+", re.IGNORECASE)
-# How secrets are named, in parameters of URLs and options of file systems: words in a name, whole names
-IN_NAMES = (
+_URL = re.compile(rf"(?<!{_IN_SCHEME}){_IN_SCHEME}+://\S+", re.IGNORECASE)
+# Names of secrets in parameters of URLs and options of file systems: words in a name, and whole names
+_IN_NAMES = (
     r"token(?!s[=_]|is|iz)|secret(?!ar)|passw|passphrase|jwt|bearer|oauth|credential|signature|connection[_.\- ]?string"
     r"|authori(?:s|z)ation|access[_.\- ]?key"
 )
-NAMES = r"(?:api|account|private)?[_\-]?key|pwd|pass|session|sig|sas|auth"
-_NAMED = rf"\w{{0,60}}(?:{IN_NAMES})\w{{0,60}}"
-_PARAMETER = re.compile(rf"([?&;#](?:[\w\-.%]*[\-.])?(?:{_NAMED}|{NAMES})=)[^&;#\s\"'<>]+", re.IGNORECASE)
-TOKEN = (  # as their issuers document them for scanners
+_NAMES = r"(?:api|account|private)?[_\-]?key|pwd|pass|session|sig|sas|auth"
+_NAMED = rf"\w{{0,60}}(?:{_IN_NAMES})\w{{0,60}}"
+_PARAMETER = re.compile(rf"([?&;#](?:[\w\-.%]*[\-.])?(?:{_NAMED}|{_NAMES})=)[^&;#\s\"'<>]+", re.IGNORECASE)
+_TOKEN = re.compile(  # forms that issuers document for scanners
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{60,}|A(?:KI|SI)A[A-Z2-7]{16}\b|pnu_\w{30,}"
     r"|(?<=AccountKey=)[\w+/=]{20,}|(?<=SharedAccessKey=)[\w+/=]{20,}|(?<=[Bb]earer )[\w\-.~+/=]{16,}"
     r"|sk-(?:(?:proj|ant|svcacct)-[\w\-]{20,}|[A-Za-z0-9]{32,})|xox[abeoprs]-[\w\-]{10,})"
 )
-_TOKEN = re.compile(TOKEN)
 _VARIABLE = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|SALT|AUTH_STRING|CONNECTION_STRING|ACCESS_KEY_ID|SAS"
     r"|(?:API|ACCESS|ACCOUNT|PRIVATE|SECRET)_?KEY)$|^FSSPEC_\w+_(?:KEY|USERNAME)$"
@@ -57,8 +56,8 @@ _OPTION = re.compile(rf"{_NAMED}|key|sas", re.IGNORECASE)
 
 
 def has_credentials(value: str) -> bool:
-    """Whether a setting holds a password or a token: in a URL's user part or query, or by its form, also where parts
-    of it are percent-encoded."""
+    """Whether a setting holds a password or a token: in a URL's user part or query, or by its form, percent-encoded or
+    not."""
     for text in {value, decoded(value)}:
         joined = re.sub(r"\s", "_", text) if re.match(r"\S+://", text) else text  # a password may hold a space
         if _in_text(joined) != joined:
@@ -67,14 +66,14 @@ def has_credentials(value: str) -> bool:
 
 
 def decoded(url: str) -> str:
-    """Without percent-encoding, though it be encoded twice: as `redact` can read it."""
+    """The URL without percent-encoding, which may be doubled, for `redact`."""
     for _ in range(3):
         url = unquote(url)
     return url
 
 
 def redact(text: str) -> str:
-    """A text without the credentials of its URLs, without known tokens and without this process's own secrets."""
+    """A text without credentials in URLs, known forms of tokens, and this process's own secrets."""
     text = _in_text(text)
     for secret in sorted(set(_of_environment(os.environ)), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
@@ -89,7 +88,7 @@ def _in_text(text: str) -> str:
 
 
 def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
-    """The values of variables that are named as secrets are, and those in the JSON of FSSPEC_PROTOCOL."""
+    """The values of variables with a secret's name, and secrets in the JSON of FSSPEC_PROTOCOL."""
     for name, value in environment.items():
         if names_a_secret(name) and len(value) >= LEAST:
             yield value
@@ -97,12 +96,12 @@ def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
             try:
                 yield from _options(json.loads(value))
             except ValueError:
-                continue  # fsspec will say so
+                continue  # fsspec reports it
 
 
-@functools.cache  # every error is redacted, that of each row that is quarantined too
+@functools.cache  # every error is redacted, including one for each quarantined row
 def names_a_secret(variable: str) -> bool:
-    """Whether a variable of the environment is named as secrets are, so that `redact` hides its value."""
+    """Whether a variable of the environment has a secret's name, so that `redact` hides its value."""
     return _VARIABLE.search(variable) is not None
 
 
@@ -115,7 +114,7 @@ def _options(options: Any) -> Iterator[str]:
 
 
 def guard() -> None:
-    """From now on log records and uncaught exceptions of this process are redacted, those of libraries too."""
+    """Redact log records and uncaught exceptions of this process from now on, including those of libraries."""
     plain = logging.getLogRecordFactory()
     if getattr(plain, "func", None) is not _redacted_record:
         logging.setLogRecordFactory(functools.partial(_redacted_record, plain))
@@ -124,13 +123,13 @@ def guard() -> None:
 
 def _redacted_record(plain: Callable[..., logging.LogRecord], *arguments: Any, **named: Any) -> logging.LogRecord:
     record = plain(*arguments, **named)
-    said = record.getMessage()
-    if (clean := redact(said)) != said:
+    message = record.getMessage()
+    if (clean := redact(message)) != message:
         record.msg, record.args = clean, ()
     if record.exc_info and record.exc_info[0] is not None:
         trace = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
         if (clean := redact(trace)) != trace:
-            record.exc_text = clean  # formatters take it for what they would write
+            record.exc_text = clean  # formatters print it in place of the exception
     return record
 
 

@@ -1,7 +1,7 @@
-"""What is wrong with an artifact: files that are missing, changed or too many, and a manifest that contradicts itself.
+"""Finds damage of an artifact: missing, changed or extra files, and a manifest that contradicts itself.
 
-Every byte of an artifact is checked against its manifest before a stage reads it. A byte that changed without changing
-the size would otherwise give other rows, weights or tokens, and their result would be published under the right key.
+Every byte of an artifact is checked against its manifest before a stage reads it. Otherwise a byte that changed without
+changing the size would give other rows, weights or tokens, and their result would be published under the right key.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Digests = Callable[[Iterable[str]], Mapping[str, str]]
 def find_damage(
     manifest: Manifest, location: str, sizes: Mapping[str, int], digests: Digests | None, closed: Sequence[str] = ()
 ) -> Iterator[str]:
-    """A phrase for each thing that is not as it was published. `sizes` are the bytes of every file that is there, by
-    its path in the artifact; `digests` hashes some of them, and None compares sizes only. Of the files in `closed`
-    folders nothing can be said."""
+    """A phrase for each difference from what was published. `sizes` are the bytes of every existing file, by its path
+    in the artifact. `digests` hashes some of them; None compares only sizes. Files in `closed` folders can't be
+    checked."""
     yield from contradictions(manifest, location)
     hidden = tuple(f"{folder}/" for folder in closed)
     expected = {SUMS: FileEntry(sha256=manifest.digest, size=len(sums(manifest.files).encode())), **manifest.files}
-    asked = {name: entry for name, entry in expected.items() if not name.startswith(hidden)}
-    yield from (f"{location}/{phrase}" for _, phrase in differing(asked, sizes, digests))
+    visible = {name: entry for name, entry in expected.items() if not name.startswith(hidden)}
+    yield from (f"{location}/{phrase}" for _, phrase in differing(visible, sizes, digests))
     for name in sorted(sizes.keys() - expected.keys() - {MANIFEST}):
-        if not name.rpartition("/")[2].startswith("."):  # else of a file manager or of NFS, and read by no stage
+        if not name.rpartition("/")[2].startswith("."):  # file managers and NFS make these, and no stage reads them
             yield f"{location}/{name}{UNPUBLISHED}"
 
 
 def differing(
     expected: Mapping[str, FileEntry], sizes: Mapping[str, int], digests: Digests | None
 ) -> Iterator[tuple[str, str]]:
-    """The name of each file that is not as expected, and a phrase that says what it is instead."""
+    """The name of each file that is not as expected, and a phrase that says how."""
     whole = []
     for name, entry in expected.items():
         if name not in sizes:
@@ -56,12 +56,12 @@ def differing(
 
 
 def contradictions(manifest: Manifest, location: str) -> Iterator[str]:
-    """A phrase for each way in which a manifest is not that of this place, or of its own files."""
+    """A phrase for each contradiction of a manifest with its location or its own files."""
     stage, _, name = location.partition("/")
     try:
         key = manifest.payload.key()
     except ConfigError:
-        key = ""  # NaN or a lone surrogate: no stage has such a config
+        key = ""  # NaN or a lone surrogate, which no stage's config can have
     if key != manifest.key:
         yield f"the manifest of {location} has another key than its config and inputs"
     if (manifest.stage, manifest.key) != (stage, name.partition(".")[0]):
@@ -71,8 +71,8 @@ def contradictions(manifest: Manifest, location: str) -> Iterator[str]:
 
 
 def local_sizes(folder: Path) -> tuple[dict[str, int], list[str]]:
-    """Bytes of every file below a folder, by its POSIX path, and the folders below that this user may not enter, such
-    as the removed texts in a store of another user. Raises OSError."""
+    """Bytes of every file below a folder, by its POSIX path, and the subfolders that this user may not enter, such as
+    removed texts in another user's store. Raises OSError."""
     sizes: dict[str, int] = {}
     closed: list[str] = []
 

@@ -1,11 +1,11 @@
 """Digests of files, remembered while the files stay as they are.
 
 A run names its inputs by their content, and every file of an artifact is checked before a stage reads it: 100 GB take
-minutes to hash. So the digest of a file is kept in `digests.sqlite` in the cache folder under its path, and taken from
-there while inode, size, and the times of the last change of content and of inode are the same. A file that changed
-within the last seconds is not remembered: it could change again within the resolution of its times (the "racy git"
-problem). Losing the file of digests costs time only: one that can't be read or written is gone without, one that
-another process keeps locked is not waited for again, and one that is damaged is removed.
+minutes to hash. So `digests.sqlite` in the cache folder keeps the digest of each file under its path, valid while
+inode, size, and the times of the last change of content and inode stay the same. A file that changed within the last
+seconds is not remembered: it could change again within the resolution of its times (the "racy git" problem). Losing the
+database costs only time: an unreadable or unwritable one is ignored, a locked one is not waited for again, and a
+damaged one is removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.digests import file_digest
 from storage.files.cache import cache_folder
 
 SETTLED_SECONDS = 2.0
-PATIENCE_SECONDS = 5.0  # others write for milliseconds
+PATIENCE_SECONDS = 5.0  # other processes write for milliseconds
 CREATE = """
 CREATE TABLE IF NOT EXISTS digests (
     path TEXT PRIMARY KEY, inode INTEGER, size INTEGER, mtime_ns INTEGER, ctime_ns INTEGER, sha256 TEXT
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def remembered_digest(path: Path, cache: Path | None = None) -> str:
-    """SHA-256 of a file: remembered, or hashed now. Raises OSError where the file can't be read."""
+    """SHA-256 of a file, remembered or hashed now. Raises OSError if the file can't be read."""
     return remembered_digests([path], cache)[path]
 
 
@@ -44,8 +44,8 @@ def remembered_digests(
     anew: bool = False,
     hashed: Callable[[int], None] = lambda size: None,
 ) -> dict[Path, str]:
-    """SHA-256 of each file: remembered, or hashed now; with `anew` all are hashed. `hashed` hears the bytes of each
-    file that was read. Raises OSError where a file can't be read."""
+    """SHA-256 of each file, remembered or hashed now; with `anew` all are hashed now. `hashed` is called with the bytes
+    of each hashed file. Raises OSError if a file can't be read."""
     cache = cache or cache_folder() / "digests.sqlite"
     states = {path: (path.resolve(), _state(path)) for path in paths}
     known = {} if anew else _recall(cache, states.values())
@@ -65,7 +65,7 @@ def remembered_digests(
 
 
 def remember(digests: Mapping[Path, str], cache: Path | None = None) -> None:
-    """Keep the digests of files that were written and hashed by this process, and will not be changed."""
+    """Store the digests of files that this process wrote and hashed, and that won't change."""
     _remember(
         cache or cache_folder() / "digests.sqlite",
         {(path.resolve(), _state(path)): digest for path, digest in digests.items()},
@@ -73,13 +73,13 @@ def remember(digests: Mapping[Path, str], cache: Path | None = None) -> None:
 
 
 def path_text(path: Path) -> str:
-    """A path as text that can be printed and kept: a file's name may be of any bytes."""
+    """A path as printable text: a file's name may be any bytes."""
     return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def _state(file: Path) -> State:
-    found = file.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    about = file.stat()
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def _recall(cache: Path, states: Iterable[tuple[Path, State]]) -> dict[tuple[Path, State], str]:
@@ -92,7 +92,7 @@ def _recall(cache: Path, states: Iterable[tuple[Path, State]]) -> dict[tuple[Pat
                 known[file, state] = str(row[4])
         return known
 
-    return _asked(cache, ask) or {} if cache.is_file() else {}
+    return _transact(cache, ask) or {} if cache.is_file() else {}
 
 
 def _remember(cache: Path, learned: Mapping[tuple[Path, State], str]) -> None:
@@ -104,11 +104,11 @@ def _remember(cache: Path, learned: Mapping[tuple[Path, State], str]) -> None:
     if learned:
         with suppress(OSError):
             cache.parent.mkdir(parents=True, exist_ok=True)
-        _asked(cache, keep)
+        _transact(cache, keep)
 
 
-def _asked(cache: Path, ask: Callable[[sqlite3.Connection], T]) -> T | None:
-    """What `ask` returns, in a transaction of its own; None where the database can't be used."""
+def _transact(cache: Path, ask: Callable[[sqlite3.Connection], T]) -> T | None:
+    """Call `ask` in a transaction and return its result, or None if the database can't be used."""
     if cache in _locked:
         return None
     try:
@@ -117,7 +117,7 @@ def _asked(cache: Path, ask: Callable[[sqlite3.Connection], T]) -> T | None:
     except UnicodeDecodeError:
         _discard(cache)
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without what extends it
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code of an extended one
         if code == sqlite3.SQLITE_BUSY:
             _locked.add(cache)
         elif code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):

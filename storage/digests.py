@@ -1,4 +1,4 @@
-"""Content digests, which can be checked by hand.
+"""Content digests that can be checked by hand.
 
 A file's digest is its SHA-256. A folder's digest is the SHA-256 of its file list in the format of `sha256sum`, sorted
 by path, so `(cd artifact && sha256sum -c SHA256SUMS)` and `sha256sum SHA256SUMS` verify an artifact without Gristmill.
@@ -59,6 +59,6 @@ def tree_digest(files: Mapping[str, FileEntry]) -> str:
 
 
 def part_of(files: Mapping[str, FileEntry], part: str) -> dict[str, FileEntry]:
-    """The files below the subfolder `part`, by their paths relative to it; all of them for an empty name."""
+    """The files below the subfolder `part`, by their paths relative to it, or all files for an empty name."""
     prefix = f"{part}/" if part else ""
     return {name.removeprefix(prefix): entry for name, entry in files.items() if name.startswith(prefix)}

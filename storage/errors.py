@@ -1,9 +1,8 @@
 """Errors that a user can act on.
 
-Every error that Gristmill raises on purpose says what is wrong, naming the thing, and what to do about it. The command
-line prints both and exits with 1. Any other exception is a bug and keeps its traceback. What an error quotes, of a
-command or a file, is redacted and made harmless where the error is made: no credentials get into a log, a page or
-Prefect's database by it, and nothing steers a terminal.
+Every error that Gristmill raises on purpose names what is wrong and what to do about it. The command line prints both
+and exits with 1. Any other exception is a bug and keeps its traceback. The constructor redacts quotations and removes
+control characters: an error puts no credentials into a log, a page or Prefect's database, and can't control a terminal.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from typing import Any
 from storage.credentials import redact
 
 REMEDY = "\nWhat to do: "
-# Control characters, those that reorder what is shown (Unicode, UAX #9)
+# Control characters, including those that reorder text (Unicode, UAX #9)
 _CODES = (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 STEERING = {code: "\N{REPLACEMENT CHARACTER}" for code in _CODES if chr(code) not in "\n\t"}
 
 
 def harmless(text: str) -> str:
-    """Text that somebody else wrote without the control characters that steer a terminal."""
+    """Foreign text without control characters, which could control a terminal."""
     return text.translate(STEERING)
 
 
 class GristmillError(Exception):
-    """`message` says what is wrong, `remedy` what to do; `facts` are JSON values for code that handles the error."""
+    """`message` says what is wrong, `remedy` what to do. `facts` are JSON values for code that handles the error."""
 
     def __init__(self, message: str, remedy: str = "", **facts: Any) -> None:
         self.message = harmless(redact(message))
@@ -38,7 +37,7 @@ class GristmillError(Exception):
 
     @property
     def on_page(self) -> str:
-        """Both sentences as the message of a state of Prefect, in which `REMEDY` parts them."""
+        """Both sentences as the message of a Prefect state, separated by `REMEDY`."""
         return f"{self.message}{REMEDY}{self.remedy}" if self.remedy else self.message
 
 
@@ -51,7 +50,7 @@ class SourceError(GristmillError):
 
 
 class BadDocument(GristmillError):
-    """One document can't be used; it is quarantined and counted."""
+    """One document can't be used. It is quarantined and counted."""
 
 
 class StoreError(GristmillError):
@@ -63,7 +62,7 @@ class DamagedArtifact(StoreError):
 
 
 class SignatureError(GristmillError):
-    """A release is not signed, or by nobody who is trusted."""
+    """A release is not signed, or not by somebody who is trusted."""
 
 
 class AccountingError(GristmillError):
@@ -87,7 +86,7 @@ class Divergence(TrainingError):
 
 
 class RewardHacking(TrainingError):
-    """A policy went too far from its reference, or earns less on prompts that it does not learn from."""
+    """A policy moved too far from its reference, or earns less on held-out prompts."""
 
 
 class OutOfMemory(TrainingError):
@@ -103,11 +102,11 @@ class LostWorker(GristmillError):
 
 
 class ServerError(GristmillError):
-    """A Prefect server that was started here ended, or does not answer."""
+    """A Prefect server ended, does not answer, or can't be used."""
 
 
 class PoolError(GristmillError):
-    """A work pool did not make the stage that it was given."""
+    """A work pool did not make a stage."""
 
 
 class ApprovalError(GristmillError):
@@ -123,7 +122,7 @@ class ParityError(GristmillError):
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what it comes from, outermost first: causes, and the errors of several ranks that torch collects."""
+    """An error and its causes, outermost first, including the errors of several ranks that torch collects."""
     yield from _causes(error, set())
 
 
@@ -138,14 +137,14 @@ def _causes(error: BaseException | None, seen: set[int]) -> Iterator[BaseExcepti
 
 
 def no_artifact(location: str, url: str) -> StoreError:
-    """The error for an artifact that is not in a store."""
+    """The error for a missing artifact."""
     return StoreError(
-        f"There is no artifact {location} in {url}.",
-        "`gristmill store ls` lists what is there; a run of the profile that made it makes it again.",
+        f"Artifact {location} is not in the store {url}.",
+        "`gristmill store ls` lists the artifacts. A run of its profile makes it again.",
     )
 
 
 def make_again(*stages: str) -> str:
-    """The remedy for what a stage has made and is damaged since."""
-    refreshed = " ".join(f"--refresh {stage}" for stage in stages)
-    return f"Make it again: `gristmill run PROFILE {refreshed}`. `gristmill store verify` prints the whole command."
+    """The remedy for a damaged artifact of a stage."""
+    options = " ".join(f"--refresh {stage}" for stage in stages)
+    return f"Rebuild it: `gristmill run PROFILE {options}`. `gristmill store verify` prints the whole command."

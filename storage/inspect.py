@@ -15,7 +15,7 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class LineageNode:
-    """A node of the lineage tree: an artifact, `depth` steps upstream of the one asked for."""
+    """A node of the lineage tree: an artifact, `depth` steps upstream of the root."""
 
     depth: int
     name: str
@@ -26,7 +26,7 @@ class LineageNode:
 
 
 def lineage(store: Store, location: str) -> Iterator[LineageNode]:
-    """The tree from an artifact to its sources, depth first. A node seen before is listed but not expanded again."""
+    """The tree from an artifact to its sources, depth first. A repeated node is listed but not expanded."""
     yield from _walk(store, location, "", "", 0, set())
 
 
@@ -43,7 +43,7 @@ def _walk(store: Store, location: str, name: str, part: str, depth: int, seen: s
 
 
 def compare(store: Store, first: str, second: str) -> list[tuple[str, Any, Any]]:
-    """The differences between two artifacts in config, inputs and counts (scores included): (path, first, second)."""
+    """The differences of two artifacts in config, inputs and counts, including scores: (path, first, second)."""
     one, two = _manifest(store, first), _manifest(store, second)
     return differences(_comparable(one), _comparable(two))
 
@@ -55,9 +55,9 @@ def _comparable(manifest: Manifest) -> dict[str, Any]:
 
 
 def verify(store: Store, location: str) -> list[str]:
-    """Hash an artifact anew. Returns a phrase for each thing that is not as it was published; empty if it is intact.
+    """Hash an artifact again. Returns a phrase for each difference from what was published, or empty if it is intact.
 
-    For a bucket, its copy is hashed, not the local cache.
+    For a bucket this hashes the bucket's files, not the local cache.
     """
     try:
         manifest = _manifest(store, location)
@@ -67,7 +67,7 @@ def verify(store: Store, location: str) -> list[str]:
 
 
 def verify_refs(store: Store) -> dict[str, str]:
-    """Each ref that can't be read, or that points to what is not there or is another artifact, and a phrase for it."""
+    """A phrase for each ref that can't be read, or points to a missing or another artifact."""
     problems = {}
     for name in refs.names(store):
         try:

@@ -1,4 +1,4 @@
-"""Identity: what makes two artifacts the same before either exists.
+"""Identity: two artifacts with the same key are the same, before either exists.
 
 A key is the SHA-256 of a canonical JSON payload: stage, version, config and the digests of the inputs. The manifest
 keeps the whole payload, so that a cache miss can be explained field by field instead of by two unequal hashes.
@@ -53,12 +53,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
     A field that only one side has is reported as None on the other.
     """
-    found: list[tuple[str, Any, Any]] = []
+    fields: list[tuple[str, Any, Any]] = []
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)
         path = f"{prefix}{name}"
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            found += differences(before, after, f"{path}.")
+            fields += differences(before, after, f"{path}.")
         elif before != after:
-            found.append((path, before, after))
-    return found
+            fields.append((path, before, after))
+    return fields

@@ -1,12 +1,12 @@
-"""Leases: what a running run has taken or made, so that a garbage collection lets it be.
+"""Leases: the artifacts that a running run uses or has made, so that a garbage collection keeps them.
 
-A run's refs may be moved by another run of the same profile; its inputs are then nobody's but its own. A lease is a
-file that names keys, one a line, under a lock that the kernel releases when the process dies: a lease that nobody holds
-counts for nothing. A key is leased before it is looked up, and a collection deletes under the same lock, so an artifact
-is either seen as leased or not found.
+Another run of the same profile may move the refs, and then nothing else names this run's inputs. A lease is a file of
+keys, one a line, under a lock that the kernel releases when the process dies. A lease that nobody holds doesn't count.
+A key is leased before it is looked up, and a collection deletes under the same lock, so a run either leases an artifact
+in time or doesn't find it.
 
-In a bucket a run also writes its keys into an object there, which expires when it is not renewed. It then waits for a
-collection of another machine that is deleting, which may have begun before that object was there.
+For a bucket a run also writes its keys into an object there, which expires unless it is renewed. Then it waits for any
+collection of another machine, which may have started deleting before that object existed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Lease:
         self._needless = False
 
     def add(self, key: str) -> None:
-        """Lease `stage/key`, all its generations. A store that can only be read needs no lease to be read."""
+        """Lease `stage/key` with all its generations. Reading a read-only store needs no lease."""
         if key in self.keys or self._needless:
             return
         try:
@@ -62,10 +62,11 @@ class Lease:
             self._share()
 
     def _share(self) -> None:
-        """Tell other machines."""
+        """Publish the lease to other machines."""
         shared, keys = self.store.shared, sorted(self.keys)
         if shared is None:
             return
+        # Write first, then wait: a later collection sees the lease, and an earlier one is over
         if self._shared:
             self._shared.write(keys=keys)
         else:
@@ -87,20 +88,20 @@ class Lease:
 
 
 @contextmanager
-def deleting(store: Store) -> Iterator[tuple[set[str], Callable[[], None]]]:
-    """`stage/key` of everything that a running process has leased; none is added within the block. Leases of dead
-    processes are removed. Before each deletion call what comes with them: it raises StoreError where the block is
-    that of another machine by now."""
+def deletion(store: Store) -> Iterator[tuple[set[str], Callable[[], None]]]:
+    """`stage/key` of everything that running processes have leased, and a check. Within the block no lease is added.
+    Removes leases of dead processes. Call the check before each deletion: it raises StoreError if another machine may
+    have taken the block's lock over."""
     with locks.hold(_collection(store)):
         if store.shared is None:
-            yield leased(store, remove=True), lambda: None
+            yield leased_keys(store, remove=True), lambda: None
             return
         with store.shared.hold(COLLECTION) as lock:
-            yield leased(store, remove=True), lock.check
+            yield leased_keys(store, remove=True), lock.check
 
 
-def leased(store: Store, *, remove: bool = False) -> set[str]:
-    """`stage/key` of everything that a running process has leased now; leases of dead ones can be removed."""
+def leased_keys(store: Store, *, remove: bool = False) -> set[str]:
+    """`stage/key` of everything that running processes have leased. `remove` deletes leases of dead processes."""
     keys: set[str] = set()
     for path in sorted((store.local / FOLDER).glob("*")):
         with suppress(FileNotFoundError):

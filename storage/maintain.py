@@ -1,4 +1,4 @@
-"""Maintaining a store: garbage collection, and adopting artifacts that were made elsewhere."""
+"""Maintaining a store: garbage collection, and adopting artifacts made elsewhere."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from storage.runs import history
 from storage.store import CHECKPOINTS, Store
 
 DAY = 86_400.0
-BATCH_SECONDS = 2.0  # of deletions, while runs wait to lease
-REAL_FILES = "Put the file itself there (`cp -rL` copies what links lead to)."
+BATCH_SECONDS = 2.0  # of deletions, while runs wait for a lease
+REAL_FILES = "Put the file itself there (`cp -rL` follows links)."
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """What a collection would delete, with sizes in bytes: artifacts, among them what a kill has left of one, and
-    folders that no process uses (abandoned work, insight into runs whose artifact is gone), and drafts of refs and
-    records, and the records of the oldest runs; in a bucket also checkpoints of trainings that are over or were given
-    up, and uploads that a kill has left unfinished.
-    Where needed artifacts are `unreadable`, nothing that could be their ancestor is deleted."""
+    """What a collection would delete, with sizes in bytes.
+
+    Artifacts, and fragments of them that a kill left; unused folders (abandoned work, insight into runs whose artifact
+    is gone); drafts of refs and records; records of the oldest runs. In a bucket also checkpoints of trainings that
+    ended or were abandoned, and uploads that a kill left unfinished. If needed artifacts are `unreadable`, nothing that
+    could be their ancestor is deleted.
+    """
 
     artifacts: dict[str, int]
     workspaces: dict[Path, int]
@@ -48,15 +50,15 @@ class Garbage:
     @property
     def size(self) -> int:
         """Total bytes."""
-        found = (self.artifacts, self.workspaces, self.drafts, self.checkpoints, self.records)
-        return sum(sum(sizes.values()) for sizes in found) + sum(upload.size for upload in self.uploads)
+        kinds = (self.artifacts, self.workspaces, self.drafts, self.checkpoints, self.records)
+        return sum(sum(sizes.values()) for sizes in kinds) + sum(upload.size for upload in self.uploads)
 
 
 def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
-    """Everything that the last `keep_last` versions of no ref need, directly or as an ancestor, and that no running
-    stage uses. Another machine may be at work where no lock tells of it: what has no manifest in a bucket, and a draft
-    of a ref, count once they are `settled` seconds old."""
-    used = leases.leased(store)  # before the refs, which a run moves before it gives back its leases
+    """Everything that the last `keep_last` versions of all refs don't need, directly or as an ancestor, and that no
+    running stage uses. Another machine may be working without a visible lock, so files without a manifest in a bucket,
+    and drafts of refs, count only once they are `settled` seconds old."""
+    used = leases.leased_keys(store)  # before reading refs: a run moves its refs, then drops its leases
     needed, unreadable = _needed(store, keep_last)
     sizes = _sizes(store, manifests=store.is_folder or bool(unreadable))
     published = list(store.locations())
@@ -65,7 +67,7 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     for location in [*published, *fragments]:
         key = location.partition(".")[0]
         held = key in used or locks.is_held(store.local / "locks" / key.replace("/", "-"))
-        # What a ref or artifact needs that can't be read is unknown: any other may be a part of it
+        # An unreadable ref or artifact may need any other
         if location not in needed and not held and not (unreadable and location in sizes):
             artifacts[location] = sizes.get(location, fragments.get(location, 0))
     workspaces = {
@@ -85,16 +87,16 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
 
 
 def _records(store: Store) -> dict[str, int]:
-    """Bytes of each record of a run that is older than `history.KEPT` others."""
-    found = {}
-    for run in history.beyond(store):
+    """Bytes of each run's record that is older than the newest `history.KEPT`."""
+    sizes = {}
+    for run in history.oldest(store):
         with suppress(FileNotFoundError):  # another collection was faster
-            found[run] = int(store.fs.size(f"{store.root}/{history.file_of(run)}"))
-    return found
+            sizes[run] = int(store.fs.size(f"{store.root}/{history.file_of(run)}"))
+    return sizes
 
 
 def _sizes(store: Store, *, manifests: bool) -> dict[str, int]:
-    """Bytes of every artifact: of those whose manifest can be read, or as a bucket lists them."""
+    """Bytes of every artifact with a readable manifest, or as a bucket lists them."""
     if manifests:
         return {location: manifest.size for location, manifest in store.manifests()}
     listed = store.listed().items()
@@ -106,50 +108,49 @@ def _sizes(store: Store, *, manifests: bool) -> dict[str, int]:
 
 
 def _fragments(store: Store, settled: float, published: Sequence[str]) -> dict[str, int]:
-    """Bytes of what a kill has left of artifacts; and of this machine's copies of what is not in the bucket, since its
-    upload failed or a collection elsewhere has deleted it."""
+    """Bytes of fragments of artifacts that a kill left, and of this machine's copies of what is not in the bucket,
+    because its upload failed or a collection elsewhere deleted it."""
     old = datetime.now(UTC) - timedelta(seconds=settled)
-    found, fragments = {}, list(store.fragments())
+    sizes, fragments = {}, list(store.fragments())
     for location in fragments:
         files = store.fs.find(f"{store.root}/artifacts/{location}", detail=True)
         if store.is_folder or all(store.fs.modified(file) <= old for file in files):
-            found[location] = sum(int(entry["size"]) for entry in files.values())
+            sizes[location] = sum(int(entry["size"]) for entry in files.values())
     if not store.is_folder:
-        there = {*published, *fragments}
+        remote = {*published, *fragments}
         for path in sorted((store.local / "artifacts").glob("*/*")):
             location = f"{path.parent.name}/{path.name}"
-            if location not in there:
-                found[location] = _size(path)
-    return found
+            if location not in remote:
+                sizes[location] = _size(path)
+    return sizes
 
 
 def _checkpoints(store: Store, used: Collection[str], made: Collection[str], old: datetime) -> dict[str, int]:
-    """Bytes of the checkpoints in a bucket, by `stage/key`, of what no process makes: the artifact is there, or nothing
-    was sent since `old`."""
-    found: dict[str, list[tuple[int, str]]] = {}
+    """Bytes of a bucket's checkpoints, by `stage/key`, that no training needs: the artifact exists, or nothing was sent
+    since `old`."""
+    by_key: dict[str, list[tuple[int, str]]] = {}
     for name, size in {} if store.is_folder else store.sizes(CHECKPOINTS).items():
-        found.setdefault("/".join(name.split("/")[:2]), []).append((size, f"{store.root}/{CHECKPOINTS}/{name}"))
+        by_key.setdefault("/".join(name.split("/")[:2]), []).append((size, f"{store.root}/{CHECKPOINTS}/{name}"))
     return {
         key: sum(size for size, _ in files)
-        for key, files in found.items()
+        for key, files in by_key.items()
         if key not in used and (key in made or all(store.fs.modified(path) <= old for _, path in files))
     }
 
 
 def _drafts(store: Store, settled: float) -> dict[Path, int]:
-    """Bytes of each draft of a ref, of a run's record or of the store's marker that was never renamed to what it should
-    become."""
-    found = {}
+    """Bytes of each draft of a ref, a run's record or the store's marker that was never renamed to its final name."""
+    sizes = {}
     above = [*(store.local / "refs").rglob(".*.json.*"), *(store.local / "runs").glob(".*.json.*")]
     for path in [*store.local.glob(".*.json.*"), *above]:
         with suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime >= settled:
-                found[path] = path.stat().st_size
-    return found
+                sizes[path] = path.stat().st_size
+    return sizes
 
 
 def _needed(store: Store, keep_last: int) -> tuple[set[str], list[str]]:
-    """What the last versions of all refs need, and the refs and artifacts among it that can't be read."""
+    """The artifacts that the last versions of all refs need, and the refs and artifacts that can't be read."""
     needed: set[str] = set()
     unreadable: list[str] = []
     for name in refs.names(store):
@@ -164,14 +165,15 @@ def _needed(store: Store, keep_last: int) -> tuple[set[str], list[str]]:
 
 
 def collect(store: Store, garbage: Garbage) -> Garbage:
-    """Delete what `find_garbage` found and is garbage still: a run may have begun, or ended, meanwhile. Returns what
-    was deleted."""
+    """Delete what `find_garbage` found, if it is still garbage: a run may have started or ended since. Returns what was
+    deleted."""
     artifacts: dict[str, int] = {}
     workspaces: dict[Path, int] = {}
     waiting = list(garbage.artifacts)
     while waiting:
-        # What has ended since has moved its refs, what runs is leased, and nothing is leased anew within the block
-        with leases.deleting(store) as (leased, check):
+        # Runs that have ended have moved their refs, running ones hold leases, and no lease is added in this block.
+        # A batch is short, as runs wait for the same lock
+        with leases.deletion(store) as (leased, check):
             needed, unreadable = _needed(store, garbage.keep_last)
             if set(unreadable) - set(garbage.unreadable):
                 nothing: dict[str, Any] = {
@@ -198,7 +200,7 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
         path.unlink(missing_ok=True)
     checkpoints = {}
     for key, size in garbage.checkpoints.items():
-        with leases.deleting(store) as (leased, check):
+        with leases.deletion(store) as (leased, check):
             if key not in leased:
                 check()
                 store.discard(f"{CHECKPOINTS}/{key}")
@@ -212,7 +214,7 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
 
 
 def _lock_of(store: Store, folder: Path) -> Path:
-    """The lock of whoever makes the artifact that a folder of `work/` or `insight/` belongs to."""
+    """The lock of the artifact that a folder of `work/` or `insight/` belongs to."""
     parts = folder.relative_to(store.local).parts[1:]
     return store.local / "locks" / "-".join(parts)
 
@@ -223,15 +225,15 @@ def _is_made(store: Store, insight: Path) -> bool:
 
 
 def adoptable(store: Store, folder: Path) -> Artifact:
-    """A folder made elsewhere, for a stage to check before `adopt`; it is not hashed, so its digest is empty. Raises
-    StoreError for what is no folder, lies in the store or around it (a copy of it would contain itself), or holds
-    links, which lead to what nobody has given, or pipes and the like."""
+    """A folder made elsewhere, for a stage to check before `adopt`. It is not hashed, so its digest is empty. Raises
+    StoreError if it is not a folder, lies in the store or contains it (a copy would contain itself), or holds links,
+    which may lead anywhere, pipes or devices."""
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder.", "Give the folder that contains the artifact's files.")
-    given, root = folder.resolve(), store.local.resolve()
-    if given == root or given in root.parents or root in given.parents:
-        where = "contains" if given in root.parents else "is in" if given != root else "is"
-        raise StoreError(f"{folder} {where} the store {store.local}.", "Copy the files to a folder of their own first.")
+    resolved, root = folder.resolve(), store.local.resolve()
+    if resolved == root or resolved in root.parents or root in resolved.parents:
+        where = "contains" if resolved in root.parents else "is in" if resolved != root else "is"
+        raise StoreError(f"{folder} {where} the store {store.local}.", "Copy the files to a separate folder first.")
     for place, folders, names in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *names)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
@@ -240,9 +242,9 @@ def adoptable(store: Store, folder: Path) -> Artifact:
 
 
 def adopt(store: Store, folder: Path, payload: KeyPayload, origins: Mapping[str, InputRef], note: str) -> Artifact:
-    """Publish a copy of a folder made elsewhere as the artifact of `payload`'s key; `note` says where it comes from.
+    """Publish a copy of a folder made elsewhere as the artifact of `payload`'s key. `note` names its origin.
 
-    That the files can stand for the stage's own is for the stage to check. Raises StoreError as `adoptable` does.
+    The stage must check that the files can replace its own. Raises StoreError like `adoptable`.
     """
     adoptable(store, folder)
     with store.lock(payload.stage, payload.key()):
@@ -271,10 +273,10 @@ def _size(folder: Path) -> int:
 
 
 def lineage_of(store: Store, location: str) -> set[str]:
-    """An artifact and all that it was made of, as far as manifests can be read."""
-    found: set[str] = set()
-    _mark(store, location, found, [])
-    return found
+    """An artifact and all its ancestors, as far as manifests can be read."""
+    locations: set[str] = set()
+    _mark(store, location, locations, [])
+    return locations
 
 
 def _mark(store: Store, location: str, needed: set[str], unreadable: list[str]) -> None:

@@ -1,6 +1,6 @@
 """The manifest: the description of an artifact, stored with it.
 
-It is written last; without it the artifact does not exist. It records the key's whole payload (so a cache miss can be
+It is written last: without it the artifact does not exist. It records the key's whole payload (so a cache miss can be
 explained), the files with their digests (so damage can be located), the counts (so nothing is lost silently), and the
 circumstances: environment, source digest, duration. Circumstances are not part of the identity or of the digest.
 """
@@ -21,22 +21,22 @@ from storage.keys import KeyPayload
 FORMAT = 1
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"
-LONGEST_PART, LONGEST_PATH = 255, 2048  # bytes that file systems and buckets take
+LONGEST_PART, LONGEST_PATH = 255, 2048  # bytes, the limits of file systems and buckets
 
 
 def check_name(name: str) -> str:
-    """A path inside a folder: of a file in an artifact, of an artifact among all. Raises ValueError for one that leads
-    out of it."""
+    """A path inside a folder: of a file in an artifact, or an artifact in a store. Raises ValueError for a path that
+    leads out of it."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or str(path) != name or "\\" in name or name == ".":
-        raise ValueError(f"{name!r} is no path inside the folder")
+        raise ValueError(f"{name!r} is not a path inside the folder")
     return check_text(name)
 
 
 def check_text(name: str) -> str:
-    """What a file system can be asked for. Raises ValueError for NUL, a lone surrogate and what is too long."""
+    """A path that file systems accept. Raises ValueError for NUL, a lone surrogate and a path that is too long."""
     if "\0" in name:
-        raise ValueError(f"{name!r} is no path")
+        raise ValueError(f"{name!r} is not a path")
     parts = [len(part) for part in name.encode().split(b"/")]
     if max(parts) > LONGEST_PART or sum(parts) > LONGEST_PATH:
         raise ValueError(f"{name[:80]}… is too long for a path")
@@ -44,16 +44,16 @@ def check_text(name: str) -> str:
 
 
 class InputRef(BaseModel):
-    """Where an input came from, for lineage: an artifact and the part of it that was read."""
+    """The origin of an input, for lineage: an artifact, and the part of it that was read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     location: Annotated[str, AfterValidator(check_text)] = Field(description="stage/key of the artifact")
-    part: str = Field(default="", description="subfolder that was read; empty for all of it")
+    part: str = Field(default="", description="subfolder that was read, or empty for the whole artifact")
 
 
 class Manifest(BaseModel):
-    """See the module's docstring. `counts` describe the result; `facts` are circumstances (times, speeds)."""
+    """An artifact's description. `counts` describe the result, `facts` the circumstances (times, speeds)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,9 +63,11 @@ class Manifest(BaseModel):
     digest: str = Field(pattern=DIGEST)
     files: dict[Annotated[str, AfterValidator(check_name)], FileEntry]
     origins: dict[str, InputRef] = Field(default_factory=dict, description="inputs by name")
-    uses: dict[str, InputRef] = Field(default_factory=dict, description="other artifacts that were used, by name")
+    uses: dict[str, InputRef] = Field(default_factory=dict, description="other artifacts used, by name")
     counts: dict[str, Any] = Field(default_factory=dict, description="counts and measurements of the result")
-    facts: dict[str, Any] = Field(default_factory=dict, description="durations, speeds: differ from run to run")
+    facts: dict[str, Any] = Field(
+        default_factory=dict, description="durations and speeds, which differ from run to run"
+    )
     source_digest: str = Field(default="", description="digest of the stage's source code")
     environment: dict[str, str] = Field(default_factory=dict, description="versions, commit, changes since, processor")
     created: str = Field(description="UTC time with microseconds, ISO 8601")
@@ -82,18 +84,18 @@ class Manifest(BaseModel):
 
     @property
     def adopted(self) -> str:
-        """Where an artifact that no stage made was adopted from; empty for one that a stage made."""
+        """The origin of an adopted artifact, or empty for one that a stage made."""
         return str(self.facts.get("adopted", ""))
 
     def to_json(self) -> str:
-        """Indented JSON, readable by people and by `from_json`, with a checksum of all the rest. Columns of tables stay
-        in the order that their stage gave them."""
+        """Indented JSON, for people and for `from_json`, with a checksum of the rest. Columns of tables keep their
+        stage's order."""
         data = json.loads(json.dumps(self.model_dump()))
         return json.dumps({**data, "checksum": _checksum(data)}, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> Manifest:
-        """Parse a manifest. Raises DamagedArtifact for one that is not valid, StoreError for another format."""
+        """Parse a manifest. Raises DamagedArtifact for an invalid one, StoreError for another format."""
         again = make_again(where.partition("/")[0])
         try:
             data = json.loads(text)
@@ -101,23 +103,22 @@ class Manifest(BaseModel):
             raise DamagedArtifact(f"The manifest of {where} is not JSON: {error}.", again) from error
         if not isinstance(data, dict):
             raise DamagedArtifact(f"The manifest of {where} is not a mapping.", again)
-        if (found := data.get("format")) != FORMAT:
+        if (version := data.get("format")) != FORMAT:
             raise StoreError(
-                f"{where} was written in manifest format {found}; this version reads format {FORMAT}.",
+                f"{where} was written in manifest format {version}, but this version reads format {FORMAT}.",
                 "Use the version of Gristmill that wrote it, or another store "
                 "(--store, or runtime.store in a profile).",
             )
         recorded = data.pop("checksum", None)
         if recorded is not None and recorded != _checksum(data):
-            raise DamagedArtifact(f"The manifest of {where} was changed: its checksum is another.", again)
+            raise DamagedArtifact(f"The manifest of {where} was changed: its checksum differs.", again)
         try:
             return cls.model_validate(data)
         except ValidationError as error:
             first, count = error.errors()[0], error.error_count()
-            told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" + (
-                f"; and {count - 1} more" if count > 1 else ""
-            )
-            raise DamagedArtifact(f"The manifest of {where} is not valid: {told}.", again) from error
+            more = f", and {count - 1} more" if count > 1 else ""
+            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}{more}"
+            raise DamagedArtifact(f"The manifest of {where} is not valid: {problem}.", again) from error
 
 
 def _checksum(data: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Refs: human-readable names for artifacts, with their history.
 
-`tiny/pretrain` is the latest artifact of the stage `pretrain` under the profile `tiny`; `tiny/pretrain@1` is the first.
-A ref only moves forward and its history is kept, so that last week's model can still be found. Of two machines that
-move one at once, each appends to what the other has written (compare and swap).
+`tiny/pretrain` is the latest artifact of the stage `pretrain` under the profile `tiny`, `tiny/pretrain@1` the first. A
+ref only moves forward and keeps its history, so that last week's model can still be found. If two machines move one at
+once, each appends to what the other has written (compare and swap).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage.files.disk import cant_write
 from storage.manifest import check_name, check_text
 from storage.store import Store
 
-GC_LATER = "Leave `gristmill store gc` for afterwards: it removes what no ref names."
+GC_LATER = "Run `gristmill store gc` only afterwards: it removes what no ref names."
 
 
 class RefEntry(BaseModel):
@@ -42,13 +42,13 @@ _HISTORY = TypeAdapter(Annotated[list[RefEntry], Field(min_length=1)])
 
 
 def history(store: Store, name: str) -> list[RefEntry]:
-    """Every artifact that `name` (such as `tiny/pretrain`) has pointed to, oldest first; empty for an unknown name.
-    Raises StoreError for what can be no name, DamagedArtifact for a ref that can't be read."""
+    """Every artifact that `name` (such as `tiny/pretrain`) has pointed to, oldest first, or empty for an unknown name.
+    Raises StoreError for an invalid name, DamagedArtifact for a ref that can't be read."""
     file = _file(name)
     try:
         check_text(file)
     except ValueError as error:
-        raise StoreError(f"No artifact has such a name: {error}.", "`gristmill store ls` lists them.") from error
+        raise StoreError(f"No artifact can have this name: {error}.", "`gristmill store ls` lists them.") from error
     return _parsed(store, name, store.read_bytes(file))
 
 
@@ -62,13 +62,13 @@ def _parsed(store: Store, name: str, data: bytes | None) -> list[RefEntry]:
     except ValidationError as error:
         raise DamagedArtifact(
             f"The ref {name} is damaged: {error.errors()[0]['msg']}.",
-            f"Delete {store.address(_file(name))}; the next run writes it anew, without its history. {GC_LATER}",
+            f"Delete {store.address(_file(name))}. The next run writes a new one, without its history. {GC_LATER}",
         ) from error
 
 
 def move(store: Store, name: str, location: str, digest: str) -> int:
-    """Point `name` at an artifact, unless it already does, and return its number in the history (from 1). A store that
-    can only be read keeps its refs."""
+    """Point `name` at an artifact, unless it already does, and return its number in the history (from 1). A read-only
+    store keeps its refs."""
     known = history(store, name)
     if known and (known[-1].location, known[-1].digest) == (location, digest):
         return len(known)
@@ -91,16 +91,16 @@ def _append(store: Store, name: str, location: str, digest: str) -> int:
             text = json.dumps([entry.model_dump() for entry in entries], indent=1)
             if store.replace(_file(name), text, tag):
                 return len(entries)
-            time.sleep(random.uniform(0, BACK_OFF_SECONDS))  # another machine has moved it meanwhile
+            time.sleep(random.uniform(0, BACK_OFF_SECONDS))  # another machine moved it: read again
 
 
 def resolve(store: Store, text: str) -> str:
     """The location (`stage/key`) that a user's text names: `tiny/pretrain`, `tiny/pretrain@2`, or `stage/key…`.
 
-    A key may be abbreviated as long as it is unique. Raises StoreError, listing what exists.
+    A key may be abbreviated if it stays unique. Raises StoreError, listing what exists.
     """
     if not text:
-        raise StoreError("No artifact is named.", "Give a ref such as tiny/pretrain: `gristmill store ls` lists them.")
+        raise StoreError("The name is empty.", "Give a ref such as tiny/pretrain: `gristmill store ls` lists them.")
     name, _, number = text.partition("@")
     entries = history(store, name)
     if entries and not number:
@@ -111,21 +111,22 @@ def resolve(store: Store, text: str) -> str:
                 f"{name} has no version @{number}.", f"It has @1{f' to @{len(entries)}' if entries[1:] else ''}."
             )
         return entries[int(number) - 1].location
-    found = [location for location in store.locations() if location.startswith(text) and "/" in text]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise StoreError(f"{text} matches {len(found)} artifacts.", f"Give more of the key: {', '.join(found[:3])} …")
+    matches = [location for location in store.locations() if location.startswith(text) and "/" in text]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        problem = f"{text} matches {len(matches)} artifacts."
+        raise StoreError(problem, f"Give more of the key: {', '.join(matches[:3])} …")
     known = list(names(store))
     near = difflib.get_close_matches(name, known, 1)
     meant = f"Did you mean {near[0]}? " if near else ""
-    there = f"{meant}Refs there: {', '.join(known) or 'none yet'}."
-    raise StoreError(f"{text} is neither a ref nor an artifact of {store.url}.", there)
+    remedy = f"{meant}Its refs: {', '.join(known) or 'none yet'}."
+    raise StoreError(f"{text} is neither a ref nor an artifact of {store.url}.", remedy)
 
 
 def names(store: Store) -> Iterator[str]:
-    """The names of all refs, sorted, among them what lies in the place of one without being a file. Raises OSError for
-    a folder that can't be listed: a ref that is overlooked is one whose artifact a collection would delete."""
+    """The names of all refs, sorted, including folders with a ref's name. Raises OSError for a folder that can't be
+    listed: a collection would delete the artifact of a ref that is overlooked."""
     folder = f"{store.root}/refs"
     store.fs.invalidate_cache()
     for path in sorted(_listed(folder) if store.is_folder else store.fs.find(folder)):
@@ -135,11 +136,10 @@ def names(store: Store) -> Iterator[str]:
 
 
 def _listed(folder: str) -> Iterator[str]:
-    """All that lies below a folder, and of folders those named like a ref; nothing where there is none. No link is
-    followed."""
+    """All files and folders below a folder, without following links, or empty if it is missing."""
 
     def failed(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):  # removed meanwhile, as a profile's last ref may be
+        if not isinstance(error, FileNotFoundError):  # removed meanwhile, like a profile's last ref
             raise error
 
     for place, folders, files in os.walk(folder, onerror=failed):

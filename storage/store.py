@@ -1,14 +1,14 @@
-"""The store, where artifacts live: a folder or a bucket, with a single implementation over fsspec.
+"""The store of artifacts: a folder or a bucket, with a single implementation over fsspec.
 
     artifacts/<stage>/<key>/…       an artifact; it exists if its manifest.json does
-    artifacts/<stage>/<key>.2/…     the same key made again (--refresh) with other bytes: nothing is overwritten
+    artifacts/<stage>/<key>.2/…     the same key rebuilt (--refresh) with other bytes: nothing is overwritten
     refs/<name>.json                human-readable names with their history
-    insight/<stage>/<key>/…         what a stage observed of its own run; local disk only, not part of the artifact
+    insight/<stage>/<key>/…         a stage's observations of its run; local disk only, not part of the artifact
     locks/  work/                   local disk only: one lock and one working folder per key
 
 A working folder is named by its key and survives kill -9, so that the next run of the same key finds its shards and
-checkpoints. In a folder store it is on the store's own file system, and publishing is a rename; in a bucket store it is
-in a local cache, and publishing is an upload with the manifest last.
+checkpoints. In a folder store it is on the store's file system, and publishing is a rename. In a bucket store it is in
+a local cache, and publishing is an upload with the manifest last.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from storage.files.unfinished import UnfinishedUploads
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 
 STORE_FILE = "gristmill.json"
-CHECKPOINTS = "checkpoints"  # of trainings that go on, in a bucket
-OBJECT_STORES = {*S3, *AZURE, "gs", "gcs"}  # they have no folders: making one would make a bucket
+CHECKPOINTS = "checkpoints"  # of unfinished trainings, in a bucket
+OBJECT_STORES = {*S3, *AZURE, "gs", "gcs"}  # without folders: making one would make a bucket
 NO_PATH = (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _FORMAT = TypeAdapter(dict[str, int])
 
 
 class Store:
-    """Artifacts by key. `url` is a folder or any fsspec URL; `cache` is the local side of a bucket. A `paranoid` store
-    hashes every file again before use, instead of once for as long as its inode, size and times stay the same."""
+    """Artifacts by key. `url` is a folder or any fsspec URL, `cache` the local side of a bucket. A `paranoid` store
+    hashes every file before each use, even if its inode, size and times have not changed."""
 
     def __init__(self, url: str, cache: Path | None = None, *, paranoid: bool = False) -> None:
         if not url:
-            raise ConfigError("No store is named.", "Set runtime.store, or give --store, a folder or a URL.")
+            raise ConfigError("The store is empty.", "Set runtime.store or --store to a folder or a URL.")
         fs, self.root = opened(
             url, "The store", "Give a folder, or the URL of a file system that fsspec knows, and install its package."
         )
@@ -96,24 +96,24 @@ class Store:
 
     def _check_format(self, marker: bytes) -> None:
         try:
-            found = _FORMAT.validate_json(marker)["format"]
+            version = _FORMAT.validate_json(marker)["format"]
         except (ValidationError, KeyError) as error:
             raise StoreError(
                 f"{self.address(STORE_FILE)} is damaged.",
                 f'If this is a store of format {FORMAT}, write {{"format": {FORMAT}}} into that file.',
             ) from error
-        if found != FORMAT:
+        if version != FORMAT:
             raise StoreError(
-                f"The store {self.url} has format {found}; this version of Gristmill reads format {FORMAT}.",
+                f"The store {self.url} has format {version}, but this version of Gristmill reads format {FORMAT}.",
                 "Use the version that wrote it, or another store (--store, or runtime.store in a profile).",
             )
 
     def _check_empty(self) -> None:
         # Hidden files may belong to another process that is creating the same store
-        strange = [path.name for path in self.local.iterdir() if not path.name.startswith(".")]
-        if not strange or self.fs.exists(f"{self.root}/{STORE_FILE}"):
+        content = [path.name for path in self.local.iterdir() if not path.name.startswith(".")]
+        if not content or self.fs.exists(f"{self.root}/{STORE_FILE}"):
             return
-        if "artifacts" in strange:
+        if "artifacts" in content:
             raise StoreError(
                 f"{self.address(STORE_FILE)} is missing.",
                 f'If this is a store, write {{"format": {FORMAT}}} into that file.',
@@ -121,40 +121,40 @@ class Store:
         raise StoreError(f"{self.url} is not empty and not a store.", "Set runtime.store to another folder.")
 
     def address(self, name: str) -> str:
-        """Where a person finds what lies at `name`: a path, or in a bucket the URL."""
+        """The address of `name` for a person: a path, or a bucket's URL."""
         return f"{self.root if self.is_folder else self.url.rstrip('/')}/{name}"
 
     def check_exists(self) -> None:
-        """Raises StoreError if nothing was ever written there: a mistyped address looks like an empty store."""
+        """Raises StoreError if nothing was ever written here: a mistyped address looks like an empty store."""
         if not self.fs.exists(f"{self.root}/{STORE_FILE}"):
-            raise StoreError(f"There is no store at {self.url}.", "Check --store; a run creates a store.")
+            raise StoreError(f"No store exists at {self.url}.", "Check --store. A run creates a store.")
 
     def begin(self) -> None:
-        """Create the store before the first write, so that merely opening one leaves nothing on disk."""
+        """Create the store before the first write, so that opening one leaves nothing on disk."""
         if not self.fs.exists(f"{self.root}/{STORE_FILE}"):
             if self._has_folders:
                 try:
                     self.fs.makedirs(self.root, exist_ok=True)
                 except OSError as error:
-                    if error.errno not in (*NO_PATH, errno.ENOENT):  # DiskFaults knows the others
+                    if error.errno not in (*NO_PATH, errno.ENOENT):  # DiskFaults handles the rest
                         raise
                     raise StoreError(
-                        f"No store can be made at {self.url}: {error.strerror}.",
+                        f"No store can be created at {self.url}: {error.strerror}.",
                         "Set runtime.store (--store) to a folder on a disk where this user may write.",
                     ) from error
             self._write(STORE_FILE, json.dumps({"format": FORMAT}))
 
     @functools.cached_property
     def shared(self) -> SharedLocks | None:
-        """The locks that other machines see; None where those of this machine are all: in a folder, whose file system
-        has its own, and in a service whose conditional writes are unknown to it or to us."""
+        """The locks that other machines see, or None if only this machine's locks exist: in a folder, whose file system
+        has its own, and in a service without conditional writes, or with ones that we don't use."""
         if self.is_folder:
             return None
         self.begin()
         if self._conditional and self._conditional.are_honoured(f"{self.root}/{STORE_FILE}"):
             return self.lock_objects
         logging.getLogger(__name__).warning(
-            "The service of the store %s knows no conditional writes%s: let no other machine use the store meanwhile.",
+            "The service of the store %s has no conditional writes%s: don't use the store on other machines meanwhile.",
             self.url,
             "" if self._conditional else " that Gristmill uses",
         )
@@ -163,20 +163,20 @@ class Store:
     # --- small files (refs, the marker) -------------------------------------------------------------------------
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a small file atomically: readers see the old text or the new, never a part."""
+        """Write a small file atomically: readers see the old text or the new one, never a part."""
         self.begin()
         self._write(name, text)
 
     def read_tagged(self, name: str) -> tuple[bytes | None, str]:
-        """As `read_bytes`, with the tag by which `replace` knows that nobody has written it meanwhile."""
+        """Like `read_bytes`, with the tag that lets `replace` detect other writers."""
         if self.shared is None or self._conditional is None:
             return self.read_bytes(name), ""
-        found = self._conditional.read(f"{self.root}/{name}")
-        return (found.data, found.tag) if found else (None, "")
+        item = self._conditional.read(f"{self.root}/{name}")
+        return (item.data, item.tag) if item else (None, "")
 
     def replace(self, name: str, text: str, tag: str) -> bool:
-        """Write a small file of which `read_tagged` gave this tag. False, and nothing is written, if another machine
-        has since; processes of this one must hold a lock."""
+        """Write a small file whose tag came from `read_tagged`. Writes nothing and returns False if another machine
+        wrote it since. Processes of this machine must hold a lock."""
         if self.shared is None or self._conditional is None:
             self.write_text(name, text)
             return True
@@ -191,7 +191,9 @@ class Store:
                 else:
                     self.fs.pipe_file(f"{self.root}/{name}", text.encode())
             except FileNotFoundError as error:
-                raise StoreError(f"There is no bucket for {self.url}.", "Create it, or correct the address.") from error
+                raise StoreError(
+                    f"The bucket of {self.url} does not exist.", "Create it, or correct the address."
+                ) from error
             return
         path = self.local / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -200,53 +202,55 @@ class Store:
             draft.write_text(text)
             flush(draft)
             draft.rename(path)
-        except OSError:  # a full disk, of which a part of the draft would keep the rest
+        except OSError:  # on a full disk the rest of the draft would take the remaining space
             draft.unlink(missing_ok=True)
             raise
         flush(path.parent)
 
     def read_bytes(self, name: str) -> bytes | None:
-        """The bytes of a small file, or None if it does not exist. Raises DamagedArtifact for a folder in its place."""
+        """The bytes of a small file, or None if it does not exist. Raises DamagedArtifact if it is a folder."""
         if self.is_folder and os.path.lexists(path := self.local / name) and not path.is_file():
-            raise DamagedArtifact(f"{self.address(name)} is no file.", "Remove it: a file is due there.")
+            raise DamagedArtifact(f"{self.address(name)} is not a file.", "Remove it: a file belongs there.")
         try:
-            once = {"max_concurrency": 1} if self._is_s3 else {}  # s3fs would ask for the size first
+            once = {"max_concurrency": 1} if self._is_s3 else {}  # otherwise s3fs requests the size first
             return bytes(self.fs.cat_file(f"{self.root}/{name}", **once))
         except FileNotFoundError:
             return None
         except IsADirectoryError as error:
-            raise DamagedArtifact(f"{self.address(name)} is a folder.", "Remove it: a file is due there.") from error
+            raise DamagedArtifact(f"{self.address(name)} is a folder.", "Remove it: a file belongs there.") from error
         except NotADirectoryError as error:
-            if name == STORE_FILE:  # what lies there is no store
+            if name == STORE_FILE:  # the path is not a store
                 raise
             where = self.address(name.rpartition("/")[0])
-            raise DamagedArtifact(f"{where} or what it lies in is a file.", "Remove it: a folder is due.") from error
+            raise DamagedArtifact(
+                f"{where} or a folder above it is a file.", "Remove it: a folder belongs there."
+            ) from error
 
     def traffic(self) -> Traffic:
-        """What this process has asked of the bucket, sent and received since it was last asked."""
+        """The traffic with the bucket since the last call."""
         return self._transfers.traffic.taken()
 
-    # --- what is no artifact: a bucket's checkpoints of a training that goes on ------------------------------------
+    # --- a bucket's checkpoints of unfinished trainings -----------------------------------------------------------
 
     def send(self, name: str, folder: Path, files: Mapping[str, FileEntry]) -> None:
-        """Send files of a folder into one of the bucket, and see that they arrived. Raises StoreError."""
+        """Send a folder's files into a folder of the bucket, and check that they arrived. Raises StoreError."""
         self._transfers.upload(folder, files, f"{self.root}/{name}")
 
     def receive(self, name: str, target: Path, entry: FileEntry) -> bool:
-        """Fetch a file. False if it has other bytes than it should. Raises FileNotFoundError, StoreError."""
+        """Fetch a file. Returns False if it has other bytes than `entry`. Raises FileNotFoundError, StoreError."""
         target.parent.mkdir(parents=True, exist_ok=True)
         return self._transfers.fetch(f"{self.root}/{name}", target, entry)
 
     def sizes(self, name: str) -> dict[str, int]:
-        """Bytes of every file in a folder of the bucket, by its name there."""
+        """Bytes of every file in a folder of the bucket, by its name in the folder."""
         self.fs.invalidate_cache()
-        found: dict[str, Any] = {}
-        with suppress(FileNotFoundError):  # no folder, or no bucket, of which the first write tells
-            found = self.fs.find(f"{self.root}/{name}", detail=True)
-        return {str(path).removeprefix(f"{self.root}/{name}/"): int(entry["size"]) for path, entry in found.items()}
+        files: dict[str, Any] = {}
+        with suppress(FileNotFoundError):  # no folder, or no bucket, which the first write reports
+            files = self.fs.find(f"{self.root}/{name}", detail=True)
+        return {str(path).removeprefix(f"{self.root}/{name}/"): int(entry["size"]) for path, entry in files.items()}
 
     def discard(self, name: str, first: str = "") -> None:
-        """Delete a file or folder of the bucket, with a folder's `first` file before the others."""
+        """Delete a file or folder of the bucket, beginning with a folder's `first` file."""
         self.fs.invalidate_cache()
         for path in [f"{name}/{first}"] * bool(first) + [name]:
             with suppress(FileNotFoundError):
@@ -255,7 +259,7 @@ class Store:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def manifest(self, location: str) -> Manifest | None:
-        """The manifest at `stage/key`, or None if there is no artifact."""
+        """The manifest at `stage/key`, or None without an artifact."""
         data = self.read_bytes(f"artifacts/{location}/{MANIFEST}")
         return None if data is None else Manifest.from_json(data, location)
 
@@ -271,8 +275,8 @@ class Store:
                     yield f"{name}/{key}"
 
     def fragments(self) -> Iterator[str]:
-        """`stage/key` of every folder without a manifest, sorted: an upload or a removal that was killed. To the store
-        it does not exist."""
+        """`stage/key` of every folder without a manifest, sorted: a killed upload or removal. To the store it does not
+        exist."""
         if not self._has_folders:
             yield from (location for location, names in self.listed().items() if MANIFEST not in names)
             return
@@ -283,18 +287,18 @@ class Store:
                     yield f"{stage}/{key}"
 
     def listed(self, stage: str = "") -> dict[str, dict[str, int]]:
-        """What is in a bucket: the bytes of every file, by `stage/key` and name below it. A request lists a thousand,
-        where asking for each manifest would take several for each artifact."""
+        """The content of a bucket: the bytes of every file, by `stage/key` and name below it. One request lists a
+        thousand files, while asking for manifests takes several requests for each artifact."""
         above = f"{stage}/" if stage else ""
-        found: dict[str, dict[str, int]] = {}
+        files: dict[str, dict[str, int]] = {}
         for path, size in sorted(self.sizes(f"artifacts/{stage}".rstrip("/")).items()):
             name, key, file = [*f"{above}{path}".split("/", 2), "", ""][:3]
             if file:
-                found.setdefault(f"{name}/{key}", {})[file] = size
-        return dict(sorted(found.items()))
+                files.setdefault(f"{name}/{key}", {})[file] = size
+        return dict(sorted(files.items()))
 
     def manifests(self, stage: str = "") -> Iterator[tuple[str, Manifest]]:
-        """`stage/key` and manifest of every published artifact whose manifest can be read."""
+        """`stage/key` and manifest of every published artifact with a readable manifest."""
         for location in self.locations(stage):
             with suppress(DamagedArtifact):
                 manifest = self.manifest(location)
@@ -302,20 +306,20 @@ class Store:
                     yield location, manifest
 
     def names(self, folder: str) -> list[str]:
-        """The names of what lies in a folder, sorted; none where there is no folder."""
+        """The names in a folder, sorted, or empty for a missing folder."""
         path = f"{self.root}/{folder}"
         self.fs.invalidate_cache()
         if self._has_folders and not self.fs.isdir(path):
             return []
         try:
-            found = self.fs.ls(path, detail=False)
+            entries = self.fs.ls(path, detail=False)
         except FileNotFoundError:  # a bucket has no folders
             return []
-        return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in found)
+        return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in entries)
 
     def find(self, stage: str, key: str, heard: Heard = lambda done, total: None) -> Artifact | None:
-        """The newest artifact of a key, as by `get`; None on a miss. What only lies in the place of one, as a copy of
-        another's folder, is passed over if there is an earlier one. Raises DamagedArtifact."""
+        """The newest artifact of a key, as by `get`, or None on a miss. Skips a folder that is another's artifact, such
+        as a copied one, if there is an earlier generation. Raises DamagedArtifact."""
         made = self._generations(stage, key)
         if not made:
             return None
@@ -328,7 +332,7 @@ class Store:
             return self.get(earlier, heard)
 
     def twin(self, location: str) -> str:
-        """Where an artifact is now: the newest generation with its bytes, which took its place when it was damaged."""
+        """The present location of an artifact: the newest generation with its bytes, which replaced a damaged one."""
         stage, _, name = location.partition("/")
         mine = self._own_manifest(location)
         for newer in reversed(self._generations(stage, name.partition(".")[0])):
@@ -338,8 +342,8 @@ class Store:
         return location
 
     def _own_manifest(self, location: str) -> Manifest | None:
-        """The manifest of this artifact; None for one that can't be read, or that is another's, as where two folders
-        were exchanged."""
+        """The manifest of this artifact, or None if it can't be read or is another's, as when two folders were
+        swapped."""
         with suppress(DamagedArtifact):
             manifest = self.manifest(location)
             if manifest and not any(contradictions(manifest, location)):
@@ -347,7 +351,8 @@ class Store:
         return None
 
     def _generations(self, stage: str, key: str) -> list[str]:
-        """Its artifacts, oldest first. A listing may be late, so the first one and the next are also asked for."""
+        """The generations of a key, oldest first. Listings may lag, so this also asks for the first and the next
+        one."""
         listed = {name for name in self.names(f"artifacts/{stage}") if name.split(".")[0] == key}
         names = sorted({key, *listed}, key=lambda name: int(name.partition(".")[2] or 1))
         names = [name for name in names if self._is_published(f"{stage}/{name}")]
@@ -359,10 +364,10 @@ class Store:
         return bool(self.fs.exists(f"{self.root}/artifacts/{location}/{MANIFEST}"))
 
     def get(self, location: str, heard: Heard = lambda done, total: None, *, hashed: bool = True) -> Artifact:
-        """The artifact at `stage/key`. In a folder every file has the bytes with which it was published, in a bucket
-        every one that the artifact gives out, which fetches it; `heard` is told of the hashing, in bytes. Without
-        `hashed` every file of a folder has its size, for a caller that checks each when it reads it. Raises StoreError
-        and DamagedArtifact."""
+        """The artifact at `stage/key`. In a folder every file has its published bytes. In a bucket every file has them
+        once the artifact gives it out, which fetches it. `heard` receives the progress of hashing, in bytes. Without
+        `hashed`, only sizes of a folder's files are checked, for a caller that checks each file when it reads it.
+        Raises StoreError and DamagedArtifact."""
         manifest = self.manifest(location)
         if manifest is None:
             raise no_artifact(location, self.url)
@@ -374,8 +379,8 @@ class Store:
             paranoid = hashed and self.paranoid
             problems = self.damage(manifest, location) if paranoid else [*contradictions(manifest, location)]
         if problems:
-            told = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
-            raise DamagedArtifact(f"{told}.", make_again(manifest.stage))
+            text = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+            raise DamagedArtifact(f"{text}.", make_again(manifest.stage))
         return Artifact(folder=path, digest=manifest.digest, manifest=manifest, location=location, fetch=copy)
 
     def _damage(self, manifest: Manifest, location: str, heard: Heard, hashed: bool) -> list[str]:
@@ -388,26 +393,26 @@ class Store:
             heard(done, manifest.size)
 
         def digests(names: Iterable[str]) -> dict[str, str]:
-            found = remembered_digests((folder / name for name in names), anew=self.paranoid, hashed=on_hashed)
-            return {path.relative_to(folder).as_posix(): digest for path, digest in found.items()}
+            by_path = remembered_digests((folder / name for name in names), anew=self.paranoid, hashed=on_hashed)
+            return {path.relative_to(folder).as_posix(): digest for path, digest in by_path.items()}
 
         sizes, closed = local_sizes(folder)
         return list(find_damage(manifest, location, sizes, digests if hashed else None, closed))
 
     def damage(self, manifest: Manifest, location: str) -> list[str]:
-        """A phrase for each thing that is not as it was published, every file hashed anew. In a bucket the files there
-        count, not their copies on this machine."""
+        """A phrase for each difference from what was published, after hashing every file again: in a bucket its own
+        files, not the copies on this machine."""
         return list(self._damage_here(manifest, location) if self.is_folder else self._damage_there(manifest, location))
 
     def _damage_here(self, manifest: Manifest, location: str) -> Iterator[str]:
         folder = self.local / "artifacts" / location
 
         def digests(names: Iterable[str]) -> dict[str, str]:
-            found = {}
+            by_name = {}
             for name in names:
                 with suppress(OSError):
-                    found[name] = file_digest(folder / name)
-            return found
+                    by_name[name] = file_digest(folder / name)
+            return by_name
 
         sizes, closed = local_sizes(folder)
         yield from (f"{location}/{name} is closed to this user" for name in closed)
@@ -421,13 +426,13 @@ class Store:
                 return self._transfers.digest(f"{root}/{name}")
 
         self.fs.invalidate_cache()
-        found = self.fs.find(root, detail=True)
-        sizes = {name.rpartition(f"artifacts/{location}/")[2]: entry["size"] for name, entry in found.items()}
+        files = self.fs.find(root, detail=True)
+        sizes = {name.rpartition(f"artifacts/{location}/")[2]: entry["size"] for name, entry in files.items()}
         yield from find_damage(manifest, location, sizes, lambda names: {name: digest(name) for name in names})
 
     @staticmethod
     def _files(manifest: Manifest) -> dict[str, FileEntry]:
-        """All files of an artifact but the manifest itself."""
+        """All files of an artifact except the manifest."""
         listed = FileEntry(sha256=manifest.digest, size=len(sums(manifest.files).encode()))
         return {**manifest.files, SUMS: listed}
 
@@ -435,7 +440,7 @@ class Store:
 
     @contextmanager
     def lock(self, stage: str, key: str, waiting: Callable[[str], None] = lambda holder: None) -> Iterator[None]:
-        """The lock of a key: one process makes the artifact, the others wait for it, on other machines too."""
+        """The lock of a key: one process makes the artifact, and the others wait for it, on all machines."""
         self.begin()
         name = f"{stage}-{key}"
         with locks.hold(self.local / "locks" / name, waiting):
@@ -453,13 +458,12 @@ class Store:
         self.begin()
         path = self.local / "work" / f"{stage}-{key}"
         path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o700)  # texts that will be removed or changed stand there as they were
+        path.chmod(0o700)  # it holds texts that will be removed or changed
         return path
 
     def clear_workspaces(self) -> None:
-        """Remove the working folders of keys that have their artifacts: they are left of processes that could not
-        remove them once they had published. One that a process works in stays, and so do all in a store that can only
-        be read."""
+        """Remove the working folders of published artifacts, which remain if a process ends right after publishing. One
+        in use stays, and so do all in a read-only store."""
         for path in list((self.local / "work").glob("*")):
             stage, _, key = path.name.rpartition("-")
             if self._is_published(f"{stage}/{key}"):
@@ -468,21 +472,21 @@ class Store:
                         shutil.rmtree(path)
 
     def aside(self, stage: str, key: str) -> Path:
-        """Where a stage keeps what it observed of its own run, beside the artifact; created by the first writer."""
+        """The folder for a stage's observations of its run, beside the artifact. Its first writer creates it."""
         return self.local / "insight" / stage / key
 
     def publish(self, folder: Path, manifest: Manifest) -> Artifact:
         """Make `folder` the artifact of `manifest.key`: flush, write the manifest last, rename (or upload).
 
-        If the key already has an intact artifact with the same digest, that one is kept; otherwise the new one becomes
-        the next generation of the key.
+        If the key already has an intact artifact with the same digest, keep that one. Otherwise the new one becomes the
+        next generation of the key.
         """
         location = f"{manifest.stage}/{manifest.key}"
         made = self._generations(manifest.stage, manifest.key)
         if made:
             with suppress(DamagedArtifact):
                 newest = self.get(f"{manifest.stage}/{made[-1]}")
-                # A whole copy on this machine says nothing of the bucket
+                # An intact copy on this machine says nothing about the bucket
                 intact = self.is_folder or not (newest.manifest and self.damage(newest.manifest, newest.location))
                 if newest.digest == manifest.digest and intact:
                     return newest
@@ -497,7 +501,7 @@ class Store:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
-            raise StoreError(f"{target.parent} is a file.", "Remove it: a folder is due there.") from error
+            raise StoreError(f"{target.parent} is a file.", "Remove it: a folder belongs there.") from error
         if not self.is_folder:
             self._copies.use(location)
         if target.is_symlink() or target.is_file():
@@ -512,8 +516,8 @@ class Store:
         return self.get(location)
 
     def _upload(self, folder: Path, manifest: Manifest, location: str) -> bool:
-        """Upload files, the manifest last; what else is there is left of an upload or a removal that was killed. False
-        if another machine, which took the lock for abandoned, has written its manifest first."""
+        """Upload files, the manifest last, after deleting the rest of a killed upload or removal. Returns False if
+        another machine, which considered the lock abandoned, wrote its manifest first."""
         remote, files = f"{self.root}/artifacts/{location}", self._files(manifest)
         lock = self._held.get(f"{manifest.stage}-{manifest.key}")
         self.fs.invalidate_cache()
@@ -524,7 +528,7 @@ class Store:
         return self.replace(f"artifacts/{location}/{MANIFEST}", (folder / MANIFEST).read_text(), "")
 
     def remove(self, location: str) -> None:
-        """Delete an artifact, its manifest first, so that it never exists in part; or the rest of one."""
+        """Delete an artifact or a fragment, the manifest first, so that it never exists in part."""
         remote = f"{self.root}/artifacts/{location}"
         self.fs.invalidate_cache()
         for path in [f"{remote}/{MANIFEST}", remote]:
@@ -535,6 +539,6 @@ class Store:
 
 
 def _next(name: str) -> str:
-    """The generation of a key after this one."""
+    """The next generation of a key."""
     key, _, number = name.partition(".")
     return f"{key}.{int(number or 1) + 1}"

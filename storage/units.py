@@ -1,4 +1,4 @@
-"""Sizes and times as a person says them."""
+"""Sizes and times for people."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def size_of(size: float) -> str:
 
 
 def bytes_of(text: str) -> int:
-    """Bytes as a person says them: `360MB`, `1TB`, `1.5PB`, in powers of 1,000. Raises ValueError."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGTP]?)B", text.strip())
-    size = int(float(found[1]) * 1000 ** " kMGTP".index(found[2] or " ")) if found else 0
+    """Parse bytes such as `360MB`, `1TB`, `1.5PB`, in powers of 1,000. Raises ValueError."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGTP]?)B", text.strip())
+    size = int(float(match[1]) * 1000 ** " kMGTP".index(match[2] or " ")) if match else 0
     if not size:
-        raise ValueError(f"{text!r} is no size such as 360MB, 1TB or 1.5PB")
+        raise ValueError(f"{text!r} is not a size such as 360MB, 1TB or 1.5PB")
     return size
 
 
 def seconds_of(text: str) -> float:
-    """A length of time as a person says it: `90s`, `30m`, `12h`, `2d`, `1w`. Raises ValueError."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
-    if found is None:
-        raise ValueError(f"{text!r} is no length of time such as 30m, 12h, 2d or 1w")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[found[2]]
+    """Parse a length of time such as `90s`, `30m`, `12h`, `2d`, `1w`. Raises ValueError."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a length of time such as 30m, 12h, 2d or 1w")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[match[2]]
 
 
 def duration(seconds: float) -> str:

@@ -1,1 +1,1 @@
-"""What the subcommands of `gristmill` do, a module a subject, imported when used."""
+"""The subcommands of `gristmill`, one module a subject, imported when used."""

@@ -1,4 +1,4 @@
-"""`gristmill chat`: talk to a release, in llama.cpp where it holds a GGUF file and in transformers otherwise."""
+"""`gristmill chat`: chat with a release, in llama.cpp if it has a GGUF file, otherwise in transformers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SILENT = "(nothing: it ended its answer at once)"
 
 @dataclass(frozen=True)
 class Manner:
-    """How answers are made."""
+    """The settings of answers."""
 
     tokens: int
     temperature: float
@@ -35,7 +35,7 @@ class Manner:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Within the block libraries say nothing of themselves, which is no part of a conversation: no warning, no bar."""
+    """Within the block, libraries print no warnings and no progress bars into the conversation."""
     level, bars = logging.root.manager.disable, os.environ.get("TQDM_DISABLE")
     logging.disable(logging.WARNING)
     os.environ["TQDM_DISABLE"] = "1"
@@ -51,8 +51,8 @@ def quiet_libraries() -> Iterator[None]:
 def talk(
     console: Console, store_url: str, ref: str | None, prompt: str | None, manner: Manner, format: str | None
 ) -> None:
-    """Answer `prompt`, or hold a conversation until an empty line, with the release of `ref` or that of the store's
-    last run. Raises StoreError when the ref is no release."""
+    """Answer `prompt`, or hold a conversation until an empty line, with the release of `ref`, by default that of the
+    store's last run. Raises StoreError if the ref is not a release."""
     from tasks.checks.extras import need
     from tasks.export.release import find_release, open_release
 
@@ -72,15 +72,15 @@ def talk(
             Terminal(stderr=True).print(f"[dim]{SILENT}[/]")
         return
     console.print(f"[dim]{name}, {artifact.location}: an empty line ends the conversation[/]")
-    while question := _asked(console):
+    while question := _question(console):
         messages.append({"role": "user", "content": question})
         answer = _answer(model, messages, manner)
         messages.append({"role": "assistant", "content": answer})
         console.print(harmless(answer) or SILENT, markup=False)
 
 
-def _asked(console: Console) -> str:
-    """What the person says; nothing at the end of the input."""
+def _question(console: Console) -> str:
+    """The person's next message, or empty at the end of the input."""
     try:
         return console.input("[bold]> [/]").strip()
     except EOFError:
@@ -88,11 +88,11 @@ def _asked(console: Console) -> str:
 
 
 def _answer(model: ModelRuntime, messages: list[dict[str, str]], manner: Manner) -> str:
-    """The next turn. Raises ConfigError when the runtime refuses the conversation, such as one beyond the context."""
+    """The next turn. Raises ConfigError if the runtime refuses the conversation, such as one beyond the context."""
     from models.runtimes.protocol import RuntimeFault
 
     try:
         return model.chat(messages, manner.tokens, manner.temperature)
     except RuntimeFault as error:
-        without = " Leave --system out if its chat template knows no system prompt." if manner.system else ""
+        without = " Omit --system if its chat template doesn't support a system prompt." if manner.system else ""
         raise ConfigError(f"{error}.", f"Start a new, shorter conversation.{without}") from error

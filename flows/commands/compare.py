@@ -1,4 +1,4 @@
-"""`gristmill compare`: which differences between evaluations are real: tables at a terminal, else Markdown or JSON."""
+"""`gristmill compare`: tests which differences between evaluations are real. Prints tables, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tasks.significance.compare import EQUAL, Comparison, Row, as_json, chain_pa
 from tasks.significance.texts import other_text
 from tasks.stage.display.pages import markdown_table
 
-_BITS = "(less is better; one number each, not tested)"
+_BITS = "(less is better, not tested: one number each)"
 
 
 def show_comparison(
     store: str, first: str, second: str | None, tasks: Sequence[str], metric: str | None, json_wanted: bool
 ) -> None:
-    """Print the comparison of two evaluations, or of the models of one, each named by ref, location or `REF:MODEL`.
+    """Compare two evaluations, or the models of one, each named by ref, location or `REF:MODEL`.
 
     Raises StoreError, ConfigError, DamagedArtifact.
     """
@@ -45,12 +45,12 @@ def show_comparison(
 
 
 def text_of(comparison: Comparison) -> str:
-    """As Markdown, for whoever reads it in a file."""
+    """The comparison as Markdown."""
     return "\n\n".join(part if isinstance(part, str) else _markdown(part) for part in _parts(comparison))
 
 
 def _parts(comparison: Comparison) -> Iterator[str | list[dict[str, str]]]:
-    """A sentence and the rows of a table for each pair, then in words what differs and what could not be compared."""
+    """A sentence and the rows of a table for each pair, then which differences are real and what was not compared."""
     for first, second in comparison.pairs:
         rows = [row for row in comparison.rows if (row.first, row.second) == (first, second)]
         yield f"A = {first.name}, B = {second.name}"
@@ -69,7 +69,7 @@ def _parts(comparison: Comparison) -> Iterator[str | list[dict[str, str]]]:
 
 
 def _show(console: Console, comparison: Comparison) -> None:
-    """At a terminal."""
+    """Print the comparison at a terminal."""
     for part in _parts(comparison):
         if isinstance(part, str):
             console.print(escape(harmless(part)), soft_wrap=True, highlight=False)
@@ -90,10 +90,10 @@ def _markdown(rows: Sequence[Mapping[str, str]]) -> str:
 
 def _cells(row: Row) -> dict[str, str]:
     found = row.found
-    asked = f"{found.items:,}"
-    asked += f" in {found.clusters:,} clusters" if found.clusters else ""
-    only = [f"{count:,} of {who} alone" for who, count in (("A", row.only_first), ("B", row.only_second)) if count]
-    asked += f" (not {' and '.join(only)})" if only else ""
+    questions = f"{found.items:,}"
+    questions += f" in {found.clusters:,} clusters" if found.clusters else ""
+    only = [f"{count:,} only {who} has" for who, count in (("A", row.only_first), ("B", row.only_second)) if count]
+    questions += f" (not {' and '.join(only)})" if only else ""
     interval = "" if found.low is None or found.high is None else f" ({found.low:+.3g} to {found.high:+.3g})"
     return {
         "task": row.task,
@@ -104,7 +104,7 @@ def _cells(row: Row) -> dict[str, str]:
         "p, corrected": f"{row.p:.2g}",
         "verdict": row.verdict,
         "would be seen": "" if row.verdict != EQUAL else _seen(row),
-        "questions": asked,
+        "questions": questions,
     }
 
 
@@ -119,10 +119,10 @@ def _sentence(comparison: Comparison) -> str:
     real = [row for row in comparison.rows if row.verdict != EQUAL]
     if not number:
         return "No task could be compared."
-    told = "No difference could be told" if not real else f"{len(real)} of {number} differences are real"
+    if not real:
+        return f"No real difference in {number} {'comparison' if number == 1 else 'comparisons'}."
     names = [f"{row.task} ({row.verdict}{_of(comparison, row)})" for row in real]
-    told += f": {', '.join(names)}" if real else f" in {number} {'comparison' if number == 1 else 'comparisons'}"
-    return f"{told}."
+    return f"{len(real)} of {number} differences are real: {', '.join(names)}."
 
 
 def _of(comparison: Comparison, row: Row) -> str:

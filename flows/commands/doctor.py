@@ -21,17 +21,17 @@ from storage.units import duration
 from tasks.checks.check import Check
 
 MARKS = {"passed": "[green]✓[/]", "advice": "[yellow]![/]", "failed": "[bold red]✗[/]"}
-NAME = 18  # characters of the longest name of a check
+NAME = 18  # characters of the longest check's name
 
 
 def examine(console: Console, name: str | None, overrides: list[str]) -> bool:
-    """Print each check when it is done, then the verdict; returns whether none failed. Raises ConfigError."""
+    """Print each finished check, then the verdict. Returns whether none failed. Raises ConfigError."""
     lines = _installation(console, overrides) if name is None else _profile(console, load(name, overrides))
     return conclude(console, lines)
 
 
 def conclude(console: Console, lines: list[dict[str, Any]]) -> bool:
-    """Print the verdict; returns whether no check failed."""
+    """Print the verdict. Returns whether no check failed."""
     failed = [line["name"] for line in lines if line["state"] == "failed"]
     advised = [line["name"] for line in lines if line["state"] == "advice"]
     console.print()
@@ -44,16 +44,16 @@ def conclude(console: Console, lines: list[dict[str, Any]]) -> bool:
 
 
 def show(console: Console, line: dict[str, Any]) -> None:
-    """Print `✓ name  value  0.3 s`, and below it the remedy if it did not pass."""
+    """Print `✓ name  value  0.3 s`, and below it the remedy unless it passed."""
     table = Table(box=None, pad_edge=False, show_header=False, expand=True)
     table.add_column(width=1)
     table.add_column(width=NAME)
     table.add_column(ratio=1, overflow="fold")
     table.add_column(justify="right")
     seconds = line.get("seconds", 0.0)
-    told = escape(line["value"]) + (f"\n[yellow]→ {escape(line['remedy'])}[/]" if line["remedy"] else "")
+    text = escape(line["value"]) + (f"\n[yellow]→ {escape(line['remedy'])}[/]" if line["remedy"] else "")
     took = f"[dim]{duration(seconds)}[/]" if seconds >= 0.1 else ""
-    table.add_row(MARKS[line["state"]], f"[bold]{line['name']}[/]", told, took)
+    table.add_row(MARKS[line["state"]], f"[bold]{line['name']}[/]", text, took)
     console.print(table)
 
 
@@ -62,7 +62,7 @@ def _installation(console: Console, overrides: list[str]) -> list[dict[str, Any]
     from tasks.sandbox.levels import sandbox_check
 
     store = load("tiny", overrides).runtime.store
-    console.print("[bold]The installation[/] [dim](with a profile: its pretraining, `gristmill doctor tiny`)[/]\n")
+    console.print("[bold]The installation[/] [dim](to try a profile's pretraining: `gristmill doctor tiny`)[/]\n")
 
     def all_checks() -> Iterator[Check]:
         yield from checks(store)
@@ -85,13 +85,13 @@ def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
     check_stages(profile, ["pretrain"])
     tokens = token_shards(profile)
     shape = derive(config.model, profile.tokenizer.vocab_size)
-    data = "on its token shards" if tokens else "on synthetic tokens, as the store has none of this profile yet"
+    data = "on its token shards" if tokens else "on synthetic tokens, as the store has no token shards of this profile"
     console.print(
         f"[bold]{profile.name}[/] [dim]{count_parameters(shape):,} parameters, "
-        f"{config.total_steps(shape):,} steps; {data}[/]\n"
+        f"{config.total_steps(shape):,} steps, {data}[/]\n"
     )
-    beside = existing(session_of(profile).store.local)  # on the run's disk, even if the store does not exist yet
-    with tempfile.TemporaryDirectory(dir=beside, prefix=".doctor-") as folder, console.status("checking"):
+    disk = existing(session_of(profile).store.local)  # the run's disk, even if the store does not exist yet
+    with tempfile.TemporaryDirectory(dir=disk, prefix=".doctor-") as folder, console.status("checking"):
         out = Output.at(Path(folder), stage="pretrain", runtime=profile.runtime)
         return check_by_hand(
             config,
@@ -107,5 +107,5 @@ def token_shards(profile: Profile) -> Path | None:
     line = next(line for line in plan(profile, session_of(profile, "tokenize")) if line.name == "tokenize")
     if not line.hit or line.payload is None:
         return None
-    found = session_of(profile).store.find("tokenize", line.payload.key())
-    return found.path if found else None
+    artifact = session_of(profile).store.find("tokenize", line.payload.key())
+    return artifact.path if artifact else None

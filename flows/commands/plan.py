@@ -1,4 +1,4 @@
-"""`gristmill plan` and `gristmill why`: what would run, and for which reason."""
+"""`gristmill plan` and `gristmill why`: what would run, and why."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from flows.estimates.arithmetic import gpu_of, pretraining_of, training_plan, tr
 from flows.estimates.expected import sizes
 from flows.estimates.parts import seconds_of
 from flows.estimates.plan_notes import (
-    own_error,
+    accuracy_notes,
+    compile_notes,
+    disk_notes,
+    filter_notes,
+    resume_notes,
     room_of,
-    told_of_compiling,
-    told_of_filter,
-    told_of_resumes,
-    told_of_room,
-    told_of_runs,
-    told_of_sources,
+    run_notes,
+    source_notes,
 )
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.stages import estimates, resumes_at
@@ -41,7 +41,7 @@ from tasks.checks.extras import told_of_extras
 from tasks.stage.history import nearest
 from tasks.training.chain import LINKS
 
-UNKNOWN = "how much there is to do is not known"
+UNKNOWN = "the amount of work is unknown"
 
 
 def show_plan(
@@ -54,26 +54,26 @@ def show_plan(
     workers: int | None = None,
     json_wanted: bool = False,
 ) -> None:
-    """A table of stages; then, of a run that pretrains, the model that the size dial gives, and what it takes to train
-    it; then what larger corpora would cost. As JSON, the stages, the disk and the larger corpora alone."""
+    """Print a table of stages. For a run that pretrains, also the model that the size dial gives and its training. Then
+    the cost of larger corpora. JSON has only the stages, the disk and the larger corpora."""
     profile = load(asked.profile, asked.overrides)
     session = session_of(profile, asked.to, asked.refresh)
     corpora = sizes_of(scale)
     reached = profile.names_to(asked.to)
-    # First, as it refuses an unknown device
+    # First, to refuse an unknown device before any work
     training = (
         training_plan(profile, device, price, utilisation) if profile.pretrain and "pretrain" in reached else None
     )
     gpu = training.device if training and training.device.name != "cpu" else gpu_of(profile.runtime, device)
     lines, store = plan(profile, session), session.store
     planned = [line.name for line in lines]
-    if training and "pretrain" not in planned:  # as dedup has no news
+    if training and "pretrain" not in planned:  # dedup found no new documents
         training = None
     work = training_work(profile, cuda=gpu is not None)
     expected = estimates(profile, store, lines, work, gpu, elsewhere=device is not None)
     bytes_of = sizes(profile, lines, work)
     if training and gpu is None and (took := _training_seconds(lines, expected)):
-        training = training.taking(took)
+        training = training.with_time(took)
     if json_wanted:
         larger = scale_as_json(profile, store, lines, corpora, workers or profile.runtime.data.workers)
         stages = [_as_json(store, profile, line, expected.get(line.name), bytes_of.get(line.name)) for line in lines]
@@ -91,12 +91,12 @@ def show_plan(
     console.print(f"\n{_to_make(lines, expected)}", soft_wrap=True)
     if reached and reached[-1] not in planned:
         console.print(NO_NEWS, soft_wrap=True)
-    notes = [*told_of_sources(profile), *told_of_filter(profile), *told_of_unread(profile, reached)]
+    notes = [*source_notes(profile), *filter_notes(profile), *told_of_unread(profile, reached)]
     made_here = [line.name for line in lines if not line.hit and line.name not in pooled]
     notes += map(escape, told_of_extras(made_here))
-    notes += [*told_of_compiling(lines), *told_of_runs(store, lines)]
-    notes += [*told_of_resumes(store, lines, training.steps if training else None), *own_error(store, profile.name)]
-    for text in [*notes, *told_of_room(store, lines, bytes_of, training)]:
+    notes += [*compile_notes(lines), *run_notes(store, lines)]
+    notes += [*resume_notes(store, lines, training.steps if training else None), *accuracy_notes(store, profile.name)]
+    for text in [*notes, *disk_notes(store, lines, bytes_of, training)]:
         console.print(text, soft_wrap=True, highlight=False)
     for line in lines:
         if line.forecast:
@@ -111,12 +111,12 @@ def show_plan(
 
 
 def _shown(value: object) -> str:
-    """A field of a payload as a profile writes it; a dash for one that is not there."""
+    """A field of a payload as in a profile, or a dash for a missing one."""
     return "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _training_seconds(lines: Sequence[PlannedStage], expected: Mapping[str, Estimate]) -> float | None:
-    """Of the pretraining, as it is expected, or as it was made."""
+    """The seconds of pretraining: measured if it is stored, otherwise expected."""
     (line,) = (line for line in lines if line.name == "pretrain")
     if line.hit and line.manifest:
         return seconds_of(line.manifest) or None
@@ -156,7 +156,7 @@ def _as_json(
 
 
 def _to_make(lines: list[PlannedStage], expected: Mapping[str, Estimate]) -> str:
-    """How many stages must be made, and how long that takes as far as is known."""
+    """The number of stages to make, and the time as far as it is known."""
     misses = [line.name for line in lines if not line.hit]
     if not misses:
         return "Nothing to make."
@@ -168,7 +168,7 @@ def _to_make(lines: list[PlannedStage], expected: Mapping[str, Estimate]) -> str
 
 
 def show_posttraining(console: Console, profile: Profile, reached: Collection[str], parameters: int | None) -> None:
-    """What each process needs to load the model, in those of the stages after its pretraining that are `reached`."""
+    """Print the memory that each process needs to load the model in post-training, for the `reached` stages."""
     links = [name for name in LINKS if name in reached]
     if not links:
         return
@@ -176,14 +176,14 @@ def show_posttraining(console: Console, profile: Profile, reached: Collection[st
     size = "4 bytes a parameter" if parameters is None else size_of(4 * parameters)
     hosted = "" if parameters is None or ranks == 1 else f", {size_of(ranks * 4 * parameters)} on a host"
     console.print(
-        f"{', '.join(links)}: each process loads the whole model in float32 before it is divided, {size}{hosted}; what "
-        "their training needs beside it is not in these tables.",
+        f"{', '.join(links)}: each process loads the whole model in float32 before dividing it, {size}{hosted}. These "
+        "tables don't include the rest of their training.",
         soft_wrap=True,
     )
 
 
 def show_model(console: Console, profile: Profile) -> None:
-    """What the size dial derives, and from which rule."""
+    """Print what the size dial derives, and by which rule."""
     shape = derive(pretraining_of(profile).model, profile.tokenizer.vocab_size)
     table = new_table("", "value", "rule", right=["value"], title="The model")
     for what, value, rule in explain(shape):
@@ -194,7 +194,7 @@ def show_model(console: Console, profile: Profile) -> None:
 
 
 def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> None:
-    """The fields that differ from the nearest earlier artifact, one a line."""
+    """Print the fields that differ from the nearest earlier artifact, one a line."""
     profile = load(name, overrides)
     line = plan(profile, session_of(profile, stage))[-1]
     if line.name != stage:
@@ -209,12 +209,12 @@ def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> N
     if line.payload is None:
         return
     key = line.payload.key() if line.hit else ""
-    found = nearest(session_of(profile).store, line.payload, but=key)
-    if found is None:
+    other = nearest(session_of(profile).store, line.payload, but=key)
+    if other is None:
         return
     if line.hit:
-        console.print("Had it not been there, these fields would have been why:")
-    table = new_table("field", f"{found.key[:12]} ({found.created})", "now")
-    for path, old, new in differences(found.payload.model_dump(), line.payload.model_dump()):
+        console.print("The nearest other artifact differs in these fields:")
+    table = new_table("field", f"{other.key[:12]} ({other.created})", "now")
+    for path, old, new in differences(other.payload.model_dump(), line.payload.model_dump()):
         table.add_row(f"{stage}.{path.removeprefix('config.')}", escape(_shown(old)), escape(_shown(new)))
     console.print(table)

@@ -1,5 +1,5 @@
-"""The edges of a process, put right before anything else: streams that are closed, a locale without Unicode, a working
-folder that is gone, arguments that are no text. Each would otherwise be a traceback somewhere in a library.
+"""Prepares the process before anything else: closed streams, a locale without Unicode, a missing working folder, and
+arguments that are not text. Each would otherwise be a traceback somewhere in a library.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from storage.errors import ConfigError, harmless
 
 
 def mind_streams() -> None:
-    """Open what is closed of the three streams on nothing, so that no file of the process gets their numbers; and let
-    no character fail on its way out. A process whose file names are ASCII begins anew in Python's UTF-8 mode."""
-    _begin_anew_in_utf8()
+    """Open closed standard streams on /dev/null, so that no file gets their numbers, and escape characters that can't
+    be printed. Restart a process with an ASCII locale in Python's UTF-8 mode."""
+    _restart_in_utf8()
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
     if sys.stdin is None:
-        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  # for as long as the process lasts
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  # stays open until the process ends
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -30,25 +30,26 @@ def mind_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _begin_anew_in_utf8() -> None:
-    """By LC_ALL=C with PYTHONUTF8=0. The process keeps its number, and what it starts has the mode too."""
+def _restart_in_utf8() -> None:
+    """Restart where file names are ASCII (LC_ALL=C with PYTHONUTF8=0). The process keeps its id, and its children
+    inherit the mode."""
     if codecs.lookup(sys.getfilesystemencoding()).name == "utf-8" or sys.flags.ignore_environment:
         return
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
 
 
 def check_edges(words: Sequence[str]) -> None:
-    """Raises ConfigError for a working folder that is gone, for `words` of a command that are no text, and for options
-    with control characters, which typer would quote as they are."""
+    """Raises ConfigError for a missing working folder, for `words` of a command that are not text, and for options with
+    control characters, which typer would print as they are."""
     try:
         os.getcwd()
     except OSError as error:
         raise ConfigError(
-            f"The working folder can't be used: {error.strerror}.", "Change to a folder that is there (cd)."
+            f"The working folder can't be used: {error.strerror}.", "Change to an existing folder (cd)."
         ) from error
     for word in words:
         if not word.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise ConfigError(f"The argument {word!a} is no UTF-8.", "Write it in UTF-8.")
+            raise ConfigError(f"The argument {word!a} is not UTF-8.", "Write it in UTF-8.")
         option = word.partition("=")[0]
         if word.startswith("-") and harmless(option) != option:
-            raise ConfigError(f"There is no option {option}.", "--help lists those of a command.")
+            raise ConfigError(f"Option {option} is unknown.", "--help lists a command's options.")

@@ -1,13 +1,13 @@
-"""`gristmill profile`: the schema for editors and as a page, the list, and one profile in full."""
+"""`gristmill profile`: lists profiles, prints one in full, and their schema for editors or as a page."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 import yaml
 
+from flows.options import Overrides, ProfileName
 from flows.tables import Terminal
 
 app = typer.Typer(no_args_is_help=True)
@@ -23,7 +23,7 @@ def schema() -> None:
 
 @app.command()
 def docs() -> None:
-    """Print the reference of every key as Markdown: the page docs/profiles.md."""
+    """Print the reference of all keys as Markdown: docs/profiles.md."""
     from profiles.reference import markdown
 
     print(markdown(), end="")
@@ -31,7 +31,7 @@ def docs() -> None:
 
 @app.command("list")
 def list_profiles() -> None:
-    """Name the profiles that come with Gristmill."""
+    """List the profiles that come with Gristmill."""
     from profiles.load import load, names
 
     for name in names():
@@ -39,11 +39,8 @@ def list_profiles() -> None:
 
 
 @app.command()
-def show(
-    name: str,
-    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="override a key")] = None,
-) -> None:
-    """Print a profile with every default filled in."""
+def show(name: ProfileName, overrides: Overrides = None) -> None:
+    """Print a profile with all defaults."""
     from profiles.load import load
 
     print(yaml.safe_dump(load(name, overrides or []).model_dump(mode="json"), sort_keys=False))

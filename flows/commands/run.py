@@ -1,4 +1,4 @@
-"""`gristmill run` and `gristmill stage`: the pipeline at a terminal, and its summary."""
+"""`gristmill run` and `gristmill stage`: runs the pipeline at a terminal, and prints its summary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flows.estimates.arithmetic import gpu_of, training_work
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.stages import estimates
 from flows.options import at_store
-from flows.pages.losses import told_losses
+from flows.pages.losses import loss_notes
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
 from flows.pipeline import stages
@@ -58,8 +58,8 @@ def run_pipeline(
     yes: bool = False,
     own_server: bool = True,
 ) -> Run:
-    """Run to the end (or to `to`), showing progress, then the summary. Without `own_server` Prefect takes part only
-    where PREFECT_API_URL names a server. Raises what the pipeline raises."""
+    """Run the pipeline, up to `to`, with progress and a summary. Without `own_server` Prefect takes part only if
+    PREFECT_API_URL names a server. Raises what the pipeline raises."""
     started = time.monotonic()
     observer = TerminalObserver(console)
     with stoppable() as stop, _ended_in_order(stop, observer):
@@ -67,19 +67,19 @@ def run_pipeline(
         approve = None if yes else AtTerminal(profile, observer)
         session = replace(session_of(profile, to, refresh, paranoid), observer=observer, approve=approve)
         console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
-        # Once more within the record, which is to know of a server's end and not of the signal that tells of it
+        # Again inside the record, which should hold the end of a server, not the signal that reports it
         with recorded(profile, session, Asked(name, overrides, to, refresh)) as run, _ended_in_order(stop, observer):
             lines = plan(profile, run.session)
             if run.record and not all(line.hit for line in lines):
                 gpu = gpu_of(profile.runtime)
                 work = training_work(profile, cuda=gpu is not None)
                 run.record.expect(estimates(profile, run.session.store, lines, work, gpu))
-            for told in told_of_unread(profile, profile.names_to(to)):
-                console.print(f"  [yellow]{told}[/]", soft_wrap=True, highlight=False)
+            for note in told_of_unread(profile, profile.names_to(to)):
+                console.print(f"  [yellow]{note}[/]", soft_wrap=True, highlight=False)
             missing = [line.name for line in lines if not line.hit]
             check_stages(profile, missing)
             pools_of(profile, map(whole_of, missing))
-            # Where nothing is to be made, a temporary Prefect server would cost more than all else
+            # With nothing to make, a temporary Prefect server would cost more than everything else
             served = bool(os.environ.get("PREFECT_API_URL"))
             if served or not _take_from_store(run, lines):
                 if served or own_server:
@@ -91,21 +91,21 @@ def run_pipeline(
 
 
 def _take_from_store(run: Run, lines: list[PlannedStage]) -> bool:
-    """Whether everything is there; the refs are moved to it then. A collection may have deleted some of it since it was
-    planned, but nothing that is leased."""
+    """Whether the store has every stage. If so, move the refs to them. A collection may have deleted some since the
+    plan, but can't delete what is leased."""
     if not all(line.hit for line in lines):
         return False
     store = run.session.store
     with Lease(store) as lease:
-        found = []
+        stored = []
         for line in lines:
             assert line.payload is not None
             lease.add(f"{line.name}/{line.payload.key()}")
             artifact = store.find(line.name, line.payload.key())
             if artifact is None:
                 return False
-            found.append((line.name, artifact))
-        for name, artifact in found:
+            stored.append((line.name, artifact))
+        for name, artifact in stored:
             run.session.finished(name, artifact, cached=True, seconds=0)
     return True
 
@@ -124,10 +124,10 @@ def _run_in_prefect(
     run: Run, console: Console, stop: Stop, name: str, overrides: list[str], to: str | None, refresh: list[str]
 ) -> None:
     check_address()
-    if os.environ.get("PREFECT_API_URL"):  # whose automation needs to hear of the run
+    if os.environ.get("PREFECT_API_URL"):  # its automation needs the run's heartbeat
         os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
     else:
-        run.session.store.begin()  # before a server starts in vain
+        run.session.store.begin()  # fail before starting a server
         console.print("  [dim]starting Prefect's server[/]")
     with temporary_server(stop, _import_pipeline), handed_on(run):
         from prefect.exceptions import TerminationSignal
@@ -136,7 +136,7 @@ def _run_in_prefect(
 
         try:
             pipeline(name, overrides, to, refresh)
-        except (TerminationSignal, httpx.HTTPError) as error:  # by the latter a signal ends while the server is away
+        except (TerminationSignal, httpx.HTTPError) as error:  # a signal becomes the latter while the server is away
             sent = [one for one in causes(error) if isinstance(one, TerminationSignal | KeyboardInterrupt)]
             if not sent:
                 raise
@@ -146,25 +146,25 @@ def _run_in_prefect(
 
 
 def _import_pipeline() -> None:
-    """Import the flow, with Prefect, whose loggers are there only then."""
+    """Import the flow and Prefect, and quiet Prefect's loggers, which exist only then."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    # Its threads would quote, behind the sentence of a signal, the events that they could not send any more
+    # After a signal, its threads would print the events that they could no longer send
     os.environ.setdefault("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL")
     from flows.flow import pipeline  # noqa: F401
 
     logging.getLogger("prefect").setLevel(logging.CRITICAL)  # errors reach the person through main(), once
-    if os.environ.get("PREFECT_API_URL"):  # whose pages are there to be read after the run
+    if os.environ.get("PREFECT_API_URL"):  # its pages outlive the run
         for kind in ("flow_runs", "task_runs"):
             of_runs = logging.getLogger(f"prefect.{kind}")
             of_runs.setLevel(logging.INFO)
-            of_runs.propagate = False  # to the terminal, which shows the same
-    for library in ("torchao", "torch.utils._pytree"):  # what they say on being imported concerns GPUs
+            of_runs.propagate = False  # the terminal shows the same
+    for library in ("torchao", "torch.utils._pytree"):  # their messages on import concern GPUs
         logging.getLogger(library).setLevel(logging.ERROR)
 
 
 @contextmanager
 def _ended_in_order(stop: Stop, observer: TerminalObserver) -> Iterator[None]:
-    """Within the block a signal ends the command with a sentence, as does the end of its Prefect server."""
+    """Within the block, a signal or the end of the Prefect server ends the command with a sentence."""
     try:
         yield
     except (KeyboardInterrupt, httpx.HTTPError) as error:
@@ -172,12 +172,12 @@ def _ended_in_order(stop: Stop, observer: TerminalObserver) -> Iterator[None]:
             raise
         _stopped(stop, observer)
     finally:
-        with suppress(OSError):  # of a terminal that is closed
+        with suppress(OSError):  # the terminal may be closed
             observer.close()
 
 
 def _stopped(stop: Stop, observer: TerminalObserver) -> NoReturn:
-    """Raises what ends the command: the error that stopped it, or its exit status after a signal."""
+    """End the command: raise the error that stopped it, or SystemExit after a signal."""
     end_undisturbed()
     if isinstance(stop.reason, GristmillError):
         raise stop.reason from None
@@ -190,7 +190,7 @@ def _stopped(stop: Stop, observer: TerminalObserver) -> NoReturn:
 
 
 def summarize(console: Console, run: Run, seconds: float) -> None:
-    """The short table at the end of a run, and the path of the release."""
+    """Print the table at the end of a run, and the path of the release."""
     made = made_by(run.session, run.profile)
     table = new_table("stage", "result", "size", "this run", "making took", right=["size", "making took"])
     for row in summary(run.session, run.profile):
@@ -198,7 +198,7 @@ def summarize(console: Console, run: Run, seconds: float) -> None:
     console.print()
     console.print(table)
     now = {name: one for name, one in made.items() if not run.session.steps[name].cached}
-    for line in told_losses(now, run.profile.runtime.store):
+    for line in loss_notes(now, run.profile.runtime.store):
         console.print(line, soft_wrap=True, highlight=False)
     if "dedup" in made and without_news(made["dedup"]):
         console.print(f"\n{NO_NEWS}", soft_wrap=True, highlight=False)
@@ -208,18 +208,18 @@ def summarize(console: Console, run: Run, seconds: float) -> None:
     if "export" in made:
         where = run.session.store.address(f"artifacts/{made['export'].location}")
         console.print(f"Release: {where}", soft_wrap=True, highlight=False)
-        for line in told_next(run.profile, made):
+        for line in next_steps(run.profile, made):
             console.print(line, soft_wrap=True, highlight=False)
 
 
-def told_next(profile: Profile, made: Mapping[str, Artifact]) -> Iterator[str]:
-    """What can be done with a release, as commands; and what its owner has still to decide."""
+def next_steps(profile: Profile, made: Mapping[str, Artifact]) -> Iterator[str]:
+    """Commands for a release, and what its owner still has to decide."""
     at = at_store(profile.runtime.store)
     links: dict[str, Artifact] = {name: made[name] for name in profile.links if name in made and name not in BESIDE}
     if links and got_worse(links[last := released_link(profile, links)]):
-        yield f"[yellow]{last} did worse on its held-out pairs than the model before it[/], and is released: "
-        yield "  `export.link: best` releases the last model that a training made better."
-    yield f"Talk to it: gristmill chat {profile.name}/export{at}"
-    yield f"What happened: gristmill runs show last{at}; runs to come, in a browser: gristmill ui"
+        yield f"[yellow]{last} did worse on its held-out pairs than the model before it[/], but is released."
+        yield "  `export.link: best` releases the last model that its training improved."
+    yield f"Chat with it: gristmill chat {profile.name}/export{at}"
+    yield f"Inspect this run: gristmill runs show last{at}. Watch future runs in a browser: gristmill ui"
     if profile.export and profile.export.weights_licence is None:
-        yield "[dim]The weights have no licence yet: set export.weights_licence before you hand them on.[/]"
+        yield "[dim]The weights have no licence yet: set export.weights_licence before you publish them.[/]"

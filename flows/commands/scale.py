@@ -1,4 +1,4 @@
-"""`gristmill plan --scale 1TB`: what so much text would cost, from what earlier runs in the store took."""
+"""`gristmill plan --scale 1TB`: the cost of a larger corpus, extrapolated from earlier runs in the store."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ GROWS = "dedup"  # the stage whose memory grows with the text, as far as runtime
 
 
 class Cost(NamedTuple):
-    """Of one stage and one size of corpus."""
+    """The cost of one stage for one size of corpus."""
 
     stage: str
     growth: Growth
     core_hours: float
     memory: int  # bytes of the largest process
-    bytes_in: float  # bytes of text that it reads
+    bytes_in: float  # bytes of text read
     disk: float  # bytes of its artifact
-    shuffle: int  # bytes that are spilled and sorted
+    shuffle: int  # bytes spilled and sorted
 
 
 def sizes_of(texts: Iterable[str]) -> list[int]:
@@ -41,14 +41,14 @@ def sizes_of(texts: Iterable[str]) -> list[int]:
     try:
         return [bytes_of(text) for text in texts]
     except ValueError as error:
-        raise ConfigError(f"--scale: {error}.", "Give a number with its unit, without a blank.") from error
+        raise ConfigError(f"--scale: {error}.", "Give a number with its unit, without a space.") from error
 
 
 def costs(profile: Profile, store: Store, lines: Iterable[PlannedStage], text: int) -> list[Cost]:
-    """What each data stage would take for `text` bytes, of those that earlier runs have measured."""
+    """The cost of `text` bytes for each data stage that earlier runs have measured."""
     manifests = dict(store.manifests())
     sample = float(profile.tokenizer.sample_bytes_per_source * len(profile.download.sources))
-    found = []
+    stages = []
     for line in lines:
         law = LAWS.get(line.name)
         known = [*_alike(line, manifests)] if law and line.manifest else []
@@ -67,13 +67,13 @@ def costs(profile: Profile, store: Store, lines: Iterable[PlannedStage], text: i
             memory, shuffle = max(memory, forecast.memory), forecast.disk
         hours = growth.seconds(text) / 3600
         read = largest.facts.get("bytes_in", size) * ratio
-        found.append(Cost(line.name, growth, hours, memory, read, largest.size * (1 if ratio < 1 else ratio), shuffle))
-    return found
+        stages.append(Cost(line.name, growth, hours, memory, read, largest.size * (1 if ratio < 1 else ratio), shuffle))
+    return stages
 
 
 def _alike(line: PlannedStage, manifests: Mapping[str, Manifest]) -> Iterator[tuple[int, Manifest]]:
-    """Runs of the stage with the same version and config (of download, any sources), and the bytes of text of each
-    one's whole corpus."""
+    """Bytes of the whole corpus and manifest of each run of the stage with the same version and config (for download,
+    any sources)."""
     assert line.manifest is not None
     like = line.manifest.payload
     for manifest in manifests.values():
@@ -89,12 +89,12 @@ def _alike(line: PlannedStage, manifests: Mapping[str, Manifest]) -> Iterator[tu
 
 
 def corpus_bytes(manifest: Manifest, manifests: Mapping[str, Manifest]) -> int:
-    """Bytes of text of the download that an artifact comes from; 0 where that is not known."""
+    """Bytes of text of the download that an artifact comes from, or 0 if unknown."""
     if manifest.stage == "download":
         return int(manifest.facts.get("text_bytes", 0))
     above = manifest.origins.get("documents")
-    found = manifests.get(above.location) if above else None
-    return corpus_bytes(found, manifests) if found else 0
+    manifest_above = manifests.get(above.location) if above else None
+    return corpus_bytes(manifest_above, manifests) if manifest_above else 0
 
 
 def show_scale(
@@ -106,14 +106,14 @@ def show_scale(
     sizes: Iterable[int],
     workers: int,
 ) -> None:
-    """A table for each size. Says which stages no run has measured."""
+    """Print a table for each size, and name the stages that no run has measured."""
     for text in sizes:
         found = costs(profile, store, lines, text)
         missing = _missing(lines, found)
         if missing:
             console.print(
                 f"\n{', '.join(missing)}: no run in this store has measured {'it' if len(missing) == 1 else 'them'}. "
-                "Run the profile on some hundred megabytes, better on two sizes, with the same store.",
+                "Run the profile on a few hundred megabytes, or better on two sizes, with the same store.",
                 soft_wrap=True,
             )
         if found:
@@ -125,7 +125,7 @@ def show_scale(
 def scale_as_json(
     profile: Profile, store: Store, lines: list[PlannedStage], sizes: Iterable[int], workers: int
 ) -> list[dict[str, Any]]:
-    """The tables for programs: for each size its stages, in bytes, seconds and core-hours."""
+    """The tables for programs: the stages of each size, in bytes, seconds and core-hours."""
     told = []
     for text in sizes:
         found = costs(profile, store, lines, text)
@@ -159,7 +159,7 @@ def scale_as_json(
 
 
 def _missing(lines: list[PlannedStage], found: list[Cost]) -> list[str]:
-    """Stages of which no run is known."""
+    """Stages that no run has measured."""
     known = {one.stage for one in found}
     return [line.name for line in lines if line.name in LAWS and line.name not in known]
 
@@ -180,21 +180,21 @@ def _show(console: Console, text: int, found: list[Cost], workers: int) -> None:
     worst = max(found, key=lambda one: one.core_hours)
     shuffle = sum(one.shuffle for one in found)
     console.print(
-        f"{duration(3600 * total / workers)} on {workers} workers, were all work divided; most of it is {worst.stage} "
-        f"({worst.core_hours / total:.0%}). Memory is that of a worker. Dedup sorts {size_of(shuffle)} of sketches and "
+        f"{duration(3600 * total / workers)} on {workers} workers if all work is divided, most of it {worst.stage} "
+        f"({worst.core_hours / total:.0%}). Memory is for one worker. Dedup sorts {size_of(shuffle)} of sketches and "
         "keys.",
         soft_wrap=True,
     )
     factor = text / min(one.growth.largest for one in found)
     if factor > 1000:
         far = f"{factor:,.0f} times the smallest corpus that a stage was measured on"
-        console.print(f"This extrapolates to {far}: measure a larger one before you trust it.", soft_wrap=True)
+        console.print(f"This extrapolates to {far}. Measure a larger one before you trust it.", soft_wrap=True)
 
 
 def _show_training(
     console: Console, text: int, lines: list[PlannedStage], training: TrainingPlan, store: Store
 ) -> None:
-    """GPU-hours of one epoch, from the tokens that a byte of raw text has given."""
+    """Print the GPU-hours of one epoch, from the measured tokens per byte of raw text."""
     (made,) = (line.manifest for line in lines if line.name == "tokenize")
     size = corpus_bytes(made, dict(store.manifests())) if made else 0
     if made is None or not size:
@@ -205,7 +205,7 @@ def _show_training(
     if cost.device_hours is None or cost.hours is None:
         return
     console.print(
-        f"{tokens:.3g} tokens; one epoch of the model takes {_hours(cost.device_hours)} hours of "
+        f"{tokens:.3g} tokens. One epoch of the model takes {_hours(cost.device_hours)} hours of "
         f"{training.device.title}, {duration(3600 * cost.hours)} on {training.setup.devices}.",
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""`gristmill store`: what is in a store, where it comes from, whether it is sound, and what may go."""
+"""`gristmill store`: lists, traces, compares, verifies, adopts and deletes artifacts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from flows.commands.artifacts.listing import Wanted, list_refs
-from flows.commands.artifacts.shown import show_manifest
+from flows.commands.artifacts.showing import show_manifest
 from flows.options import DEFAULT_STORE, Overrides, ProfileName, settings
 from flows.options import StoreUrl as RunStore
 from flows.tables import Terminal, new_table
@@ -25,8 +25,8 @@ from storage.store import Store
 from storage.units import size_of
 
 app = typer.Typer(no_args_is_help=True)
-FEW = 5  # sources of an artifact that are named one by one
-WIDE = 200  # columns: what is piped to another program is not wrapped
+FEW = 5  # up to this many sources of an artifact are named one by one
+WIDE = 200  # columns: piped output is not wrapped
 console = Terminal(width=None if sys.stdout.isatty() else WIDE)
 
 StoreUrl = Annotated[str, typer.Option("--store", help="a folder or an fsspec URL")]
@@ -34,7 +34,7 @@ Name = Annotated[str, typer.Argument(metavar="REF", help="a ref (tiny/pretrain, 
 
 
 def open_store(url: str) -> Store:
-    """A store that is there. Raises StoreError."""
+    """An existing store. Raises StoreError."""
     store = Store(url)
     store.check_exists()
     return store
@@ -48,14 +48,14 @@ def ls(
     profile: Annotated[str | None, typer.Option(help="only refs of this profile")] = None,
     stage: Annotated[str | None, typer.Option(help="only refs of this stage, or part of one")] = None,
     versions: Annotated[
-        bool, typer.Option("--versions", help="every version of each ref, not the newest alone")
+        bool, typer.Option("--versions", help="list every version of each ref, not only the newest")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, help="the newest so many")] = 50,
-    show_all: Annotated[bool, typer.Option("--all", help="however many there are")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="list at most this many, the newest first")] = 50,
+    show_all: Annotated[bool, typer.Option("--all", help="list all, without a limit")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """List the refs, newest version of each, the last made first.
+    """List the newest version of each ref, the latest first.
 
     gristmill store ls 'tiny/*'
 
@@ -72,7 +72,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="print the whole manifest")] = False,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """Say what an artifact is: made when, by what, of what, with which choices; its counts and files.
+    """Show an artifact: when and by what it was made, its inputs, settings, counts and files.
 
     gristmill store show tiny/pretrain
 
@@ -91,7 +91,9 @@ def show(
 @app.command()
 def lineage(
     name: Name,
-    sources: Annotated[bool, typer.Option("--sources", help="every source outside the store, with its digest")] = False,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="show every source outside the store, with its digest")
+    ] = False,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
     """Draw the tree from an artifact to its sources."""
@@ -111,7 +113,7 @@ def lineage(
 
 
 def _sources(inputs: Mapping[str, str], every: bool) -> list[str]:
-    """What an artifact took from outside the store: each with its digest, or of many the first names."""
+    """The sources of an artifact outside the store, each with its digest, or the first names of many."""
     named = {name: digest for name, digest in inputs.items() if name.startswith("source:")}
     if every or len(named) <= FEW:
         return [f"{name} {digest[:40]}" for name, digest in named.items()]
@@ -121,33 +123,33 @@ def _sources(inputs: Mapping[str, str], every: bool) -> list[str]:
 
 @app.command()
 def diff(first: Name, second: Name, store: StoreUrl = DEFAULT_STORE) -> None:
-    """Compare two artifacts: config, inputs, counts, scores."""
+    """Compare the config, inputs, counts and scores of two artifacts."""
     opened = open_store(store)
-    found = inspect.compare(opened, refs.resolve(opened, first), refs.resolve(opened, second))
+    fields = inspect.compare(opened, refs.resolve(opened, first), refs.resolve(opened, second))
     table = new_table("field", first, second)
-    for path, one, two in found:
+    for path, one, two in fields:
         table.add_row(path, _cell(one), _cell(two))
-    console.print(table if found else "No difference in config, inputs or counts.")
+    console.print(table if fields else "No difference in config, inputs or counts.")
 
 
 @app.command()
 def verify(
-    name: Annotated[str | None, typer.Argument(metavar="REF", help="one artifact; all without it")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="REF", help="one artifact, by default all")] = None,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """Hash every file again and name what is damaged."""
+    """Hash every file again and report damage."""
     opened = open_store(store)
     locations = [refs.resolve(opened, name)] if name else list(opened.locations())
     wrong = {} if name else inspect.verify_refs(opened)
     damaged: dict[str, list[str]] = {}
     for number, location in enumerate(locations, 1):
-        found = inspect.verify(opened, location)
+        faults = inspect.verify(opened, location)
         state = "sound"
-        if found and opened.twin(location) != location:
-            state = "[yellow]damaged, made again since[/]: gc removes it"
-        elif found:
+        if faults and opened.twin(location) != location:
+            state = "[yellow]damaged, rebuilt since[/]: gc removes it"
+        elif faults:
             state = "[red]damaged[/]"
-            damaged[location] = found
+            damaged[location] = faults
         stage, key = location.split("/")
         console.print(f"{number}/{len(locations)} {stage}/{key[:12]} {state}", highlight=False)
     problems = [*wrong.values(), *chain.from_iterable(damaged.values())]
@@ -156,9 +158,9 @@ def verify(
 
 
 def _remedy(store: Store, damaged: Mapping[str, list[str]], wrong: Sequence[str]) -> str:
-    """What to do about damaged artifacts, by their phrases, and about refs that are `wrong`: delete what no stage wrote
-    and refs that can't be read, have profiles make what their refs need, and have a collection delete the rest."""
-    spoilt = {place: found for place, found in damaged.items() if not all(one.endswith(UNPUBLISHED) for one in found)}
+    """The remedy for damaged artifacts, by their faults, and for refs that are `wrong`: delete what no stage wrote and
+    unreadable refs, have profiles rebuild what their refs need, and have a collection delete the rest."""
+    spoilt = {place: why for place, why in damaged.items() if not all(one.endswith(UNPUBLISHED) for one in why)}
     delete = [
         store.address(f"artifacts/{one.removesuffix(UNPUBLISHED)}")
         for place in damaged.keys() - spoilt.keys()
@@ -177,34 +179,34 @@ def _remedy(store: Store, damaged: Mapping[str, list[str]], wrong: Sequence[str]
             mine = maintain.lineage_of(store, newest) & open_
             if name in wrong:
                 refresh.setdefault(profile, set()).add(stage)
-        open_ -= mine  # of several profiles that need one artifact, one makes it again
+        open_ -= mine  # if several profiles need an artifact, one of them rebuilds it
         for place in mine:
             refresh.setdefault(profile, set()).add(place.partition("/")[0])
     first = f"Delete {', '.join(map(shlex.quote, sorted(delete)))}. " if delete else ""
     if refresh:
         runs = "; ".join(_run(store, profile, stages) for profile, stages in sorted(refresh.items()))
         first += (
-            f"Make them again: {runs}. Name a profile of your own by its file, and repeat the --set that they were "
+            f"Rebuild them: {runs}. Name your own profile by its file, and repeat the --set options that they were "
             "made with: with others the run makes other artifacts. "
         )
     if spoilt:
         gc = f"gristmill store gc --delete --store {shlex.quote(store.url)}"
-        return f"{first}`{gc}` removes what is damaged then; without --delete it shows what would go."
+        return f"{first}Then `{gc}` removes the damaged ones. Without --delete it shows what it would remove."
     return f"{first}{refs.GC_LATER}" if refresh or any("/refs/" in path for path in delete) else first.rstrip()
 
 
 def _run(store: Store, profile: str, stages: Collection[str]) -> str:
-    asked = " ".join(f"--refresh {stage}" for stage in sorted(stages))
-    return f"gristmill run {shlex.quote(profile)} --store {shlex.quote(store.url)} {asked}"
+    options = " ".join(f"--refresh {stage}" for stage in sorted(stages))
+    return f"gristmill run {shlex.quote(profile)} --store {shlex.quote(store.url)} {options}"
 
 
 def _number(garbage: maintain.Garbage) -> int:
-    """Of what a run can come to use before it is deleted."""
+    """The number of items that a run may start to use before they are deleted."""
     return len(garbage.artifacts) + len(garbage.workspaces) + len(garbage.checkpoints)
 
 
 def _folder(store: Store, path: Path) -> str:
-    """A folder that a collection would delete, and what it is."""
+    """A folder that a collection would delete, with its kind."""
     if path.parent.name == "work":
         return f"{path.name} [dim](unfinished work: a resume would need it)[/]"
     return f"{path.relative_to(store.local)} [dim](curves and traces of a run whose artifact is gone or goes too)[/]"
@@ -212,11 +214,11 @@ def _folder(store: Store, path: Path) -> str:
 
 @app.command()
 def gc(
-    delete: Annotated[bool, typer.Option("--delete", help="delete; without it nothing is touched")] = False,
-    keep_last: Annotated[int, typer.Option(min=1, help="versions of every ref to keep, with their ancestors")] = 1,
+    delete: Annotated[bool, typer.Option("--delete", help="delete instead of only showing")] = False,
+    keep_last: Annotated[int, typer.Option(min=1, help="versions of each ref to keep, with their ancestors")] = 1,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """Show (and with --delete remove) what no kept ref needs."""
+    """Show, or with --delete remove, what no kept ref needs."""
     opened = open_store(store)
     garbage = maintain.find_garbage(opened, keep_last)
     for location, size in garbage.artifacts.items():
@@ -234,27 +236,29 @@ def gc(
         console.print(f"{size_of(records):>9}  {len(garbage.records)} records of the oldest runs")
     if garbage.unreadable:
         console.print(
-            f"{', '.join(garbage.unreadable)} can't be read, so all that may be needed for it stays. "
-            "`gristmill store verify` tells the remedy."
+            f"{', '.join(garbage.unreadable)} can't be read, so everything that it may need stays. "
+            "`gristmill store verify` names the remedy."
         )
     if not delete:
-        console.print(f"Would delete {size_of(garbage.size)}. Add --delete to do it.")
+        console.print(f"Would delete {size_of(garbage.size)}. Add --delete to delete it.")
         return
     gone = maintain.collect(opened, garbage)
     stay = _number(garbage) - _number(gone)
-    console.print(f"Deleted {size_of(gone.size)}." + (f" {stay} of these are in use by now, and stay." if stay else ""))
+    console.print(f"Deleted {size_of(gone.size)}." + (f" {stay} of these are now in use, and stay." if stay else ""))
 
 
 @app.command()
 def adopt(
-    stage: Annotated[str, typer.Argument(help="the stage whose artifact it stands for, such as tokenizer")],
-    folder: Annotated[Path, typer.Argument(help="the folder that holds the artifact's files")],
+    stage: Annotated[str, typer.Argument(help="the stage whose artifact it becomes, such as tokenizer")],
+    folder: Annotated[Path, typer.Argument(help="the folder with the artifact's files")],
     profile: ProfileName = "tiny",
     overrides: Overrides = None,
     store: RunStore = None,
 ) -> None:
-    """Take a folder made elsewhere as a stage's artifact, so that the next run finds it instead of making it. The
-    stage checks it first: export and evaluate, which can't, take none."""
+    """Adopt a folder made elsewhere as a stage's artifact, so that the next run uses it instead of making one.
+
+    The stage checks it first. Export and evaluate can't, so they adopt none.
+    """
     from flows.plan import plan
     from flows.session import session_of
     from profiles.load import load
@@ -263,8 +267,8 @@ def adopt(
     chosen = load(profile, settings(overrides, store))
     session = session_of(chosen, stage)
     opened = session.store
-    STAGES[stage].adoption_check()  # before a run is asked for, which may take days
-    given = maintain.adoptable(opened, folder)
+    STAGES[stage].adoption_check()  # before the remedy below requests a run, which may take days
+    names = maintain.adoptable(opened, folder)
     lines = plan(chosen, session)
     line = lines[-1]
     if line.payload is None:
@@ -272,9 +276,9 @@ def adopt(
         before = f"gristmill run {profile} --store {opened.url} --to {last}"
         raise ConfigError(
             f"{stage} {line.why}, so its key is not known yet.",
-            f"Run what comes before it first: {before}, with the same --set.",
+            f"Run the stages before it first: {before}, with the same --set options.",
         )
-    STAGES[stage].check_adopted(getattr(chosen, stage), given, line.inputs)
+    STAGES[stage].check_adopted(getattr(chosen, stage), names, line.inputs)
     origins = STAGES[stage].origins(line.inputs)
     with Lease(opened) as lease:
         lease.add(f"{stage}/{line.payload.key()}")

@@ -1,4 +1,4 @@
-"""The tables of `gristmill plan` on training: tokens, compute, memory, disk, time and cost."""
+"""The tables of `gristmill plan` about training: tokens, compute, memory, disk, time and cost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from models.devices import PRICED
 from models.memory import Moment, Setup
 from storage.units import duration, size_of
 
-TIGHT = 0.9  # share of the device's memory; fragmentation may take the rest
+TIGHT = 0.9  # of the device's memory: fragmentation may take the rest
 BAR = 24  # characters of the longest bar
 MOMENTS = {"adamw": "AdamW's two moments", "muon": "Muon's moment of the blocks' matrices, AdamW's two of the rest"}
 
 
 def show_training(console: Console, plan: TrainingPlan) -> None:
-    """Print the run, the memory per device, that of each engine, and time and cost: a table each."""
+    """Print a table each for the run, the memory per device, the memory of each engine, and time and cost."""
     _show_run(console, plan)
     _show_memory(console, plan)
     _show_engines(console, plan)
@@ -75,16 +75,16 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
     if not plan.fits:
         remedy = plan.remedy()
         if remedy is None:
-            console.print("No change of the runtime makes it fit: choose a smaller model, or another --device.")
+            console.print("No runtime settings make it fit. Choose a smaller model or another --device.")
         else:
-            told = ", ".join(f"{name} {value}" for name, value in remedy.items())
-            console.print(f"It would fit with {told}.", soft_wrap=True)
+            settings = ", ".join(f"{name} {value}" for name, value in remedy.items())
+            console.print(f"It would fit with {settings}.", soft_wrap=True)
 
 
 def _show_ends(console: Console, plan: TrainingPlan) -> None:
-    """The most that a device and a host need at each time of the run. On a CPU the two are the same memory."""
+    """Print the peak memory of a device and a host at each phase of the run. On a CPU they are the same memory."""
     ends, cuda = plan.ends, plan.setup.cuda
-    title = "Memory at each time" if cuda else "Memory of a process at each time"
+    title = "Memory by phase" if cuda else "Memory of a process by phase"
     table = new_table("", "device", "host", "description", right=["device", "host"], title=title)
     times = [
         ("start", ends.start, "the engine is built: weights are drawn a parameter at a time"),
@@ -92,9 +92,9 @@ def _show_ends(console: Console, plan: TrainingPlan) -> None:
         (
             "training",
             Moment(plan.memory.total, plan.memory.host),
-            "a step; on the host what is offloaded, and copies of states that are written",
+            "a step (on the host: offloaded states and copies being written)",
         ),
-        ("end", ends.end, "the first rank gathers the model in float32, and writes it; so for snapshots"),
+        ("end", ends.end, "the first rank gathers the model in float32 and writes it, as for snapshots"),
     ]
     for name, moment, what in times:
         host = plan.ranks * moment.host + moment.first
@@ -102,12 +102,12 @@ def _show_ends(console: Console, plan: TrainingPlan) -> None:
         table.add_row(name, size, size_of(host) if host else "", what)
     _show(console, table)
     if cuda and plan.ranks > 1:
-        console.print(f"A host has {plan.ranks} processes; libraries take some gigabytes for each.", soft_wrap=True)
+        console.print(f"A host has {plan.ranks} processes. Libraries take a few gigabytes for each.", soft_wrap=True)
 
 
 def _show_engines(console: Console, plan: TrainingPlan) -> None:
-    found = plan.by_engine()
-    if len(found) == 1:
+    engines = plan.by_engine()
+    if len(engines) == 1:
         return
     table = new_table(
         "what",
@@ -117,8 +117,8 @@ def _show_engines(console: Console, plan: TrainingPlan) -> None:
         show_header=False,
         title="Memory by engine and stage: runtime.pretrain.engine and zero_stage",
     )
-    most = max(total for _, total in found)
-    for setup, total in found:
+    most = max(total for _, total in engines)
+    for setup, total in engines:
         fits = "" if total <= plan.device.memory else "[red]does not fit[/]"
         bar = f"[cyan]{'█' * max(1, round(BAR * total / most)):<{BAR}}[/]"
         here = (setup.engine, _stage(setup)) == (plan.setup.engine, _stage(plan.setup))
@@ -142,13 +142,13 @@ def _stage(setup: Setup) -> int:
 
 def _verdict(plan: TrainingPlan) -> str:
     share = plan.most / plan.device.memory
-    there = f"{share:.0%} of the {size_of(plan.device.memory)} of {plan.device.title}"
+    used = f"{share:.0%} of the {size_of(plan.device.memory)} of {plan.device.title}"
     if not plan.fits:
         when = "" if plan.most == plan.memory.total else f" when it starts or ends ({size_of(plan.most)})"
-        return f"[bold red]does not fit[/]{when}: {there}"
+        return f"[bold red]does not fit[/]{when}: {used}"
     if share > TIGHT:
-        return f"[bold yellow]tight[/]: {there}; fragmentation may take the rest"
-    return f"[bold green]fits[/]: {there}"
+        return f"[bold yellow]tight[/]: {used}; fragmentation may take the rest"
+    return f"[bold green]fits[/]: {used}"
 
 
 def _show_bill(console: Console, plan: TrainingPlan) -> None:
@@ -161,7 +161,7 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
     table.add_row("checkpoints", size_of(plan.disk), "peak: those kept, and the one being written")
     many = f"{plan.setup.devices} × " if plan.setup.devices > 1 else ""
     if bill.hours is None or bill.device_hours is None:
-        table.add_row("time", "unknown", f"the peak of {device.title} in this precision is not known")
+        table.add_row("time", "unknown", f"the peak of {device.title} in this precision is unknown")
     else:
         peak = device.peak(plan.products) or 0.0
         source = "measured now" if device.name == "cpu" else "data sheet"
@@ -181,14 +181,14 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
     _show(console, table)
     if plan.hostfile is not None:
         console.print(
-            f"runtime.training.hostfile names {plan.hostfile}, which does not exist on this machine: these figures are "
+            f"runtime.training.hostfile names {plan.hostfile}, which does not exist on this machine. These figures are "
             "for one host, and a run here would be refused.",
             soft_wrap=True,
         )
 
 
 def _steps_of(plan: TrainingPlan) -> str:
-    """The steps, and the tokens of each; fewer during batch warmup."""
+    """The steps, and the tokens of each, which are fewer during batch warmup."""
     most = plan.batch * plan.shape.context
     return f"{plan.steps:,} steps of {'' if plan.tokens == plan.steps * most else 'up to '}{most:,} tokens"
 

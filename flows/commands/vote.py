@@ -1,4 +1,4 @@
-"""`gristmill vote`: a page on this machine for blind votes on models' answers, and the votes as an artifact."""
+"""`gristmill vote`: a local page for blind votes on models' answers, and the votes as an artifact."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PART = "side_by_side"
 def collect_votes(
     console: Console, store_url: str | None, ref: str, models: list[str] | None, file: Path, voter: str, port: int
 ) -> None:
-    """Serve the page until Ctrl-C, then sum up and make the artifact `votes` of the file. Raises ConfigError for a port
-    or a file of votes that is in use, and for a ref without answers side by side."""
+    """Serve the page until Ctrl-C, then sum up and make the artifact `votes` from the file. Raises ConfigError for a
+    port or a file of votes that is in use, and for a ref without side-by-side answers."""
     from tasks.evaluate.votes.ballot import Ballot, load_questions, read_votes
     from tasks.evaluate.votes.results import by_question, majority
     from tasks.evaluate.votes.server import VoteServer
@@ -38,7 +38,7 @@ def collect_votes(
     evaluated = store.get(refs.resolve(store, ref))
     if not evaluated.has_folder(PART):
         raise ConfigError(
-            f"{ref} has no answers side by side.", "Name an evaluation of a profile with evaluate.side_by_side."
+            f"{ref} has no side-by-side answers.", "Name an evaluation of a profile with evaluate.side_by_side."
         )
     compared = evaluated.part(PART)
     if models is not None and len(set(models)) < 2:
@@ -46,14 +46,14 @@ def collect_votes(
     questions, equal = load_questions(compared.path, models)
     with locks.hold_if_free(file.with_name(f".{file.name}.lock")) as free:
         if not free:
-            raise ConfigError(f"Another `gristmill vote` writes to {file}.", "End it, or choose another one: --votes.")
+            raise ConfigError(f"Another `gristmill vote` writes to {file}.", "End it, or choose another file: --votes.")
         ballot = Ballot(questions, file, voter)
         with stoppable() as stopped:
             try:
                 with VoteServer(ballot, port) as server:
                     console.print(
                         f"{len(questions):,} questions, {len(ballot.given):,} of them answered by {harmless(voter)}"
-                        + (f"; {equal:,} pairs of equal answers are not asked about." if equal else "."),
+                        + (f". {equal:,} pairs of equal answers are left out." if equal else "."),
                         markup=False,
                     )
                     console.print(f"Open {server.address}", markup=False, soft_wrap=True, highlight=False)
@@ -66,22 +66,22 @@ def collect_votes(
         if any(majority(winners) for winners in voted.values()):
             _keep(console, store, ref, file, compared)
         else:
-            console.print("No answer is preferred to another, so there is nothing to learn from yet.")
+            console.print("No answer is preferred to another yet, so there are no preferences to learn from.")
     if stopped.reason is not None:
         raise SystemExit(stopped.exit_code)
 
 
 def _sum_up(console: Console, file: Path, questions: list[Question]) -> None:
-    """Who won how often, with intervals, by all votes in the file."""
+    """Print how often each model won, with intervals, by all votes in the file."""
     from tasks.evaluate.side_by_side.report import pair_rows
     from tasks.evaluate.votes.ballot import read_votes
     from tasks.evaluate.votes.results import standings_of
 
-    found = standings_of(questions, read_votes(file))
-    if found is None:
+    standings = standings_of(questions, read_votes(file))
+    if standings is None:
         console.print("No votes.")
         return
-    rows = pair_rows(found, dict.fromkeys(found.pairs, 0))
+    rows = pair_rows(standings, dict.fromkeys(standings.pairs, 0))
     heads = [head for head in rows[0] if head != "left out"]
     table = new_table(*heads)
     for row in rows:
@@ -91,7 +91,7 @@ def _sum_up(console: Console, file: Path, questions: list[Question]) -> None:
 
 
 def _keep(console: Console, store: Store, ref: str, file: Path, compared: Artifact) -> None:
-    """The preferences as an artifact, and how a profile names them."""
+    """Store the preferences as an artifact, and print how a profile names them."""
     from tasks.evaluate.votes.config import VotesConfig
     from tasks.evaluate.votes.stage import PAIRS, votes
     from tasks.stage.runtime import Runtime

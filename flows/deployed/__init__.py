@@ -1,1 +1,1 @@
-"""What a Prefect server runs and shows: the form of a deployment, how its runs end, and flows that only it has."""
+"""Deployments on a Prefect server: their form, how their runs end, and the flows that exist only there."""

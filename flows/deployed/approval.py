@@ -1,8 +1,8 @@
-"""A person's approval before a dear stage is made: runtime.approve.
+"""A person's approval before an expensive stage is made: runtime.approve.
 
-Asked only where the stage is not in the store. At a terminal with y or n; on the page of a run of a Prefect server by
-its Resume. A run of a deployment waits without a process, *Suspended* (suspended.py); one of a terminal, which nobody
-could start again, in its own, *Paused*. A run that a schedule started has nobody who would look, so it is not held.
+Asks only if the stage is not in the store: at a terminal with y or n, on a Prefect server by Resume on the run's page.
+A deployment's run waits without a process, *Suspended* (suspended.py). A run of a terminal, which nobody could restart,
+waits in its own process, *Paused*. A scheduled run is not held, as nobody watches it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
 
 POLL_SECONDS = 2.0
-LATER_SECONDS = 3600  # the server gives up after the run itself, whose sentence says more
+LATER_SECONDS = 3600  # the server gives up after the run itself, whose message says more
 PERSON = "a person's approval"
-AGAIN = "Run it again: what is finished is taken from the store, and you are asked anew."
+AGAIN = "Run it again: finished stages come from the store, and you are asked again."
 
 
 @dataclass(frozen=True)
@@ -42,39 +42,39 @@ class OnPage:
     profile: Profile
 
     def __call__(self, stage: AnyStage, config: StageConfig, inputs: Sequence[Input], payload: KeyPayload) -> None:
-        """Return once somebody has pressed Resume. Raises what `wait_for_resume` raises."""
+        """Return once somebody presses Resume. Raises what `wait_for_resume` raises."""
         must = f"must be made{cost(self.profile, stage, config, inputs, payload)}"
         wait_for_resume(stage.name, must, self.profile.runtime.approve_hours, of=payload.key())
 
 
 @dataclass(frozen=True)
 class AtTerminal:
-    """Asks at the terminal; where there is none, on the page of a run that a server of somebody's shows."""
+    """Asks at the terminal, or without one on the run's page if PREFECT_API_URL names a server."""
 
     profile: Profile
     observer: TerminalObserver
 
     def __call__(self, stage: AnyStage, config: StageConfig, inputs: Sequence[Input], payload: KeyPayload) -> None:
-        """Return for a yes. Raises ApprovalError for a no, ConfigError where nobody can be asked."""
+        """Return for a yes. Raises ApprovalError for a no, ConfigError if nobody can be asked."""
         if sys.stdin.isatty():
             if session := current():
                 session.observer.waiting(stage.name, PERSON)
             self.observer.close()
             must = f"must be made{cost(self.profile, stage, config, inputs, payload)}"
             if not _agreed(f"{stage.name} {must}. Make it? [y/N] "):
-                raise ApprovalError(f"{stage.name} was not approved, so it is not made.", AGAIN)
+                raise ApprovalError(f"{stage.name} was not approved.", AGAIN)
         elif os.environ.get("PREFECT_API_URL"):
             OnPage(self.profile)(stage, config, inputs, payload)
         else:
             raise ConfigError(
-                f"runtime.approve asks before {stage.name}, and nobody is there to be asked.",
-                "Say --yes if it may be made, run it at a terminal, or set PREFECT_API_URL to approve it on a page.",
+                f"runtime.approve asks before {stage.name}, but there is no terminal to ask at.",
+                "Give --yes to approve it, run at a terminal, or set PREFECT_API_URL to approve on a page.",
             )
 
 
 def _agreed(question: str) -> bool:
-    """Whether a person at the terminal says yes. Ctrl-C ends the run as it does elsewhere, which click's own question
-    makes an error of its own of; the end of the input is a no."""
+    """Whether a person at the terminal says yes. The end of the input is a no. Ctrl-C ends the run as usual: click's
+    own prompt would turn it into another error."""
     while True:
         try:
             answer = input(question).strip().lower()
@@ -88,8 +88,7 @@ def _agreed(question: str) -> bool:
 
 
 def cost(profile: Profile, stage: AnyStage, config: StageConfig, inputs: Sequence[Input], payload: KeyPayload) -> str:
-    """What a stage is likely to take, as `gristmill plan` has it, as the end of a sentence; nothing where that can't be
-    told."""
+    """The time that `gristmill plan` expects of a stage, as the end of a sentence, or empty if it is unknown."""
     from flows.estimates.arithmetic import gpu_of, training_work
     from flows.estimates.planned_stage import PlannedStage
     from flows.estimates.stages import estimates
@@ -100,16 +99,17 @@ def cost(profile: Profile, stage: AnyStage, config: StageConfig, inputs: Sequenc
     earlier, refresh = nearest(session.store, payload), frozenset(session.refresh)
     line = PlannedStage(stage.name, False, "", payload, earlier, tuple(inputs), config, refresh=refresh)
     gpu = gpu_of(profile.runtime)
-    found = estimates(profile, session.store, [line], training_work(profile, cuda=gpu is not None), gpu).get(stage.name)
-    return f", about {duration(found.seconds)} ({found.source})" if found else ""
+    work = training_work(profile, cuda=gpu is not None)
+    expected = estimates(profile, session.store, [line], work, gpu).get(stage.name)
+    return f", about {duration(expected.seconds)} ({expected.source})" if expected else ""
 
 
 def wait_for_resume(name: str, what: str, hours: float, *, of: str, always: bool = False) -> None:
-    """Have the current flow run wait until somebody resumes it; one that a schedule has started only if `always`.
+    """Have the current flow run wait until somebody resumes it; a scheduled run only if `always`.
 
-    `of` is the key or the digest of what is approved: a run that begins again is not asked for the same once more, but
-    for what has changed meanwhile. Raises Prefect's Pause, which ends the process of a deployment's run; ApprovalError
-    where nobody resumes within `hours`, or the run is ended on its page; ConfigError outside a run.
+    `of` is the key or the digest of what is approved: a restarted run asks again only for what has changed meanwhile.
+    Raises Prefect's Pause, which ends the process of a deployment's run; ApprovalError if nobody resumes within
+    `hours`, or the run is ended on its page; ConfigError outside a run.
     """
     from prefect.client.orchestration import get_client
     from prefect.context import FlowRunContext
@@ -118,33 +118,31 @@ def wait_for_resume(name: str, what: str, hours: float, *, of: str, always: bool
 
     session, context = current(), FlowRunContext.get()
     if context is None or context.flow_run is None:
-        raise ConfigError(
-            f"{name} waits for approval, but there is no flow run to resume.", "Leave runtime.approve out."
-        )
+        raise ConfigError(f"{name} waits for approval, but no flow run could be resumed.", "Remove runtime.approve.")
 
     observer = session.observer if session else PrefectObserver()  # of a promotion, which has no stages
 
-    def told(said: str) -> None:
-        observer.noted(name, said)
+    def note(message: str) -> None:
+        observer.noted(name, message)
 
     run = context.flow_run
     if run.auto_scheduled and not always:
-        told("goes on without approval: a schedule has started this run")
+        note("goes on without approval: a schedule started this run")
         return
     ask = f"{what}. {ANSWERS}"
     limit = f"it waits for {duration(hours * 3600)}"
     with get_client(sync_client=True) as client:
         if run.deployment_id is not None:
-            suspend(client, run.id, f"{name} {ask}", hours * 3600, f"{name}-{of}", lambda: told(f"{ask} {limit}."))
+            suspend(client, run.id, f"{name} {ask}", hours * 3600, f"{name}-{of}", lambda: note(f"{ask} {limit}."))
         else:
-            told(f"{ask} {limit}.")
+            note(f"{ask} {limit}.")
             observer.waiting(name, PERSON)
             _pause(client, run, name, ask, hours)
-    told("approved")
+    note("approved")
 
 
 def _pause(client: SyncPrefectClient, run: FlowRun, name: str, ask: str, hours: float) -> None:
-    """Return once the run has been resumed. Raises ApprovalError. A cancelled one is ended as at any other time."""
+    """Return once the run is resumed. Raises ApprovalError. A cancelled run ends as at any other time."""
     from prefect.states import Paused
 
     paused: State[None] = Paused(timeout_seconds=int(hours * 3600) + LATER_SECONDS, reschedule=False)
@@ -159,5 +157,5 @@ def _pause(client: SyncPrefectClient, run: FlowRun, name: str, ask: str, hours: 
         if state.is_final():
             raise ApprovalError(f"{name} was not approved: the run is {str(state.name).lower()}.", AGAIN)
         if time.monotonic() > deadline:
-            raise ApprovalError(f"Nobody has approved {name} within {duration(hours * 3600)}.", AGAIN)
+            raise ApprovalError(f"Nobody approved {name} within {duration(hours * 3600)}.", AGAIN)
         time.sleep(POLL_SECONDS)

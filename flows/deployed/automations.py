@@ -1,8 +1,8 @@
-"""Automations of `gristmill ui`'s server: a run that is gone is *Crashed*, and somebody is told of failures.
+"""Automations of `gristmill ui`'s server: dead runs become *Crashed*, and failures are notified.
 
-A worker sees at once that a run of its own is gone. One that was started at a terminal has nobody who looks after it;
-its page would say *Running* for ever. So each run beats (Prefect's heartbeat), and one that falls silent is crashed.
-What somebody has changed of an automation stays, and one that is switched off stays off.
+A worker sees at once that one of its runs is dead. Nobody watches a run that was started at a terminal, whose page
+would say *Running* for ever. So each run sends Prefect's heartbeat, and one that falls silent becomes *Crashed*.
+Somebody's changes of an automation stay, and one that is switched off stays off.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from storage.errors import ConfigError, ServerError
 
 HEARTBEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
 HEARTBEAT_SECONDS = 30
-SILENT_SECONDS = 4 * HEARTBEAT_SECONDS  # more than three beats, else a busy machine's runs are crashed
+SILENT_SECONDS = 4 * HEARTBEAT_SECONDS  # more than three beats, or a busy machine's runs would seem dead
 GONE = "gristmill: runs that are gone"
 TELL = "gristmill: tell of failures"
 FLOWS = ("pipeline", "stage", "on-new-data", "evaluate-ref", "export-ref", "promote")
-# A run that has got to one of these says no more, or waits
+# After these a run is silent or waits
 QUIET = ("Completed", "Unchanged", "Failed", "TimedOut", "Cancelled", "Crashed", "Paused", "Suspended")
 BEAT = "prefect.flow-run.heartbeat"
 OF_RUNS = {"prefect.resource.id": ["prefect.flow-run.*"]}
 
 
 def automate(environment: Mapping[str, str], notify: str | None) -> None:
-    """Create the automations that the server has not. `notify` is a block, TYPE/NAME, that is told of failures.
+    """Create the automations that the server lacks. `notify` is a notification block for failures, TYPE/NAME.
 
-    Raises ConfigError for a block that there is not, ServerError.
+    Raises ConfigError for an unknown block, ServerError.
     """
     try:
         with patient_client(environment) as client:
@@ -41,28 +41,28 @@ def automate(environment: Mapping[str, str], notify: str | None) -> None:
             for automation in wanted:
                 _create(client, automation)
     except httpx.HTTPError as error:
-        raise ServerError(f"The Prefect server took no automation: {error}.", "Start it again.") from None
+        raise ServerError(f"The Prefect server rejected an automation: {error}.", "Restart it.") from None
 
 
 def _create(client: httpx.Client, automation: dict[str, Any]) -> None:
     named = {"automations": {"name": {"any_": [automation["name"]]}}}
-    there = client.post("/automations/filter", json=named).raise_for_status().json()
-    if there and _does(there[0]) == _does(automation):
+    registered = client.post("/automations/filter", json=named).raise_for_status().json()
+    if registered and _effect(registered[0]) == _effect(automation):
         return
-    for old in there:
+    for old in registered:
         client.delete(f"/automations/{old['id']}").raise_for_status()
     client.post("/automations/", json=automation).raise_for_status()
 
 
-def _does(automation: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What is ours of an automation; how long it waits, and whether it is on, is whose server it is on."""
+def _effect(automation: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The parts of an automation that are ours. Its waiting time, and whether it is on, belong to the server's user."""
     return automation["actions"], sorted(automation["trigger"]["expect"])
 
 
 def _gone() -> dict[str, Any]:
     return {
         "name": GONE,
-        "description": f"A run that has not been heard of for {SILENT_SECONDS} seconds was killed: it is Crashed.",
+        "description": f"A run that was silent for {SILENT_SECONDS} seconds was killed: it becomes Crashed.",
         "trigger": {
             "type": "event",
             "posture": "Proactive",
@@ -78,8 +78,8 @@ def _gone() -> dict[str, Any]:
                 "type": "change-flow-run-state",
                 "name": "Crashed",
                 "state": "CRASHED",
-                "message": f"Not heard of for {SILENT_SECONDS} seconds, so its process is gone. Run it again: what is "
-                "finished is taken from the store.",
+                "message": f"Silent for {SILENT_SECONDS} seconds, so its process is gone. Run it again: finished "
+                "stages come from the store.",
                 "force": False,
             }
         ],
@@ -89,7 +89,7 @@ def _gone() -> dict[str, Any]:
 def _tell(block: str) -> dict[str, Any]:
     return {
         "name": TELL,
-        "description": "Runs that fail or crash are told to a notification block: gristmill ui --notify.",
+        "description": "Notifies a block of runs that fail or crash: gristmill ui --notify.",
         "trigger": {
             "type": "event",
             "posture": "Reactive",

@@ -1,7 +1,7 @@
-"""A run that somebody stops: it ends as *Cancelled*, with a message that says by what.
+"""A run that somebody stops: it ends as *Cancelled*, with a message that says how.
 
-Prefect takes every signal for a crash but that of a worker. So a run whose end nobody else tells, that of a terminal or
-one whose worker is gone, says so itself. One that is cancelled on its page though nobody ends it is ended here.
+Prefect takes every signal except a worker's for a crash. So a run whose end nobody else reports (at a terminal, or with
+a dead worker) reports it itself. A run that is cancelled on its page, with nobody to end it, is ended here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uuid import UUID
 import httpx
 
 from flows.deployed.console import reader_is_gone
-from flows.server import answers, credentials
+from flows.server import hurry
 from flows.stop import AGAIN
 from tasks.stage.display.pages import as_signal
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
 LOOK_SECONDS = 5.0
-WORKER_SECONDS = 45.0  # in which a worker ends what it has started, the checkpoint of a training included
-ON_PAGE: set[UUID] = set()  # runs of this process that were ended as their page asked
+WORKER_SECONDS = 45.0  # for a worker to end what it started, including a training's last checkpoint
+ON_PAGE: set[UUID] = set()  # runs of this process that were cancelled on their page
 
 
 @contextmanager
 def ended_when_cancelled() -> Iterator[None]:
-    """Within the block, a flow run's, this process is ended as by a worker where the run stays *Cancelling*."""
+    """Within the block, a flow run's, end this process as a worker would if the run stays *Cancelling*."""
     from prefect.context import FlowRunContext
 
     context = FlowRunContext.get()
-    # Nobody else knows a server of the run's own
+    # Nobody else can cancel on a run's own server
     if context is None or context.flow_run is None or not os.environ.get("PREFECT_API_URL"):
         yield
         return
@@ -57,11 +57,12 @@ def _watch(run: UUID, deployed: bool, over: threading.Event) -> None:
     since: float | None = None
     with get_client(sync_client=True) as client:
         while not over.wait(LOOK_SECONDS):
-            with suppress(httpx.HTTPError, ObjectNotFound):  # of a server that is gone for a while, or a deleted run
+            with suppress(httpx.HTTPError, ObjectNotFound):  # the server is away for a while, or the run was deleted
                 state = client.read_flow_run(run).state
                 if state is None or not state.is_cancelling():
                     continue
                 since = time.monotonic() if since is None else since
+                # A live worker ends the run itself, within its time. A dead one never will
                 has_worker = deployed and not reader_is_gone()
                 if time.monotonic() - since >= (WORKER_SECONDS if has_worker else 0):
                     end_as_cancelled(run)
@@ -69,15 +70,14 @@ def _watch(run: UUID, deployed: bool, over: threading.Event) -> None:
 
 
 def end_as_cancelled(run: UUID) -> None:
-    """End this process in order, as a worker would: its page asks for it."""
+    """End this process in order, as a worker would, because somebody cancelled the run on its page."""
     ON_PAGE.add(run)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def cancelled(by: BaseException) -> State[None] | None:
-    """The state of the current flow run, which `by` has stopped: a KeyboardInterrupt or Prefect's TerminationSignal.
-    Whoever calls the flow is raised the latter. None where a worker stops the run, and tells its state, and where the
-    server is away."""
+    """The state of the current flow run, which `by` stopped: a KeyboardInterrupt or Prefect's TerminationSignal. The
+    flow's caller gets the latter. None if a worker stops the run and reports its state, or the server is away."""
     from prefect.context import FlowRunContext
     from prefect.states import Cancelled
 
@@ -96,16 +96,5 @@ def cancelled(by: BaseException) -> State[None] | None:
 
 
 def name_of(number: int) -> str:
-    """What a person calls a signal."""
+    """A signal's name for people."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-
-
-def hurry() -> bool:
-    """Somebody has stopped the run: wait for no server that is away. Whether the server is there."""
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, get_current_settings
-
-    who = credentials({"PREFECT_API_AUTH_STRING": PREFECT_API_AUTH_STRING.value() or ""})
-    there = answers((PREFECT_API_URL.value() or "").removesuffix("/api"), who)
-    if not there:
-        get_current_settings().client.max_retries = 0
-    return there

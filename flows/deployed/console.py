@@ -1,8 +1,7 @@
-"""The console of a deployment's run, which outlives its reader.
+"""Lets a deployment's run outlive the reader of its console.
 
-A worker reads it through a pipe, and the worker may be killed. The next line that anything logs would find the pipe
-broken, and Prefect's handler ends the process for it, which its page would call a crash. What the run logs is on its
-page in any case.
+A worker reads the console through a pipe, and the worker may be killed. The next log line would then find a broken
+pipe, and Prefect's handler would end the process, a crash on its page. The run's log is on its page in any case.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ _GONE = threading.Event()
 
 @functools.cache  # once a process
 def outlive_reader() -> None:
-    """From now on what this process writes to a pipe that nobody reads any more goes nowhere."""
+    """Discard what this process writes to its console once nobody reads it."""
     threading.Thread(target=_watch, args=(STREAMS,), name="console", daemon=True).start()
 
 
 def reader_is_gone() -> bool:
-    """Whether the reader of the console has gone, which is the worker that has started this process."""
+    """Whether the reader of the console, the worker that started this process, is gone."""
     return _GONE.is_set()
 
 
 def _watch(streams: Sequence[int]) -> None:
     poll = select.poll()
     for stream in streams:
-        poll.register(stream, 0)  # asks for nothing: an error is told nevertheless
+        poll.register(stream, 0)  # no events requested: errors and hang-ups are always reported
     left = len(streams)
     while left:
-        told = poll.poll()
-        broken = [stream for stream, event in told if event & (select.POLLERR | select.POLLHUP)]
-        for stream, _ in told:
+        events = poll.poll()
+        broken = [stream for stream, event in events if event & (select.POLLERR | select.POLLHUP)]
+        for stream, _ in events:
             poll.unregister(stream)
         for stream in broken:
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -44,4 +43,4 @@ def _watch(streams: Sequence[int]) -> None:
             os.close(nowhere)
         if broken:
             _GONE.set()
-        left -= len(told)
+        left -= len(events)

@@ -1,7 +1,7 @@
-"""The pipeline when its sources have changed: a light flow for a schedule that looks often.
+"""The pipeline when its sources have changed: a light flow for a frequent schedule.
 
-What was seen before is what the store has: the flow plans, which takes digests of the sources, and ends as *Unchanged*
-where every stage is a hit. So a run that failed is tried again at the next look, and nothing is remembered elsewhere.
+The flow plans, which digests the sources, and ends as *Unchanged* if every stage is in the store. Only the store
+remembers what was seen before, so the next scheduled run retries one that failed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tasks.stage.session import current
 @flow(flow_run_name=name_as("{profile}: on new data"))
 @told
 def on_new_data(profile: ProfileName = "tiny", overrides: Settings = (), to: LastStage = None) -> str | State[None]:
-    """Run the pipeline if it would make anything: if sources, settings or code have changed since the last run."""
+    """Run the pipeline if it would make anything: if sources, settings or code changed since the last run."""
     with start(profile, overrides, to, ()) as chosen:
         if all(line.hit for line in plan(chosen, current())):
-            return Completed(name="Unchanged", message="All of it is in the store, made of the sources as they are.")
+            return Completed(name="Unchanged", message="The store has every stage, made from the present sources.")
         return stages(chosen).location

@@ -1,8 +1,8 @@
-"""Task runs that their run has left open: it was killed, or its server was away, when it should have ended them; or it
-was suspended in the middle of them, and began anew.
+"""Task runs that a run left open: it was killed, its server was away when they ended, or it was suspended in the middle
+of them and restarted.
 
-A worker or an automation sees that a run is gone, and gives the run its state. Of its tasks nobody tells Prefect's
-server, which would show them as *Running* for ever.
+A worker or an automation sees that a run is dead and sets its state. Nobody sets that of its tasks, which Prefect's
+server would show as *Running* for ever.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ import httpx
 from flows.server import credentials
 
 LOOK_SECONDS = 10.0
-LATE_SECONDS = 30.0  # of a task the server hears by events, which may come after its run's end
-MOST = 200  # at one look: more than a run has
-# The state of a run, and the one that its open tasks get
+LATE_SECONDS = 30.0  # a task's events may reach the server after its run's end
+MOST = 200  # at once: more than a run has
+# A run's state: the state for its open tasks
 ENDS = {"CRASHED": "CRASHED", "FAILED": "CRASHED", "CANCELLED": "CANCELLED", "COMPLETED": "CANCELLED"}
 OPEN = ("PENDING", "RUNNING", "PAUSED", "SCHEDULED")
 
 
 class LeftOpen:
-    """Those of the server at `address`."""
+    """The open task runs of the server at `address`."""
 
     def __init__(self, address: str, environment: Mapping[str, str]) -> None:
         self._client = httpx.Client(base_url=f"{address}/api", timeout=10, auth=credentials(environment))
         self._looked = 0.0
 
     def look(self) -> None:
-        """End them, if it is time to look for some again. A server that does not answer is asked the next time."""
+        """End them, at most every LOOK_SECONDS. A server that does not answer is asked the next time."""
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._looked = time.monotonic()
             with suppress(httpx.HTTPError):
                 self.end(LATE_SECONDS)
 
     def end(self, late: float) -> int:
-        """End those of runs that ended at least `late` seconds ago. Returns how many. Raises HTTPError."""
+        """End those of runs that ended at least `late` seconds ago. Returns their number. Raises HTTPError."""
         ended = {
             "state": {"type": {"any_": list(ENDS)}},
             "end_time": {"before_": (datetime.now(UTC) - timedelta(seconds=late)).isoformat()},
         }
         still = {"state": {"type": {"any_": OPEN}}}
-        found = self._asked("/task_runs/filter", {"task_runs": still, "flow_runs": ended, "limit": MOST})
-        if not found:
+        tasks = self._list("/task_runs/filter", {"task_runs": still, "flow_runs": ended, "limit": MOST})
+        if not tasks:
             return 0
-        runs = {"id": {"any_": sorted({str(task["flow_run_id"]) for task in found})}}
-        states = {run["id"]: run["state_type"] for run in self._asked("/flow_runs/filter", {"flow_runs": runs})}
-        for task in found:
+        runs = {"id": {"any_": sorted({str(task["flow_run_id"]) for task in tasks})}}
+        states = {run["id"]: run["state_type"] for run in self._list("/flow_runs/filter", {"flow_runs": runs})}
+        for task in tasks:
             state = {"type": ENDS.get(states.get(task["flow_run_id"], ""), "CRASHED"), "message": _why(task, states)}
             answer = self._client.post(f"/task_runs/{task['id']}/set_state", json={"state": state, "force": True})
             answer.raise_for_status()
-        return len(found)
+        return len(tasks)
 
-    def _asked(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._client.post(path, json=body).raise_for_status().json()
-        return found
+    def _list(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        matches: list[dict[str, Any]] = self._client.post(path, json=body).raise_for_status().json()
+        return matches
 
 
 def _why(task: Mapping[str, Any], states: Mapping[str, str]) -> str:

@@ -1,75 +1,78 @@
 """The form of a deployment: the parameters of its flow, as types.
 
-Prefect makes the form of their JSON schema, and its server refuses what does not match it before a run is created. So
-the names of profiles and stages are choices there, an override must have a key that there is and a value, and none of
-them can hold a password, which would stay in the server's database. Python sees plain strings, and the run itself
-checks the rest.
+Prefect makes the form of their JSON schema, and its server refuses what does not match it before it creates a run. So
+profiles and stages are choices there, and an override must have a known key and a value. Python sees plain strings, and
+the run itself checks the rest: values, and passwords, which by then are in the server's database.
 
-A refusal by a `pattern` would quote the pattern and the value, which may hold a password. So one is a condition of an
-`if`, and what is wanted stands as the `const` of its `else`: "'a ref such as tiny/dpo' was expected".
+A refusal by a `pattern` would quote the pattern and the value. So a pattern is the condition of an `if`, and the
+`const` of its `else` says what was expected: "'a ref such as tiny/dpo' was expected".
+
+The server runs no Python of ours, and a text can have any length. So no pattern may read the same text again and again:
+each part that repeats stops where the next can begin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import GetJsonSchemaHandler
+from pydantic import BaseModel, GetJsonSchemaHandler
 
-from flows.deployed.patterns import CHARACTERS, NO_CREDENTIALS, NO_SALT, OVERRIDE, keys
 from profiles.load import names
 from profiles.schema import Profile
 from profiles.stage_names import ALL
 from tasks.stage.decorator import STAGES
 from tasks.stage.runtime import LONGEST_HOURS
 
+OVERRIDE = r"^\w+(\.[^=]*[^=\s])?="
+CHARACTERS = r"^(?=[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]*$)"  # that YAML takes and a database keeps
+
 
 @dataclass(frozen=True)
 class Schema:
-    """What the form shows of a type, made when it is asked for: by then all stages are known. With the description, as
-    Prefect leaves that of a field out."""
+    """The JSON schema of a type in the form, made on request: by then all stages are known. It holds the description,
+    as Prefect drops that of a field."""
 
     make: Callable[[], dict[str, Any]]
 
     def __get_pydantic_json_schema__(self, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """What pydantic asks for."""
+        """The schema, for pydantic."""
         return self.make()
 
 
 def _only(wanted: str, *conditions: dict[str, Any]) -> dict[str, Any]:
-    """One of the conditions must hold; else it is told what is `wanted`."""
+    """A schema that requires one of the conditions, and otherwise says what is `wanted`."""
     return {"if": {"anyOf": conditions}, "else": {"const": wanted}}
 
 
 def _all(first: tuple[str, dict[str, Any]], *others: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    """Each condition must hold; else it is told what is wanted by the first that does not."""
+    """A schema that requires every condition, and otherwise says what the first failing one wants."""
     return {**_only(*first), **({"then": _all(*others)} if others else {})}
 
 
-ADDRESS = _all(
-    ("an address", {"minLength": 1, "pattern": CHARACTERS}),
-    ("an address without a password or token in it", {"pattern": NO_CREDENTIALS}),
-)
+ADDRESS = _only("an address", {"minLength": 1, "pattern": CHARACTERS})
 
 
 def _profile() -> dict[str, Any]:
-    # Of what is no string, all patterns are true
-    a_file = {"type": "string", "pattern": rf"{CHARACTERS}{NO_CREDENTIALS}[\s\S]*\.ya?ml$"}
+    # A pattern is true of everything but strings
+    a_file = {"type": "string", "pattern": rf"{CHARACTERS}[\s\S]*\.ya?ml$"}
     return {
-        "description": "What to run: a profile that comes with Gristmill, or the path of a YAML file on the worker.",
+        "description": "The profile to run: one of Gristmill's, or the path of a YAML file on the worker.",
         "anyOf": [
             {"title": "one of Gristmill's", "type": "string", "enum": names()},
             {"title": "a file", "type": "string"},
         ],
-        **_only(f"{', '.join(names())}, or the path of a .yaml file without a password", {"enum": names()}, a_file),
+        **_only(f"{', '.join(names())}, or the path of a .yaml file", {"enum": names()}, a_file),
     }
 
 
 def _settings() -> dict[str, Any]:
     return {
-        "description": "Keys that have other values than in the profile, each as `section.key=value`, for example "
-        "`pretrain.steps=2000`, or `runtime.approve=[pretrain]` to be asked first. docs/profiles.md lists them.",
+        "description": "Keys to override, each as `section.key=value`, for example `pretrain.steps=2000`, or "
+        "`runtime.approve=[pretrain]` to be asked first. docs/profiles.md lists them.",
         "type": "array",
         "items": {
             "type": "string",
@@ -77,8 +80,6 @@ def _settings() -> dict[str, Any]:
                 ("text without control characters", {"pattern": CHARACTERS}),
                 ("section.key=value", {"pattern": OVERRIDE}),
                 ("a key that docs/profiles.md lists (a list is given whole)", {"pattern": f"^({keys(Profile)})="}),
-                ("a value without a password or token in it", {"pattern": NO_CREDENTIALS}),
-                ("filter.pii.salt.env=VARIABLE in place of a salt", {"pattern": NO_SALT}),
             ),
         },
         "examples": [["pretrain.steps=2000"]],
@@ -86,7 +87,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _last_stage() -> dict[str, Any]:
-    return {"description": "The stage to end with; without one, the release.", "enum": [*ALL, None]}
+    return {"description": "The last stage, by default the release.", "enum": [*ALL, None]}
 
 
 def _stage() -> dict[str, Any]:
@@ -96,7 +97,7 @@ def _stage() -> dict[str, Any]:
 
 def _refreshed() -> dict[str, Any]:
     return {
-        "description": "Stages to make anew although they are in the store. Nothing is overwritten.",
+        "description": "Stages to rebuild even if they are stored. Nothing is overwritten.",
         "type": "array",
         "items": {"description": "A stage, or a part of one such as form.", "type": "string", "enum": sorted(STAGES)},
         "uniqueItems": True,
@@ -104,7 +105,7 @@ def _refreshed() -> dict[str, Any]:
 
 
 def _refresh() -> dict[str, Any]:
-    return {"description": "Make it anew although it is in the store.", "type": "boolean"}
+    return {"description": "Rebuild it even if it is stored.", "type": "boolean"}
 
 
 def _ref() -> dict[str, Any]:
@@ -118,7 +119,7 @@ def _ref() -> dict[str, Any]:
 
 def _address() -> dict[str, Any]:
     return {
-        "description": "Where to: hf://OWNER/NAME, the URL of a bucket or a server, or a folder of the worker.",
+        "description": "The destination: hf://OWNER/NAME, the URL of a bucket or a server, or a folder of the worker.",
         "type": "string",
         **ADDRESS,
     }
@@ -126,23 +127,56 @@ def _address() -> dict[str, Any]:
 
 def _store() -> dict[str, Any]:
     return {
-        "description": "The store of the release: a folder, or an fsspec URL such as s3://bucket/path.",
+        "description": "The release's store: a folder, or an fsspec URL such as s3://bucket/path.",
         "type": "string",
         **ADDRESS,
     }
 
 
 def _public() -> dict[str, Any]:
-    return {"description": "Of the hub: for everybody to see.", "type": "boolean"}
+    return {"description": "Make the hub's repository public.", "type": "boolean"}
 
 
 def _hours() -> dict[str, Any]:
     return {
-        "description": "How long to wait for approval; then the run fails.",
+        "description": "Hours to wait for approval before the run fails.",
         "type": "number",
         "exclusiveMinimum": 0,
         "maximum": LONGEST_HOURS,
     }
+
+
+@functools.cache  # Prefect asks for each flow
+def keys(*groups: type[BaseModel]) -> str:
+    """A pattern of the keys of these groups and those below them: of nested groups, and the user's own names in a
+    mapping. A list has no keys: it is given whole."""
+    fields: dict[str, list[Any]] = {}
+    for group in groups:
+        for name, field in group.model_fields.items():
+            fields.setdefault(name, []).append(field.annotation)
+    return "|".join(rf"{name}{_dot(_below(annotations))}" for name, annotations in fields.items())
+
+
+def _below(annotations: Sequence[Any]) -> str:
+    """A pattern of what may follow the dot after a key of one of these types, or empty if nothing may."""
+    kinds = [kind for annotation in annotations for kind in _kinds(annotation)]
+    groups = dict.fromkeys(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
+    values = [get_args(kind)[1] for kind in kinds if get_origin(kind) in (dict, Mapping)]
+    ways = [keys(*groups)] if groups else []
+    ways += [rf"[^.=]+{_dot(_below(values))}"] if values else []
+    ways += ["[^=]+"] if Any in kinds else []
+    return "|".join(ways)
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types of a union, without annotations."""
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        return [kind for one in get_args(annotation) for kind in _kinds(one)]
+    return [annotation]
+
+
+def _dot(below: str) -> str:
+    return rf"(\.({below}))?" if below else ""
 
 
 ProfileName = Annotated[str, Schema(_profile)]

@@ -1,4 +1,4 @@
-"""A release on its way out: its gates are looked at, a person approves, then it is copied and named `released`."""
+"""Promotes a release: checks its gates, asks a person, copies it and names it `released`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ RELEASED = "released"
 @flow(flow_run_name=name_as("promote {ref}"))
 @told
 def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public = False, hours: Hours = 24.0) -> str:
-    """Copy a release to a hub, a bucket or a folder, once its gates have passed and a person has pressed Resume."""
-    from flows.commands.release import place, send
+    """Copy a release to a hub, a bucket or a folder, once its gates are met and a person presses Resume."""
     from tasks.export.push.address import HUB, address
     from tasks.export.push.hub import repository
     from tasks.export.push.outgoing import look, secrets_of
+    from tasks.export.push.send import place, send
     from tasks.export.release_folder import save
 
     guard()
@@ -49,28 +49,28 @@ def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public =
         save(artifact, saved)
         outgoing = look(saved)
         if scheme != HUB:
-            place(outgoing, scheme, url)  # nobody is asked about where it can't go
+            place(outgoing, scheme, url)  # fail before asking a person about a place that can't take it
         if secrets := secrets_of(outgoing):
             raise StoreError(
-                f"There is a password or a token in {', '.join(secrets.values())}.",
-                "Take it out and export again. If it is none, push it with `gristmill release push --allow-secret`.",
+                f"Found a password or a token in {', '.join(secrets.values())}.",
+                "Remove it and export again. If it isn't one, push with `gristmill release push --allow-secret`.",
             )
         lines = [f"# {ref} to {url}", f"`{artifact.location}`", _table(outgoing.sizes)]
-        lines.append(told_of_gates(gates))
+        lines.append(gates_met(gates))
         lines += [f"Licences: {warning}" for warning in outgoing.warnings]
-        lines += [f"Found in {found.where}: {found.what}" for found in outgoing.findings]
+        lines += [f"Found in {finding.where}: {finding.what}" for finding in outgoing.findings]
         create_markdown_artifact("\n\n".join(lines), key="release", description="What would go out")
-        what = f"goes out to {url}; the artifact `release` of this run says what it holds"
+        what = f"goes out to {url} (the artifact `release` of this run lists its files)"
         wait_for_resume(ref, what, hours, of=artifact.digest, always=True)
         send(outgoing, scheme, url, public)
     name = f"{RELEASED}/{ref.partition('@')[0].partition('/')[0]}"
     number = refs.move(opened, name, artifact.location, artifact.digest)
-    get_run_logger().info("%s holds the release, which is %s@%d now", url, name, number)
+    get_run_logger().info("%s holds the release, which is now %s@%d", url, name, number)
     return artifact.location
 
 
-def told_of_gates(gates: int | None) -> str:
-    """What stood in a release's way, for who lets it out: so many gates, all of them met; None if it has no scores."""
+def gates_met(gates: int | None) -> str:
+    """A sentence on the gates of a release, all of which are met, or None for a release without scores."""
     if gates is None:
         return "It was not evaluated, so it has no gates."
     if not gates:

@@ -1,7 +1,7 @@
-"""A model that is in the store already, evaluated or exported again: any link, of any run.
+"""Evaluates or exports a stored model again: any link of any run.
 
-It is the pipeline of the profile, entered in the middle with this model as its `base`, so that what it gives is a usual
-evaluation or release, under a name of its own: the profile's own refs stay as they are.
+The profile's pipeline starts in the middle, with this model as its `base`. So the result is a usual evaluation or
+release, under its own name: the profile's refs stay as they are.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ LONGEST_NAME = 100
 @flow(flow_run_name=name_as("{profile}: evaluate {ref}"))
 @told
 def evaluate_ref(ref: Ref, profile: ProfileName = "tiny", overrides: Settings = ()) -> str:
-    """Ask a model of the store what the profile's `evaluate` asks, of its benchmarks; gates are left out."""
+    """Run the benchmarks of the profile's `evaluate` on a stored model, without the gates."""
     return _run(ref, profile, overrides, "evaluate")
 
 
 @flow(flow_run_name=name_as("{profile}: export {ref}"))
 @told
 def export_ref(ref: Ref, profile: ProfileName = "tiny", overrides: Settings = ()) -> str:
-    """Write a model of the store in the formats of the profile's `export`."""
+    """Write a stored model in the formats of the profile's `export`."""
     return _run(ref, profile, overrides, "export")
 
 
 def _run(ref: str, profile: str, overrides: Sequence[str], stage: str) -> str:
-    with start(profile, [*overrides, *alone(load(profile, overrides), ref, stage)], stage, ()) as chosen:
+    with start(profile, [*overrides, *only_stage(load(profile, overrides), ref, stage)], stage, ()) as chosen:
         return stages(chosen).location
 
 
-def alone(profile: Profile, ref: str, stage: str) -> list[str]:
-    """The overrides by which a profile does nothing to this model but `stage`. Raises ConfigError for a profile without
-    that section, StoreError for a ref of no model."""
+def only_stage(profile: Profile, ref: str, stage: str) -> list[str]:
+    """The overrides that reduce a profile to `stage` of this model. Raises ConfigError for a profile without that
+    section, StoreError for a ref that names no model."""
     if getattr(profile, stage) is None:
-        raise ConfigError(f"The profile {profile.name} has no `{stage}`.", "Choose one that has it.")
+        raise ConfigError(f"Profile {profile.name} lacks `{stage}`.", "Choose a profile with it.")
     location = model_of(Store(profile.runtime.store), ref)
     name = re.sub(r"[^a-z0-9]+", "-", f"{profile.name}-{ref}".lower()).strip("-")[:LONGEST_NAME]
     settings: dict[str, object] = {
@@ -63,7 +63,7 @@ def alone(profile: Profile, ref: str, stage: str) -> list[str]:
         "base": {"artifact": location},
     }
     if stage == "evaluate":
-        # What speaks of other models of the profile has no meaning for one alone
+        # Settings about the profile's other models mean nothing for one model
         settings |= {"export": None, "evaluate.models": [], "evaluate.snapshots": [], "evaluate.gates": []}
         settings |= {"evaluate.side_by_side": None} if profile.evaluate and profile.evaluate.side_by_side else {}
         if profile.evaluate and profile.evaluate.safety:
@@ -74,12 +74,12 @@ def alone(profile: Profile, ref: str, stage: str) -> list[str]:
 
 
 def model_of(store: Store, ref: str) -> str:
-    """Where a model lies that a ref names, or from which the release was made that it names. Raises StoreError."""
+    """The location of the model that a ref names, or that the named release was made from. Raises StoreError."""
     location = refs.resolve(store, ref)
     manifest = store.manifest(location)
     if location.startswith(f"{RELEASE}/") and manifest is not None and MODEL in manifest.origins:
         location = manifest.origins[MODEL].location
         manifest = store.manifest(location)
     if manifest is None or not any(file.startswith(f"{MODEL}/") for file in manifest.files):
-        raise StoreError(f"{ref} is no model.", "Name a release or a stage that trains, such as tiny/dpo.")
+        raise StoreError(f"{ref} is not a model.", "Name a release or a stage that trains, such as tiny/dpo.")
     return location

@@ -1,5 +1,5 @@
-"""How a flow run begins and ends: found by its profile, and ended by an error that a person can mend, or by a signal,
-with sentences and no traceback on its page.
+"""How a flow run begins and ends: tagged with its profile, and, after an error that a person can fix or a signal, with
+two sentences instead of a traceback on its page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import httpx
 from flows.deployed.cancelled import cancelled, ended_when_cancelled
 from flows.deployed.console import outlive_reader
 from flows.guard.job_variables import replaced_command
-from flows.pages.log import tell_once
+from flows.pages.log import log_errors_once
 from flows.pages.names import profile_among
 from flows.stop import AGAIN
 from storage.errors import ConfigError, GristmillError, ServerError
@@ -30,9 +30,9 @@ R = TypeVar("R")
 
 
 def told(function: Callable[P, R]) -> Callable[P, R]:
-    """A flow's function that ends in the state of its error, and when it is cancelled. Whoever calls the flow is raised
-    the error itself."""
-    tell_once()  # of parameters, too, that no flow knows, and that Prefect looks at first
+    """Decorate a flow's function: an error or a cancellation becomes its run's state. The flow's caller gets the error
+    itself."""
+    log_errors_once()  # now, as Prefect checks parameters before the function runs
 
     @functools.wraps(function)
     def run(*arguments: P.args, **named: P.kwargs) -> R:
@@ -46,7 +46,7 @@ def told(function: Callable[P, R]) -> Callable[P, R]:
             return cast(R, failed(error))
         except httpx.HTTPError as error:
             if not _is_deployed():
-                raise  # whoever has called the flow knows which server that is
+                raise  # the flow's caller knows the server
             return cast(R, failed(server_is_away(error)))
         except interrupts() as error:
             state = cancelled(error)
@@ -54,14 +54,14 @@ def told(function: Callable[P, R]) -> Callable[P, R]:
                 raise
             return cast(R, state)
 
-    # Prefect would look for the names in the annotations among those of this module
+    # Otherwise Prefect resolves the names in the annotations in this module
     run.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
     return run
 
 
 def failed(error: GristmillError) -> State[None]:
-    """The state, with the error as its result. The engine of a worker's process raises it once more, and would log
-    from where."""
+    """The failed state, with the error as its result. The engine of a worker's process raises it again, and would log
+    its traceback."""
     from prefect import get_run_logger
     from prefect.states import Failed
 
@@ -70,7 +70,7 @@ def failed(error: GristmillError) -> State[None]:
 
 
 def server_is_away(error: httpx.HTTPError) -> ServerError:
-    """What a request of a deployment's run came to."""
+    """The error of a deployment's run whose request failed."""
     said = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
     address = os.environ.get("PREFECT_API_URL", "")
     return ServerError(f"The Prefect server at {address} did not answer the run: {said}.", AGAIN)
@@ -84,18 +84,17 @@ def _is_deployed() -> bool:
 
 
 def _check_command() -> None:
-    """Raises ConfigError for a run whose job variables had its worker start something else, which then came here: a
-    server of ours takes no such run, another may."""
+    """Raises ConfigError for a run whose job variables replace its command. A server of ours refuses such a run,
+    another may not."""
     from prefect.context import FlowRunContext
 
     context = FlowRunContext.get()
     if context is not None and context.flow_run is not None and replaced_command(context.flow_run.job_variables):
-        raise ConfigError("The job variables of this run replace its command.", "Run it again without `command`.")
+        raise ConfigError("The job variables of this run replace its command.", "Rerun it without `command`.")
 
 
 def _tagged() -> AbstractContextManager[object]:
-    """The flow run has its profile as a tag from now on, and its tasks within the block. Its deployment's tags it has
-    already."""
+    """Tag the flow run with its profile, and its tasks within the block. It already has its deployment's tags."""
     from prefect import tags
     from prefect.client.orchestration import get_client
     from prefect.context import FlowRunContext

@@ -1,13 +1,13 @@
 """A run of a deployment that waits for a person without a process: Prefect's *Suspended*.
 
-It ends, and Resume has a worker begin it again; what it has made by then comes from the store. So it keeps no slot of
-its pool, of its worker or of its deployment, and outlives whatever dies meanwhile, a whole machine too. In Prefect's
-*Paused* a process waits, which takes a place of its worker. Worse, the server takes back the slot that a run has by the
-concurrency limit of its deployment, and Prefect's engine ends the run when it comes to renew it.
+The run ends, and Resume has a worker start it again, with finished stages from the store. So it occupies no slot of its
+pool, worker or deployment, and survives the death of the whole machine. In Prefect's *Paused* a process waits and
+occupies a place of its worker. Worse, the server takes back the run's slot in its deployment's concurrency limit, and
+Prefect's engine ends the run when it tries to renew the slot.
 
-What the automation for dead runs (automations.py) must hear of is said twice: by the server, whose event of a new state
-waits for that of the state before, and is late where SQLite was locked just then; and by the process as it ends, when
-Prefect's heartbeat, which would begin the silence anew, has stopped.
+The automation for dead runs (automations.py) hears of the wait twice. The server sends an event, but only after that of
+the previous state, and late if SQLite was locked. The ending process sends another, after Prefect's heartbeat, which
+would restart the silence, has stopped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -36,29 +35,30 @@ WAITS = "gristmill.flow-run.waits"  # an event
 
 
 def suspend(
-    client: SyncPrefectClient, run: UUID, message: str, seconds: float, key: str, told: Callable[[], None]
+    client: SyncPrefectClient, run: UUID, message: str, seconds: float, key: str, before: Callable[[], None]
 ) -> None:
-    """Return where a person has resumed the run from `key` before. Else calls `told` and raises Prefect's Pause, which
-    ends its process; the server fails a run that nobody resumes within `seconds`."""
+    """Return if a person has resumed the run from `key`. Otherwise call `before` and raise Prefect's Pause, which ends
+    the process. The server fails a run that nobody resumes within `seconds`."""
     from prefect.exceptions import Pause
     from prefect.states import Suspended
     from prefect.utilities.engine import propose_state_sync
 
-    before = _asked(client, run, key)
-    if any(before):
+    waits = _waits(client, run, key)
+    if any(waits):
         return
-    # The server takes a key once, though nobody resumed from it: a run that was cancelled or failed may be run again
-    state: State[None] = Suspended(timeout_seconds=math.ceil(seconds), pause_key=f"{key}-{len(before)}")
+    # The server takes a key only once, even if nobody resumed from it. But a cancelled or failed run can be rerun, so
+    # each wait has its own key
+    state: State[None] = Suspended(timeout_seconds=math.ceil(seconds), pause_key=f"{key}-{len(waits)}")
     state.message = message
     answered = propose_state_sync(client, state, run)
     if answered.is_paused():
         atexit.register(_say_it_waits, run)
-        told()
+        before()
         raise Pause(state=answered)
 
 
-def _asked(client: SyncPrefectClient, run: UUID, key: str) -> list[bool]:
-    """For each time that the run has waited with `key`, whether it was resumed then."""
+def _waits(client: SyncPrefectClient, run: UUID, key: str) -> list[bool]:
+    """For each wait of the run with `key`, whether it was resumed."""
     states = sorted(client.read_flow_run_states(run), key=lambda state: state.timestamp)
     return [
         after.is_scheduled()
@@ -68,7 +68,7 @@ def _asked(client: SyncPrefectClient, run: UUID, key: str) -> list[bool]:
 
 
 def _say_it_waits(run: UUID) -> None:
-    if "PREFECT_API_URL" not in os.environ:  # which a worker gives all that it starts
+    if "PREFECT_API_URL" not in os.environ:  # a worker sets it for every run
         return
     event = {
         "event": WAITS,
@@ -76,14 +76,5 @@ def _say_it_waits(run: UUID) -> None:
         "occurred": datetime.now(UTC).isoformat(),
         "resource": {"prefect.resource.id": f"prefect.flow-run.{run}"},
     }
-    with suppress(httpx.HTTPError), patient_client(os.environ) as client:  # the server's own event may have been enough
+    with suppress(httpx.HTTPError), patient_client(os.environ) as client:  # the server's own event may be enough
         client.post("/events", json=[event]).raise_for_status()
-
-
-def waits_for(error: BaseException | None) -> str:
-    """What a run waits for that has ended by being suspended, as a sentence; nothing of any other end."""
-    if error is None or "prefect" not in sys.modules:
-        return ""
-    from prefect.exceptions import Pause
-
-    return str(error.state.message) if isinstance(error, Pause) and error.state is not None else ""

@@ -1,1 +1,1 @@
-"""How long the stages of a plan will take, and what room they need: from earlier runs, scaled, or by arithmetic."""
+"""Estimates of a plan's time and disk: from earlier runs, scaled, or by arithmetic."""

@@ -33,7 +33,7 @@ from tasks.stage.runtime import Runtime
 from tasks.training.device_peak import cpu_peak_flops
 from tasks.training.retention import most_kept
 
-USUAL_GPU = "h100"  # where a profile asks for a GPU without a type
+USUAL_GPU = "h100"  # for a profile that doesn't name a type
 PRODUCT, PRODUCTS = 1024, 5  # the size of a matrix, and how often it is multiplied
 CPU_UTILISATION = 0.5  # of the measured peak, for models of a few million parameters
 
@@ -55,19 +55,19 @@ class TrainingPlan:
     checkpoint: int  # bytes
     kept: int  # checkpoints
     bill: Bill
-    busy: float  # devices that work at once: processes on a CPU share its cores
-    hostfile: str | None = None  # named by the profile but missing here: one host is assumed
-    given_price: bool = False  # by whoever asks, not the table's
+    busy: float  # devices at work at once: processes on a CPU share its cores
+    hostfile: str | None = None  # the profile names it but it is missing here: one host is assumed
+    given_price: bool = False  # by the user, not from the table
     given_share: bool = False  # utilisation, likewise
-    measured: bool = False  # its time is that of the stage, not of the device's assumed utilisation
+    measured: bool = False  # the time is the stage's, not from the device's assumed utilisation
 
     @property
     def parameters(self) -> int:
-        """Parameters of the model; a tied matrix counts once."""
+        """Parameters of the model. A tied matrix counts once."""
         return count_parameters(self.shape)
 
-    def taking(self, seconds: float) -> TrainingPlan:
-        """The same on a CPU, which needs so long for it."""
+    def with_time(self, seconds: float) -> TrainingPlan:
+        """The same plan on a CPU that takes this many seconds."""
         hours = seconds / 3600
         peak = (self.device.peak(self.products) or 0.0) * self.busy
         reached = self.executed_flops / (seconds * peak) if seconds and peak else self.device.utilisation
@@ -82,17 +82,17 @@ class TrainingPlan:
 
     @property
     def executed_flops(self) -> int:
-        """Hardware FLOPs: with recomputation, and what attention computes and hides."""
+        """Hardware FLOPs: with recomputation, and with what attention computes but masks."""
         return _executed(self.shape, self.setup, self.tokens)
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilisation at the assumed share of the peak, which recomputation takes a part of."""
+        """Model FLOPs utilisation at the assumed share of the peak, less recomputation's part."""
         return self.device.utilisation * self.flops / self.executed_flops
 
     @property
     def computes_hidden(self) -> bool:
-        """Whether attention computes what a sliding window hides."""
+        """Whether attention computes what a sliding window masks."""
         narrow = self.shape.sliding_window is not None and self.shape.sliding_window < self.shape.context
         return narrow and not skips_hidden(self.shape, self.setup.form)
 
@@ -103,29 +103,29 @@ class TrainingPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits into the memory of a device, from its start to its end."""
+        """Whether the whole run fits in a device's memory."""
         return self.most <= self.device.memory
 
     @property
     def most(self) -> int:
-        """Bytes on a device that the run needs at any time."""
+        """Peak bytes on a device."""
         return most_memory(self.shape, self.setup)
 
     def by_engine(self) -> list[tuple[Setup, int]]:
-        """Bytes per device with each engine and ZeRO stage, from the start of the run to its end."""
+        """Peak bytes per device with each engine and ZeRO stage."""
         return [(setup, most_memory(self.shape, setup)) for setup in engines(self.setup)]
 
     def remedy(self) -> dict[str, object] | None:
-        """The cheapest changes of settings with which it would fit; None if there are none."""
-        found = ways_to_fit(self.shape, self.setup, self.device.memory)
-        return None if found is None else changes(self.setup, found)
+        """The cheapest changes of settings that make it fit, or None if nothing does."""
+        fitting = ways_to_fit(self.shape, self.setup, self.device.memory)
+        return None if fitting is None else changes(self.setup, fitting)
 
 
 @dataclass(frozen=True)
 class TrainingWork:
-    """The pretraining of a profile, without a look at the device."""
+    """The pretraining of a profile, whatever the device."""
 
-    flops: int  # that are executed
+    flops: int  # executed
     steps: int
     parameters: int
     context: int  # tokens
@@ -134,7 +134,7 @@ class TrainingWork:
 
 
 def training_work(profile: Profile, *, cuda: bool) -> TrainingWork | None:
-    """None of a profile that doesn't pretrain."""
+    """The work of a profile's pretraining, or None if it doesn't pretrain."""
     if profile.pretrain is None:
         return None
     config, shape = profile.pretrain, derive(profile.pretrain.model, profile.tokenizer.vocab_size)
@@ -146,7 +146,7 @@ def training_work(profile: Profile, *, cuda: bool) -> TrainingWork | None:
 
 
 def gpu_of(runtime: Runtime, name: str | None = None) -> Device | None:
-    """The GPU that training runs on: that of this `name`, or as the runtime says; None of a CPU. Raises ConfigError."""
+    """The GPU to train on: `name`, by default the runtime's, or None for a CPU. Raises ConfigError if it is unknown."""
     if name is None:
         wanted = runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and _has_gpu())
         name = USUAL_GPU if wanted else "cpu"
@@ -156,10 +156,10 @@ def gpu_of(runtime: Runtime, name: str | None = None) -> Device | None:
 def training_plan(
     profile: Profile, device: str | None = None, price: float | None = None, utilisation: float | None = None
 ) -> TrainingPlan:
-    """The estimates for a profile on `device`, by default as its runtime says: this CPU, measured, or an H100.
+    """The estimates for a profile on `device`. By default the runtime's: this CPU, measured, or an H100.
 
-    Raises ConfigError for a profile that doesn't pretrain, for an unknown device, and where devices or batches can't be
-    divided as the runtime says.
+    Raises ConfigError for a profile that doesn't pretrain, an unknown device, and devices or batches that the runtime's
+    settings don't divide.
     """
     config = pretraining_of(profile)
     shape = derive(config.model, profile.tokenizer.vocab_size)
@@ -171,7 +171,7 @@ def training_plan(
     )
     if config.precision == "float8" and not chosen.float8:
         raise ConfigError(
-            f"pretrain.precision is float8, in which {chosen.title} can't multiply.",
+            f"pretrain.precision is float8, but {chosen.title} can't multiply in it.",
             f"Choose bfloat16, or one of {', '.join(device.name for device in DEVICES.values() if device.float8)}.",
         )
     steps = config.total_steps(shape)
@@ -210,17 +210,17 @@ def training_plan(
 
 
 def _products(setup: Setup, config: PretrainConfig) -> Products:
-    """In which precision matrices are multiplied."""
+    """The precision of matrix products."""
     if setup.precision != "float32":
         return "half"
     return "tf32" if config.precision == "tf32" else "float32"
 
 
 def pretraining_of(profile: Profile) -> PretrainConfig:
-    """How the model of a profile is pretrained. Raises ConfigError for one that starts from a base."""
+    """The pretraining config of a profile. Raises ConfigError for a profile that starts from a base."""
     if profile.pretrain is None:
         raise ConfigError(
-            f"The profile {profile.name} starts from a base model, and pretrains none.",
+            f"The profile {profile.name} starts from a base model and doesn't pretrain.",
             "Name a profile with `pretrain`, such as tiny.",
         )
     return profile.pretrain
@@ -243,17 +243,14 @@ def _known_device(name: str) -> Device:
     try:
         return find_device(name)
     except UnknownDevice as error:
-        raise ConfigError(
-            f"There is no device {name} in the table.", f"Choose one of cpu, {', '.join(DEVICES)}."
-        ) from error
+        raise ConfigError(f"Device {name} is unknown.", f"Choose one of cpu, {', '.join(DEVICES)}.") from error
 
 
 def _share_of_cores(runtime: Runtime) -> float:
-    """Of the speed that a process would have alone with its threads, as far as the processes of a host get in each
-    other's way."""
+    """The speed of a process as a share of its speed without the host's other processes, which compete for cores."""
     cores, processes = machine.cores(), runtime.training.processes
-    alone = min(runtime.rank_threads, cores)
-    return min(1.0, cores / (alone * processes))
+    undisturbed = min(runtime.rank_threads, cores)
+    return min(1.0, cores / (undisturbed * processes))
 
 
 def _peak_without_torch() -> float:

@@ -1,7 +1,7 @@
-"""What each stage of a plan will see: of what is in the store, as it is; of what is not, from the stages before it.
+"""The inputs that each stage of a plan will see: measured if they are stored, otherwise expected from earlier stages.
 
-Text comes from the sizes of sources. Dedup and the filter are expected to keep the share that the nearest earlier run
-of theirs kept, or all of it. Rows of the web are as long as those of well-known data sets are in the mean.
+Text comes from the sizes of sources. Dedup and the filter are expected to keep the share that their nearest earlier run
+kept, or all. Hub rows have the mean length of well-known data sets.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tasks.posttrain.methods import METHODS
 from tasks.stage.decorator import STAGES
 from tasks.training.chain import LINKS
 
-# Bytes of a token, by the logarithm of the vocabulary's size
+# Bytes of a token, by the binary logarithm of the vocabulary's size
 BYTES_PER_TOKEN = ((10.0, 2.6), (12.6, 3.9), (15.6, 4.5), (17.0, 4.6))
 BASE_VOCABULARY = 50_000
-# Bytes of an artifact for one of the text that its stage reads, about; of a number in a format, and of an id
+# About: bytes of an artifact per byte of its stage's text, of a number in a format, and of an id
 USUAL_SHARE = {"download": 0.5, "dedup": 0.45, "filter": 0.5}
 BYTES_A_NUMBER = {"safetensors": 4.0, "int8": 1.2, "int4": 0.7, "gguf-q8_0": 1.1, "gguf-q4_0": 0.6}
 BYTES_AN_ID = 70
@@ -36,17 +36,17 @@ PAIR_ROLES = ("instructions", "preferences", "labelled")
 
 
 class Expected:
-    """Follows the lines of a plan, in order."""
+    """Follows the stages of a plan, in order."""
 
     def __init__(self, profile: Profile, training: TrainingWork | None) -> None:
         self._profile, self._training = profile, training
-        self._text: dict[str, float | None] = {}  # bytes of text that come out of each stage
+        self._text: dict[str, float | None] = {}  # bytes of each stage's output text
         self._pairs: dict[str, Rows] = {}  # by role
         self._model = float(training.parameters) if training else None
         self._held_out = 0.0
 
     def seen_by(self, line: PlannedStage) -> Seen:
-        """What a stage of the plan sees. To be asked for each in turn."""
+        """The inputs of a stage. Call it for each stage of the plan in turn."""
         if line.name == "download":
             return self._download(line)
         if line.name == "base":
@@ -69,8 +69,8 @@ class Expected:
         )
 
     def size_of(self, line: PlannedStage, seen: Seen) -> float | None:
-        """Bytes of the artifact of a stage, which saw this: the same share of the text as the last time, or the usual
-        one; of a model its numbers."""
+        """Bytes of a stage's artifact: of a data stage the last time's share of its text, or the usual one, of a model
+        its numbers."""
         made, config = line.manifest, line.config.model_dump()
         if line.name in ("pretrain", "base") or line.name in LINKS:
             return None if self._model is None else FLOAT32 * self._model
@@ -116,18 +116,18 @@ class Expected:
         return Seen(parameters=self._model)
 
     def _text_in(self, line: PlannedStage) -> float | None:
-        given = STAGES[line.name].named(line.inputs).get("documents") if line.inputs else None
-        if given is None:
+        documents = STAGES[line.name].named(line.inputs).get("documents") if line.inputs else None
+        if documents is None:
             return None
-        text = given.manifest.facts.get("text_bytes") if given.manifest else None
-        text = text or self._text.get(given.location.partition("/")[0])
+        text = documents.manifest.facts.get("text_bytes") if documents.manifest else None
+        text = text or self._text.get(documents.location.partition("/")[0])
         if line.name != "tokenizer" or text is None:
             return text
         limit = self._profile.tokenizer.sample_bytes_per_source * len(self._profile.download.document_sources)
         return min(text, float(limit))
 
     def _kept(self, line: PlannedStage, text: float | None) -> float | None:
-        """Bytes of text that come out of a stage."""
+        """Bytes of a stage's output text."""
         made = line.manifest
         if made is not None and line.hit:
             return float(made.facts.get("text_bytes", 0)) or None
@@ -156,12 +156,12 @@ class Expected:
         method = METHODS.get(line.name)
         if method is None:
             return None
-        pairs = self._pairs or rows_of(self._profile.download)  # of a stage that is asked about alone
+        pairs = self._pairs or rows_of(self._profile.download)  # for an estimate of only this stage
         return pairs.get(method.reads(self._profile.download.roles))
 
     def _model_in(self, line: PlannedStage) -> float | None:
-        given = STAGES[line.name].named(line.inputs).get("model") if line.inputs else None
-        return parameters_of(given.manifest) if given is not None and given.manifest else self._model
+        model = STAGES[line.name].named(line.inputs).get("model") if line.inputs else None
+        return parameters_of(model.manifest) if model is not None and model.manifest else self._model
 
     def _flops(self, line: PlannedStage) -> float | None:
         return float(self._training.flops) if line.name == "pretrain" and self._training else None
@@ -169,8 +169,8 @@ class Expected:
     def _models(self, line: PlannedStage) -> tuple[float, ...] | None:
         if line.name != "evaluate":
             return None
-        given = [one for name, one in STAGES[line.name].named(line.inputs).items() if name.startswith(MODELS)]
-        sizes = [parameters_of(one.manifest) if one.manifest else self._model for one in given]
+        models = [one for name, one in STAGES[line.name].named(line.inputs).items() if name.startswith(MODELS)]
+        sizes = [parameters_of(one.manifest) if one.manifest else self._model for one in models]
         known = tuple(size for size in sizes if size)
         return known if len(known) == len(sizes) else None
 
@@ -182,7 +182,7 @@ class Expected:
         return sum(float(min(download.benchmark_items, task.limit or config.max_items or math.inf)) for task in asked)
 
     def _validation(self, line: PlannedStage, text: float | None) -> float:
-        """Tokens that are held out."""
+        """Held-out tokens."""
         if line.hit and line.manifest:
             return float(line.manifest.counts.get("validation", {}).get("tokens", 0))
         share = float(getattr(line.config, "validation_share", 0) or 0)
@@ -190,7 +190,7 @@ class Expected:
 
 
 def bytes_per_token(vocabulary: int) -> float:
-    """Of English text, about."""
+    """Bytes of English text per token, about."""
     size = math.log2(max(2, vocabulary))
     for (below, low), (above, high) in pairwise(BYTES_PER_TOKEN):
         if size <= above:
@@ -199,11 +199,11 @@ def bytes_per_token(vocabulary: int) -> float:
 
 
 def sizes(profile: Profile, lines: Iterable[PlannedStage], training: TrainingWork | None) -> dict[str, int]:
-    """Bytes of each artifact of a plan, as it is or as far as it can be told."""
-    expected, found = Expected(profile, training), dict[str, int]()
+    """Bytes of each artifact of a plan: measured, or expected if that is possible."""
+    expected, by_stage = Expected(profile, training), dict[str, int]()
     for line in lines:
         seen = expected.seen_by(line)
         size = line.manifest.size if line.hit and line.manifest else expected.size_of(line, seen)
         if size is not None:
-            found[line.name] = round(size)
-    return found
+            by_stage[line.name] = round(size)
+    return by_stage

@@ -1,7 +1,7 @@
-"""What a stage takes on the machine that these laws were measured on: a fixed part, and so much for each unit of work.
+"""The seconds that a stage takes on a reference machine: a fixed part, and a rate for each unit of work.
 
-That machine has two slow cores and no GPU. A plan corrects the laws by what other stages took where it runs (rates.py),
-and training on a GPU goes by the GPU's data sheet. `python -m benchmarks.estimates` prints the plan beside what came.
+That machine has two slow cores and no GPU. A plan corrects the laws by the times of other stages on its own machine
+(rates.py), and uses the GPU's data sheet for training. `python -m benchmarks.estimates` compares plans with runs.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ NETWORK, CORPORA, FILES, PAIRS, STEPS = "MB from the network", "embedded corpora
 QUESTIONS, MODELS, FORMATS, WEIGHTS, WRITTEN = "questions", "models", "formats", "MB of weights", "tokens"
 
 PREFIXES = ("G", "T", "P", "E", "Z")  # of FLOPs
-ALONE = 4.0  # CPU seconds after which a stage that works on shards has started its workers
-GPU_START = 45.0  # seconds: the context of each process, and what is compiled
-SHARED = 0.9  # of a worker's time that is not spent on the others
+ALONE = 4.0  # CPU seconds before a stage that works on shards has started its workers
+GPU_START = 45.0  # seconds: each process's context, and compilation
+SHARED = 0.9  # of a worker's time: the rest is lost to coordination
 
 
 class Law(NamedTuple):
-    """Seconds: `fixed`, and those for a unit of each kind of work. `divided` among workers, what is on shards."""
+    """Seconds: `fixed`, plus a rate for each unit of work. Workers share the work on shards (`divided`)."""
 
     fixed: float
     each: Mapping[str, float]
     divided: bool = False
 
     def seconds(self, work: Work, workers: int = 1) -> float:
-        """Of so much work."""
+        """The seconds of this work."""
         grown = self.growing(work)
         if self.divided and grown > ALONE:
             grown = ALONE + (grown - ALONE) / max(1.0, SHARED * workers)
         return self.fixed + grown
 
     def growing(self, work: Work) -> float:
-        """The part that is not fixed, done by one worker."""
+        """The seconds that depend on the work, for one worker."""
         return sum(self.each.get(unit, 0.0) * amount for unit, amount in work.items())
 
     def on_gpu(self, flops: float) -> Law:
-        """The law on GPUs that together execute `flops` a second, which take longer to start."""
+        """The law on GPUs that together execute `flops` a second. They take longer to start."""
         return self._replace(fixed=self.fixed + GPU_START, each={**self.each, GFLOP: 1e9 / flops, STEPS: 0.0})
 
 
-def told(work: Work) -> str:
-    """The first kind of work, in words: `25.9 MB of text`, `40.6 TFLOP`."""
+def in_words(work: Work) -> str:
+    """The first kind of work: `25.9 MB of text`, `40.6 TFLOP`."""
     unit, amount = next(iter(work.items()))
     if unit in (TEXT, WEIGHTS, NETWORK):
         return unit.replace("MB", size_of(amount * 1e6), 1)

@@ -1,7 +1,7 @@
-"""The parts of a stage in an estimate: which of them its next making will find in the store, and what they took.
+"""The parts of a stage in an estimate: which of them are stored, and how long they took.
 
-A stage that says which parts it will obtain (`@stage(parts=…)`) has each looked up by its config: one that another
-setting measured is work. Of other stages the parts are taken to be there where the inputs are the same as before.
+For a stage that declares its parts (`@stage(parts=…)`) each is looked up by its config: one with other settings must be
+made. For other stages the parts count as stored if the inputs are the same as before.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from storage.manifest import Manifest
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import STAGES, Stage
 
-OUTSIDE = "source:"  # begins what an artifact read from outside the store, among its inputs
+OUTSIDE = "source:"  # the prefix of inputs from outside the store
 DOCUMENTS = "documents"
-MOST_REUSED = 0.9  # of what an artifact is made of, else its seconds say nothing of the rest
+MOST_REUSED = 0.9  # of an artifact's inputs: with more, its seconds say nothing about the rest
 
 
 def part_stage(name: str, earlier: Mapping[str, Manifest]) -> Stage:
@@ -25,59 +25,58 @@ def part_stage(name: str, earlier: Mapping[str, Manifest]) -> Stage:
     return STAGES[earlier[name].stage if name in earlier else name.partition(".")[0]]
 
 
-def parts_there(
+def stored_parts(
     manifests: Mapping[str, Manifest],
     line: PlannedStage,
     earlier: Mapping[str, Manifest],
     wanted: Mapping[str, StageConfig],
 ) -> set[str]:
-    """Those of the parts that a stage wants which its next making will find in the store. `earlier` are those of its
-    last making."""
+    """The `wanted` parts of a stage that are in the store. `earlier` are the parts of its last making."""
     if line.payload is None:
         return set()
     read = {part.payload.inputs.get(DOCUMENTS) for part in earlier.values()}  # repaired ones too
-    there: dict[str, dict[str, Manifest]] = {}
+    stored: dict[str, dict[str, Manifest]] = {}
     for name, config in wanted.items():
         stage = part_stage(name, earlier)
-        there[name] = {
+        stored[name] = {
             where: each
             for where, each in manifests.items()
             if each.stage == stage.name and _is_by(stage, config, each) and _is_of(line.payload, read, each)
         }
-    _drop_stale(line.name, there)
-    return {name for name, found in there.items() if found and part_stage(name, earlier).name not in line.refresh}
+    _drop_stale(line.name, stored)
+    return {name for name, parts in stored.items() if parts and part_stage(name, earlier).name not in line.refresh}
 
 
 def same_inputs(line: PlannedStage, earlier: Manifest) -> bool:
-    """Whether a stage will read the artifacts that it read before."""
+    """Whether a stage will read the same artifacts as before."""
     return line.payload is not None and _inside(line.payload) == _inside(earlier.payload)
 
 
 def seconds_of(made: Manifest) -> float:
-    """What making an artifact would have taken, had it taken over nothing of an earlier one, and compiled nothing."""
+    """The seconds of making an artifact, if it had reused nothing of an earlier one and compiled nothing."""
     reused = min(float(made.facts.get("share_reused", 0)), MOST_REUSED)
     return max(0.0, float(made.facts.get("seconds", 0)) - _compiling(made)) / (1 - reused)
 
 
 def own_seconds(made: Manifest, parts: Iterable[Manifest]) -> float:
-    """Those that a stage spent on itself, and not on the parts that were made while it was."""
+    """The seconds that a stage spent on itself, without the parts that were made meanwhile."""
     within = [part for part in parts if _within(part, made)]
     return max(0.0, seconds_of(made) - (_span(within) - sum(map(_compiling, within))))
 
 
 def _compiling(made: Manifest) -> float:
-    """Seconds in which kernels were compiled, as on the first run of a machine."""
+    """Seconds of compiling kernels, as on a machine's first run."""
     return float(made.facts.get("compiling_seconds", 0))
 
 
 def parts_of(manifests: Mapping[str, Manifest], made: Manifest) -> dict[str, Manifest]:
-    """The parts of an artifact by their names, as far as they are there yet."""
-    found = {name: manifests[place.location] for name, place in made.uses.items() if place.location in manifests}
-    return {name: part for name, part in found.items() if part.stage in STAGES and STAGES[part.stage].part_of}
+    """The parts of an artifact that are still stored, by name."""
+    uses = {name: manifests[place.location] for name, place in made.uses.items() if place.location in manifests}
+    return {name: part for name, part in uses.items() if part.stage in STAGES and STAGES[part.stage].part_of}
 
 
 def _is_by(stage: Stage, config: StageConfig, made: Manifest) -> bool:
-    """Whether an artifact was made by this config, with what now lies outside the store."""
+    """Whether an artifact was made with this config and the present inputs from outside the store."""
     outside = {f"{OUTSIDE}{name}": digest for name, digest in (stage.sources(config) if stage.sources else {}).items()}
     before = {name: digest for name, digest in made.payload.inputs.items() if name.startswith(OUTSIDE)}
     alike = made.payload.config == config.model_dump(mode="json") and made.payload.version == stage.version
@@ -85,23 +84,24 @@ def _is_by(stage: Stage, config: StageConfig, made: Manifest) -> bool:
 
 
 def _is_of(whole: KeyPayload, documents: Collection[str | None], made: Manifest) -> bool:
-    """Whether an artifact was made of the inputs that the whole stage has by the same names, or of these documents."""
+    """Whether an artifact was made from the whole stage's inputs of the same names, or from these documents."""
     inputs = made.payload.inputs
     alike = (digest == whole.inputs.get(name, digest) for name, digest in inputs.items() if name != DOCUMENTS)
     return all(alike) and inputs.get(DOCUMENTS) in {whole.inputs.get(DOCUMENTS), *documents, None}
 
 
-def _drop_stale(whole: str, there: dict[str, dict[str, Manifest]]) -> None:
-    """Drop what was made of a part of the whole that it will not obtain any more."""
+def _drop_stale(whole: str, stored: dict[str, dict[str, Manifest]]) -> None:
+    """Drop what was made from a part that the whole will no longer obtain."""
 
     def is_stale(part: Manifest) -> bool:
         places = [ref.location for ref in part.origins.values()]
         parts = [place for place in places if (stage := STAGES.get(place.partition("/")[0])) and stage.part_of == whole]
-        return not all(any(place in found for found in there.values()) for place in parts)
+        return not all(any(place in named for named in stored.values()) for place in parts)
 
-    while any(is_stale(part) for found in there.values() for part in found.values()):
-        for name, found in there.items():
-            there[name] = {where: part for where, part in found.items() if not is_stale(part)}
+    # Dropping one part can make another stale
+    while any(is_stale(part) for named in stored.values() for part in named.values()):
+        for name, named in stored.items():
+            stored[name] = {where: part for where, part in named.items() if not is_stale(part)}
 
 
 def _inside(payload: KeyPayload) -> dict[str, str]:
@@ -110,7 +110,7 @@ def _inside(payload: KeyPayload) -> dict[str, str]:
 
 
 def _span(parts: Iterable[Manifest]) -> float:
-    """Seconds in which at least one of these was made: several are made at once."""
+    """Seconds in which at least one of these was being made: several are made at once."""
     total, reached = 0.0, float("-inf")
     times = [(_made(part).timestamp(), float(part.facts.get("seconds", 0))) for part in parts]
     for began, ended in sorted((made - seconds, made) for made, seconds in times):
@@ -120,7 +120,7 @@ def _span(parts: Iterable[Manifest]) -> float:
 
 
 def _within(part: Manifest, whole: Manifest) -> bool:
-    """Whether a part was made while the whole was, in an attempt at it that was killed too."""
+    """Whether a part was made during the making of the whole, including killed attempts."""
     lasted = timedelta(seconds=float(whole.facts.get("seconds", 0)) + 1)
     begun = whole.facts.get("first_begun", (_made(whole) - lasted).timestamp())
     return bool(begun <= _made(part).timestamp() <= _made(whole).timestamp())

@@ -1,5 +1,5 @@
-"""What a plan says beside its stages: what its sources are, whether kernels are to be compiled, who makes a stage
-already, where a training goes on, how good the last estimates were, and the disk."""
+"""A plan's notes beside its stages: sources, kernels to compile, other runs, resuming trainings, the accuracy of
+earlier estimates, and the disk."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ from tasks.filter.presets import HEURISTICS
 from tasks.stage.decorator import STAGES
 
 LOOKED_AT = 50  # records
-LEAST = 1.0  # seconds of a stage whose estimate counts
+LEAST = 1.0  # seconds: shorter stages don't count for the accuracy
 
 
 class Room(NamedTuple):
-    """Bytes on the disk of the store, or of the local side of a bucket: what a run needs, what is free, and what a
-    collection would free."""
+    """Bytes on the disk of the store, or of a bucket's local side."""
 
     needed: int
     checkpoints: int  # of these
@@ -49,7 +48,7 @@ class Room(NamedTuple):
 def room_of(
     store: Store, lines: Sequence[PlannedStage], sizes: Mapping[str, int], training: TrainingPlan | None
 ) -> Room:
-    """As far as the `sizes` of artifacts and the arithmetic of checkpoints tell."""
+    """The room that a run needs, by the `sizes` of artifacts and the arithmetic of checkpoints."""
     missing = [line for line in lines if not line.hit]
     artifacts = sum(sizes.get(line.name, 0) for line in missing)
     trains = training is not None and any(line.name == "pretrain" for line in missing)
@@ -59,56 +58,56 @@ def room_of(
 
 
 def _garbage(store: Store, missing: Sequence[PlannedStage]) -> int:
-    """What a collection would free, without the work that these stages would go on with."""
-    found = find_garbage(store, 1)
+    """Bytes that a collection would free, without the work that these stages would resume."""
+    garbage = find_garbage(store, 1)
     keys = [(line.name, line.payload.key()) for line in missing if line.payload]
     folders, places = {f"{name}-{key}" for name, key in keys}, {f"{name}/{key}" for name, key in keys}
-    resumed = sum(size for path, size in found.workspaces.items() if path.name in folders)
-    return found.size - resumed - sum(size for place, size in found.checkpoints.items() if place in places)
+    resumed = sum(size for path, size in garbage.workspaces.items() if path.name in folders)
+    return garbage.size - resumed - sum(size for place, size in garbage.checkpoints.items() if place in places)
 
 
-def told_of_room(
+def disk_notes(
     store: Store, lines: Sequence[PlannedStage], sizes: Mapping[str, int], training: TrainingPlan | None
 ) -> Iterator[str]:
-    """What is needed, and a warning where it does not fit."""
+    """The disk that the run needs, and a warning if that doesn't fit."""
     if all(line.hit for line in lines):
         return
     room = room_of(store, lines, sizes, training)
     part = f" ({size_of(room.checkpoints)} of them for checkpoints)" if room.checkpoints else ""
-    gc = f"; `gristmill store gc` would free {size_of(room.garbage)}" if room.garbage else ""
+    gc = f" (`gristmill store gc` would free {size_of(room.garbage)})" if room.garbage else ""
     yield f"Disk: about {size_of(room.needed)} needed{part}, {size_of(room.free)} free{gc}."
     if room.needed > room.free:
         yield "[bold red]The disk will be full before the run ends[/]: free space, or choose another store."
 
 
-def told_of_compiling(lines: Sequence[PlannedStage]) -> Iterator[str]:
-    """On a machine where no kernel has been compiled: no estimate holds that time."""
+def compile_notes(lines: Sequence[PlannedStage]) -> Iterator[str]:
+    """A note on a machine without compiled kernels: estimates don't include that time."""
     kernels = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "kernels")
     if any(line.name in OF_DOCUMENTS and not line.hit for line in lines) and not any(kernels.rglob("*.nbi")):
-        yield "Nothing is compiled on this machine yet: the first run takes about a minute longer."
+        yield "No kernels are compiled on this machine yet: the first run takes about a minute longer."
 
 
-def told_of_sources(profile: Profile) -> Iterator[str]:
-    """The local files that the profile names as sources, which are there. Raises SourceError for those that are not."""
+def source_notes(profile: Profile) -> Iterator[str]:
+    """The number and size of the profile's local files. Raises SourceError if any are missing."""
     named = [source for source in profile.download.sources if isinstance(source, FileSource)]
-    told = []
+    counts = []
     for source in named:
         count = len(find_files(source))
         name = escape(harmless(source.name))
-        told.append(f"{name} {count:,} {'file' if count == 1 else 'files'}, {size_of(size(source))}")
-    if told:
-        yield f"Files of sources, all there: {'; '.join(told)}."
+        counts.append(f"{name} {count:,} {'file' if count == 1 else 'files'}, {size_of(size(source))}")
+    if counts:
+        yield f"Source files: {'; '.join(counts)}."
 
 
-def told_of_filter(profile: Profile) -> Iterator[str]:
-    """Where text is not judged as pages of the web, which a profile of files need not have asked for."""
+def filter_notes(profile: Profile) -> Iterator[str]:
+    """A note if the filter applies no rules for web pages, which a profile of files gets by default."""
     rules = profile.filter
     if rules and profile.pretrain and rules.preset == CLEAN and not any(getattr(rules, one) for one in HEURISTICS):
-        yield "filter.preset is clean: no rules for pages of the web. Of those write `filter: {preset: web}`."
+        yield "filter.preset is clean: no rules for web pages. To apply them, write `filter: {preset: web}`."
 
 
-def told_of_runs(store: Store, lines: Sequence[PlannedStage]) -> Iterator[str]:
-    """What other runs make now, and which of it a run of this plan would wait for."""
+def run_notes(store: Store, lines: Sequence[PlannedStage]) -> Iterator[str]:
+    """The stages that other runs are making, and those that a run of this plan would wait for."""
     keys = {line.name: line.payload.key() for line in lines if line.payload and not line.hit}
     held = ((name, locks.holder(store.local / "locks" / f"{name}-{key}")) for name, key in keys.items())
     same = {name: by for name, by in held if by}
@@ -117,31 +116,31 @@ def told_of_runs(store: Store, lines: Sequence[PlannedStage]) -> Iterator[str]:
             continue
         whole = _whole(record.working)
         is_waited_for = same.get(whole) == f"process {record.process} on {record.host}"
-        waits = ", which a run of this plan would wait for" if is_waited_for else ""
+        waits = ": a run of this plan would wait for it" if is_waited_for else ""
         if is_waited_for:
             del same[whole]
         stage, profile = (escape(harmless(name)) for name in (record.working, record.profile))
-        yield f"{stage} is being made now by the run {record.id} of {profile}{waits}."
+        yield f"Run {record.id} of {profile} is making {stage} now{waits}."
     for name, by in sorted(same.items()):
-        yield f"{name} is being made now by {by}, which a run of this plan would wait for."
+        yield f"{by[0].upper()}{by[1:]} is making {name} now: a run of this plan would wait for it."
 
 
 def _whole(stage: str) -> str:
-    """The stage itself, or that which it is a part of."""
+    """The stage itself, or the stage that it is a part of."""
     known = STAGES.get(stage.partition(".")[0])
     return _whole(known.part_of) if known and known.part_of else stage
 
 
-def told_of_resumes(store: Store, lines: Sequence[PlannedStage], steps: int | None) -> Iterator[str]:
-    """Each training that goes on from a checkpoint; `steps` are those of pretraining."""
+def resume_notes(store: Store, lines: Sequence[PlannedStage], steps: int | None) -> Iterator[str]:
+    """Each training that resumes from a checkpoint. `steps` are those of pretraining."""
     for line in lines:
         if step := resumes_at(store, line):
             of = f" of {steps:,}" if steps and line.name == "pretrain" else ""
             yield f"{line.name} resumes at step {step:,}{of}."
 
 
-def own_error(store: Store, profile: str) -> Iterator[str]:
-    """How far the estimates of earlier runs were from what came: of the profile's last one, and of all stages."""
+def accuracy_notes(store: Store, profile: str) -> Iterator[str]:
+    """The accuracy of earlier estimates: of the profile's last run, and of all stages."""
     ratios, last = list[float](), ""
     for record, _ in zip(history.records(store), range(LOOKED_AT), strict=False):
         if isinstance(record, StoreError):
@@ -155,4 +154,4 @@ def own_error(store: Store, profile: str) -> Iterator[str]:
         yield last
     if ratios:
         many = f"{len(ratios)} stages" if len(ratios) > 1 else "1 stage"
-        yield f"Estimates so far were right within a factor of {median(ratios):.2f} for half of {many}."
+        yield f"Half of the estimates of {many} so far were right within a factor of {median(ratios):.2f}."

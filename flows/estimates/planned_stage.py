@@ -1,4 +1,4 @@
-"""A stage as it stands in a plan, before anything is made."""
+"""A stage of a plan, before anything is made."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tasks.stage.protocol import Forecast, Input
 
 
 class Pending(Artifact):
-    """Stands for an artifact that is not made yet."""
+    """A placeholder for an artifact that is not made yet."""
 
     def part(self, name: str) -> Artifact:
-        """A part of what is not made is not made."""
+        """A part of it, which is not made either."""
         return self
 
     def whole(self) -> Artifact:
-        """Nor is the whole."""
+        """The whole, which is not made either."""
         return self
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """One line of the plan. `payload` is None when an input is not made yet."""
+    """One line of the plan. `payload` is None if an input is not made yet."""
 
     name: str
     hit: bool
@@ -35,4 +35,4 @@ class PlannedStage:
     inputs: tuple[Input, ...]
     config: StageConfig
     forecast: Forecast | None = None
-    refresh: frozenset[str] = frozenset()  # stages and parts that the run makes anew
+    refresh: frozenset[str] = frozenset()  # stages and parts that the run rebuilds

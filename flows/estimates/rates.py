@@ -1,4 +1,4 @@
-"""Laws corrected by what was measured: by the same stage where it had like work, else by all stages of this machine."""
+"""Laws corrected by measurements: of the same stage if it had similar work, otherwise of all stages on this machine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from storage.manifest import Manifest
 from tasks.stage.decorator import STAGES
 from tasks.stage.environment import environment
 
-TOO_MUCH_REUSED = 0.5  # of what an artifact is made of, else its seconds say nothing
-ALIKE = 0.95  # of two works, from which one is said to be as the other
-LEAST = 0.2  # seconds of a making that says something of the machine
+TOO_MUCH_REUSED = 0.5  # of an artifact's inputs: with more, its seconds say nothing
+ALIKE = 0.95  # the ratio from which two amounts of work count as the same
+LEAST = 0.2  # seconds: shorter ones say nothing about the machine
 USUAL, MEASURED = "usual rates", "this machine's rates"
 
 
 class Measured(NamedTuple):
-    """A stage that was made here: what the law says of its work, and what it took."""
+    """A stage that was made here: the law's seconds for its work, and the seconds that it took."""
 
     manifest: Manifest
     law: float  # seconds
@@ -29,7 +29,7 @@ class Measured(NamedTuple):
 
 
 class Expectation(NamedTuple):
-    """Seconds, of them those that no size changes, and where they are known from."""
+    """Expected seconds, the fixed part of them, and their source."""
 
     seconds: float
     fixed: float
@@ -37,9 +37,9 @@ class Expectation(NamedTuple):
 
 
 class Rates:
-    """Of the machine that plans. `flops` is what the GPUs do that training runs on, a second; None of a CPU.
+    """The rates of the planning machine. `flops` are those that training's GPUs execute a second, or None for a CPU.
 
-    GPUs that this machine does not have (`elsewhere`) go by their data sheets alone.
+    GPUs that this machine doesn't have (`elsewhere`) go only by their data sheets.
     """
 
     def __init__(
@@ -49,12 +49,14 @@ class Rates:
         made, here = Made(manifests), environment()
         self._measured: dict[str, list[Measured]] = defaultdict(list)
         for location, manifest in manifests.items():
-            one = self._of(made, location, manifest) if self._tells(manifest, here, elsewhere=elsewhere) else None
-            self._measured[manifest.stage] += [one] if one else []
+            comparable = self._is_comparable(manifest, here, elsewhere=elsewhere)
+            self._measured[manifest.stage] += (
+                [one] if comparable and (one := self._of(made, location, manifest)) else []
+            )
         self._machine = self._median()
 
     def expect(self, stage: str, work: Work) -> Expectation:
-        """What a stage that has a law will take for so much work."""
+        """The time of a stage with a law for this work."""
         law = self.law(stage).seconds(work, self._workers)
         own = max(self._measured[stage], key=lambda one: (_alike(one.law, law), one.manifest.created), default=None)
         machine = None if self._flops and _trains(stage) else self._machine  # which is that of its CPU
@@ -66,22 +68,22 @@ class Rates:
         return Expectation(ratio * law, ratio * self.law(stage).fixed, source)
 
     def law(self, stage: str) -> Law:
-        """Of a stage on the devices that it will run on."""
+        """The law of a stage on the devices that it will run on."""
         return LAWS[stage].on_gpu(self._flops) if self._flops and _trains(stage) else LAWS[stage]
 
-    def _tells(self, made: Manifest, here: Mapping[str, str], *, elsewhere: bool) -> bool:
-        """Of how fast the stage of an artifact will be on these devices."""
-        there = made.environment
-        if made.stage not in LAWS or there.get("cpu") != here["cpu"]:
+    def _is_comparable(self, made: Manifest, here: Mapping[str, str], *, elsewhere: bool) -> bool:
+        """Whether an artifact shows how fast its stage will be on these devices."""
+        made_on = made.environment
+        if made.stage not in LAWS or made_on.get("cpu") != here["cpu"]:
             return False
         if not _trains(made.stage):
             return True
         on_gpu = self._device(made) == "cuda"
-        return on_gpu == bool(self._flops) and (not on_gpu or (there.get("gpu") == here["gpu"] and not elsewhere))
+        return on_gpu == bool(self._flops) and (not on_gpu or (made_on.get("gpu") == here["gpu"] and not elsewhere))
 
     def _device(self, made: Manifest) -> str:
-        told = (one.facts.get("device") for one in (made, *parts_of(self._manifests, made).values()))
-        return next((str(device) for device in told if device), "cpu")
+        devices = (one.facts.get("device") for one in (made, *parts_of(self._manifests, made).values()))
+        return next((str(device) for device in devices if device), "cpu")
 
     def _of(self, made: Made, location: str, manifest: Manifest) -> Measured | None:
         parts = parts_of(self._manifests, manifest)
@@ -94,7 +96,7 @@ class Rates:
         return Measured(manifest, self.law(manifest.stage).seconds(work, self._workers), took) if took else None
 
     def _median(self) -> float | None:
-        """How many times as long as by the laws this machine takes: the median by time of what each stage took last."""
+        """This machine's time as a multiple of the laws': the median, weighted by time, of each stage's last making."""
         known = [every for name, every in self._measured.items() if every and not (self._flops and _trains(name))]
         last = [max(every, key=lambda one: one.manifest.created) for every in known]
         ratios = sorted((one.took / one.law, one.took) for one in last if one.took >= LEAST)

@@ -1,7 +1,7 @@
-"""How much the sources of a profile will bring, before they are read: rows, and bytes of their text.
+"""The amount of data in a profile's sources, before they are read: rows, and bytes of their text.
 
-Of files by their sizes and their first rows; of the embedded corpora as they are; of a data set of the hub by its
-limit, with rows as long as those of well-known ones. Without a limit that is not known.
+Files are estimated from their sizes and first rows, the embedded corpora are known, and a hub data set has its limit,
+with rows as long as those of well-known data sets. Without a limit its size is unknown.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, Hu
 from tasks.download.sources.files import find_files, kind_of, read_file
 from tasks.download.sources.rows import Row
 
-# Documents and bytes of text of each embedded corpus; the most pairs that they give, copies apart, and the bytes of one
+# Documents and bytes of text of each embedded corpus. Most distinct pairs that they give, and the bytes of one
 EMBEDDED = {"speeches": (249, 12.3e6), "encyclopedia": (23_268, 9.8e6), "packages": (568, 3.9e6)}
 EMBEDDED_PAIRS = {"instructions": (1_930, 280.0), "preferences": (483, 900.0)}
-CORPORA = {"speeches": 1, "encyclopedia": 3, "packages": 1}  # sources of a corpus, each with a limit of its own
+CORPORA = {"speeches": 1, "encyclopedia": 3, "packages": 1}  # sources of a corpus, each with its own limit
 # Bytes of a row of FineWeb-Edu, UltraChat and UltraFeedback
 USUAL_BYTES = {"documents": 4_800.0, "instructions": 6_000.0, "preferences": 5_000.0, "labelled": 3_000.0}
 WHOLE = (".txt", ".md")  # a file is a row
-UNPACKED = {".gz": 3.0, ".zst": 3.5}  # bytes of text in one of the file, about
-GZIP_END = 4  # bytes, which have the size
-FILES, ROWS = 8, 50  # that are looked at, of each source
-LONGEST = 1_000_000  # bytes of a row that is looked at
+UNPACKED = {".gz": 3.0, ".zst": 3.5}  # bytes of text per byte of the file, about
+GZIP_END = 4  # bytes, which hold the size
+FILES, ROWS = 8, 50  # sampled from each source
+LONGEST = 1_000_000  # bytes of a sampled row
 
 
 class Rows(NamedTuple):
-    """Of one role. None is what is not known."""
+    """The rows of one role. None means unknown."""
 
     number: float | None = 0.0
     text: float | None = 0.0  # bytes
@@ -39,7 +39,7 @@ class Rows(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Bytes of a row, as far as they are known."""
+        """Mean bytes of a row, or 0 if unknown."""
         return self.text / self.number if self.text and self.number else 0.0
 
     def __add__(self, other: object) -> Rows:
@@ -50,12 +50,12 @@ class Rows(NamedTuple):
 
 
 def rows_of(config: DownloadConfig) -> dict[str, Rows]:
-    """By role, what all sources bring. Raises SourceError for files that are not there."""
-    found: dict[str, Rows] = {}
+    """The rows of all sources by role. Raises SourceError for missing files."""
+    by_role: dict[str, Rows] = {}
     for source in config.sources:
         for role, rows in _rows_of(source).items():
-            found[role] = found.get(role, Rows()) + rows
-    return found
+            by_role[role] = by_role.get(role, Rows()) + rows
+    return by_role
 
 
 def _rows_of(source: Source) -> dict[str, Rows]:
@@ -87,8 +87,7 @@ def _on_the_hub(source: HubSource) -> Rows:
 
 def _in_files(source: FileSource) -> Rows:
     files = find_files(source)
-    looked = files[:: max(1, len(files) // FILES)]
-    line, text = _mean_row(source, looked)
+    line, text = _mean_row(source, files[:: max(1, len(files) // FILES)])
     total = Rows()
     for path in files:
         size = _unpacked(path)
@@ -103,35 +102,35 @@ def _in_files(source: FileSource) -> Rows:
 
 
 def _unpacked(path: Path) -> float:
-    """Bytes of a file when it is unpacked: of gzip as its end says (modulo 4 GiB, of the last of several members)."""
+    """Bytes of a file when unpacked: of gzip from its end (modulo 4 GiB, and of the last of several members)."""
     size = path.stat().st_size
     if path.suffix == ".gz" and size > GZIP_END:
         with path.open("rb") as file:
             file.seek(-GZIP_END, 2)
-            told = int.from_bytes(file.read(), "little")
-        if told > size:
-            return told
+            stated = int.from_bytes(file.read(), "little")
+        if stated > size:  # otherwise it is not the size of the whole
+            return stated
     return size * UNPACKED.get(path.suffix, 1.0)
 
 
 def _in_parquet(path: Path, source: FileSource) -> Rows:
-    """By the footer: rows, and the bytes of the column of the text, or of all columns, before they are packed."""
+    """Rows, and unpacked bytes of the text column or of all columns, from the footer."""
     from pyarrow import ArrowException
     from pyarrow.parquet import read_metadata
 
     try:
-        found = read_metadata(path)
+        metadata = read_metadata(path)
     except (OSError, ArrowException):
-        return Rows()  # `download` says so, and what is wrong
-    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+        return Rows()  # `download` will report what is wrong
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     wanted = source.text_column if source.role == "documents" else ""
     mine = [column for column in columns if column.path_in_schema == wanted] or columns
-    return Rows(found.num_rows, sum(column.total_uncompressed_size for column in mine))
+    return Rows(metadata.num_rows, sum(column.total_uncompressed_size for column in mine))
 
 
 def _mean_row(source: FileSource, files: list[Path]) -> tuple[float, float]:
-    """Bytes of a row in its file, and of its text, in the mean of the first rows of these files."""
+    """Mean bytes of a row in its file, and of its text, from the first rows of these files."""
     lines, texts = [], []
     for path in files:
         if kind_of(path) in WHOLE:
@@ -144,6 +143,6 @@ def _mean_row(source: FileSource, files: list[Path]) -> tuple[float, float]:
                     text = row.values.get(source.text_column) if source.role == "documents" else None
                     texts.append(len(text.encode(errors="replace")) if isinstance(text, str) else lines[-1])
         except SourceError:
-            continue  # `download` says so, and what is wrong
+            continue  # `download` will report what is wrong
     usual = USUAL_BYTES[source.role]
     return sum(lines) / len(lines) if lines else usual, sum(texts) / len(texts) if texts else usual

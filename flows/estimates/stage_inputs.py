@@ -1,4 +1,4 @@
-"""What an artifact was made of, as its manifest tells."""
+"""The inputs of a finished stage, from its manifest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.presets import ShapeError, count_parameters, derive
 from storage.manifest import Manifest
 from tasks.pretrain import PretrainConfig
 
-MODELS = "models."  # begins the names of the models that are evaluated
+MODELS = "models."  # the prefix of an evaluation's inputs that are models
 
 
 class Made:
@@ -24,7 +24,7 @@ class Made:
         self._wholes = {part.location: made for made in manifests.values() for part in made.uses.values()}
 
     def seen_by(self, made: Manifest, location: str) -> Seen:
-        """What the stage saw that made this artifact."""
+        """The inputs of the stage that made this artifact."""
         facts, counts = made.facts, made.counts
         whole, held_out = self._wholes.get(location), made.origins.get("validation")
         kept = self._manifests.get(held_out.location) if held_out else None
@@ -43,9 +43,9 @@ class Made:
         )
 
     def parameters(self, location: str) -> float | None:
-        """Of the model at a location."""
-        found = self._manifests.get(location)
-        return None if found is None else parameters_of(found)
+        """The parameters of the model at a location, or None if it is unknown."""
+        manifest = self._manifests.get(location)
+        return None if manifest is None else parameters_of(manifest)
 
     def _models(self, made: Manifest) -> tuple[float, ...] | None:
         sizes = [self.parameters(ref.location) for name, ref in made.origins.items() if name.startswith(MODELS)]
@@ -54,28 +54,28 @@ class Made:
 
 
 def parameters_of(made: Manifest) -> float | None:
-    """As they were counted, or by the bytes of weights in float32."""
+    """A model's parameters as counted, or from the bytes of its weights in float32."""
     weights = sum(entry.size for name, entry in made.files.items() if name.endswith(".safetensors"))
     return float(made.counts.get("parameters", 0)) or weights / FLOAT32 or None
 
 
 def pairs_of(made: Manifest) -> float | None:
-    """Pairs that a stage of post-training learned from or held out; those that one of the data stages read."""
+    """Pairs that a post-training stage learned from or held out, or that a data stage read."""
     counts = made.counts
     if "instructions" in counts and isinstance(counts["instructions"], Mapping):
         return float(sum(counts[role]["in"] for role in ("instructions", "preferences", "labelled") if role in counts))
-    found = counts.get("documents") or counts.get("pairs")
-    return float(found["kept"]) if isinstance(found, Mapping) and "kept" in found else None
+    pairs = counts.get("documents") or counts.get("pairs")
+    return float(pairs["kept"]) if isinstance(pairs, Mapping) and "kept" in pairs else None
 
 
 def questions_of(evaluated: Manifest) -> float | None:
-    """How many questions an evaluation had for each of its models."""
+    """The number of questions that an evaluation asked each model."""
     scores = [model.get("tasks", {}) for model in evaluated.counts.get("scores", {}).values()]
     return max((sum(float(score.get("items") or 0) for score in tasks.values()) for tasks in scores), default=None)
 
 
 def flops_of(pretrained: Manifest) -> float | None:
-    """FLOPs that a pretraining executed, by its config and the vocabulary that its parameters tell of."""
+    """FLOPs that a pretraining executed, by its config and its vocabulary, which its parameters reveal."""
     tokens, parameters = pretrained.counts.get("tokens_seen"), pretrained.counts.get("parameters")
     try:
         config = PretrainConfig.model_validate(pretrained.payload.config)

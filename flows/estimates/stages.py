@@ -1,7 +1,7 @@
-"""How long the stages of a plan will take: by laws, which what was measured corrects (see laws.py and rates.py).
+"""The time of the stages of a plan, by laws corrected by measurements (laws.py, rates.py).
 
-Parts of a stage that are in the store cost nothing: see parts.py. A stage that no law knows takes as long as it did
-before, if it had a model of the same size; else nothing is said of it.
+Stored parts of a stage cost nothing (parts.py). A stage without a law takes as long as before, if its model had the
+same size. Otherwise it has no estimate.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from flows.estimates.arithmetic import TrainingWork
 from flows.estimates.expected import Expected
-from flows.estimates.laws import LAWS, told
-from flows.estimates.parts import own_seconds, part_stage, parts_of, parts_there, same_inputs, seconds_of
+from flows.estimates.laws import LAWS, in_words
+from flows.estimates.parts import own_seconds, part_stage, parts_of, same_inputs, seconds_of, stored_parts
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.rates import Expectation, Rates
 from flows.estimates.stage_inputs import parameters_of
@@ -24,8 +24,8 @@ from storage.store import CHECKPOINTS, Store
 from tasks.stage.decorator import STAGES
 from tasks.training.checkpoint_marker import complete_checkpoints
 
-LONGEST = 1e10  # seconds, as long as a record can tell of
-SAME_SIZE = 0.05  # of parameters, within which a model is as large as another
+LONGEST = 1e10  # seconds, the limit of a record
+SAME_SIZE = 0.05  # models whose parameters differ by less count as the same size
 
 
 def estimates(
@@ -37,11 +37,11 @@ def estimates(
     *,
     elsewhere: bool = False,
 ) -> dict[str, Estimate]:
-    """Of each stage that must be made and of which anything is known, how long it will take. `gpu` is what training
-    runs on, `elsewhere` that this machine has none such."""
-    lines, found = list(lines), dict[str, Estimate]()
+    """The time of each stage that must be made, if it can be estimated. Training runs on `gpu`, which this machine
+    lacks if `elsewhere`."""
+    lines, by_stage = list(lines), dict[str, Estimate]()
     if all(line.hit for line in lines):
-        return found
+        return by_stage
     manifests, expected = dict(store.manifests()), Expected(profile, training)
     rates = Rates(manifests, profile.runtime.data.workers, _flops(profile, training, gpu), elsewhere=elsewhere)
     for line in lines:
@@ -53,12 +53,12 @@ def estimates(
         if one is not None:
             rest = f", from step {resumes_at(store, line):,} of {training.steps:,}" if training and left < 1 else ""
             seconds = min(LONGEST, one.fixed + (one.seconds - one.fixed) * left)
-            found[line.name] = Estimate(seconds=seconds, fixed=one.fixed, source=one.source + rest)
-    return found
+            by_stage[line.name] = Estimate(seconds=seconds, fixed=one.fixed, source=one.source + rest)
+    return by_stage
 
 
 def _flops(profile: Profile, training: TrainingWork | None, gpu: Device | None) -> float | None:
-    """FLOPs a second of all GPUs together, as their data sheet and the utilisation have it."""
+    """FLOPs a second of all GPUs together, from their data sheet and the utilisation."""
     if gpu is None:
         return None
     peak = gpu.peak(training.products if training else "half")
@@ -67,14 +67,14 @@ def _flops(profile: Profile, training: TrainingWork | None, gpu: Device | None) 
 
 
 def _left(store: Store, line: PlannedStage, training: TrainingWork | None) -> float:
-    """The share of a training's steps that no checkpoint has."""
+    """The share of a training's steps that follow its newest checkpoint."""
     if line.name != "pretrain" or training is None:
         return 1.0
     return max(0.0, 1 - resumes_at(store, line) / training.steps)
 
 
 def resumes_at(store: Store, line: PlannedStage) -> int:
-    """The step of the newest whole checkpoint from which a stage goes on, on this machine or in the bucket; else 0."""
+    """The step of the newest complete checkpoint of a stage, on this machine or in the bucket, or 0 without one."""
     if line.hit or line.payload is None or "training" not in STAGES[line.name].runtime:
         return 0
     key = line.payload.key()
@@ -92,34 +92,34 @@ def _estimate(rates: Rates, manifests: Mapping[str, Manifest], line: PlannedStag
     if work is None:
         return _as_before(manifests, line, seen)
     own = rates.expect(line.name, work)
-    own = own._replace(source=f"{told(work)}, {own.source}")
+    own = own._replace(source=f"{in_words(work)}, {own.source}")
     wanted = STAGES[line.name].parts
     known = parts_of(manifests, earlier) if earlier else {}
     if wanted is None:
-        return _with_parts_there(rates, line, own, known)
+        return _with_stored_parts(line, own, known)
     parts = wanted(line.config)
-    there = parts_there(manifests, line, known, parts)
+    stored = stored_parts(manifests, line, known, parts)
     missing, unknown = list[Expectation](), list[str]()
     for name, config in parts.items():
         stage = part_stage(name, known).name
-        asked = work_of(stage, config.model_dump(), seen)
-        if name in there:
+        part_work = work_of(stage, config.model_dump(), seen)
+        if name in stored:
             continue
-        if asked is not None:
-            missing.append(rates.expect(stage, asked))
+        if part_work is not None:
+            missing.append(rates.expect(stage, part_work))
         elif name in known:
             missing.append(Expectation(seconds_of(known[name]), 0.0, ""))
         else:
             unknown.append(name)
-    others = ", the rest from the store" if there else ""
+    others = ", the rest from the store" if stored else ""
     without = f", without {', '.join(unknown)}, which no run has measured" if unknown else ""
     every = [own, *missing]
     seconds, fixed = sum(one.seconds for one in every), sum(one.fixed for one in every)
     return Expectation(seconds, fixed, own.source + others + without)
 
 
-def _with_parts_there(rates: Rates, line: PlannedStage, own: Expectation, known: Mapping[str, Manifest]) -> Expectation:
-    """Of a stage that doesn't say which parts it will obtain: of the same inputs, those that it had are there."""
+def _with_stored_parts(line: PlannedStage, own: Expectation, known: Mapping[str, Manifest]) -> Expectation:
+    """The time of a stage that doesn't declare its parts: with the same inputs, its earlier parts count as stored."""
     earlier = line.manifest
     if earlier is None or not known or not same_inputs(line, earlier):
         return own
@@ -131,7 +131,7 @@ def _with_parts_there(rates: Rates, line: PlannedStage, own: Expectation, known:
 
 
 def _as_before(manifests: Mapping[str, Manifest], line: PlannedStage, seen: Seen) -> Expectation | None:
-    """What a stage took that no law knows, with a model of this size."""
+    """The earlier time of a stage without a law, if its model had this size."""
     earlier = line.manifest
     if line.name in LAWS or earlier is None or not (took := seconds_of(earlier)):
         return None

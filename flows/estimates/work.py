@@ -1,6 +1,6 @@
-"""How much work a stage has, in the units of laws.py: of an artifact that was made, and of what is to be made.
+"""The work of a stage in the units of laws.py, both for a finished artifact and for one to make.
 
-Both are told alike, as what the stage sees (`Seen`), so that what was measured is a rate for what comes.
+Both are described by the stage's inputs (`Seen`), so that a measurement is a rate for the next making.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from tasks.posttrain.methods import METHODS
 
 MB, BILLION = 1e6, 1e9
 FLOAT32 = 4  # bytes of a number
-QUESTION_TOKENS = 300  # of a question with each of its answers, about
-VALIDATIONS = 10  # of a training that doesn't say how many
+QUESTION_TOKENS = 300  # of a question with all its answers, about
+VALIDATIONS = 10  # of a training that doesn't set them
 Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a stage reads. None is what is not known."""
+    """The inputs of a stage. None means unknown."""
 
     text: float | None = None  # bytes of documents
     kept: float | None = None  # bytes of the documents that a filter keeps
     network: float = 0.0  # bytes that a download fetches
-    files: float = 0.0  # that it reads
+    files: float = 0.0  # that a download reads
     pairs: float | None = None
     pair_tokens: float | None = None  # that a model reads of a pair
     parameters: float | None = None  # of the model
-    flops: float | None = None  # that pretraining executes
-    models: tuple[float, ...] | None = None  # parameters of those that are evaluated
-    questions: float | None = None  # that each of these is asked
+    flops: float | None = None  # executed by pretraining
+    models: tuple[float, ...] | None = None  # parameters of each evaluated model
+    questions: float | None = None  # for each model
     held_out: float = 0.0  # tokens
 
 
 def work_of(stage: str, config: Config, seen: Seen) -> Work | None:
-    """None where what it depends on is not known, or no law knows the stage."""
+    """The work of a stage, or None if its inputs are unknown or it has no law."""
     known = WORK.get(stage)
     return known(config, seen) if known else None
 
@@ -92,7 +92,7 @@ def _posttraining(config: Config, seen: Seen) -> Work | None:
     steps, every = trained / float(config.get("global_batch") or 16), config.get("validation_every")
     validations = 1 + (max(1, steps // every) if every else min(VALIDATIONS, steps))
     back = 2 if config.get("adapter") else 3  # frozen weights need no gradients
-    reference = seen.pairs if "beta" in config else 0.0  # what the model before the training makes of each pair
+    reference = seen.pairs if "beta" in config else 0.0  # forward passes of the model before the training
     forward = 2 * seen.parameters * seen.pair_tokens / BILLION
     return {GFLOP: forward * (back * trained + validations * held_out + reference), STEPS: steps}
 

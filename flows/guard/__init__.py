@@ -1,1 +1,1 @@
-"""Who may speak to a Prefect server that Gristmill starts: whoever has its password, and no page of another site."""
+"""Guards Prefect servers that Gristmill starts: requires their password, and refuses pages of other sites."""

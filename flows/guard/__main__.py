@@ -1,5 +1,5 @@
-"""`python -m flows.guard PORT [FILE]`: Prefect's server on 127.0.0.1, behind the guard. Its settings are those of the
-environment; the file is where its password lies, to be told to people."""
+"""`python -m flows.guard PORT [FILE]`: Prefect's server on 127.0.0.1, behind the guard, with settings from the
+environment. FILE holds the password: the sign-in page names it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-# Rare collections: what a start imports stays, and looking through it for garbage is a fifth of the start
+# Collect rarely: imported modules stay, and searching them for garbage takes a fifth of the start
 gc.set_threshold(50_000)
 
 import uvicorn  # noqa: E402
@@ -22,8 +22,8 @@ def main(port: int, kept_in: str | None) -> None:
     """Serve until a signal ends it."""
     import prefect
 
-    # Prefect's second interface has the browser call an analytics host, and its first has a banner that leads to the
-    # second. A setting chooses which comes first, none leaves one out: its files must not be found
+    # Prefect's second interface has the browser call an analytics host, and its first links to the second. No setting
+    # switches an interface off, only its files can be missing
     prefect.__ui_v2_static_path__ = Path(os.devnull, "none")
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings

@@ -1,14 +1,15 @@
-"""What every request to a Prefect server of ours must pass before any of its routes, its websockets' too.
+"""The check that every request to a Prefect server of ours passes before any route or websocket.
 
-A browser sends requests for whatever page it shows, to 127.0.0.1 as well, and CORS hinders a page of another site only
-in reading the answer. So a request
+A browser sends requests for any page it shows, to 127.0.0.1 too, and CORS only keeps a page of another site from
+reading the answer. So a request must
 
-- names this server as its Host: another name, made to lead here (DNS rebinding), would make the page one of ours;
-- comes from a page of this server or from none, by its Origin and Sec-Fetch-Site, but for a link that somebody follows;
-- has the password, in a header that no page can have the browser send by itself, or in a websocket's first message;
-- does not have a worker start another command than the flow's.
+- name this server as its Host: with another name, made to lead here (DNS rebinding), a foreign page would be
+  same-origin;
+- come from a page of this server or from none, by its Origin and Sec-Fetch-Site, unless somebody follows a link,
+- have the password, in a header that no page can make the browser send, or in a websocket's first message,
+- not make a worker start another command than the flow's.
 
-What is shown may load nothing from elsewhere, and be shown in no frame.
+Pages may load nothing from elsewhere, and may not be framed.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Of this machine, by any port: one that is forwarded to here may have another
+# This machine's names, with any port: a port that is forwarded to here may differ
 OWN_NAME = re.compile(r"(?:127\.0\.0\.1|localhost)(?::(\d{1,5}))?")
 API = "/api"
 READS = ("GET", "HEAD")
-MOST_OF_CODE = 1000  # bytes that somebody without the password may send
+MOST_OF_CODE = 1000  # bytes of a body without the password
 PATIENCE_SECONDS = 10.0  # for the first message of a websocket
-# Prefect's pages set styles by script, make workers of blobs, and have plots as data
+# Prefect's pages set styles by script, start workers from blobs, and embed plots as data
 PREFECT_PAGES = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
     "worker-src 'self' blob:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-src 'none'; "
@@ -55,16 +56,17 @@ HEADERS = {
 
 
 class Refusal(NamedTuple):
-    """An answer instead of that of the server."""
+    """An answer in place of the server's."""
 
     status: int
     why: str
 
 
 class Guard:
-    """An ASGI application that lets to `app` what may pass. `password` is Prefect's auth string, `name:password`.
+    """An ASGI application that passes permitted requests on to `app`. `password` is Prefect's auth string,
+    `name:password`.
 
-    A browser that is not signed in is shown the page `sign_in`, if there is one; by `code` it gets the password once.
+    A browser that is not signed in gets the page `sign_in`, if any, and exchanges `code` for the password once.
     """
 
     def __init__(self, app: App, password: str, sign_in: str | None = None, code: str | None = None) -> None:
@@ -72,7 +74,7 @@ class Guard:
         self._authorization = b"Basic " + base64.b64encode(password.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Answer a request, or pass it on (ASGI)."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -114,8 +116,8 @@ class Guard:
         return None
 
     async def _speak(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a websocket to the server once its first message has the password, as Prefect has it. Before, it would
-        take one of the few places of requests that Prefect works on at once; and Prefect fails by odd messages."""
+        """Pass a websocket on once its first message has the password, as in Prefect. An unauthorised one would occupy
+        one of the few requests that Prefect handles at once, and Prefect fails on malformed messages."""
         if "prefect" not in scope.get("subprotocols", ()):
             await send({"type": "websocket.close", "code": 1002})
             return
@@ -132,19 +134,19 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008, "reason": "The password is missing."})
             return
 
-        async def again() -> Message:
+        async def replay() -> Message:
             return begun.pop(0) if begun else await receive()
 
-        async def further(message: Message) -> None:
+        async def send_after_accept(message: Message) -> None:
             if message["type"] != "websocket.accept":  # it is accepted already
                 await send(message)
 
-        await self._app(scope, again, further)
+        await self._app(scope, replay, send_after_accept)
 
     async def _exchange(self, code: bytes, answer: Send) -> None:
-        """Give the password for the code, the first time."""
+        """Answer the code with the password, once."""
         if self._code is None or not hmac.compare_digest(code, self._code.encode()):
-            await _answer(answer, 403, json.dumps({"detail": "The code is of no use."}), b"application/json")
+            await _answer(answer, 403, json.dumps({"detail": "The code is wrong or used."}), b"application/json")
             return
         self._code = None
         known = self._authorization.removeprefix(b"Basic ").decode()
@@ -152,19 +154,19 @@ class Guard:
 
 
 def _is_public(scope: Scope) -> bool:
-    """Whether it asks for Prefect's pages, which are the same everywhere: what they show they ask the API for."""
+    """Whether it requests Prefect's pages, which are the same everywhere: they get their content from the API."""
     path = scope["path"]
     return scope["method"] in READS and path != API and not path.startswith(f"{API}/")
 
 
 def _is_link(scope: Scope, headers: _Headers) -> bool:
-    """Whether somebody follows a link of another site to a page, such as that of a run in a message."""
+    """Whether somebody follows a link of another site to a page, such as a run's in a message."""
     fetched = headers.only(b"sec-fetch-mode"), headers.only(b"sec-fetch-dest")
     return scope["type"] == "http" and _is_public(scope) and fetched == ("navigate", "document")
 
 
 def _is_to_sign_in(scope: Scope) -> bool:
-    """Whether a browser that is not signed in asks for a page."""
+    """Whether a browser that is not signed in requests a page."""
     headers = _Headers(scope["headers"])
     if not _is_public(scope) or "text/html" not in (headers.only(b"accept") or ""):
         return False
@@ -174,48 +176,49 @@ def _is_to_sign_in(scope: Scope) -> bool:
 
 
 def _is_code(scope: Scope) -> bool:
-    """Whether the page that signs in asks for the password: a page, by its Origin, which is this server's."""
+    """Whether the sign-in page requests the password. Its Origin, checked to be this server's, shows that it is a
+    page."""
     return scope["path"] == PATHS[0] and scope["method"] == "POST" and _Headers(scope["headers"]).has(b"origin")
 
 
 def _refusal_of_body(body: bytes) -> Refusal | None:
-    """Read as Prefect reads it, whatever type it says to be of."""
+    """The refusal of a body, read as Prefect reads it, whatever its declared type."""
     try:
         why = refused(json.loads(body)) if body else None
     except RecursionError:
-        return Refusal(422, "This is nested too deep.")
-    except ValueError:  # it is no JSON, or of no encoding: Prefect can't read it either
+        return Refusal(422, "The body is nested too deep.")
+    except ValueError:  # not JSON, or not in its encoding: Prefect can't read it either
         return None
     return Refusal(403, why) if why else None
 
 
 class _Headers:
-    """Those of a request."""
+    """The headers of a request."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._raw = [(name.lower(), value) for name, value in raw]
 
     def has(self, name: bytes) -> bool:
-        """Whether it is there, once or more."""
+        """Whether the header is there, once or more."""
         return any(each == name for each, _ in self._raw)
 
     def only(self, name: bytes) -> str | None:
-        """Its value, if it is there once."""
+        """The header's value, if it is there exactly once."""
         values = [value for each, value in self._raw if each == name]
         return values[0].decode("latin-1") if len(values) == 1 else None
 
 
 def _has(password: str, text: str | None) -> bool:
     try:
-        said = json.loads(text or "")
+        message = json.loads(text or "")
     except (ValueError, RecursionError):
         return False
-    token = said.get("token") if isinstance(said, dict) and said.get("type") == "auth" else None
+    token = message.get("token") if isinstance(message, dict) and message.get("type") == "auth" else None
     return isinstance(token, str) and hmac.compare_digest(token.encode("utf-8", "surrogatepass"), password.encode())
 
 
 async def _read(receive: Receive, most: float = math.inf) -> tuple[Receive, bytes]:
-    """The body of a request, and what gives the request again. Of one above `most` bytes no more is read."""
+    """The body of a request, and a function that replays the request. Stops reading after `most` bytes."""
     messages: list[Message] = []
     size = 0
     while size <= most:
@@ -225,23 +228,23 @@ async def _read(receive: Receive, most: float = math.inf) -> tuple[Receive, byte
             break
     body = b"".join(message.get("body", b"") for message in messages)
 
-    async def again() -> Message:
+    async def replay() -> Message:
         return messages.pop(0) if messages else await receive()
 
-    return again, body
+    return replay, body
 
 
 def _with_headers(send: Send) -> Send:
-    """Answers with the headers of all answers; one that is there already stays."""
+    """A `send` that adds our headers to every answer, but keeps those that it has."""
 
-    async def sending(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            there = {name.lower() for name, _ in message.get("headers", ())}
-            more = [(name, value) for name, value in HEADERS.items() if name not in there]
+            present = {name.lower() for name, _ in message.get("headers", ())}
+            more = [(name, value) for name, value in HEADERS.items() if name not in present]
             message = {**message, "headers": [*message.get("headers", ()), *more]}
         await send(message)
 
-    return sending
+    return send_with_headers
 
 
 async def _answer(send: Send, status: int, text: str, kind: bytes, policy: str = "default-src 'none'") -> None:

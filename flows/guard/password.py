@@ -1,11 +1,11 @@
 """The password of a Prefect server that Gristmill starts.
 
-Whoever can use Prefect's API can start any command by a worker, so the server answers nobody without a password. That
-of `gristmill ui` lies in a file of Prefect's home that only its user can read, and stays the same from start to start:
-a browser that is signed in remains so, and a run goes on that has outlived it. That of a run's own server is in the
-environment of its processes alone.
+Whoever can use Prefect's API can have a worker start any command, so the server answers nobody without a password.
+`gristmill ui` keeps its password in a file of Prefect's home that only its user can read. It stays the same from start
+to start, so browsers stay signed in, and a run that outlives the server can go on. The password of a run's own server
+is only in the environment of its processes.
 
-Prefect calls it an auth string, `name:password`, and has a variable for the server's side and one for the client's.
+Prefect calls it an auth string, `name:password`, and has one variable for the server and one for clients.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from storage.errors import ServerError
 from storage.files.locks import hold, is_held
 
 SERVER, CLIENT = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
-CODE = "GRISTMILL_SIGN_IN"  # gives the server's process what a browser gets the password by, once
+CODE = "GRISTMILL_SIGN_IN"  # the code that a browser exchanges for the password once, for the server's process
 WHOLE = re.compile(r"[!-~]+:[!-~]{16,}")
-OTHERS = 0o077  # what the rest of the machine may do
+OTHERS = 0o077  # the permissions of other users
 
 
-def new() -> str:
-    """A password that nobody has used."""
+def new_password() -> str:
+    """A random password."""
     return f"gristmill:{secrets.token_urlsafe(24)}"
 
 
@@ -40,42 +40,42 @@ def variables(password: str) -> dict[str, str]:
     return {SERVER: password, CLIENT: password}
 
 
-def file() -> Path:
-    """Where the password of `gristmill ui` lies."""
+def password_file() -> Path:
+    """The file with the password of `gristmill ui`."""
     return home() / FOLDER / "password"
 
 
-def kept() -> str:
+def ui_password() -> str:
     """The password of `gristmill ui`, created on the first call and replaced if others could have read it.
 
-    Raises ServerError where there is no place for it.
+    Raises ServerError if it can't be written.
     """
     try:
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
-        file().parent.mkdir(exist_ok=True)
-        file().parent.chmod(0o700)  # whoever could open its locks could hold them
-        with hold(file().with_name("password.lock")):
+        password_file().parent.mkdir(exist_ok=True)
+        password_file().parent.chmod(0o700)  # whoever can open its locks can hold them
+        with hold(password_file().with_name("password.lock")):
             return _read() or _write()
     except OSError as error:
-        problem = f"The password of the Prefect server can't be kept in {file()}: {error.strerror}."
-        raise ServerError(problem, f"See to it that you can write a plain file there, or set {SERVER}.") from error
+        problem = f"The password of the Prefect server can't be kept in {password_file()}: {error.strerror}."
+        raise ServerError(problem, f"Make sure that you can write a plain file there, or set {SERVER}.") from error
 
 
 @contextmanager
-def serving(port: int) -> Iterator[None]:
-    """Within the block commands of this user give the password to the server on this port. At other times whoever
-    listens there may be somebody else."""
+def password_serves(port: int) -> Iterator[None]:
+    """Within the block, commands of this user send the password to the server on this port. Outside it, somebody else
+    may be listening there."""
     with hold(_held_at(port)):
         yield
 
 
-def take(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a client of the server that PREFECT_API_URL names lacks in its environment: the password, if that is the
-    server of a `gristmill ui` which runs now, unless it has another."""
+def client_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a client of the server of PREFECT_API_URL lacks: the password, if that is the server of a
+    running `gristmill ui` and the environment has no other password."""
     with suppress(ValueError, OSError):
         address = urlsplit(environment.get("PREFECT_API_URL", ""))
         # `localhost` may lead to another address first, where somebody else may listen
-        here = address.scheme == "http" and address.hostname == "127.0.0.1" and _is_own(file().parent)
+        here = address.scheme == "http" and address.hostname == "127.0.0.1" and _is_own(password_file().parent)
         if CLIENT not in environment and here and is_held(_held_at(address.port or 80)) and (password := _read()):
             return {CLIENT: password}
     return {}
@@ -87,13 +87,13 @@ def _is_own(folder: Path) -> bool:
 
 
 def _held_at(port: int) -> Path:
-    return file().with_name(f"serving-{port}.lock")
+    return password_file().with_name(f"serving-{port}.lock")
 
 
 def _read() -> str | None:
-    """What the file holds, if that is a password which nobody else could read. Raises OSError."""
+    """The password in the file, if it is valid and nobody else could read it. Raises OSError."""
     try:
-        opened = os.open(file(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        opened = os.open(password_file(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     with os.fdopen(opened, "rb") as held:
@@ -105,10 +105,10 @@ def _read() -> str | None:
 
 
 def _write() -> str:
-    """A new one, whole or not at all. Raises OSError."""
-    with tempfile.NamedTemporaryFile("w", dir=file().parent, prefix="password-", delete=False) as draft:
-        draft.write(password := new())
+    """Write a new password, whole or not at all. Raises OSError."""
+    with tempfile.NamedTemporaryFile("w", dir=password_file().parent, prefix="password-", delete=False) as draft:
+        draft.write(password := new_password())
         draft.flush()
         os.fsync(draft.fileno())
-    os.replace(draft.name, file())
+    os.replace(draft.name, password_file())
     return password

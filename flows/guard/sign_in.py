@@ -1,9 +1,9 @@
-"""The page that signs a browser in, shown in place of Prefect's pages to one that is not.
+"""The sign-in page, shown in place of Prefect's pages to a browser that is not signed in.
 
-The address that `gristmill ui` prints has a code behind its `#`, which a browser sends nowhere by itself. The page asks
-the server for the password by it, once: what stays in the history of the browser opens nothing. Or somebody types it.
-Prefect's pages keep it in the storage of their origin, where no page of another site or port can read it, and send it
-with each request. A cookie, which pages of other ports do see, says only that there is one.
+The address that `gristmill ui` prints has a code behind its `#`, which a browser never sends by itself. The page
+exchanges it for the password, once, so the address in the browser's history opens nothing. Or somebody types the
+password. Prefect's pages keep it in their origin's storage, which no page of another site or port can read, and send it
+with each request. A cookie, which pages of other ports do see, says only that a password is stored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import base64
 import hashlib
 from html import escape
 
-PATHS = ("/sign-in", "/login")  # the second is Prefect's form, where its pages lead when the password has changed
+PATHS = ("/sign-in", "/login")  # the second is Prefect's own form, its pages' target once the password has changed
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1f2937; background: #f3f4f6; margin: 0 }
 main { max-width: 34rem; margin: 15vh auto; padding: 2rem; background: #fff; border-radius: .75rem }
@@ -66,13 +66,13 @@ POLICY = (
 
 
 def page(kept_in: str | None) -> str:
-    """The page, whose policy is `POLICY`, with the file that the password is kept in, if it is in one."""
-    where = f" It is in <code>{escape(kept_in)}</code>, which you can read and nobody else." if kept_in else ""
+    """The page, for the policy `POLICY`. It names the file that the password is `kept_in`, if any."""
+    where = f" It is in <code>{escape(kept_in)}</code>, which only you can read." if kept_in else ""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Gristmill: sign in</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{_STYLE}</style><main><h1>Gristmill</h1>"
-        "<p>Prefect's pages are for whoever has the password of this server. Open the address that "
+        "<p>Prefect's pages need the password of this server. Open the address that "
         f"<code>gristmill ui</code> shows at a terminal, or enter the password.{where}</p>"
         '<form><input name="password" type="password" autocomplete="current-password" aria-label="Password" autofocus>'
         '<button>Sign in</button></form><p id="said" role="status"></p>'
@@ -81,5 +81,5 @@ def page(kept_in: str | None) -> str:
 
 
 def address(of_server: str, code: str) -> str:
-    """What to open in a browser."""
+    """The address to open in a browser."""
     return f"{of_server}{PATHS[0]}#{code}"

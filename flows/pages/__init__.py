@@ -1,1 +1,1 @@
-"""What a run shows in the Prefect UI and at a terminal: names, progress, its log, and the page of what it came to."""
+"""A run's output in the Prefect UI and at a terminal: names, progress, its log, and its report page."""

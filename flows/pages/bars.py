@@ -1,6 +1,6 @@
-"""Bars as an SVG in Markdown: drawn in a millisecond, where a plotting library would take a second to import.
+"""Bars as an SVG in Markdown, drawn in a millisecond: a plotting library would take a second to import.
 
-Every run draws them, also one of two seconds. The grey of the text is that of all figures.
+Every run draws them, even one of two seconds. The text has the grey of all figures.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 from tasks.stage.display.figures import BLUE, GREY, ORANGE
 
 ROW, BAR, FONT = 22, 14, 13  # pixels
-LABEL, LONGEST, TEXT = 280, 270, 210  # of a row: its name, the longest bar, the words behind the bar
+LABEL, LONGEST, TEXT = 280, 270, 210  # of a row: its name, the longest bar, the text after the bar
 COLOURS = {True: ORANGE, False: BLUE}
 CHARACTERS = 40  # of a name
 
 
 class Bar(NamedTuple):
-    """One row: its name, a length in any unit, what is written behind it."""
+    """One row: its name, its length in any unit, and the text after it."""
 
     name: str
     length: float
@@ -28,7 +28,7 @@ class Bar(NamedTuple):
 
 
 def draw_bars(rows: Sequence[Bar], title: str) -> str:
-    """Rows of bars as a Markdown image; every length that is not zero is seen."""
+    """Rows of bars as a Markdown image. Every nonzero length is visible."""
     longest = max((row.length for row in rows), default=0.0) or 1.0
     parts = []
     for number, row in enumerate(rows):

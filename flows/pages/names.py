@@ -1,4 +1,4 @@
-"""How runs are named in the Prefect UI, and tagged: by the profile, where they end, and what was asked otherwise."""
+"""Names and tags of runs in the Prefect UI: the profile, the last stage, and the overrides."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ MADE_UP = (
 
 
 def run_name(profile: str, overrides: Sequence[str], to: str | None, refresh: Collection[str]) -> str:
-    """`smoke to filter, filter.form=null, dedup anew`. Settings of the runtime change no result and are left out."""
+    """`smoke to filter, filter.form=null, dedup rebuilt`. Omits runtime settings, which don't change results."""
     parts = [f"{profile} to {to}" if to else profile]
     parts += [redact(setting) for setting in overrides if not setting.startswith("runtime.")]
-    parts += [f"{stage} anew" for stage in sorted(refresh)]
+    parts += [f"{stage} rebuilt" for stage in sorted(refresh)]
     name = ", ".join(parts)
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
 
 
 def name_of_run() -> str:
-    """The name of the flow run that begins: that which a person gave it, or one by its parameters."""
+    """The name of the starting flow run: a person's, or one from its parameters."""
     return _named(_by_parameters)
 
 
 def name_as(template: str) -> Callable[[], str]:
-    """As `name_of_run`, with parameters put into a template in place of the default."""
+    """Like `name_of_run`, but with a template for the parameters."""
 
-    def filled(given: dict[str, Any]) -> str:
-        return redact(template.format(**{**given, "profile": profile_of(str(given.get("profile")))}))
+    def fill(parameters: dict[str, Any]) -> str:
+        return redact(template.format(**{**parameters, "profile": profile_of(str(parameters.get("profile")))}))
 
-    return lambda: _named(filled)
+    return lambda: _named(fill)
 
 
 def _named(make: Callable[[dict[str, Any]], str]) -> str:
@@ -58,30 +58,30 @@ def _named(make: Callable[[dict[str, Any]], str]) -> str:
     return make(context.parameters or {}) if is_random(context.flow_run.name) else context.flow_run.name
 
 
-def _by_parameters(given: dict[str, Any]) -> str:
-    profile = profile_of(str(given.get("profile", "")))
-    if "name" in given:  # of one stage
-        return run_name(profile, given.get("overrides") or (), given["name"], [given["name"]] * bool(given["refresh"]))
-    return run_name(profile, given.get("overrides") or (), given.get("to"), given.get("refresh") or ())
+def _by_parameters(parameters: dict[str, Any]) -> str:
+    profile, overrides = profile_of(str(parameters.get("profile", ""))), parameters.get("overrides") or ()
+    if name := parameters.get("name"):  # a run of one stage
+        return run_name(profile, overrides, name, [name] * bool(parameters["refresh"]))
+    return run_name(profile, overrides, parameters.get("to"), parameters.get("refresh") or ())
 
 
-def profile_among(given: Mapping[str, Any]) -> str:
-    """The profile that a flow's parameters name: as such, in a stage's order, or before the slash of a ref; none where
-    that is a stage's artifact."""
-    if "profile" in given:
-        return redact(profile_of(str(given["profile"])))
-    if "order" in given:
-        order = given["order"]
+def profile_among(parameters: Mapping[str, Any]) -> str:
+    """The profile that a flow's parameters name: directly, in a stage's order, or before the slash of a ref. Empty if
+    the ref is a stage's artifact."""
+    if "profile" in parameters:
+        return redact(profile_of(str(parameters["profile"])))
+    if "order" in parameters:
+        order = parameters["order"]
         return str(order["profile"] if isinstance(order, Mapping) else order.profile)
-    first, _, _ = str(given.get("ref", "")).partition("/")
+    first, _, _ = str(parameters.get("ref", "")).partition("/")
     return "" if first in ALL else first
 
 
-def profile_of(given: str) -> str:
-    """The name of a profile that may be given as a file."""
-    return Path(given).stem if given.endswith((".yaml", ".yml")) else given
+def profile_of(name: str) -> str:
+    """The name of a profile, which may be a path."""
+    return Path(name).stem if name.endswith((".yaml", ".yml")) else name
 
 
 def is_random(name: str) -> bool:
-    """Whether Prefect, or one of its two forms, made up a name where nobody gave one."""
+    """Whether Prefect, or one of its two forms, made this name up."""
     return any(re.fullmatch(form, name) for form in MADE_UP)

@@ -1,8 +1,8 @@
-"""Who watches a run: a person at a terminal, and the Prefect UI.
+"""Observers that show a run at a terminal and in the Prefect UI.
 
-On a terminal the current stage has one live line (how far, how fast, how long yet); elsewhere a line every ten
-seconds. In Prefect, a stage that takes long has a progress artifact, updated at most every two seconds, and training
-has a page with its curve, at most every half minute.
+At a terminal the current stage has one live line: how far, how fast, how much longer. Elsewhere it prints a line every
+ten seconds. In Prefect, a long stage has a progress artifact, updated at most every two seconds, and training has a
+page with its curve, updated at most every half minute.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from flows.pools.streams import drop_closed_streams
+from flows.pages.log import drop_closed_streams
 from storage.artifact import Artifact
 from storage.units import duration, size_of
 from tasks.stage.display.pages import in_task, prefect_key
 from tasks.stage.display.progress import Observer, Progress
 from tasks.stage.history import FIRST_RUN, NEVER_MADE
 
-SLOW = 0.1  # of a unit a second, below which the time of one says more
+SLOW = 0.1  # units a second: below, show the time of one unit
 LINE_SECONDS = 10.0
 LIVE_SECONDS = 0.25
 LOG_SECONDS = 60.0
 PREFECT_SECONDS = 2.0
 PAGE_SECONDS = 30.0
-AWAY_SECONDS = 60.0  # until a server that did not answer is told again
-NAME = 18  # characters of the longest name of a stage, with the indent of a part
+AWAY_SECONDS = 60.0  # before the next try of a server that did not answer
+NAME = 18  # characters of the longest stage name, with the indent of a part
 
 
 @dataclass
 class Pace:
-    """How fast one kind of work goes, so that the time left can be guessed. It counts from the first step that was
-    done: before it are the start of processes, imports and compilation, or what was done before a resume."""
+    """The speed of one kind of work, to estimate the time left. It counts from the first finished step: before it come
+    the start of processes, imports and compilation, or the steps before a resume."""
 
-    first: float = 0.0  # how far the work was when it was first heard of
+    first: float = 0.0  # progress at the first report
     clock: Callable[[], float] = time.monotonic
     started: float = field(init=False)
-    since: tuple[float, float] | None = None  # when the first step was done, and how far the work was then
+    since: tuple[float, float] | None = None  # time and progress of the first finished step
 
     def __post_init__(self) -> None:
         self.started = self.clock()
         self.heard(self.first)
 
     def heard(self, done: float) -> None:
-        """The work got so far."""
+        """Note a progress report."""
         if self.since is None and done:
             self.since = self.clock(), done
 
@@ -81,14 +81,14 @@ class PrefectObserver(Observer):
     """Progress artifacts for long stages, a page for those that have one, and Prefect's log for the rest."""
 
     def __init__(self) -> None:
-        self.artifacts: dict[str, UUID] = {}  # of progress, by stage, until it is finished
+        self.artifacts: dict[str, UUID] = {}  # progress artifacts of unfinished stages
         self.latest: dict[str, Progress] = {}
-        self.pages: dict[str, tuple[UUID | None, float]] = {}  # and when each was shown
+        self.pages: dict[str, tuple[UUID | None, float]] = {}  # and the time of their last update
         self.shown = self.logged = time.monotonic()
         self.paces: dict[tuple[str, str, float], Pace] = {}
 
     def started(self, stage: str, why: str) -> None:
-        """A line in the run's log, as all below."""
+        """Log that the stage must be made, and why."""
         self._log(stage, f"to be made ({why})")
 
     def noted(self, stage: str, message: str) -> None:
@@ -113,7 +113,7 @@ class PrefectObserver(Observer):
         self._complete(stage, how)
 
     def failed(self, error: str) -> None:
-        """Progress that stands says where it stopped, and by what."""
+        """Write into open progress artifacts where they stopped, and why."""
         for stage, made in self.artifacts.items():
             reached = self.latest[stage]
             of_total = f"Stopped at {reached.done:,.0f} of {reached.total:,.0f} {reached.unit}"
@@ -131,7 +131,7 @@ class PrefectObserver(Observer):
             update_progress_artifact(made, percent, description)
 
     def _log(self, stage: str, message: str, level: int = logging.INFO) -> None:
-        """A run that takes all from the store may go without Prefect, which takes seconds to import."""
+        """Log in Prefect if it is imported: a run that takes all from the store avoids these seconds."""
         self.logged = time.monotonic()
         drop_closed_streams()
         if "prefect" in sys.modules:
@@ -147,8 +147,8 @@ class PrefectObserver(Observer):
         return pace
 
     def progressed(self, progress: Progress) -> None:
-        """A line every `LOG_SECONDS`. At most one update of the artifact every `PREFECT_SECONDS`; short stages never
-        make one."""
+        """Log a line every `LOG_SECONDS`, and update the artifact at most every `PREFECT_SECONDS`. Short stages get no
+        artifact."""
         pace = self._pace(progress)
         self.latest[progress.stage] = progress
         if time.monotonic() - self.logged > LOG_SECONDS:
@@ -160,7 +160,7 @@ class PrefectObserver(Observer):
         try:
             self._show(progress, pace.describe(progress))
             self.shown = time.monotonic()
-        except httpx.HTTPError:  # a server that is gone for a while is no reason to end the work
+        except httpx.HTTPError:  # the work goes on without the server
             self.shown = time.monotonic() + AWAY_SECONDS
 
     def _show(self, progress: Progress, description: str) -> None:
@@ -177,8 +177,8 @@ class PrefectObserver(Observer):
             update_progress_artifact(made, percent, description)
 
     def paged(self, stage: str, name: str, write: Callable[[], str], *, last: bool) -> None:
-        """One artifact a page and run, `STAGE-NAME`: made at once, then changed in place (a version for each change
-        would fill the database) at most every `PAGE_SECONDS`, and when it is the last time."""
+        """One artifact a page and run, `STAGE-NAME`, created at once. It then changes in place, as a version for each
+        change would fill the database: at most every `PAGE_SECONDS`, and for the last time."""
         key, now = prefect_key(f"{stage}-{name}"), time.monotonic()
         made, shown = self.pages.get(key, (None, -math.inf))
         if not in_task() or (now - shown < PAGE_SECONDS and not last):
@@ -203,18 +203,18 @@ class PrefectObserver(Observer):
 
 
 class TerminalObserver(PrefectObserver):
-    """One line a finished stage, a live line for the current one."""
+    """A line for each finished stage, a live line for the current one."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
         self.live: Live | None = None
         self.printed = 0.0
-        self.working: list[str] = []  # the stage that works, behind those that wait for it
-        self.named: set[str] = set()  # of these, those that have a line above their parts
+        self.working: list[str] = []  # the current stage last, after those that wait for it
+        self.named: set[str] = set()  # of these, those with a line above their parts
 
     def started(self, stage: str, why: str) -> None:
-        """Say why the stage must be made, where there is something to say."""
+        """Print why the stage must be made, unless it never was."""
         super().started(stage, why)
         self._head()
         self.working.append(stage)
@@ -225,17 +225,17 @@ class TerminalObserver(PrefectObserver):
             self.live.start()
 
     def noted(self, stage: str, message: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         super().noted(stage, message)
         self._print(stage, escape(message))
 
     def warned(self, stage: str, message: str) -> None:
-        """As a note, to be seen."""
+        """Print a yellow line."""
         super().warned(stage, message)
         self._print(stage, f"[yellow]{escape(message)}[/]")
 
     def _head(self) -> None:
-        """A line for each stage that waits for one of its parts, above that part's."""
+        """Print a line for each stage that waits for one of its parts, above the part's line."""
         for stage in self.working:
             if stage not in self.named:
                 self._print(stage, "")
@@ -247,7 +247,7 @@ class TerminalObserver(PrefectObserver):
         self.console.print(f"  [bold]{name:<{NAME}}[/] {text}".rstrip(), soft_wrap=True)
 
     def progressed(self, progress: Progress) -> None:
-        """Show how far, how fast, how long yet."""
+        """Show how far, how fast, how much longer."""
         super().progressed(progress)
         pace = self._pace(progress)
         now = time.monotonic()
@@ -261,7 +261,7 @@ class TerminalObserver(PrefectObserver):
             self._print(progress.stage, escape(pace.describe(progress)))
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
-        """One line: made or cached, where, how large."""
+        """Print one line: made or cached, where, how large."""
         super().finished(stage, artifact, cached=cached, seconds=seconds)
         if not cached and self.working[:1] == [stage]:
             self.close()
@@ -278,7 +278,7 @@ class TerminalObserver(PrefectObserver):
         self.named.discard(stage)
 
     def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
-        """One line for all of them."""
+        """Print one line for all of them."""
         super().gathered(stage, made=made, cached=cached, seconds=seconds)
         parts = [f"[green]{made} made in {duration(seconds)}[/]"] if made else []
         parts += [f"[cyan]{cached} cached[/]"] if cached else []
@@ -289,7 +289,7 @@ class TerminalObserver(PrefectObserver):
         self.named.discard(stage)
 
     def close(self) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         if self.live:
             self.live.stop()
             self.live = None

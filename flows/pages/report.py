@@ -1,7 +1,7 @@
-"""What a run came to: a row a stage for the terminal, and the run's page in Prefect, `run-report`.
+"""The results of a run: a row a stage for the terminal, and the run's page in Prefect, `run-report`.
 
-The page is written by what this run took and made, not by what the profile's refs name, which another run of it may
-have moved. It is written too where a run fails or is stopped, as far as it came.
+The page shows what this run took and made, not what the profile's refs name, which another run may have moved. A run
+that fails or is stopped has one too, up to that point.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from flows.deployed.suspended import waits_for
 from flows.pages.bars import Bar, draw_bars
 from flows.records.recorder import Asked
+from flows.stop import waits_for
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.errors import GristmillError
@@ -36,18 +36,18 @@ from tasks.stage.session import Session, Step
 
 LOSSES = "loss*.png"
 PLOTS_BYTES = 700_000  # of all loss curves: a Prefect artifact must stay under 1 MB
-INDENT = "\N{EN SPACE}" * 2  # of a part; plain blanks are dropped
-SHOWN = 2  # reasons in a table; the bars have more
+INDENT = "\N{EN SPACE}" * 2  # of a part: plain blanks are dropped
+SHOWN = 2  # reasons in a table: the bars have more
 BARS = 12  # the longest, of times, memory and reasons
 
 
 def made_by(session: Session, profile: Profile) -> dict[str, Artifact]:
-    """What a run took or made for each stage of its profile, in their order."""
+    """The artifact of each stage that a run took or made, in the profile's order."""
     return {stage: session.steps[stage].artifact for stage in profile.stage_names if stage in session.steps}
 
 
 def summary(session: Session, profile: Profile) -> list[dict[str, str]]:
-    """Stage, result and size of each, what this run did, and what the making took, whenever that was."""
+    """Rows of stage, result, size, what this run did, and how long making took, whenever that was."""
     rows = []
     for stage, artifact in made_by(session, profile).items():
         manifest, step = artifact.manifest, session.steps[stage]
@@ -66,12 +66,12 @@ def summary(session: Session, profile: Profile) -> list[dict[str, str]]:
 
 
 def result_of(manifest: Manifest) -> str:
-    """One line of what a stage's counts say."""
+    """A stage's counts in one line."""
     counts = manifest.counts
     if "summary" in counts:
         return str(counts["summary"])
     documents = counts.get("documents")
-    if not isinstance(documents, dict):  # a stage that measures them has their number
+    if not isinstance(documents, dict):  # in a stage that measures documents it is their number
         return ""
     removed = sum(documents["removed"].values())
     text = f"{documents['in']:,} documents in, {documents['kept']:,} kept"
@@ -84,7 +84,7 @@ def result_of(manifest: Manifest) -> str:
 def run_page(
     session: Session, profile: Profile, asked: Asked, seconds: float, error: BaseException | None = None
 ) -> str:
-    """The page of a run that took so many seconds, as Markdown; `error` is what ended it before its time."""
+    """The page of a run as Markdown. `error` is what ended it early."""
     parts = [
         f"# {_title(session, error)}",
         *_error(session, error),
@@ -92,7 +92,7 @@ def run_page(
         *_asked(asked, profile),
         "## Stages",
         readable_table([*_rows(session, profile, asked.to, error)]),
-        _told(session),
+        _results(session),
         *_funnel(session, profile),
         *_scores(session),
         *_costs(session),
@@ -113,7 +113,7 @@ def _title(session: Session, error: BaseException | None) -> str:
 
 
 def _error(session: Session, error: BaseException | None) -> Iterator[str]:
-    """What ended the run, where, and what to do."""
+    """The error that ended the run, where, and what to do."""
     if error is None:
         return
     within = " > ".join(f"`{name}`" for name in session.unfinished)
@@ -121,15 +121,14 @@ def _error(session: Session, error: BaseException | None) -> Iterator[str]:
         yield f"> **{within or 'Before the first stage'}:** {escaped(error.message)}"
         yield f"> {escaped(error.remedy)}" if error.remedy else ""
     elif isinstance(error, Exception):
-        told = f"{type(error).__name__}: {error}"
-        yield f"> **{within or 'Before the first stage'}:** {escaped(told)}"
-        yield "> This is a defect; the run's log has its traceback."
+        yield f"> **{within or 'Before the first stage'}:** {escaped(f'{type(error).__name__}: {error}')}"
+        yield "> This is a defect. The run's log has its traceback."
     elif waits := waits_for(error):
         yield f"> {escaped(waits)}"
         return
     else:
         yield f"> The run was cancelled or interrupted{f' while it worked on {within}' if within else ''}."
-    yield "What was made is in the store: the same run again goes on from there."
+    yield "Finished stages are in the store. Run it again to go on from there."
 
 
 def _in_short(session: Session, seconds: float) -> str:
@@ -141,18 +140,16 @@ def _in_short(session: Session, seconds: float) -> str:
 
 
 def _asked(asked: Asked, profile: Profile) -> Iterator[str]:
-    """What was asked for."""
+    """The run's request."""
     lines = [f"profile `{profile.name}`, store `{profile.runtime.store}`"]
-    lines += [f"to `{asked.to}`, not to the end"] if asked.to else []
-    lines += [f"made anew, though in the store: {', '.join(f'`{name}`' for name in asked.refresh)}"] * bool(
-        asked.refresh
-    )
+    lines += [f"up to `{asked.to}`"] if asked.to else []
+    lines += [f"rebuilt, even if stored: {', '.join(f'`{name}`' for name in asked.refresh)}"] * bool(asked.refresh)
     lines += [f"`{setting}`" for setting in asked.overrides]
     yield "\n".join(f"- {line}" for line in lines)
 
 
 def _rows(session: Session, profile: Profile, to: str | None, error: BaseException | None) -> Iterator[dict[str, str]]:
-    """A row a stage, its parts below it; then where the run stopped and what it did not reach."""
+    """A row for each stage with its parts below it, then where the run stopped and what it did not reach."""
     for name, depth in _tree(session):
         step = session.steps.get(name)
         indent = f"{INDENT * (depth - 1)}↳ " if depth else ""
@@ -181,7 +178,7 @@ def _rows(session: Session, profile: Profile, to: str | None, error: BaseExcepti
 
 
 def _together(name: str, step: Step, session: Session, depth: int) -> Iterator[dict[str, str]]:
-    """A row for each of the artifacts that were obtained together, by the name that the stage has for it."""
+    """A row for each artifact that was obtained together with others, by the stage's name for it."""
     whole = session.steps.get(step.part_of)
     uses = whole.artifact.manifest.uses if whole and whole.artifact.manifest else {}
     named = {ref.location: other.removeprefix(f"{name}.") for other, ref in uses.items()}
@@ -199,7 +196,7 @@ def _together(name: str, step: Step, session: Session, depth: int) -> Iterator[d
 
 
 def _tree(session: Session) -> list[tuple[str, int]]:
-    """Stages in the order in which they were finished, each followed by its parts; then what was not finished."""
+    """Stages in the order they finished, each followed by its parts, then unfinished ones. With their depth."""
     parts: dict[str, list[str]] = {}
     for name, step in session.steps.items():
         parts.setdefault(step.part_of, []).append(name)
@@ -215,22 +212,21 @@ def _tree(session: Session) -> list[tuple[str, int]]:
     return [*below("", 0)]
 
 
-def _told(session: Session) -> str:
-    """What each stage came to, and why it was made; of parts those that were made for another reason than the first
-    time."""
+def _results(session: Session) -> str:
+    """Each stage's result, and why it was made. Omits parts that are stored or were made for the first time."""
     lines = []
     for name, step in session.steps.items():
         result = result_of(step.artifact.manifest) if step.artifact.manifest and not step.others else ""
         why = f"made now, {step.why}" if step.why else ""
         if step.part_of and step.why in ("", NEVER_MADE):
             continue
-        if said := "; ".join(escaped(part) for part in (result, why) if part):
-            lines.append(f"- **{name}**: {said}")
+        if text := "; ".join(escaped(part) for part in (result, why) if part):
+            lines.append(f"- **{name}**: {text}")
     return "\n".join(lines)
 
 
 def _funnel(session: Session, profile: Profile) -> Iterator[str]:
-    """The documents through all stages that account for them: what each removed, by reason."""
+    """The documents through all stages that count them: what each removed, by reason."""
     rows, bars = [], list[Bar]()
     for name in made_by(session, profile):
         documents = _documents(session.steps[name])
@@ -263,8 +259,8 @@ def _funnel(session: Session, profile: Profile) -> Iterator[str]:
 
 
 def _documents(step: Step) -> dict[str, Any]:
-    found = step.artifact.manifest.counts.get("documents") if step.artifact.manifest else None
-    return found if isinstance(found, dict) else {}
+    counts = step.artifact.manifest.counts.get("documents") if step.artifact.manifest else None
+    return counts if isinstance(counts, dict) else {}
 
 
 def _scores(session: Session) -> Iterator[str]:
@@ -276,12 +272,12 @@ def _scores(session: Session) -> Iterator[str]:
 
 
 def _costs(session: Session) -> Iterator[str]:
-    """Where this run's time went, and the memory of what it made. A stage's time has that of its parts in it."""
+    """The time of this run by stage, parts included, and the peak memory of each stage's making."""
     whole = {name: step for name, step in session.steps.items() if not step.part_of}
     times = sorted(((step.seconds, name, step) for name, step in whole.items()), reverse=True, key=lambda row: row[0])
     yield "## Time and memory"
     if times:
-        yield "Time of this run by stage, parts included; orange is what was made now."
+        yield "Time of this run by stage, parts included. Orange: made now."
         yield draw_bars(
             [Bar(name, seconds, time_of(step), not step.cached) for seconds, name, step in times[:BARS]], "time"
         )
@@ -291,7 +287,7 @@ def _costs(session: Session) -> Iterator[str]:
         if step.artifact.manifest and "peak_memory_bytes" in step.artifact.manifest.facts
     ]
     if peaks:
-        yield "Peak memory when each was made, now or earlier."
+        yield "Peak memory of making each stage, now or earlier."
         peaks = sorted(peaks, reverse=True, key=lambda row: row[0])
         yield draw_bars(
             [Bar(name, size, size_of(size), not step.cached) for size, name, step in peaks[:BARS]], "memory"
@@ -299,7 +295,7 @@ def _costs(session: Session) -> Iterator[str]:
 
 
 def _losses(session: Session, profile: Profile) -> Iterator[str]:
-    """The loss curves, as many as there is room for."""
+    """The loss curves, as many as fit."""
     room = PLOTS_BYTES
     for stage, artifact in made_by(session, profile).items():
         plots = embed_plots(artifact, LOSSES)
@@ -313,7 +309,7 @@ def _losses(session: Session, profile: Profile) -> Iterator[str]:
 
 
 def _lineage(session: Session) -> Iterator[str]:
-    """Every artifact, its place in the store, and what it was made of."""
+    """Every artifact, its folder in the store, and its inputs."""
     lines = []
     for name, step in session.steps.items():
         manifest = step.artifact.manifest

@@ -1,4 +1,4 @@
-"""What a run does in Prefect beside its stages: it has a page of what it came to, however it ends."""
+"""Publishes a run's report page in Prefect, however the run ends."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 
 import httpx
 
-from flows.deployed.cancelled import hurry
-from flows.deployed.suspended import waits_for
 from flows.pages.report import run_page
 from flows.records.recorder import Asked
+from flows.server import hurry
+from flows.stop import waits_for
 from profiles.schema import Profile
 from storage.errors import GristmillError, ServerError
 from tasks.stage.display.pages import report
@@ -21,7 +21,7 @@ from tasks.stage.session import Session
 
 @contextmanager
 def shown(profile: Profile, session: Session, asked: Asked) -> Iterator[None]:
-    """The block is a flow run's work; outside of a flow run nothing is shown. Raises what the block raises."""
+    """Publish the page of a flow run, whose work is the block. Does nothing outside a flow run."""
     from prefect.context import FlowRunContext
 
     context = FlowRunContext.get()
@@ -36,10 +36,10 @@ def shown(profile: Profile, session: Session, asked: Asked) -> Iterator[None]:
         error = None if ended else sys.exc_info()[1]
         if error is not None and not isinstance(error, Exception):
             hurry()
-        if not isinstance(error, httpx.HTTPError | ServerError):  # after which nobody is there to show it to
+        if not isinstance(error, httpx.HTTPError | ServerError):  # after these no server is left for a page
             if error is not None:
                 session.observer.failed(_short(error))
-            if error is not None or session.steps:  # one that looked, and found nothing to do, has nothing to tell
+            if error is not None or session.steps:  # a run that found nothing to do needs no page
                 _publish(profile, session, asked, time.monotonic() - started, error)
 
 
@@ -52,14 +52,14 @@ def _short(error: BaseException) -> str:
 
 
 def _publish(profile: Profile, session: Session, asked: Asked, seconds: float, error: BaseException | None) -> None:
-    """The run's page; and the pages of its stages again, which can now say what reads them."""
+    """Publish the run's page, and its stages' pages again, which can now name their readers."""
     from prefect.artifacts import create_markdown_artifact
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import ArtifactUpdate
 
-    with suppress(httpx.HTTPError):  # the run itself is done: its own state will say so
+    with suppress(httpx.HTTPError):  # a page must not fail a finished run
         page = run_page(session, profile, asked, seconds, error)
-        create_markdown_artifact(markdown=page, key="run-report", description="What this run came to")
+        create_markdown_artifact(markdown=page, key="run-report", description="The results of this run")
         with get_client(sync_client=True) as client:
             for name, artifact in session.pages.items():
                 client.update_artifact(artifact, ArtifactUpdate(data=report(name, session)))  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""Stages on other machines: a run gives them to Prefect's work pools, and takes what they make from the store."""
+"""Stages on other machines: a run sends them to Prefect's work pools, and takes their artifacts from the store."""

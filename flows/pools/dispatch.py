@@ -1,8 +1,8 @@
-"""The side of the run: its stages that the profile gives to work pools are made there, and only awaited here.
+"""The run's side of work pools: sends the stages that the profile assigns to a pool, and waits for them.
 
-Before the first stage is made, each pool that will be needed must be there, with a deployment of `sent-stage`; and
-where the store is a folder, a worker of each pool must see it, with the same code, as workers of Dask and Ray must
-(tasks/shards/worker_checks.py). A stage that is in the store never goes to a pool.
+Before the first stage is made, each pool that will be needed must exist, with a deployment of `sent-stage`. If the
+store is a folder, a worker of each pool must see it and have the same code, as workers of Dask and Ray must
+(tasks/shards/worker_checks.py). A stored stage never goes to a pool.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.session import Maker, Session, current
 
 WITNESS = TypeAdapter(Witness)
-PROBES = "probes"  # in the store, for as long as a pool is asked whether it sees it
+PROBES = "probes"  # a folder of the store, while pools are asked whether they see it
 
 
 def pools_of(profile: Profile, stages: Iterable[str]) -> list[str]:
-    """The work pools that stages would be given to. Raises ConfigError where there are any, but no server to ask."""
+    """The work pools of these stages. Raises ConfigError if there are any, but no server to ask."""
     named = list(dict.fromkeys(pool for name in stages if (pool := profile.pool_of(name))))
     if named and not os.environ.get("PREFECT_API_URL"):
         raise ConfigError(
-            f"runtime.pools gives stages to {', '.join(named)}, but the run has no Prefect server to ask.",
-            "Set PREFECT_API_URL to that of the pools' server, or leave runtime.pools out.",
+            f"runtime.pools sends stages to {', '.join(named)}, but PREFECT_API_URL is not set.",
+            "Set it to the pools' Prefect server, or remove runtime.pools.",
         )
     return named
 
 
 class Elsewhere:
-    """Who makes the stages of a run. `whole` gives the stage whose section of the profile a stage has."""
+    """Sends stages of a run to pools. `whole` maps a stage, or a part of one, to the stage of its profile section."""
 
     def __init__(self, profile: Profile, until: str | None, whole: Callable[[str], str]) -> None:
         names = profile.stage_names
@@ -48,9 +48,9 @@ class Elsewhere:
         self._pools: dict[str, Pool] | None = None
 
     def __call__(self, stage: str) -> Maker | None:
-        """For a stage that must be made: what has it made by a work pool, or None where the run makes it itself.
+        """A function that has a work pool make the stage, or None if the run makes it itself.
 
-        Raises ConfigError and PoolError for pools that can't be used; asked before the first stage is made.
+        The first call checks all pools of this and later stages. Raises ConfigError and PoolError for unusable pools.
         """
         session = current()
         assert session is not None
@@ -63,17 +63,17 @@ class Elsewhere:
             return None
         wait = 60 * self._profile.runtime.pools.wait_minutes
 
-        def make(asked: AnyStage, key: str, config: StageConfig, inputs: Sequence[Input], refresh: bool) -> str:
-            anew = [*session.refresh, asked.name] if refresh else list(session.refresh)
-            order = Order.of(session, work=Work.of_call(asked, key, config, inputs, {*anew}))
-            title = f"{session.profile}: {asked.name}"
-            with SentRun(pool, title, order, functools.partial(session.observer.noted, asked.name)) as run:
+        def make(made: AnyStage, key: str, config: StageConfig, inputs: Sequence[Input], refresh: bool) -> str:
+            rebuilt = [*session.refresh, made.name] if refresh else list(session.refresh)
+            order = Order.of(session, work=Work.of_call(made, key, config, inputs, {*rebuilt}))
+            title = f"{session.profile}: {made.name}"
+            with SentRun(pool, title, order, functools.partial(session.observer.noted, made.name)) as run:
                 return run.result(wait)
 
         return make
 
     def _checked(self, session: Session, stage: str, later: Sequence[str]) -> dict[str, Pool]:
-        """The pools of stages that may be made yet, all of which can be used."""
+        """The pools of this and `later` stages, checked to be usable."""
         named = pools_of(self._profile, later)
         if not named:
             return {}
@@ -89,12 +89,12 @@ class Elsewhere:
         wait = 60 * self._profile.runtime.pools.wait_minutes
         order = Order.of(session, folder=os.path.abspath(place))
         with ExitStack() as runs:
-            asked = [runs.enter_context(SentRun(pool, "can it see the store?", order)) for pool in pools]
-            for pool, run in zip(pools, asked, strict=True):
-                said = run.result(wait, begin_within=wait)
-                if said is None:
+            probes = [runs.enter_context(SentRun(pool, "can it see the store?", order)) for pool in pools]
+            for pool, run in zip(pools, probes, strict=True):
+                answer = run.result(wait, begin_within=wait)
+                if answer is None:
                     session.observer.noted(
                         stage, f"workers of {pool.name} are busy: not checked whether they see the store"
                     )
                 else:
-                    yield WITNESS.validate_json(said)
+                    yield WITNESS.validate_json(answer)

@@ -1,7 +1,7 @@
 """A run of a work pool's deployment, from its creation to its end, through Prefect's API.
 
-It is shown as part of the stage's task. It ends with the run that waits for it: whatever interrupts that one cancels
-it, but for SIGKILL, after which it goes on and leaves its artifact in the store.
+Prefect shows it as part of the stage's task. Whatever interrupts the waiting run cancels it, except SIGKILL, after
+which it goes on and leaves its artifact in the store.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
 
 FLOW = "sent-stage"
-POLL_SECONDS = (0.5, 5.0)  # between two looks at a run: at first, and at most
-RECORDED_SECONDS = 10.0  # until a task run, of which the server hears by events, is in its database
-RERUN = "Run it again: what is finished is taken from the store."
+POLL_SECONDS = (0.5, 5.0)  # between two reads of a run's state: at first, and at most
+RECORDED_SECONDS = 10.0  # until the server, which learns of task runs by events, has one in its database
+RERUN = "Run it again: finished stages come from the store."
 
 
 @dataclass(frozen=True)
 class Pool:
-    """A work pool, and its deployment of the flow that makes stages."""
+    """A work pool and its deployment of `sent-stage`."""
 
     name: str
     deployment: UUID
@@ -52,35 +52,35 @@ def pools_of_server(names: Sequence[str]) -> list[Pool]:
             try:
                 pool = client.read_work_pool(name)
             except ObjectNotFound:
-                there = ", ".join(sorted(each.name for each in client.read_work_pools()))
+                existing = ", ".join(sorted(each.name for each in client.read_work_pools()))
                 raise ConfigError(
-                    f"runtime.pools names the work pool {name}; the server at {client.api_url} has {there}.",
+                    f"runtime.pools names the work pool {name}, but the server at {client.api_url} has {existing}.",
                     f"Correct the name, or create it: prefect work-pool create {name} --type process",
                 ) from None
             if pool.is_paused:
                 raise ConfigError(f"The work pool {name} is paused.", f"prefect work-pool resume {name}")
-            found = client.read_deployments(
+            deployments = client.read_deployments(
                 flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])),
                 work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[name])),
             )
-            if not found:
+            if not deployments:
                 raise ConfigError(
                     f"The work pool {name} has no deployment of {FLOW}.",
                     f"prefect --no-prompt deploy flows.pools.worker.sent_stage --name {name} --pool {name}",
                 )
-            if template_replaces_command(pool.base_job_template) or replaced_command(found[0].job_variables):
+            if template_replaces_command(pool.base_job_template) or replaced_command(deployments[0].job_variables):
                 raise ConfigError(
-                    f"Runs of the work pool {name} are started by another command than Prefect's.",
-                    f"Take `command` out of its base job template and of the job variables of {found[0].name}, or have "
-                    "the template from Gristmill's folder deploy.",
+                    f"The work pool {name} starts runs with another command than Prefect's.",
+                    f"Remove `command` from its base job template and from the job variables of {deployments[0].name}, "
+                    "or use the template from Gristmill's folder deploy.",
                 )
-            pools.append(Pool(name, found[0].id))
+            pools.append(Pool(name, deployments[0].id))
     return pools
 
 
 class SentRun:
-    """A run that a worker is to take, within the block; at its end it is cancelled if it goes on. With a `note`, which
-    is told what a person who waits wants to know, it is shown as part of the task that this code runs in."""
+    """A run for a worker to take. The end of the block cancels it if it still runs. With a `note`, which receives
+    messages for the person who waits, Prefect shows it as part of the current task."""
 
     def __init__(self, pool: Pool, title: str, order: Order, note: Callable[[str], None] | None = None) -> None:
         from prefect.client.orchestration import get_client
@@ -108,14 +108,14 @@ class SentRun:
 
         try:
             if self._run is not None and not self._ended:
-                with suppress(httpx.HTTPError):  # a server that is gone can cancel nothing
+                with suppress(httpx.HTTPError):  # a dead server can't cancel anything
                     self._client.set_flow_run_state(self._run.id, Cancelling())
         finally:
             self._opened.__exit__(kind, error, trace)
 
     @property
     def page(self) -> str:
-        """The run's page."""
+        """The address of the run's page."""
         from prefect.utilities.urls import url_for
 
         assert self._run is not None
@@ -126,9 +126,9 @@ class SentRun:
     @overload
     def result(self, wait: float, *, begin_within: float) -> str | None: ...
     def result(self, wait: float, *, begin_within: float | None = None) -> str | None:
-        """What the run says at its end; None where it does not begin within so many seconds although there are workers.
+        """The message of the completed run, or None if workers are online but none starts it in `begin_within` seconds.
 
-        Raises PoolError when it fails, or when the pool has no worker for `wait` seconds.
+        Raises PoolError if it fails, or if the pool has no worker for `wait` seconds.
         """
         self._note(f"runs in the work pool {self._pool.name}: {self.page}")
         began = online = time.monotonic()
@@ -137,19 +137,20 @@ class SentRun:
             state = self._state()
             if state.is_final():
                 self._ended = True
-                return self._said(state)
+                return self._message(state)
             now = time.monotonic()
             if self._has_worker():
                 online = now
             elif now - online > wait:
                 raise PoolError(
-                    f"The work pool {self._pool.name} has had no worker for {duration(now - online)}, so "
-                    f"`{self._title}` is given up.",
-                    f"Start one where it is to run: prefect worker start --pool {self._pool.name}. {RERUN}",
+                    f"The work pool {self._pool.name} had no worker for {duration(now - online)}, so `{self._title}` "
+                    "was given up.",
+                    f"Start one on the machine that should run it: prefect worker start --pool {self._pool.name}. "
+                    f"{RERUN}",
                 )
             if state.is_running() and not begun:
                 begun = True
-                self._note(f"a worker of {self._pool.name} has begun")
+                self._note(f"a worker of {self._pool.name} started it")
             if begin_within is not None and not begun and now - began > begin_within:
                 return None
             time.sleep(pause)
@@ -163,18 +164,17 @@ class SentRun:
             state = self._client.read_flow_run(self._run.id).state
         except ObjectNotFound:
             self._ended = True
-            raise PoolError(f"Somebody has deleted the run of `{self._title}`, {self.page}.", RERUN) from None
+            raise PoolError(f"Somebody deleted the run of `{self._title}`, {self.page}.", RERUN) from None
         assert state is not None
         return state
 
-    def _said(self, state: State) -> str:
+    def _message(self, state: State) -> str:
         message = state.message or ""
         if state.is_completed():
             return message
-        said, _, remedy = message.partition(REMEDY)
-        how = (
-            "was cancelled" if state.is_cancelled() else f"{'has crashed' if state.is_crashed() else 'failed'}: {said}"
-        )
+        problem, _, remedy = message.partition(REMEDY)
+        failure = f"{'crashed' if state.is_crashed() else 'failed'}: {problem}"
+        how = "was cancelled" if state.is_cancelled() else failure
         raise PoolError(
             f"`{self._title}` in the work pool {self._pool.name} {how.rstrip('. ')}. Its page: {self.page}",
             remedy or f"Its logs say more. {RERUN}",
@@ -186,7 +186,7 @@ class SentRun:
 
 
 def _task_run(client: SyncPrefectClient) -> UUID | None:
-    """The task run that this code runs in, once the server knows it: the run is shown as part of it."""
+    """The current task run, once the server knows it."""
     from prefect.context import TaskRunContext
     from prefect.exceptions import ObjectNotFound
 

@@ -1,7 +1,7 @@
-"""What a run asks of a worker of a work pool: one stage, with its config and the places of its inputs in the store.
+"""A run's request to a worker of a work pool: one stage, with its config and the locations of its inputs in the store.
 
-Not the profile: its keys would have to be found again from the sources on, which the other machine need not have. The
-worker computes the key of what it makes and compares it with the one that the run expects.
+It does not send the profile, whose keys would have to be computed again from the sources, which the other machine may
+not have. The worker computes the key of its stage and compares it with the key that the run expects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tasks.stage.session import Session
 
 
 class Place(BaseModel):
-    """Where an input lies in the store, and the digest that enters the key."""
+    """An input's location in the store, and its digest, which enters the key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,20 +36,20 @@ class Place(BaseModel):
 
     @classmethod
     def of(cls, artifact: Artifact) -> Place:
-        """That of an artifact or a part of one."""
+        """The place of an artifact or a part of one."""
         return cls(location=artifact.location, part=artifact.part_name, digest=artifact.digest)
 
-    def found(self, store: Store) -> Artifact:
-        """What lies there. Raises StoreError, and PoolError where it is something else."""
+    def artifact(self, store: Store) -> Artifact:
+        """The artifact at this place. Raises StoreError, and PoolError if it has another digest."""
         artifact = store.get(self.location)
         artifact = artifact.part(self.part) if self.part else artifact
         if artifact.digest != self.digest:
-            raise PoolError(f"{self.location} has other bytes than the run saw.", "Run `gristmill store verify`.")
+            raise PoolError(f"{self.location} differs from what the run saw.", "Run `gristmill store verify`.")
         return artifact
 
 
 class Work(BaseModel):
-    """A stage to be made."""
+    """A stage to make."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,13 +63,13 @@ class Work(BaseModel):
     def of_call(
         cls, stage: AnyStage, key: str, config: StageConfig, inputs: Sequence[Input], refresh: Iterable[str]
     ) -> Work:
-        """That of a stage's call; `refresh` names the stages and parts to be made anew."""
+        """The work of a stage's call. `refresh` names the stages and parts to rebuild."""
         places: list[Place | dict[str, Place] | None] = []
-        for given in inputs:
-            if isinstance(given, Mapping):
-                places.append({name: Place.of(artifact) for name, artifact in given.items()})
+        for each in inputs:
+            if isinstance(each, Mapping):
+                places.append({name: Place.of(artifact) for name, artifact in each.items()})
             else:
-                places.append(None if given is None else Place.of(given))
+                places.append(None if each is None else Place.of(each))
         return cls(
             stage=stage.name, key=key, config=config.model_dump(mode="json"), inputs=places, refresh=sorted(refresh)
         )
@@ -78,16 +78,16 @@ class Work(BaseModel):
         """The config and the inputs of the stage's call."""
         kind = typing.get_type_hints(inspect.unwrap(stage.function))["config"]
         inputs: list[Input] = []
-        for given in self.inputs:
-            if isinstance(given, dict):
-                inputs.append({name: place.found(store) for name, place in given.items()})
+        for each in self.inputs:
+            if isinstance(each, dict):
+                inputs.append({name: place.artifact(store) for name, place in each.items()})
             else:
-                inputs.append(None if given is None else given.found(store))
+                inputs.append(None if each is None else each.artifact(store))
         return kind.model_validate(self.config), inputs
 
 
 class Order(BaseModel):
-    """What a worker is asked: to make a stage, or, without `work`, whether it sees the `folder` of the run."""
+    """An order to a worker: make a stage, or without `work`, say whether you see the run's `folder`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -101,8 +101,8 @@ class Order(BaseModel):
 
     @classmethod
     def of(cls, session: Session, *, folder: str = "", work: Work | None = None) -> Order:
-        """That of a run. What its profile leaves open, such as the number of workers, the other machine decides; and
-        it gives nothing to pools itself."""
+        """The order of a run. The other machine decides what the profile leaves open, such as the number of workers,
+        and sends nothing to pools itself."""
         store = session.store
         url = str(Path(store.root).absolute()) if store.is_folder else store.url
         runtime = session.runtime.model_dump(

@@ -1,4 +1,4 @@
-"""The flow that a work pool's deployment runs: one stage, of inputs that lie in the store, for a run elsewhere."""
+"""The flow of a work pool's deployment: makes one stage, from inputs in the store, for a run elsewhere."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tasks.stage.session import Session, open_session
 @flow(name="sent-stage")
 @told
 def sent_stage(order: Order) -> State[None]:
-    """Make a stage that a run elsewhere has sent here. Started by runs, not by hand: see runtime.pools."""
+    """Make a stage that a run elsewhere sent. Started by runs, not by hand: see runtime.pools."""
     guard()
-    # In the message, as results are not kept by Prefect: the location of the artifact, or what a witness saw
+    # The message carries the location of the artifact, or what the witness saw, as Prefect does not keep results
     if order.work is None:
         return Completed(message=json.dumps(asdict(witness(order.folder))))
-    return Completed(message=made(order, order.work))
+    return Completed(message=make_stage(order, order.work))
 
 
-def made(order: Order, work: Work) -> str:
-    """The location of the stage's artifact, made now or found. Raises what the stage raises, and ConfigError and
-    PoolError for a machine that could make another one than the run expects."""
+def make_stage(order: Order, work: Work) -> str:
+    """The location of the stage's artifact, made now or stored. Raises what the stage raises, and ConfigError and
+    PoolError for a machine that could make another artifact than the run expects."""
     host = socket.gethostname()
     check_alike(host, (code_digest(), libraries()), (order.code, order.libraries))
     store = Store(order.store)
@@ -51,7 +51,7 @@ def made(order: Order, work: Work) -> str:
         key = stage.payload(config, inputs).key()
         if key != work.key:
             raise PoolError(
-                f"{work.stage} has another key on {host} than where it is run: {key[:8]}, not {work.key[:8]}.",
+                f"{work.stage} has key {key[:8]} on {host}, but {work.key[:8]} in the run.",
                 "What it reads from outside the store (files, models, a salt) must be the same on both machines.",
             )
         return stage(config, *inputs).location

@@ -1,1 +1,6 @@
-"""What a run leaves of itself in the store: recorder.py writes its record, figures.py reads it out of manifests."""
+"""The record that a run leaves in the store.
+
+recorder.py  writes it while the run goes on
+figures.py   its numbers, from manifests
+track.py     sends it to experiment trackers
+"""

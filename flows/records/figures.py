@@ -1,4 +1,4 @@
-"""What a record keeps of an artifact: its counts, flat, and the scores of an evaluation with their intervals."""
+"""The figures of a record: an artifact's counts, flat, and an evaluation's scores with their intervals."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from storage.manifest import Manifest
 from storage.runs.record import Score, StageRecord
 from tasks.stage.session import Step
 
-MOST = 60  # figures of a stage: a record stays small
-LEFT_OUT = {"tables", "sources", "summary", "scores"}  # words, and what is kept apart
+MOST = 60  # figures of a stage, to keep a record small
+LEFT_OUT = {"tables", "sources", "summary", "scores"}  # words, and scores, which a record has apart
 Z = 1.96  # standard errors of a 95 % interval
 
 
 def stage_record(step: Step) -> StageRecord:
-    """What a record keeps of a stage's step."""
+    """The record of a stage's step."""
     artifact, manifest = step.artifact, step.artifact.manifest
     peak = manifest.facts.get("peak_memory_bytes") if manifest else None
     return StageRecord(
@@ -33,7 +33,7 @@ def stage_record(step: Step) -> StageRecord:
 
 
 def figures_of(manifest: Manifest) -> dict[str, float]:
-    """The numbers among an artifact's counts, by dotted name, the first `MOST` of them."""
+    """The first `MOST` numbers among an artifact's counts, by dotted name."""
     return dict(list(_numbers(manifest.counts))[:MOST])
 
 
@@ -46,17 +46,17 @@ def _numbers(counts: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, 
 
 
 def scores_of(evaluation: Artifact) -> dict[str, Score]:
-    """The scores of an evaluation: bits per byte and the headline of each task, of each model."""
-    manifest, found = evaluation.manifest, dict[str, Score]()
+    """The scores of an evaluation: for each model, bits per byte and the headline of each task."""
+    manifest, scores = evaluation.manifest, dict[str, Score]()
     models: Mapping[str, Any] = manifest.counts.get("scores", {}) if manifest else {}
-    for model, told in models.items():
-        if told.get("bits_per_byte") is not None:
-            found[f"{model} bits per byte"] = Score(value=told["bits_per_byte"])
-        for task, score in told.get("tasks", {}).items():
+    for model, counts in models.items():
+        if counts.get("bits_per_byte") is not None:
+            scores[f"{model} bits per byte"] = Score(value=counts["bits_per_byte"])
+        for task, score in counts.get("tasks", {}).items():
             value, error = float(score["value"]), score.get("stderr")
             apart = None if error is None else Z * error
             low, high = (None, None) if apart is None else (round(value - apart, 6), round(value + apart, 6))
             if low is not None and high is not None and 0 <= value <= 1 and score.get("chance") is not None:
                 low, high = max(low, 0.0), min(high, 1.0)  # a share
-            found[f"{model} {task}"] = Score(value=value, low=low, high=high)
-    return found
+            scores[f"{model} {task}"] = Score(value=value, low=low, high=high)
+    return scores

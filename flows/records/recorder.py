@@ -1,6 +1,6 @@
-"""Writes the record of a run while it goes on: when it begins, after its stages, and when it ends, however it does.
+"""Writes the record of a run: at its start, after its stages, and at its end, however it ends.
 
-A record never ends a run: where it can't be written, the run says so once and goes on without.
+A record never ends a run: if it can't be written, the run says so once and goes on without it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from flows.deployed.suspended import waits_for
 from flows.records.figures import scores_of, stage_record
+from flows.stop import waits_for
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.credentials import redact
@@ -27,12 +27,12 @@ from storage.runs.record import Estimate, RunRecord, State, new_id
 from tasks.stage.display.progress import Observer, Renamed
 from tasks.stage.session import Session
 
-APART_SECONDS = 5.0  # between two writes while a run goes on
+APART_SECONDS = 5.0  # at least, between two writes after stages
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run was asked for, as it stands in its command or in a deployment's parameters."""
+    """A run's request, as in its command or its deployment's parameters."""
 
     profile: str
     overrides: Sequence[str] = ()
@@ -41,7 +41,7 @@ class Asked:
 
 
 class Recorder(AbstractContextManager["Recorder"]):
-    """The record of one run: within the block it is seen to run."""
+    """The record of one run. Within the block others see it as running."""
 
     def __init__(self, profile: Profile, session: Session, asked: Asked) -> None:
         self._session, self._written = session, 0.0
@@ -69,11 +69,11 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.session = replace(session, observer=Watching(session.observer, self))
 
     def expect(self, estimates: Mapping[str, Estimate]) -> None:
-        """Keep what a plan expects of the stages that must be made."""
+        """Record a plan's estimates of the stages that must be made."""
         self.record = self.record.model_copy(update={"estimates": dict(estimates)})
 
     def in_flow(self) -> None:
-        """Keep which flow run of Prefect this is. To be called within one."""
+        """Record the current flow run of Prefect."""
         from prefect.runtime import deployment, flow_run
 
         lasting = bool(os.environ.get("PREFECT_API_URL"))  # a server of the run's own ends with it
@@ -84,7 +84,7 @@ class Recorder(AbstractContextManager["Recorder"]):
                 "deployment": str(deployment.name or ""),
             }
         )
-        if lasting and self.record.deployment:  # which alone waits without a process
+        if lasting and self.record.deployment:  # only a deployment's run waits without a process
             with suppress(OSError, StoreError):
                 self._waited = history.waiting(self._session.store, self.record.flow_run)
         self._write()
@@ -93,17 +93,17 @@ class Recorder(AbstractContextManager["Recorder"]):
                 history.remove(self._session.store, self._waited.id)
 
     def working(self, stage: str) -> None:
-        """A stage is being made."""
+        """Record the stage that is being made."""
         self.record = self.record.model_copy(update={"working": stage, "waits_for": ""})
-        self._write()  # a training that is killed may say nothing more for days
+        self._write()  # a training may not report again for days, and may be killed
 
     def waits(self, what: str) -> None:
-        """The run waits, for long perhaps."""
+        """Record what the run waits for."""
         self.record = self.record.model_copy(update={"waits_for": what})
         self._write()
 
     def went_on(self) -> None:
-        """Write what the run came to so far, unless that was written just now."""
+        """Write the finished stages, unless the record was written just now."""
         if self.record.waits_for or time.monotonic() - self._written >= APART_SECONDS:
             self.record = self.record.model_copy(update={"waits_for": ""})
             self._write()
@@ -126,13 +126,13 @@ class Recorder(AbstractContextManager["Recorder"]):
             self._give_up(error)
 
     def _give_up(self, error: OSError | StoreError) -> None:
-        """A run that can't be recorded is as good as another; it says so, where somebody listens."""
+        """Say that the run is not recorded, and write no more."""
         self._works = False
-        told = error.message if isinstance(error, StoreError) else redact(str(error))
-        self._session.observer.noted("run", f"leaves no record: {told}")
+        problem = error.message if isinstance(error, StoreError) else redact(str(error))
+        self._session.observer.noted("run", f"leaves no record: {problem}")
 
     def __enter__(self) -> Recorder:
-        with suppress(OSError, StoreError):  # a run that is refused creates no store for its record
+        with suppress(OSError, StoreError):  # without a store, the record waits: a refused run must not create one
             self._session.store.check_exists()
             self._write()
         return self
@@ -151,20 +151,20 @@ class Recorder(AbstractContextManager["Recorder"]):
     ) -> None:
         if not self._begun and error is not None:
             return
-        looked = error is None and not self._session.steps and self._waited is None
-        if looked:
+        idle = error is None and not self._session.steps and self._waited is None
+        if idle:
             self._forget()
         else:
-            state, said = _ending(error)
+            state, message = _ending(error)
             working = self.record.working if error is not None else ""
-            self._write(state=state, error=said, ended=_now(), working=working, waits_for="")
-        with suppress(OSError, StoreError):  # of a lease that its folder has lost
+            self._write(state=state, error=message, ended=_now(), working=working, waits_for="")
+        with suppress(OSError, StoreError):  # the folder of the lease may be gone
             self._stack.close()
-        if self._session.runtime.tracking.pipeline and not looked and not waits_for(error):
+        if self._session.runtime.tracking.pipeline and not idle and not waits_for(error):
             self._track()
 
     def _forget(self) -> None:
-        """Leave no record of a run that looked, found nothing to do, and took nothing: of those there are many."""
+        """Remove the record of a run that found nothing to do and used nothing: a schedule makes many of them."""
         if self._begun and self._works:
             with suppress(OSError, StoreError):
                 history.remove(self._session.store, self.record.id)
@@ -179,7 +179,7 @@ class Recorder(AbstractContextManager["Recorder"]):
 
 
 class Watching(Renamed):
-    """Tells the recorder, then the observer of the run."""
+    """An observer that informs the recorder, then the run's observer."""
 
     def __init__(self, observer: Observer, recorder: Recorder) -> None:
         super().__init__(observer, {})
@@ -202,7 +202,7 @@ class Watching(Renamed):
 
 
 def _ending(error: BaseException | None) -> tuple[State, str]:
-    """What became of a run that ended with `error`: one that a signal or a person ended was stopped."""
+    """The state and message of a run that ended with `error`. A run that a signal or a person ended was stopped."""
     if error is None:
         return "completed", ""
     if isinstance(error, GristmillError):

@@ -1,10 +1,10 @@
-"""A run of the whole pipeline in an experiment tracker: written once, when it has ended, from its record.
+"""Writes a run of the whole pipeline to experiment trackers, once, at its end, from its record.
 
     tracking/tensorboard/<run>/   tensorboard --logdir store/tracking/tensorboard
     tracking/mlflow/              mlflow ui --backend-store-uri sqlite:///store/tracking/mlflow/mlflow.db
     tracking/wandb/<run>/         wandb sync
 
-A store in a bucket has them in its local cache.
+For a store in a bucket they are in its local cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_trackers(runtime: Runtime) -> None:
 
 
 def track(record: RunRecord, runtime: Runtime, store: Store) -> None:
-    """Report a run that has ended to the trackers that the runtime names. Raises OSError."""
+    """Report an ended run to the runtime's trackers. Raises OSError."""
     for name in runtime.tracking.pipeline:
         above = store.local / FOLDER / name
         named = f"{record.profile} {record.id}"
@@ -41,7 +41,7 @@ def track(record: RunRecord, runtime: Runtime, store: Store) -> None:
 
 
 def settings_of(record: RunRecord) -> dict[str, Any]:
-    """What was asked for, then every single value of the profile, by dotted name."""
+    """The run's request, then every value of the profile, by dotted name."""
     asked = {"profile": record.profile, "to": record.to or "", "refresh": " ".join(record.refresh)}
     settings = dict(override.partition("=")[::2] for override in record.overrides)
     overrides = {f"set.{name}": value for name, value in settings.items()}
@@ -59,16 +59,16 @@ def _values(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 
 def metrics_of(record: RunRecord) -> dict[str, float]:
-    """What each stage counted and how long it took, as `stage/count`; and the scores."""
-    found = {f"scores/{name}": score.value for name, score in record.scores.items()}
+    """Each stage's counts and seconds, as `stage/count`, and the scores."""
+    metrics = {f"scores/{name}": score.value for name, score in record.scores.items()}
     for name, stage in record.stages.items():
-        found |= {f"{name}/{figure}": value for figure, value in stage.figures.items()}
-        found[f"{name}/seconds"] = stage.seconds
-    return {**found, "seconds": record.seconds or 0.0}
+        metrics |= {f"{name}/{figure}": value for figure, value in stage.figures.items()}
+        metrics[f"{name}/seconds"] = stage.seconds
+    return {**metrics, "seconds": record.seconds or 0.0}
 
 
 def words_of(record: RunRecord, store: Store) -> dict[str, str]:
-    """How it ended, and where each stage's artifact is."""
+    """How the run ended, and where each stage's artifact is."""
     places = {f"artifact.{name}": store.address(f"artifacts/{it.location}") for name, it in record.stages.items()}
-    told = {"run": record.id, "state": record.state, "error": record.error, "flow_run": record.flow_run}
-    return {**{name: text for name, text in told.items() if text}, **places}
+    words = {"run": record.id, "state": record.state, "error": record.error, "flow_run": record.flow_run}
+    return {**{name: text for name, text in words.items() if text}, **places}

@@ -1,1 +1,1 @@
-"""Below a store: disks and their faults, locks, flushing, the local cache, and buckets that stay away."""
+"""The layer below a store: disks and their faults, locks, flushing, the local cache, and unreachable buckets."""

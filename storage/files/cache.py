@@ -1,4 +1,4 @@
-"""Where this machine keeps what can be lost: local copies of a bucket's artifacts, remembered digests."""
+"""The cache folder of this machine, for data that can be lost: copies of a bucket's artifacts, remembered digests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def cache_folder() -> Path:
 
 
 def cache_limit() -> float:
-    """Bytes that the copies of one bucket may take here, as the environment says; infinite by default. Raises
+    """Bytes that this machine's copies of one bucket may take, from the environment (default: infinite). Raises
     ConfigError."""
     text = os.environ.get(LIMIT) or "inf"
     try:

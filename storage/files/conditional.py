@@ -1,12 +1,12 @@
 """Conditional writes: an object of a bucket is created or replaced only if nobody else was faster.
 
-S3 and Azure take `If-None-Match: *` and `If-Match: ETag` with a PUT, and `If-Match` with a DELETE. They answer 412
-where the object is another than the client believes (Azure 409 where it is there already), and S3 409 where two
-requests came at once. An answer may be lost, and the client's own repetition be refused because of what its first
-request wrote: after a refusal the object is read. So whoever writes must write bytes that nobody else would.
+S3 and Azure accept `If-None-Match: *` and `If-Match: ETag` with a PUT, and `If-Match` with a DELETE. They answer 412 if
+the object differs from what the client expects (Azure 409 if it already exists), and S3 answers 409 if two requests
+arrive at once. An answer may be lost, and the client's retry is then refused because of its own first request. So a
+refusal is followed by a read, and a writer must write bytes that nobody else would.
 
-Google's service has such writes too (`ifGenerationMatch`), but nothing that could be run here honours them, so they are
-not used: locks that were never seen to hold are none.
+Google's service has such writes too (`ifGenerationMatch`), but no emulator that we could run honours them, so they are
+not used: an untested lock is not a lock.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from storage.files.remote import Remote, pause, reaching, telling, unreachable
 
 S3 = {"s3", "s3a"}
 AZURE = {"abfs", "abfss", "az"}
-NEW = {"mode": "create"}  # s3fs and adlfs: where nothing may be
+NEW = {"mode": "create"}  # for s3fs and adlfs: only if the object doesn't exist
 REFUSED = {"PreconditionFailed", "412", "NoSuchKey", "404"}
 CONFLICT = {"ConditionalRequestConflict", "OperationAborted", "409"}
 MOST_CONFLICTS = 8  # of one request
-DAMAGED = "Look at what lies between (a proxy, a gateway), then run again."
+DAMAGED = "Check what lies between (a proxy, a gateway), then run again."
 
 
 @dataclass(frozen=True)
-class Found:
-    """An object as it was read. Its tag may be older than its bytes, never newer: a write by it is refused then."""
+class Item:
+    """An object as read. Its tag may be older than its bytes, but never newer: a write with an old tag is refused."""
 
     data: bytes
     tag: str
@@ -42,7 +42,7 @@ class Found:
 
 
 class Conditional(ABC):
-    """Conditional writes of one service. Every method raises StoreError where the bucket can't be reached."""
+    """Conditional writes of one service. Every method raises StoreError if the bucket can't be reached."""
 
     def __init__(self, fs: Any, url: str) -> None:
         self._fs, self._url = fs, url
@@ -54,28 +54,28 @@ class Conditional(ABC):
         return sorted(map(str, self._remote.find(folder)))
 
     @abstractmethod
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str) -> Item | None:
         """An object, or None if it does not exist."""
 
     def create(self, path: str, data: bytes) -> str | None:
-        """Write an object where there is none. Returns its tag, or None where there is one."""
+        """Write a new object. Returns its tag, or None if it already exists."""
         return self._write(path, data, NEW)
 
     def swap(self, path: str, data: bytes, tag: str) -> str | None:
-        """Replace the object that has this tag. Returns the new one, or None where the object is another, or gone."""
+        """Replace the object that has this tag. Returns the new tag, or None if the object has changed or is gone."""
         return self._write(path, data, self._same(tag))
 
     def write(self, path: str, data: bytes) -> str | None:
-        """Write an object, whatever is there."""
+        """Write an object unconditionally."""
         return self._write(path, data, {})
 
     @abstractmethod
     def delete(self, path: str, tag: str) -> None:
-        """Delete the object that has this tag; any other stays."""
+        """Delete the object if it has this tag."""
 
     def are_honoured(self, path: str) -> bool:
-        """Whether the service knows conditional writes: both kinds ask it to write what is at `path` already, which it
-        must refuse. One that does not know them writes the same bytes again."""
+        """Whether the service honours conditional writes. Both kinds try to rewrite what is at `path` already, which it
+        must refuse. A service that ignores conditions writes the same bytes again."""
         data = self._remote.cat_file(path)
         try:
             return not any(self._put(path, data, condition) for condition in (NEW, self._same(self._no_tag)))
@@ -84,42 +84,43 @@ class Conditional(ABC):
                 return False
             raise
 
-    _no_tag: str  # of no object
+    _no_tag: str  # a tag that no object has
 
     @abstractmethod
     def _same(self, tag: str) -> Mapping[str, Any]:
-        """Arguments of a write where the object with this tag must be."""
+        """The arguments of a write that requires the object with this tag."""
 
     @abstractmethod
     def _put(self, path: str, data: bytes, condition: Mapping[str, Any]) -> str | None:
-        """The tag of what was written; None if it was refused."""
+        """Write, and return the new tag, or None if it was refused."""
 
     @abstractmethod
     def _arrived(self, tag: str, data: bytes) -> bool:
-        """Whether the tag of what was written says that these bytes arrived."""
+        """Whether the tag of a written object shows that these bytes arrived."""
 
     def _write(self, path: str, data: bytes, condition: Mapping[str, Any]) -> str | None:
-        """What arrived damaged is written again. Returns None where the condition does not hold."""
+        """Write, and write again what arrived damaged. Returns the tag, or None if the condition does not hold."""
         for _ in range(MOST_CONFLICTS):
             tag = self._put(path, data, condition)
             if tag is not None and self._arrived(tag, data):
                 return tag
+            # Refused, or a tag that shows nothing, as of an encrypted object: the object itself decides
             try:
-                found = self.read(path)  # encrypted objects have other tags
+                stored = self.read(path)
             except DamagedArtifact:
                 if tag is None:
                     raise
             else:
-                if found and found.data == data:
-                    return found.tag
-                if tag is None or found is None or found.tag != tag:
-                    return None
+                if stored and stored.data == data:
+                    return stored.tag  # ours, maybe written by a request whose answer was lost
+                if tag is None or stored is None or stored.tag != tag:
+                    return None  # somebody else's
             assert tag is not None
-            condition = self._same(tag)
+            condition = self._same(tag)  # ours but damaged: replace exactly that object
         raise StoreError(f"{path} arrived damaged in {self._url} {MOST_CONFLICTS} times.", DAMAGED)
 
     def _ask(self, request: str, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """What a conditional request returns; None if it is refused."""
+        """The result of a conditional request, or None if it is refused."""
         for conflicts in range(MOST_CONFLICTS):
             with reaching(self._url), telling(self._url, request):
                 try:
@@ -132,21 +133,21 @@ class Conditional(ABC):
                         raise
             pause(conflicts)
         raise StoreError(
-            f"The store {self._url} refused to write {arguments[0]} {MOST_CONFLICTS} times, as others wrote it too.",
+            f"The store {self._url} refused to write {arguments[0]} {MOST_CONFLICTS} times, because of other writers.",
             "Run again.",
         )
 
     @abstractmethod
     def _code(self, error: BaseException) -> str:
-        """The service's own code of an error."""
+        """The service's code of an error."""
 
 
 class S3Conditional(Conditional):
-    """S3's, through `s3fs`."""
+    """Conditional writes of S3, through `s3fs`."""
 
     _no_tag = '"0"'  # an MD5 digest has 32 digits
 
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str) -> Item | None:
         try:
             info = self._remote.info(path, refresh=True)
             if info["type"] == "directory":
@@ -154,7 +155,7 @@ class S3Conditional(Conditional):
             data = self._remote.cat_file(path, max_concurrency=1)
         except FileNotFoundError:
             return None
-        return Found(bytes(data), str(info["ETag"]), info["LastModified"])
+        return Item(bytes(data), str(info["ETag"]), info["LastModified"])
 
     def delete(self, path: str, tag: str) -> None:
         bucket, key, _ = self._fs.split_path(path)
@@ -172,28 +173,27 @@ class S3Conditional(Conditional):
         return tag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
 
     def _code(self, error: BaseException) -> str:
-        found = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
-        return str(found)
+        return str(getattr(error.__cause__, "response", {}).get("Error", {}).get("Code"))
 
 
 class AzureConditional(Conditional):
-    """Azure's, through `adlfs`. The service checks the MD5 of what arrives."""
+    """Conditional writes of Azure, through `adlfs`. The service checks the MD5 of what arrives."""
 
     _no_tag = '"0x0"'
 
-    def read(self, path: str) -> Found | None:
+    def read(self, path: str) -> Item | None:
         try:
-            found: Found | None = self._ask("read", self._sync, self._read, path)
+            item: Item | None = self._ask("read", self._sync, self._read, path)
         except FileNotFoundError:
             return None
-        return found
+        return item
 
     def delete(self, path: str, tag: str) -> None:
         self._ask("delete", self._sync, self._delete, path, tag)
         self._fs.invalidate_cache()
 
     def _same(self, tag: str) -> Mapping[str, Any]:
-        conditions = sys.modules["azure.core"].MatchConditions  # adlfs has imported it; no package of ours needs it
+        conditions = sys.modules["azure.core"].MatchConditions  # imported by adlfs, and not a dependency of ours
         return {"etag": tag, "match_condition": conditions.IfNotModified}
 
     def _put(self, path: str, data: bytes, condition: Mapping[str, Any]) -> str | None:
@@ -220,11 +220,11 @@ class AzureConditional(Conditional):
         container, blob, _ = self._fs.split_path(path)
         return self._fs.service_client.get_blob_client(container=container, blob=blob)
 
-    async def _read(self, path: str) -> Found:
+    async def _read(self, path: str) -> Item:
         async with self._client(path) as blob:
             stream = await blob.download_blob()
             data = await stream.readall()
-        return Found(bytes(data), str(stream.properties.etag), stream.properties.last_modified)
+        return Item(bytes(data), str(stream.properties.etag), stream.properties.last_modified)
 
     async def _delete(self, path: str, tag: str) -> None:
         async with self._client(path) as blob:
@@ -232,7 +232,7 @@ class AzureConditional(Conditional):
 
 
 def conditional(fs: Any, url: str, protocols: Collection[str]) -> Conditional | None:
-    """The conditional writes of a file system; None of one where they are not used."""
+    """The conditional writes of a file system, or None if we don't use any."""
     for known, service in ((S3, S3Conditional), (AZURE, AzureConditional)):
         if known & {*protocols}:
             return service(fs, url)

@@ -1,8 +1,9 @@
-"""This machine's copies of artifacts in a bucket: files come one by one, when somebody reads them, and leave together.
+"""This machine's copies of artifacts in a bucket: each file is fetched when it is read, and a copy is removed as a
+whole.
 
-A file arrives in a draft, is checked by the SHA-256 that its manifest says, and only then renamed to its place: it is
-there whole or not at all, however many processes want it. They take turns, so that one fetches it and the others find
-it. A copy that a process uses stays; others make room, least recently used first, where the environment sets a limit.
+A file arrives as a draft, is checked against the SHA-256 in its manifest, and only then renamed to its place: it is
+there whole or not at all, however many processes need it. They take turns, so that one fetches it and the others find
+it. A copy in use stays. If the environment sets a limit, the others are removed, least recently used first.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from storage.files.cache import cache_limit
 from storage.files.transfer import Transfers
 from storage.manifest import MANIFEST, SUMS, Manifest
 
-AT_ONCE = 8  # files: a bucket answers many requests as fast as one
-Heard = Callable[[int, int], None]  # bytes hashed so far, and the most that there can be
+AT_ONCE = 8  # files: a bucket answers many requests as quickly as one
+Heard = Callable[[int, int], None]  # bytes hashed so far, and the maximum
 
 
 class Copies:
-    """The copies below `local`; `there` is where a bucket has the artifacts."""
+    """The copies below `local` of the artifacts in `remote`, a folder of a bucket."""
 
-    def __init__(self, local: Path, there: str, transfers: Transfers) -> None:
-        self._local, self._there, self._transfers = local, there, transfers
+    def __init__(self, local: Path, remote: str, transfers: Transfers) -> None:
+        self._local, self._remote, self._transfers = local, remote, transfers
         self._used: set[str] = set()  # locations
 
     def folder(self, location: str) -> Path:
-        """Where an artifact's copy is, or would be."""
+        """The folder of an artifact's copy, which may not exist."""
         return self._local / "artifacts" / location
 
     def use(self, location: str) -> None:
-        """Let no process remove this machine's copy of an artifact while these copies are in use."""
+        """Keep every process from removing this machine's copy of an artifact while this object lives."""
         if location not in self._used:
             weakref.finalize(self, os.close, locks.share(self._lock_of(location)))
             self._used.add(location)
@@ -48,20 +49,20 @@ class Copies:
             os.utime(self.folder(location) / MANIFEST)
 
     def bring(self, copy: Copy, names: Iterable[str]) -> None:
-        """See that these files of an artifact are here: what is missing, or has other bytes than it should, is fetched.
-        Raises DamagedArtifact for what the bucket has not, or has with other bytes."""
+        """Fetch those of an artifact's files that are missing here or have other bytes. Raises DamagedArtifact if the
+        bucket lacks one or has other bytes."""
         self.use(copy.location)
         wanted = {name: copy.manifest.files[name] for name in names}
         if not copy.wrong(wanted):
             return
         draft = self._local / "work" / f"fetch-{copy.location.replace('/', '-')}"
-        with locks.hold(self._local / "locks" / draft.name):  # so that nobody collects it meanwhile
+        with locks.hold(self._local / "locks" / draft.name):  # also keeps a collection from deleting the draft
             wrong = copy.wrong(wanted)
             if not wrong:
                 return  # another process was faster
             self._make_room(sum(wanted[name].size for name in wrong))
             shutil.rmtree(draft, ignore_errors=True)
-            self._local.chmod(0o700)  # a bucket knows no owner's parts, such as the removed texts
+            self._local.chmod(0o700)  # a bucket has no file modes, which would keep removed texts private
             try:
                 _describe(copy)
                 with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -74,20 +75,20 @@ class Copies:
         entry, target = copy.manifest.files[name], copy.folder / name
         draft.parent.mkdir(parents=True, exist_ok=True)
         try:
-            whole = self._transfers.fetch(f"{self._there}/{copy.location}/{name}", draft, entry)
+            whole = self._transfers.fetch(f"{self._remote}/{copy.location}/{name}", draft, entry)
         except FileNotFoundError as error:
             raise DamagedArtifact(
                 f"{copy.location}/{name} is missing in the bucket.", make_again(copy.manifest.stage)
             ) from error
         if not whole:
-            found = differing({name: entry}, {name: draft.stat().st_size}, lambda names: {name: file_digest(draft)})
-            raise DamagedArtifact(f"{copy.location}/{next(found)[1]}.", make_again(copy.manifest.stage))
+            faults = differing({name: entry}, {name: draft.stat().st_size}, lambda names: {name: file_digest(draft)})
+            raise DamagedArtifact(f"{copy.location}/{next(faults)[1]}.", make_again(copy.manifest.stage))
         target.parent.mkdir(parents=True, exist_ok=True)
         draft.replace(target)
         return name
 
     def _make_room(self, room: int) -> None:
-        """Remove copies that no process uses, least recently used first, until all fit the limit."""
+        """Remove unused copies, least recently used first, until all fit the limit."""
         limit = cache_limit()
         if limit == float("inf"):
             return
@@ -110,10 +111,10 @@ class Copies:
 
 
 class Copy:
-    """The copy of one artifact, for who reads files of it; called with their names, it fetches them.
+    """The copy of one artifact. Call it with names of files to fetch them.
 
-    Every file that is here is hashed before it is read, or its digest remembered; with `anew` it is hashed. `heard` is
-    told of the hashing.
+    Each file is hashed before its first use, unless its digest is remembered; with `anew` it is always hashed. `heard`
+    receives the progress of hashing.
     """
 
     def __init__(self, copies: Copies, manifest: Manifest, location: str, heard: Heard, *, anew: bool) -> None:
@@ -129,17 +130,17 @@ class Copy:
             self._checked |= new
 
     def wrong(self, wanted: Mapping[str, FileEntry]) -> list[str]:
-        """The files that are not here, or not as they should be. What does not belong to the artifact is removed: who
-        reads a whole folder would take it for a part."""
+        """The files that are missing here or differ. Removes files that don't belong to the artifact, as a reader of
+        the whole folder would take them for a part of it."""
         sizes, _ = local_sizes(self.folder) if self.folder.is_dir() else ({}, [])
         for name in sizes.keys() - self.manifest.files.keys() - {MANIFEST, SUMS}:
-            if not name.rpartition("/")[2].startswith("."):  # else of a file manager or of NFS
+            if not name.rpartition("/")[2].startswith("."):  # file managers and NFS make these
                 (self.folder / name).unlink(missing_ok=True)
         return [name for name, _ in differing(wanted, sizes, self._digests)]
 
     def _digests(self, names: Iterable[str]) -> dict[str, str]:
-        found = remembered_digests((self.folder / name for name in names), anew=self._anew, hashed=self._on_hashed)
-        return {path.relative_to(self.folder).as_posix(): digest for path, digest in found.items()}
+        by_path = remembered_digests((self.folder / name for name in names), anew=self._anew, hashed=self._on_hashed)
+        return {path.relative_to(self.folder).as_posix(): digest for path, digest in by_path.items()}
 
     def _on_hashed(self, size: int) -> None:
         self._done += size
@@ -147,7 +148,7 @@ class Copy:
 
 
 def _describe(copy: Copy) -> None:
-    """The manifest and the list of files, as they stand beside the files in the bucket."""
+    """Write the manifest and the list of files, as in the bucket."""
     copy.folder.mkdir(parents=True, exist_ok=True)
     for name, text in ((SUMS, sums(copy.manifest.files)), (MANIFEST, copy.manifest.to_json())):
         path = copy.folder / name

@@ -21,13 +21,13 @@ def flush(path: Path) -> None:
 
 def flush_tree(folder: Path) -> None:
     """fsync every file and folder below `folder`, and the folder itself."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:  # a journal writes down what waits for it together
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # a journal commits waiting writes together
         list(pool.map(flush, folder.rglob("*")))
     flush(folder)
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """A second name of a file; a copy where there can be none."""
+    """Make a hard link to a file, or a copy if that is impossible."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links

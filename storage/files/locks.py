@@ -1,8 +1,9 @@
 """One process per key: a lock that the kernel releases when its holder dies.
 
-`flock(2)` needs no timeouts and no cleanup: the lock of a process that was killed is free as soon as the process is
-gone. The file names the holder, for the message to processes that wait. It works between processes that see the same
-file system; machines that share a bucket also have `shared_locks`.
+`flock(2)` needs no timeouts and no cleanup: a killed process's lock is free as soon as the process is gone. The file
+names the holder, for messages of waiting processes, and stays after the release: deleting it would let two processes
+lock different files of the same name. It works between processes that see the same file system. Machines that share a
+bucket also use `shared_locks`.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ POLL_SECONDS = 0.2
 
 @contextmanager
 def hold(path: Path, waiting: Callable[[str], None] = lambda holder: None, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock at `path`, waiting while another process has it; `waiting` is called once with its holder. A
-    `shared` one is held together with others that share it."""
+    """Hold the lock at `path`, waiting while another process has it. `waiting` is called once with the holder. A
+    `shared` lock may be held by several processes at once."""
     descriptor = _open(path)
     try:
-        told = False
+        announced = False
+        # Polling, unlike a blocking flock, lets signals interrupt the wait
         while not _try(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
-            if not told:
+            if not announced:
                 waiting(path.read_text(errors="replace") or "another process")
-                told = True
+                announced = True
             time.sleep(POLL_SECONDS)
+        # Only now, as the holder, overwrite the previous holder's name
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         yield
@@ -39,7 +42,7 @@ def hold(path: Path, waiting: Callable[[str], None] = lambda holder: None, *, sh
 
 @contextmanager
 def hold_if_free(path: Path) -> Iterator[bool]:
-    """Hold the lock at `path`; False where another process has it."""
+    """Hold the lock at `path`, or yield False if another process has it."""
     descriptor = _open(path)
     try:
         yield _try(descriptor)
@@ -48,20 +51,20 @@ def hold_if_free(path: Path) -> Iterator[bool]:
 
 
 def share(path: Path) -> int:
-    """Hold the lock at `path` with all who share it, and against `hold_if_free`, until the descriptor that this returns
-    is closed."""
+    """Share the lock at `path` with other sharers, and keep `hold_if_free` out, until the returned descriptor is
+    closed."""
     descriptor = _open(path)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
 
 def holder(path: Path) -> str:
-    """`process 12 on a-host`, which holds the lock at `path`; nothing of a free one."""
+    """The holder of the lock at `path`, as `process 12 on a-host`, or empty for a free lock."""
     return path.read_text(errors="replace") if is_held(path) else ""
 
 
 def is_held(path: Path) -> bool:
-    """Whether a running process holds the lock at `path`, which need not be writable."""
+    """Whether a running process holds the lock at `path`. The file may be read-only."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -69,7 +72,7 @@ def is_held(path: Path) -> bool:
     try:
         return not _try(descriptor)
     finally:
-        os.close(descriptor)
+        os.close(descriptor)  # also releases a lock that was free
 
 
 def _open(path: Path) -> int:

@@ -1,7 +1,7 @@
-"""A bucket that fails: its client's own errors become one sentence, wherever the store asks it for something.
+"""A failing bucket: errors of its client become StoreErrors, wherever the store makes a request.
 
-The client behind S3 repeats a request by itself, so what arrives here is a bucket that stays away, or says no. It does
-so for up to seven minutes where nothing answers, so that one who waits is told for what.
+The S3 client retries by itself, so an error here means that the bucket stays unreachable or refuses. It retries for up
+to seven minutes if nothing answers, so a log line says what is being waited for.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 from storage.credentials import REMEDY, decoded, has_credentials
 from storage.errors import ConfigError, DamagedArtifact, StoreError
 
-# By module, so that no client is imported that is not in use
+# By module, to import no client that is not in use
 CLIENT_ERRORS = {
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
     "aiohttp": ("ClientError",),
     "gcsfs.retry": ("HttpError",),
     "azure.core.exceptions": ("AzureError",),
 }
-# What arrived is not what was sent: the rest is missing, or the checksum is another
+# What arrived differs from what was sent: a part is missing, or the checksum differs
 CHANGED_ON_THE_WAY = {
     "botocore.exceptions": ("FlexibleChecksumError", "IncompleteReadError", "ResponseStreamingError"),
     "aiohttp": ("ClientPayloadError",),
 }
-# A network or a server that is away for a while; what a server refuses, it refuses again
+# A network or a server that is away for a while. A refusal would only repeat
 AWAY = {
     "botocore.exceptions": ("ConnectionError", "HTTPClientError"),
     "aiohttp": ("ClientConnectionError",),
@@ -43,30 +43,30 @@ AWAY = {
 BUSY, SERVER_ERROR = (408, 429), 500
 LONGEST_CHAIN = 10  # of causes
 ATTEMPTS = 4  # to read what arrives damaged
-SILENT_SECONDS = 15.0  # of one request, before a word is said of it
+SILENT_SECONDS = 15.0  # of one request, before a log line about it
 ANSWERS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
 def unreachable() -> tuple[type[BaseException], ...]:
-    """What a file system raises that can't be reached: OSError, and errors of the client that it was built on."""
+    """The errors of an unreachable file system: OSError, and those of its client."""
     return (OSError, *_loaded(CLIENT_ERRORS))
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Whether an error came of a network or a server that was away or busy, so that later it may not come again."""
+    """Whether an error came from a network or server that was away or busy, so that a retry may succeed."""
     seen = 0
     while error is not None and seen < LONGEST_CHAIN:
-        answered = _status(error)
+        status = _status(error)
         if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror, *_loaded(AWAY))):
             return True
-        if isinstance(answered, int) and (answered in BUSY or answered >= SERVER_ERROR):
+        if isinstance(status, int) and (status in BUSY or status >= SERVER_ERROR):
             return True
         error, seen = error.__cause__, seen + 1
     return False
 
 
 def _status(error: BaseException) -> object:
-    """What the server answered that an error is about, as httpx and requests keep it, or botocore."""
+    """The HTTP status of the answer behind an error of httpx, requests or botocore."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):
         return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -74,18 +74,18 @@ def _status(error: BaseException) -> object:
 
 
 def _loaded(errors: Mapping[str, Sequence[str]]) -> tuple[type[BaseException], ...]:
-    found = [
+    kinds = [
         getattr(sys.modules[module], name, None)
         for module, names in errors.items()
         if module in sys.modules
         for name in names
     ]
-    return tuple(error for error in found if error)
+    return tuple(kind for kind in kinds if kind)
 
 
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """Within the block, the errors of a bucket's client are StoreErrors; that something is not there is an answer."""
+    """Within the block, errors of a bucket's client become StoreErrors, except that something doesn't exist."""
     try:
         yield
     except ANSWERS:
@@ -93,7 +93,7 @@ def reaching(url: str) -> Iterator[None]:
     except _loaded(CHANGED_ON_THE_WAY) as error:
         raise DamagedArtifact(
             f"What {url} sent arrived damaged: {str(error).rstrip('.')}.",
-            "Run again; if it comes again, `gristmill store verify` says whether it is damaged there.",
+            "Run again. If it recurs, `gristmill store verify` reports whether the store itself is damaged.",
         ) from error
     except unreachable() as error:
         raise StoreError(
@@ -103,9 +103,9 @@ def reaching(url: str) -> Iterator[None]:
 
 
 def opened(url: str, what: str, instead: str) -> tuple[Any, str]:
-    """The file system of a folder or URL, and the path in it. `what` it is and what to give `instead` are for errors.
+    """The file system of a folder or URL, and the path in it. `what` names it in errors, `instead` is their remedy.
 
-    Raises ConfigError for a URL with a password, StoreError for one that can't be opened.
+    Raises ConfigError for a URL with a password, StoreError if it can't be opened.
     """
     import fsspec
 
@@ -121,7 +121,7 @@ def opened(url: str, what: str, instead: str) -> tuple[Any, str]:
 
 @contextmanager
 def telling(url: str, request: str) -> Iterator[None]:
-    """A block that asks a bucket for one thing: it's said, once, if that takes long."""
+    """A block that makes one request to a bucket: log once if that takes long."""
     message = "Still waiting for the store %s to answer (%s)."
     notice = threading.Timer(SILENT_SECONDS, logging.getLogger(__name__).warning, (message, url, request))
     notice.daemon = True
@@ -133,13 +133,12 @@ def telling(url: str, request: str) -> Iterator[None]:
 
 
 def pause(attempt: int) -> None:
-    """Wait before what failed `attempt` times is tried again; clients that failed together do not meet again."""
+    """Wait before retrying what failed `attempt` times. The random delay spreads clients that failed together."""
     time.sleep(random.uniform(0, 0.25 * 2**attempt))
 
 
 class Remote:
-    """A file system of fsspec, each of whose methods is called within `reaching` and `telling`; what arrives damaged is
-    asked for again."""
+    """An fsspec file system whose methods run within `reaching` and `telling`, and retry what arrives damaged."""
 
     def __init__(self, fs: Any, url: str) -> None:
         self._fs, self._url = fs, url

@@ -1,4 +1,4 @@
-"""What goes between this process and a bucket, for a run to tell: requests cost money, bytes cost money and time."""
+"""The traffic between this process and a bucket, for a run's report: requests cost money, bytes cost money and time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Traffic:
-    """Bytes of files, and requests, with all that was repeated; of a service that can't be counted there are none."""
+    """Bytes of files, and requests, including repetitions. Requests are counted only for S3."""
 
     requests: int = 0
     sent: int = 0
@@ -17,22 +17,21 @@ class Traffic:
     _lock: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
 
     def add(self, *, requests: int = 0, sent: int = 0, received: int = 0) -> None:
-        """Count what has happened; from any thread."""
+        """Count requests and bytes. Safe for threads."""
         with self._lock:
             self.requests += requests
             self.sent += sent
             self.received += received
 
     def taken(self) -> Traffic:
-        """What was counted since this was last called."""
+        """The counts since the last call."""
         with self._lock:
-            found = Traffic(self.requests, self.sent, self.received)
+            counts = Traffic(self.requests, self.sent, self.received)
             self.requests = self.sent = self.received = 0
-        return found
+        return counts
 
     def count_requests_of(self, fs: Any) -> None:
-        """Count the requests of a file system, once its client has connected, if it is one of S3: each attempt, as the
-        client makes it."""
+        """Count the requests of a file system whose client has connected, if it is S3's: each attempt of the client."""
         client = getattr(fs, "s3", None)
         if client is not None:
             client.meta.events.register("before-send.s3", self._on_request)

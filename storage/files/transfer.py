@@ -1,9 +1,9 @@
-"""Files to a bucket and back, checked: a file that did not arrive whole is sent, or fetched, again.
+"""Transfers files to a bucket and back, and checks them: a file that did not arrive intact is transferred again.
 
-The client's own checks (CRC32 in S3) end where its connection does: at a proxy, or at a service that ignores them. So
-what a service says of an object is compared with the file: its size, and in S3 its ETag, which is the MD5 of the bytes,
-or of the MD5s of the parts that a large file was sent in. Where the service encrypts with keys of its own (SSE-KMS),
-the ETag is something else, and the object is read.
+The client's own checks (CRC32 in S3) reach only to the end of its connection: a proxy, or a service that ignores them.
+So the object's description is compared with the file: its size, and in S3 its ETag, which is the MD5 of the bytes, or
+of the MD5s of the parts that a large file was sent in. If the service encrypts with its own keys (SSE-KMS), the ETag is
+something else, and the object is read back.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from storage.files.remote import Remote, pause
 from storage.files.traffic import Traffic
 
 ATTEMPTS = 4  # for each file
-PART_BYTES = 50 << 20  # of a large file; files of less than two are sent whole
-MOST_PARTS = 10_000  # that S3 takes
+PART_BYTES = 50 << 20  # of a large file: files smaller than two parts are sent whole
+MOST_PARTS = 10_000  # S3's limit
 CHUNK = 1 << 20
 
 
@@ -37,9 +37,9 @@ class Transfers:
     def upload(
         self, folder: Path, files: Mapping[str, FileEntry], remote: str, check: Callable[[], None] = lambda: None
     ) -> None:
-        """Send files of a folder, by their names below it, and see that they arrived. `check` is called before each.
+        """Send files of a folder, by their names below it, and check that they arrived. Calls `check` before each.
 
-        Raises StoreError for one that does not arrive whole in some attempts.
+        Raises StoreError for a file that does not arrive intact in `ATTEMPTS` attempts.
         """
         waiting = dict(files)
         for attempt in range(ATTEMPTS):
@@ -51,31 +51,31 @@ class Transfers:
                 self._fs.put_file(str(folder / name), f"{remote}/{name}", **options)
                 self.traffic.add(sent=entry.size)
             self._fs.invalidate_cache()
-            found = self._fs.find(remote, detail=True)
+            listed = self._fs.find(remote, detail=True)
             waiting = {
                 name: entry
                 for name, entry in waiting.items()
-                if not self._arrived(folder / name, entry, f"{remote}/{name}", found.get(f"{remote}/{name}"))
+                if not self._arrived(folder / name, entry, f"{remote}/{name}", listed.get(f"{remote}/{name}"))
             }
             if not waiting:
                 return
-            logging.getLogger(__name__).warning("Sending again what arrived damaged: %s.", ", ".join(waiting))
+            logging.getLogger(__name__).warning("Resending what arrived damaged: %s.", ", ".join(waiting))
         raise StoreError(
             f"{remote}/{next(iter(waiting))} arrived damaged in {self._url} {ATTEMPTS} times.",
-            "Look at what lies between (a proxy, a gateway), then run again: nothing half-made was published.",
+            "Check what lies between (a proxy, a gateway), then run again: nothing incomplete was published.",
         )
 
-    def _arrived(self, source: Path, entry: FileEntry, target: str, told: Mapping[str, Any] | None) -> bool:
-        told = told or self._fs.info(target)  # a listing may be late
-        if told["size"] != entry.size:
+    def _arrived(self, source: Path, entry: FileEntry, target: str, listed: Mapping[str, Any] | None) -> bool:
+        about = listed or self._fs.info(target)  # a listing may lag
+        if about["size"] != entry.size:
             return False
-        if not self._parts or str(told.get("ETag", "")).strip('"') == etag(source, entry.size):
+        if not self._parts or str(about.get("ETag", "")).strip('"') == etag(source, entry.size):
             return True
         return self.digest(target) == entry.sha256
 
     def fetch(self, source: str, target: Path, entry: FileEntry) -> bool:
-        """Fetch a file. False if what arrived, in each attempt, has other bytes than it should: it is damaged there.
-        Raises FileNotFoundError."""
+        """Fetch a file. Returns False if it had other bytes than `entry` in every attempt: the bucket's file is
+        damaged. Raises FileNotFoundError."""
         for attempt in range(ATTEMPTS):
             if attempt:
                 pause(attempt)
@@ -97,7 +97,7 @@ class Transfers:
 
 
 def part_bytes(size: int) -> int:
-    """Bytes of the parts that a file of this size is sent in."""
+    """Bytes of a part of a file of this size."""
     return max(PART_BYTES, math.ceil(size / MOST_PARTS))
 
 

@@ -1,5 +1,4 @@
-"""Multipart uploads that were never finished: the process was killed. Their parts cost storage, and no listing shows
-them but that of the uploads."""
+"""Multipart uploads that a kill left unfinished. Their parts cost storage, and only a listing of uploads shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from storage.files.remote import reaching, telling
 
 
 class Upload(NamedTuple):
-    """An unfinished upload, by the path of the object that it was to become."""
+    """An unfinished upload, by the path of its intended object."""
 
     path: str
     id: str
@@ -21,15 +20,15 @@ class Upload(NamedTuple):
 
 
 class UnfinishedUploads:
-    """Those of a bucket of S3, through `s3fs`."""
+    """The unfinished uploads of an S3 bucket, through `s3fs`."""
 
     def __init__(self, fs: Any, url: str) -> None:
         self._fs, self._url = fs, url
 
     def begun_before(self, folder: str, time: datetime) -> list[Upload]:
-        """Those of objects in a folder that began before a time, sorted; none where the service can't list them."""
+        """The uploads into a folder that began before a time, sorted, or empty if the service can't list them."""
         bucket, prefix, _ = self._fs.split_path(f"{folder}/")
-        found: list[Upload] = []
+        uploads: list[Upload] = []
         after: dict[str, str] = {}
         while True:
             try:
@@ -41,15 +40,14 @@ class UnfinishedUploads:
             for upload in page.get("Uploads", ()):
                 if upload["Initiated"] < time:
                     path = f"{bucket}/{upload['Key']}"
-                    found.append(
-                        Upload(path, upload["UploadId"], self._size(bucket, upload["Key"], upload["UploadId"]))
-                    )
+                    size = self._size(bucket, upload["Key"], upload["UploadId"])
+                    uploads.append(Upload(path, upload["UploadId"], size))
             if not page.get("IsTruncated"):
-                return sorted(found)
+                return sorted(uploads)
             after = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
     def abort(self, upload: Upload) -> None:
-        """Delete its parts."""
+        """Delete the parts of an upload."""
         bucket, key, _ = self._fs.split_path(upload.path)
         with suppress(FileNotFoundError):  # finished or aborted meanwhile
             self._ask("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)

@@ -1,1 +1,1 @@
-"""Records of runs: what was asked for, what came of it, and whether a run that never said so has ended."""
+"""Records of runs: their requests, their results, and whether a silent run has ended."""

@@ -1,6 +1,6 @@
-"""Whether a run still runs: it holds a lease of its own name for as long, which the kernel takes from a dead process.
+"""Whether a run still runs: it holds a lease of its name, which the kernel takes from a dead process.
 
-In a bucket whose service has conditional writes, other machines see the lease too, and that it expires.
+In a bucket whose service has conditional writes, other machines also see the lease, and its expiry.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from storage.store import Store
 
 @contextmanager
 def alive(store: Store, run: str) -> Iterator[bool]:
-    """Within the block the run is seen to run: on all machines, if this gives True, or on those that share its
+    """Within the block, others see the run as running: all machines if this yields True, otherwise those that share its
     folder."""
     path = store.local / LEASES / run
     with locks.hold(path):
-        path.write_text("")  # it leases no artifact
+        path.write_text("")  # it leases no artifacts
         shared = store.shared.write(f"{LEASES}/{run}", run=run) if store.shared else None
         try:
             yield store.is_folder or shared is not None
@@ -36,16 +36,16 @@ def alive(store: Store, run: str) -> Iterator[bool]:
 
 
 def running(store: Store) -> list[RunRecord]:
-    """The records of the runs that are seen to run: on this machine, or on all where a bucket tells of their leases."""
+    """The records of running runs: of this machine, and of all machines if a bucket shows their leases."""
     here = (path.name for path in (store.local / LEASES).glob("*") if locks.is_held(path))
-    there = store.lock_objects.contents(LEASES, remove=False) if store.lock_objects else ()
-    found = []
-    for name in sorted({*here, *(str(content.get("run", "")) for content in there)}):
+    shared = store.lock_objects.contents(LEASES, remove=False) if store.lock_objects else ()
+    records = []
+    for name in sorted({*here, *(str(content.get("run", "")) for content in shared)}):
         if history.started(name):
             with suppress(StoreError):
                 record = history.read(store, name)
-                found += [record] if record is not None else []
-    return found
+                records += [record] if record is not None else []
+    return records
 
 
 def _waited_in_vain(record: RunRecord) -> bool:
@@ -56,8 +56,8 @@ def _waited_in_vain(record: RunRecord) -> bool:
 
 
 def state_of(store: Store, record: RunRecord) -> State:
-    """The state of a run as far as it can be told here: `crashed` for one whose process has gone without a word, and
-    `failed` for one whose approval nobody gave in time."""
+    """The state of a run as far as this machine knows: `crashed` if its process is gone without a word, `failed` if
+    nobody approved it in time."""
     if record.state == "waiting":
         return "failed" if _waited_in_vain(record) else "waiting"
     if record.state != "running" or locks.is_held(store.local / LEASES / record.id):
@@ -65,6 +65,6 @@ def state_of(store: Store, record: RunRecord) -> State:
     if store.is_folder or record.host == socket.gethostname():
         return "crashed"
     if not record.seen_everywhere or store.lock_objects is None:
-        return "running"  # as its machine last said
+        return "running"  # as its machine last wrote
     held = store.lock_objects.contents(LEASES, remove=False)
     return "running" if any(content.get("run") == record.id for content in held) else "crashed"

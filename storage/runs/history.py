@@ -1,4 +1,5 @@
-"""The records in a store: written whole, found by id, listed from the newest, and the oldest of many pruned."""
+"""The records in a store: writes them whole, finds them by id, lists the newest first, and names the oldest to
+prune."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from datetime import UTC, datetime
 
 from storage.errors import StoreError
 from storage.files.disk import FULL
-from storage.runs.record import FOLDER, RunRecord, parsed
+from storage.runs.record import FOLDER, RunRecord, parse_record
 from storage.store import Store
 
 KEPT = 500  # records that a collection keeps, of 10 to 20 kB each
@@ -15,8 +16,8 @@ LAST = "last"
 
 
 def write(store: Store, record: RunRecord) -> None:
-    """Write a record in place of what is there, so that readers see the old one or the new. On a full disk the old one
-    gives its place to the new one, and where that is not enough there is none, rather than one that is not true."""
+    """Replace a record, so that readers see the old one or the new one. On a full disk the old one is deleted first,
+    and if that is not enough, no record is left rather than an untrue one."""
     try:
         store.write_text(file_of(record.id), record.to_json())
     except OSError as error:
@@ -27,20 +28,20 @@ def write(store: Store, record: RunRecord) -> None:
 
 
 def remove(store: Store, run: str) -> None:
-    """Delete the record of a run, if there is one."""
+    """Delete the record of a run, if any."""
     store.discard(file_of(run))
 
 
 def waiting(store: Store, flow_run: str) -> RunRecord | None:
     """The record that a flow run of Prefect left when it began to wait for a person."""
-    for found in records(store):
-        if isinstance(found, RunRecord) and found.state == "waiting" and found.flow_run == flow_run:
-            return found
+    for record in records(store):
+        if isinstance(record, RunRecord) and record.state == "waiting" and record.flow_run == flow_run:
+            return record
     return None
 
 
 def file_of(run: str) -> str:
-    """Where the record of a run lies in the store."""
+    """The path of a run's record in the store."""
     return f"{FOLDER}/{run}.json"
 
 
@@ -54,57 +55,57 @@ def _is_record(name: str) -> bool:
 
 
 def read(store: Store, run: str) -> RunRecord | None:
-    """The record of a run, or None if there is none. Raises DamagedArtifact."""
+    """The record of a run, or None. Raises DamagedArtifact."""
     data = store.read_bytes(file_of(run))
-    return None if data is None else parsed(data, run)
+    return None if data is None else parse_record(data, run)
 
 
 def find(store: Store, text: str) -> RunRecord:
-    """The record that a user's text names: an id, the beginning of one, or `last`. Raises StoreError."""
+    """The record that a user's text names: an id, its beginning, or `last`. Raises StoreError."""
     if not text:
-        raise StoreError("No run is named.", "Give an id, the beginning of one, or last: `gristmill runs` lists them.")
+        raise StoreError("The run's id is empty.", "Give an id, its beginning, or last: `gristmill runs` lists them.")
     known = ids(store)
-    found = known[:1] if text == LAST else [run for run in known if run.startswith(text)]
+    matches = known[:1] if text == LAST else [run for run in known if run.startswith(text)]
     if not known:
-        raise StoreError(f"There is no record of a run in {store.url}.", "Check --store; each run leaves one.")
-    if not found:
+        raise StoreError(f"{store.url} has no records of runs.", "Check --store. Each run leaves a record.")
+    if not matches:
         raise StoreError(
-            f"There is no run {text} in {store.url}.", f"`gristmill runs` lists them; the last is {known[0]}."
+            f"Run {text} is not in the store {store.url}.", f"`gristmill runs` lists them. The last is {known[0]}."
         )
-    if len(found) > 1 and text not in found:
+    if len(matches) > 1 and text not in matches:
         raise StoreError(
-            f"{text} matches {len(found)} runs.",
-            f"Give more of the id: {', '.join(found[:3])}{' …' if len(found) > 3 else ''}",
+            f"{text} matches {len(matches)} runs.",
+            f"Give more of the id: {', '.join(matches[:3])}{' …' if len(matches) > 3 else ''}",
         )
-    record = read(store, text if text in found else found[0])
+    record = read(store, text if text in matches else matches[0])
     if record is None:
-        raise StoreError(f"The record of the run {found[0]} is gone.", "`gristmill runs` lists those that are there.")
+        raise StoreError(f"The record of the run {matches[0]} is gone.", "`gristmill runs` lists the others.")
     return record
 
 
 def records(store: Store, since: float = 0.0) -> Iterator[RunRecord | StoreError]:
-    """Every record of a run that began `since` (seconds since 1970), newest first; in the place of one that can't be
-    read, why."""
+    """Every record of a run that started after `since` (seconds since 1970), newest first. An unreadable record is its
+    error."""
     for run in ids(store):
         if started(run) < since:
             continue
         try:
-            found = read(store, run)
+            record = read(store, run)
         except StoreError as error:
             yield error
             continue
-        if found is not None:
-            yield found
+        if record is not None:
+            yield record
 
 
 def started(run: str) -> float:
-    """When a run began, by its id: seconds since 1970. 0 of what is no id."""
+    """The start of a run by its id, in seconds since 1970, or 0 if it is not an id."""
     try:
         return datetime.strptime(run[:19], "%Y-%m-%dT%H-%M-%S").replace(tzinfo=UTC).timestamp()
     except ValueError:
         return 0.0
 
 
-def beyond(store: Store, kept: int = KEPT) -> list[str]:
+def oldest(store: Store, kept: int = KEPT) -> list[str]:
     """The ids of the oldest records, which a collection deletes."""
     return ids(store)[kept:]

@@ -1,10 +1,9 @@
-"""The record of a run: one small JSON file under `runs/` of the store, named so that names sort by time.
+"""The record of a run: one small JSON file under `runs/` of the store, with a name that sorts by time.
 
     runs/2026-11-24T16-30-11-3f9a2c.json
 
-It is written when a run begins, again while it goes on, and when it ends. A record that says `running` though nobody
-holds its lease (alive.py) is that of a run that crashed. It names artifacts but keeps none: a collection deletes them
-as if there were no record.
+It is written when a run starts, while it goes on, and when it ends. If a record says `running` but nobody holds its
+lease (alive.py), the run crashed. A record names artifacts but keeps none: a collection ignores it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from storage.errors import DamagedArtifact, StoreError
 FOLDER = "runs"
 FORMAT = 1
 
-# One that waits has no process: when a person has approved, it begins again, and its new record takes this one over
+# A waiting run has no process: once a person approves, it restarts, and its new record includes this one
 State = Literal["running", "waiting", "completed", "failed", "stopped", "crashed"]
 
 
@@ -35,37 +34,37 @@ Seconds = Annotated[float, Field(ge=0, le=1e10)]
 
 
 class Part(BaseModel):
-    """Of records: immutable, and read by versions that know fewer fields."""
+    """A part of a record: immutable, and readable by versions that know fewer fields."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Estimate(Part):
-    """What a plan expected of a stage before it was made."""
+    """A plan's estimate of a stage before it was made."""
 
     seconds: Seconds
-    fixed: Seconds = Field(0.0, description="of these, what no size changes")
-    source: str = Field(description="where the figure comes from: an earlier run, arithmetic, a guess")
+    fixed: Seconds = Field(0.0, description="the part of them that doesn't depend on size")
+    source: str = Field(description="source of the figure: an earlier run, arithmetic, a guess")
 
 
 class StageRecord(Part):
-    """What a run took or made of a stage, or of a part of one."""
+    """A stage, or a part of one, that a run took from the store or made."""
 
     location: str
     digest: str = ""
     cached: bool
-    why: str = Field("", description="it was made")
-    part_of: str = Field("", description="the stage that obtained it while it worked")
-    seconds: Seconds = Field(description="that the run spent on it")
-    waited: Seconds = Field(0.0, description="that it waited for other runs besides, or for a person at a terminal")
+    why: str = Field("", description="why it was made")
+    part_of: str = Field("", description="the stage that obtained it as a part")
+    seconds: Seconds = Field(description="seconds that the run spent on it")
+    waited: Seconds = Field(0.0, description="further seconds of waiting for other runs, or for a person at a terminal")
     peak_memory_bytes: int | None = Field(
-        None, description="of the largest process that made it, in this run or before"
+        None, description="peak memory of the largest process that made it, in this run or before"
     )
-    figures: dict[str, float] = Field(default_factory=dict, description="what its manifest counts, flat")
+    figures: dict[str, float] = Field(default_factory=dict, description="the counts of its manifest, flat")
 
 
 class Score(Part):
-    """A score of an evaluation, with its 95 % interval where it has one."""
+    """A score of an evaluation, with its 95 % interval, if any."""
 
     value: float
     low: float | None = None
@@ -78,7 +77,7 @@ class RunRecord(Part):
     format: int = FORMAT
     id: str
     profile: str
-    asked: str = Field("", description="the profile as it was asked for: a name, or a file")
+    asked: str = Field("", description="the profile as requested: a name or a file")
     overrides: list[str] = []
     to: str | None = None
     refresh: list[str] = []
@@ -89,31 +88,29 @@ class RunRecord(Part):
     seen_everywhere: bool = Field(False, description="other machines can tell whether it still runs")
     started: Time
     ended: Time | None = None
-    earlier_seconds: Seconds = Field(0.0, description="that it took before it waited, without a process, for a person")
+    earlier_seconds: Seconds = Field(0.0, description="seconds before it waited, without a process, for a person")
     state: State = "running"
-    error: str = Field("", description="why it failed, in a sentence")
+    error: str = Field("", description="why it failed, as a sentence")
     stages: dict[str, StageRecord] = {}
-    working: str = Field("", description="the stage that was being made when this was written")
-    waits_for: str = Field("", description="what it waited for when this was written: another run, or a person")
+    working: str = Field("", description="the stage being made at the time of writing")
+    waits_for: str = Field("", description="what it waited for at the time of writing: another run, or a person")
     scores: dict[str, Score] = Field(default_factory=dict, description="by model and task")
-    estimates: dict[str, Estimate] = Field(
-        default_factory=dict, description="of the plan, by stage that had to be made"
-    )
+    estimates: dict[str, Estimate] = Field(default_factory=dict, description="the plan's estimates, by stage to make")
     flow_run: str = Field("", description="Prefect's id")
-    flow_run_url: str = Field("", description="where Prefect's server shows it, if that outlives the run")
-    deployment: str = Field("", description="that started it, if one did")
+    flow_run_url: str = Field("", description="its page on Prefect's server, if that outlives the run")
+    deployment: str = Field("", description="the deployment that started it, if any")
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, but for the time without a process; None of one that has not ended. A clock that was put
-        back meanwhile makes it 0."""
+        """The run's duration without the time without a process, or None if it has not ended. If the clock was set back
+        meanwhile, 0."""
         if self.ended is None:
             return None
         took = datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.started)
         return self.earlier_seconds + max(0.0, took.total_seconds())
 
     def going_on_from(self, waited: RunRecord) -> RunRecord:
-        """This record of a run that has gone on since it waited for a person: what it made before, it has made."""
+        """This record of a run that resumed after waiting for a person, with what it made before as made."""
         made = {name: stage for name, stage in waited.stages.items() if not stage.cached}
         mine = {
             name: made[name] if name in made and stage.cached and stage.location == made[name].location else stage
@@ -126,52 +123,51 @@ class RunRecord(Part):
 
     @property
     def made(self) -> list[str]:
-        """The stages and parts that it made, in order."""
+        """The stages and parts that the run made, in order."""
         return [name for name, stage in self.stages.items() if not stage.cached]
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """The most of what it made."""
+        """The peak memory of all stages that it made."""
         return max((self.stages[name].peak_memory_bytes or 0 for name in self.made), default=0) or None
 
     @property
     def planned(self) -> tuple[list[str], float, float]:
-        """The stages that a plan had an estimate of and that were made; the seconds that it expected, and those that
-        they took."""
+        """The stages with an estimate that were made, the seconds expected of them, and the seconds they took."""
         done = [name for name in self.estimates if name in self.made]
         return done, sum(self.estimates[name].seconds for name in done), sum(self.stages[name].seconds for name in done)
 
     def to_json(self) -> str:
-        """JSON, for `parsed`."""
+        """JSON, for `parse_record`."""
         return self.model_dump_json() + "\n"
 
 
 def new_id(now: datetime | None = None) -> str:
-    """An id that sorts by time: after the second, three hex digits of its 4,096 parts and three at random, so that two
-    runs don't share it."""
+    """An id that sorts by time: after the second, three hex digits of its 4,096 parts and three random ones, so that
+    two runs don't share it."""
     now = now or datetime.now(UTC)
     return f"{now:%Y-%m-%dT%H-%M-%S}-{now.microsecond * 4096 // 1_000_000:03x}{secrets.randbelow(4096):03x}"
 
 
-def parsed(text: str | bytes, name: str) -> RunRecord:
-    """A record. Raises DamagedArtifact for what is none, StoreError for a format that this version does not know."""
+def parse_record(text: str | bytes, name: str) -> RunRecord:
+    """Parse a record. Raises DamagedArtifact for an invalid one, StoreError for an unknown format."""
     try:
         record = RunRecord.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
         raise DamagedArtifact(
-            f"The record of the run {name} is damaged: {told}.",
+            f"The record of the run {name} is damaged: {problem}.",
             f"Delete {FOLDER}/{name}.json in the store: nothing needs it.",
         ) from error
     if record.id != name:
         raise DamagedArtifact(
-            f"The record of the run {name} is damaged: it says that it is {record.id}.",
+            f"The record of the run {name} is damaged: its id is {record.id}.",
             f"Delete {FOLDER}/{name}.json in the store: nothing needs it.",
         )
     if record.format != FORMAT:
         raise StoreError(
-            f"The record of the run {name} has format {record.format}; this version reads format {FORMAT}.",
+            f"The record of the run {name} has format {record.format}, but this version reads format {FORMAT}.",
             "Use the version of Gristmill that wrote it.",
         )
     return record

@@ -1,1 +1,1 @@
-"""What artifacts hold: documents, ledgers, token shards and JSON lines, each written and read in one place."""
+"""The content of artifacts: documents, ledgers, token shards and JSON lines, each written and read in one place."""

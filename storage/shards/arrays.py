@@ -1,5 +1,5 @@
-"""Type aliases for NumPy arrays, named by the width of their elements: what is written to a file, or passed to compiled
-code, has that width and no other. Shapes are in the docstrings of the functions that take them."""
+"""Type aliases for NumPy arrays by the width of their elements, which matters in files and compiled code. Shapes are in
+the docstrings of functions."""
 
 from __future__ import annotations
 

@@ -48,12 +48,12 @@ class Document(NamedTuple):
 
     @classmethod
     def new(cls, text: str, source: str, /, **metadata: Any) -> Document:
-        """A document just read from a source; its id is computed here, once."""
+        """A document just read from a source. Computes its id, once."""
         return cls(document_id(text), text, source, json.dumps(metadata, sort_keys=True, ensure_ascii=False))
 
 
 class Verdict(NamedTuple):
-    """What a stage decided on a document, and the measured value and threshold behind it."""
+    """A stage's decision on a document, and the measured value and threshold behind it."""
 
     id: str
     source: str
@@ -70,12 +70,12 @@ def document_id(text: str) -> str:
 
 
 def write_documents(path: Path, documents: Iterable[Document]) -> int:
-    """Write one shard as a stream; returns the number of documents."""
+    """Write one shard as a stream. Returns the number of documents."""
     return _write(path, DOCUMENT_SCHEMA, documents)
 
 
 def write_ledger(path: Path, verdicts: Iterable[Verdict]) -> int:
-    """Write one ledger shard as a stream; returns the number of verdicts."""
+    """Write one ledger shard as a stream. Returns the number of verdicts."""
     return _write(path, LEDGER_SCHEMA, verdicts)
 
 
@@ -90,9 +90,8 @@ def read_batches(
     """The shard as (first row, Arrow batch), a batch per row group, for work that needs no Python strings.
 
     With `holding`, only the row groups that contain one of these rows (ascending). Columns have the types of this
-    module's schemas, also in a shard that another program wrote (polars writes large strings). Raises DamagedArtifact,
-    also for a page that does not have its checksum, a column that lacks, a row without id, text or source, and bytes
-    that are not UTF-8.
+    module's schemas, even in another program's shard (polars writes large strings). Raises DamagedArtifact, also for a
+    page with a wrong checksum, a missing column, a row without id, text or source, and bytes that are not UTF-8.
     """
     with open_parquet(path) as file:
         lacking = sorted(set(columns) - set(file.schema_arrow.names))
@@ -109,7 +108,7 @@ def read_batches(
 
 
 def _as_written_here(batch: pa.RecordBatch) -> pa.RecordBatch:
-    batch.validate(full=True)  # compiled code believes that text is UTF-8, and that offsets ascend
+    batch.validate(full=True)  # compiled code assumes UTF-8 text and ascending offsets
     types = {field.name: field.type for schema in (LEDGER_SCHEMA, DOCUMENT_SCHEMA) for field in schema}
     target = pa.schema([(field.name, types.get(field.name, field.type)) for field in batch.schema])
     for name in {"id", "text", "source"} & set(target.names):
@@ -119,7 +118,7 @@ def _as_written_here(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema = DOCUMENT_SCHEMA) -> int:
-    """Write one shard from Arrow batches as a stream; returns the number of rows."""
+    """Write one shard from Arrow batches as a stream. Returns the number of rows."""
     with BatchWriter(path, schema) as writer:
         for batch in batches:
             writer.add(batch)
@@ -127,7 +126,7 @@ def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Sche
 
 
 class BatchWriter:
-    """Writes one shard batch by batch; small batches are combined, so that row groups are full."""
+    """Writes one shard batch by batch. Combines small batches to fill row groups."""
 
     def __init__(self, path: Path, schema: pa.Schema = DOCUMENT_SCHEMA) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,19 +171,19 @@ def count_rows(path: Path) -> int:
 
 
 def text_bytes(path: Path) -> int:
-    """Bytes of UTF-8 text in a document shard, within 2 %, from its footer: its pages as they are unpacked, without the
-    length that each row has there. Raises DamagedArtifact."""
+    """Bytes of UTF-8 text in a document shard, within 2 %, from its footer: its unpacked pages, without the length of
+    each row. Raises DamagedArtifact."""
     with open_parquet(path) as file:
-        found = file.metadata
-        place = next((n for n in range(found.num_columns) if found.schema.column(n).path == "text"), None)
+        metadata = file.metadata
+        place = next((n for n in range(metadata.num_columns) if metadata.schema.column(n).path == "text"), None)
         if place is None:
             return 0
-        pages = (found.row_group(n).column(place).total_uncompressed_size for n in range(found.num_row_groups))
-        return max(0, int(sum(pages)) - 4 * int(found.num_rows))
+        pages = (metadata.row_group(n).column(place).total_uncompressed_size for n in range(metadata.num_row_groups))
+        return max(0, int(sum(pages)) - 4 * int(metadata.num_rows))
 
 
 def shard_name(number: int) -> str:
-    """The file name of a shard; the same in documents/, ledger/ and every side-file folder."""
+    """The file name of a shard, the same in documents/, ledger/ and every side-file folder."""
     return f"{number:05d}.parquet"
 
 

@@ -1,6 +1,6 @@
-"""JSON from files, and JSON Lines: one value a line, and a line ends at a line feed only.
+"""JSON from files, and JSON Lines: one value a line, where only a line feed ends a line.
 
-`str.splitlines` also ends one at U+2028, U+2029, U+0085 and others, which stand unescaped in JSON strings.
+`str.splitlines` also ends lines at U+2028, U+2029, U+0085 and others, which JSON strings may hold unescaped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 
 def parse_json(data: str | bytes) -> Any:
-    """The value. Raises ValueError for anything but JSON in UTF-8, also for values within values without end."""
+    """The value. Raises ValueError for anything but JSON in UTF-8, and for values nested too deep."""
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -20,8 +20,8 @@ def parse_json(data: str | bytes) -> Any:
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """The values of a file, in order. Raises ValueError, with its number, for a line that is not JSON, and for half a
-    surrogate pair, which JSON takes and UTF-8 can't hold."""
+    """The values of a file, in order. Raises ValueError, with the line's number, for a line that is not JSON, and for
+    half a surrogate pair, which JSON allows and UTF-8 can't encode."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -42,7 +42,7 @@ def write_json_lines(path: Path, rows: Iterable[object]) -> None:
 
 
 def open_lines(path: Path) -> TextIO:
-    """A new file to write lines to, and the folders above it."""
+    """Open a new file for lines, and create the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.open("w", encoding="utf-8", newline="\n")
 

@@ -1,7 +1,7 @@
-"""Parquet as it is written and read here: every page has a checksum, which is checked when the page is read.
+"""Parquet with a checksum in every page, which is checked when the page is read.
 
-An artifact's files are hashed before a stage reads them, but a shard that is read alone, or a copy of one, has only
-this. A page costs one CRC-32, and files without checksums, from other programs, are read as they are.
+An artifact's files are hashed before a stage reads them, but a shard that is read by itself has only this. A page costs
+one CRC-32. Files without checksums, from other programs, are read as they are.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from storage.errors import DamagedArtifact
 
 
 def parquet_writer(path: Path, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
-    """A writer with these options of pyarrow's own."""
+    """A writer, with pyarrow's options."""
     return pq.ParquetWriter(path, schema, write_page_checksum=True, **options)
 
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """A file to read from, within the block. Raises DamagedArtifact for what can't be read, here or in the block."""
+    """Open a file to read in the block. Raises DamagedArtifact if it can't be read, here or in the block."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file

@@ -1,4 +1,4 @@
-"""Batches of rows that are kept in a scratch folder as they are done, for a run that goes on."""
+"""Batches of rows saved in a scratch folder as they finish, so that a run can resume."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ Row = dict[str, Any]
 
 
 def kept_rows(path: Path, number: int, make: Callable[[], Iterable[Row]]) -> list[Row]:
-    """The `number` rows of a batch: those in the file, or those that `make` gives, which are in it from now on. A file
-    that was damaged is made again."""
+    """The `number` rows of a batch, from the file, or made by `make` and saved there. Rebuilds a damaged file."""
     rows = _whole(path, number)
     if rows is None:
         part = path.with_suffix(".part")

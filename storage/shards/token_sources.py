@@ -1,8 +1,8 @@
 """The source of each document of a token shard, in a file beside the shard: 00000.sources for 00000.tokens.
 
-They are kept apart from the ids, which thus remain one stream in document order, and sources can be weighted when they
-are read, without rewriting tokens. Documents of one source are mostly adjacent, so the file is run-length encoded: JSON
-with the names, and for each run the index of its source and its number of documents.
+Kept apart from the ids, they leave the ids one stream in document order, and sources can be weighted at reading time,
+without rewriting tokens. Documents of one source are mostly adjacent, so the file is run-length encoded: JSON with the
+names, and for each run the index of its source and its number of documents.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def write_sources(path: Path, sources: Iterable[str]) -> None:
 
 
 def source_runs(tokens: Path, shard: TokenShard) -> tuple[list[str], Int64, Int64]:
-    """The names of a shard's sources; for each of its R runs of documents the index of the source; and the R + 1
-    boundaries of the runs, in tokens. Raises DamagedArtifact if the file is missing or belongs to another shard."""
+    """The names of a shard's sources, the source's index for each of its R runs of documents, and the R + 1 boundaries
+    of the runs, in tokens. Raises DamagedArtifact if the file is missing or belongs to another shard."""
     path = tokens.with_suffix(SUFFIX)
     try:
         content = parse_json(path.read_bytes())
@@ -48,7 +48,7 @@ def source_runs(tokens: Path, shard: TokenShard) -> tuple[list[str], Int64, Int6
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise _damaged(path, f"can't be read ({type(error).__name__})") from error
     if sources.ndim != 1 or sources.shape != documents.shape or documents.min(initial=1) < 1:
-        raise _damaged(path, "has no number of documents for some of its runs")
+        raise _damaged(path, "lacks the number of documents of some of its runs")
     if documents.sum() != shard.header.documents:
         raise _damaged(path, f"does not describe the {shard.header.documents:,} documents of {tokens.name}")
     if len(sources) and not 0 <= sources.min() <= sources.max() < len(names):

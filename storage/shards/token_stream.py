@@ -1,10 +1,10 @@
 """Token shards as long streams of ids, without copying: a whole split, or each of its sources separately.
 
-A stream is a sequence of stretches of memory-mapped shards. A split's stream has one stretch per shard, a source's one
-stretch per run of adjacent documents of that source.
+A stream is a sequence of stretches of memory-mapped shards. A split's stream has one stretch per shard, a source's
+stream one stretch per run of adjacent documents of that source.
 
 A memory map takes a file descriptor, of which a process often has 1,024, and a kernel memory area, of which it has
-65,530; a corpus has a shard per 4 MB of text. So shards are mapped when they are read, and unmapped again.
+65,530. A corpus has a shard per 4 MB of text. So shards are mapped when they are read, and unmapped again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.shards.arrays import Int64
 from storage.shards.token_sources import source_runs
 from storage.shards.tokens import TokenArray, TokenHeader, check_header, map_ids, open_tokens
 
-MAPPED = 128  # shards of a stream mapped at a time; remapping one costs less than reading a page of it from disk
+MAPPED = 128  # shards of a stream mapped at once: remapping one costs less than reading a page of it from disk
 
 
 class Arrays(Protocol):
@@ -32,7 +32,7 @@ class Arrays(Protocol):
 
 
 class MappedIds:
-    """The ids of shards, by shard number; the most recently read ones are mapped. Safe for threads."""
+    """The ids of shards, by shard number. The most recently read ones are mapped. Safe for threads."""
 
     def __init__(self, paths: Sequence[Path], headers: Sequence[TokenHeader]) -> None:
         self._paths, self._headers = paths, headers
@@ -42,7 +42,7 @@ class MappedIds:
         return self._mapped(number)
 
     def expect_random_reads(self) -> None:
-        """See Stretches."""
+        """Turn off read-ahead: see Stretches."""
         self._mapped = _mapped(self._paths, self._headers, mmap.MADV_RANDOM)
 
 
@@ -69,13 +69,13 @@ class Stretches:
         self.tokens = int(self._starts[-1])
 
     def read(self, start: int, count: int) -> Int64:
-        """Tokens `start` to `start + count` of the stream, across stretches; fewer at the end of the stream."""
+        """Tokens `start` to `start + count` of the stream, across stretches, or fewer at the end of the stream."""
         out = np.empty(max(0, min(count, self.tokens - start)), np.int64)
         self.read_into(out, start)
         return out
 
     def read_into(self, out: Int64, start: int) -> None:
-        """Fill `out` with the tokens from `start` on; the stream must be long enough."""
+        """Fill `out` with the tokens from `start` on. The stream must be long enough."""
         stretch = int(np.searchsorted(self._starts, start, side="right")) - 1
         done = 0
         while done < len(out):
@@ -87,8 +87,8 @@ class Stretches:
             done, stretch = done + count, stretch + 1
 
     def document_lengths(self, paths: Sequence[Path]) -> Int64:
-        """The length in tokens of each document of the stream, EOS included, in order. `paths` are the shards that the
-        stream was made from, in their order; their indexes are read again, since a stream does not keep them."""
+        """The length in tokens of each document of the stream, EOS included, in order. `paths` are the stream's shards,
+        in order. Their indexes are read again, as a stream does not keep them."""
         parts = [np.empty(0, np.int64)]
         borders = np.searchsorted(self._shard, np.arange(len(paths) + 1))
         for path, (first, last) in zip(paths, itertools.pairwise(borders.tolist()), strict=True):
@@ -102,8 +102,8 @@ class Stretches:
         return np.concatenate(parts)
 
     def expect_random_reads(self) -> None:
-        """Turn off the kernel's read-ahead: windows in random order do not need the pages that follow them, and most of
-        a large shard would be read many times."""
+        """Turn off the kernel's read-ahead: windows in random order don't need the following pages, and most of a large
+        shard would be read many times."""
         if isinstance(self._ids, MappedIds):
             self._ids.expect_random_reads()
 
@@ -120,12 +120,12 @@ class TokenStream(Stretches):
 
 
 def source_streams(paths: Sequence[Path], *, tokenizer_digest: str) -> dict[str, Stretches]:
-    """A stream for each source, with its documents in the order of shards and documents; sources are sorted by name.
+    """A stream for each source, sorted by name, with its documents in the order of shards and documents.
 
     Raises TokenizerMismatch for shards of another tokenizer, DamagedArtifact for shards without a file of sources.
     """
     headers: list[TokenHeader] = []
-    found: dict[str, list[tuple[Int64, Int64, Int64]]] = {}
+    stretches: dict[str, list[tuple[Int64, Int64, Int64]]] = {}
     for number, path in enumerate(paths):
         shard = open_tokens(path, tokenizer_digest=tokenizer_digest)
         headers.append(shard.header)
@@ -133,9 +133,9 @@ def source_streams(paths: Sequence[Path], *, tokenizer_digest: str) -> dict[str,
         lengths = np.diff(borders)
         for index, name in enumerate(names):
             mine = np.flatnonzero((sources == index) & (lengths > 0))
-            found.setdefault(name, []).append((np.full(len(mine), number), borders[mine], lengths[mine]))
+            stretches.setdefault(name, []).append((np.full(len(mine), number), borders[mine], lengths[mine]))
     ids = MappedIds(paths, headers)
     return {
         name: Stretches(ids, *(np.concatenate(column) for column in zip(*parts, strict=True)))
-        for name, parts in sorted(found.items())
+        for name, parts in sorted(stretches.items())
     }

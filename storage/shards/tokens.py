@@ -43,13 +43,13 @@ class TokenHeader:
 
     @property
     def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
-        """uint16 if every id fits, else uint32."""
+        """uint16 if every id fits, otherwise uint32."""
         return np.dtype("<u2") if self.vocab_size <= 1 << 16 else np.dtype("<u4")
 
 
 @dataclass(frozen=True)
 class TokenShard:
-    """An open shard: `ids` is memory-mapped; document i is `ids[starts[i]:starts[i + 1]]`, EOS included."""
+    """An open shard with memory-mapped `ids`. Document i is `ids[starts[i]:starts[i + 1]]`, EOS included."""
 
     header: TokenHeader
     ids: TokenArray
@@ -154,8 +154,8 @@ def check_header(path: Path, *, tokenizer_digest: str | None = None) -> TokenHea
 
 
 def map_ids(path: Path, header: TokenHeader) -> TokenArray:
-    """The ids of a shard, memory-mapped; a file descriptor stays open as long as there are views. Raises
-    DamagedArtifact if the file has disappeared since its header was read."""
+    """The memory-mapped ids of a shard. A file descriptor stays open while views exist. Raises DamagedArtifact if the
+    file has disappeared since its header was read."""
     if not header.tokens:
         return np.zeros(0, header.dtype)
     try:
@@ -170,7 +170,7 @@ def read_header(path: Path) -> TokenHeader:
         with path.open("rb") as file:
             fields = _HEADER.unpack(file.read(HEADER_BYTES)[: _HEADER.size])
     except (OSError, struct.error) as error:
-        raise _damaged(path, f"has no header ({error})") from error
+        raise _damaged(path, f"lacks a header ({error})") from error
     magic, version, item, vocab_size, eos_id, tokens, documents, text_bytes, digest, checksum = fields
     if magic != MAGIC or version != FORMAT:
         raise _damaged(path, f"is not a token shard of format {FORMAT}")

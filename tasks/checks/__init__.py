@@ -5,5 +5,4 @@ installation.py  those of an installation
 extras.py        the extras, and which stage needs which
 quiet.py         settings by which libraries send nothing anywhere
 dependencies.py  what the installation consists of: versions, licences, who requires what
-advisories.py    which of it has a known vulnerability
 """

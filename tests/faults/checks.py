@@ -33,7 +33,7 @@ def problems(store: Store, known: dict[str, str]) -> Iterator[str]:
 def left_over(store: Store) -> Iterator[str]:
     """Files that are neither of the store's own, nor named by a garbage collection."""
     garbage = maintain.find_garbage(store, keep_last=1, settled=0)
-    with leases.deleting(store):
+    with leases.deletion(store):
         pass  # removes what dead processes have left
     published = set(store.locations())
     kept = {location.partition(".")[0] for location in published}

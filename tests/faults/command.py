@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows import server
-from flows.guard.password import new, variables
+from flows.guard.password import new_password, variables
 from tasks.children.launchers import free_port
 from tests.faults.kinds import KILLED, Kind, Met
 from tests.faults.runner import TYPED
@@ -109,7 +109,7 @@ class NamedServerRestarts(Kind):
         """The database is the same before and after."""
         port = str(free_port())
         address = f"http://127.0.0.1:{port}"
-        start, password = [*server.SERVE, port], variables(new())
+        start, password = [*server.SERVE, port], variables(new_password())
         environment = {**os.environ, "PREFECT_HOME": str(scene.local.parent / "named"), **password}
         with tempfile.TemporaryFile() as said:
             servers = [server.start(start, environment, said)]

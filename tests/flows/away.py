@@ -1,4 +1,4 @@
-"""`python -m tests.flows.away PORT ADDRESS`: a way to the server at ADDRESS that a test can take away by a kill."""
+"""`python -m tests.flows.away PORT ADDRESS`: a proxy to the server at ADDRESS, which a test can kill."""
 
 from __future__ import annotations
 

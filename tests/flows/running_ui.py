@@ -1,4 +1,4 @@
-"""`gristmill ui` as a process of its own, on a free port, outside the checkout; gone at the end of the block."""
+"""`gristmill ui` as a process, on a free port, outside the checkout, until the end of the block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from flows.database import own_database
-from flows.guard.password import CLIENT, new, variables
+from flows.guard.password import CLIENT, new_password, variables
 from flows.server import SERVE, credentials, start, stop, wait
 from tasks.children.launchers import free_port
 from tests.pipeline.runs import mind_signals
@@ -150,7 +150,12 @@ def served(home: Path, **further: str) -> Iterator[dict[str, str]]:
     a process begin with a copy of an empty database. `further` are variables."""
     port = str(free_port())
     address = f"http://127.0.0.1:{port}"
-    environment = {**os.environ, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{address}/api", **variables(new())}
+    environment = {
+        **os.environ,
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": f"{address}/api",
+        **variables(new_password()),
+    }
     environment |= further
     with tempfile.TemporaryFile() as said, own_database() as database:
         environment |= database.settings

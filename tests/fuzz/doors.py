@@ -288,7 +288,7 @@ def _lease(data: bytes, folder: Path) -> None:
     store.begin()
     with locks.hold(path := store.local / leases.FOLDER / "1-x"):
         path.write_bytes(data)
-        with leases.deleting(store):
+        with leases.deletion(store):
             pass
 
 

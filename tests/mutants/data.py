@@ -384,7 +384,7 @@ DATA = (
         name="rates-of-another-machine",
         about="plan: what another processor took counts as this one's rate",
         path="flows/estimates/rates.py",
-        before='if made.stage not in LAWS or there.get("cpu") != here["cpu"]:',
+        before='if made.stage not in LAWS or made_on.get("cpu") != here["cpu"]:',
         after="if made.stage not in LAWS:",
         fails=("tests/flows/plan/test_estimates.py::test_a_machine_that_is_slow_in_one_stage_is_slow_in_others",),
     ),

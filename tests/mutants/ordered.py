@@ -135,8 +135,8 @@ ORDERED = (
         name="profile-with-a-password",
         about="profiles: a password in a profile is taken, and kept in manifests",
         path="profiles/load.py",
-        before='found = sorted({path for path, text in _texts(data, "") if has_credentials(text)})',
-        after='found = sorted({path for path, text in _texts(data, "") if has_credentials(path)})',
+        before='paths = sorted({path for path, text in _texts(data, "") if has_credentials(text)})',
+        after='paths = sorted({path for path, text in _texts(data, "") if has_credentials(path)})',
         fails=("tests/flows/server/test_credentials.py::test_credentials_are_refused_and_never_repeated",),
     ),
 )

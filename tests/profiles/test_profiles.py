@@ -1,4 +1,4 @@
-"""Profiles: those that come along parse, plan and build their model; wrong ones are refused with the way out."""
+"""Profiles: ours parse, plan and build their model. Wrong ones are refused with a remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CARDS = {
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkout has a store of its own, once `make run` was there."""
+    """A checkout has its own store after `make run`."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -195,7 +195,7 @@ def test_on_and_off_are_words_and_true_and_false_are_none() -> None:
 def test_true_is_no_number(key: str) -> None:
     setting = f"{key}: true}}]" if key.endswith("limit") else f"{key}=true"
     named = "download.sources.0.limit" if key.endswith("limit") else key
-    with pytest.raises(ConfigError, match=f"{named} is true or false, where a number is due"):
+    with pytest.raises(ConfigError, match=f"{named} is true or false, but must be a number"):
         load("tiny", [setting])
 
 
@@ -319,14 +319,14 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
         ("runtime.workers=2", r"unknown key runtime\.workers \(did you mean runtime\.data\.workers\?\)"),
         ("pretrian.steps=5", r"unknown key pretrian \(did you mean pretrain\?\)"),
         ("filter.toxicity.max_score=2", r"filter\.toxicity\.max_score = 2.*less than or equal to 1"),
-        ("runtime.data=null", r"runtime\.data is a section with keys of its own, not null"),
+        ("runtime.data=null", r"runtime\.data is a section with keys, not null"),
         ("pretrain.steps=many", r"pretrain\.steps"),
         ("pretrain.learning_rate=.nan", r"pretrain\.learning_rate"),
         ("pretrain.tokens=5", "steps or tokens, not both"),
         ("pretrain.model.heads=5", "128 is not a multiple of 5 heads"),
-        ("filter", "has no value"),
-        ("=1", "has no key"),
-        (f"name={'a' * 200}", "name = .*is not written as it must be: lower-case letters, digits, - and _"),
+        ("filter", "lacks a value"),
+        ("=1", "lacks a key"),
+        (f"name={'a' * 200}", "name = .*has the wrong form: lower-case letters, digits, - and _"),
         ('pretrain.sample_prompts=["\\ud800"]', r"pretrain\.sample_prompts\.0 has half of a surrogate pair"),
         ("pretrain.steps=yes", "valid integer"),
         ("runtime.tracking.pipeline=mlflow", r"pipeline is a list, such as \[mlflow\], not 'mlflow'"),
@@ -343,10 +343,10 @@ def test_a_wrong_override_is_refused_with_its_path(override: str, message: str) 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("extends: [tiny]", "is no name"),
-        ("extends: tiny\nname: one\nname: two", "name stands here twice"),
-        ("extends: tiny\ndedup: {threshold: 0.7, threshold: 0.8}", "threshold stands here twice"),
-        ("extends: 5", "is no name"),
+        ("extends: [tiny]", "is not a name"),
+        ("extends: tiny\nname: one\nname: two", "name is given twice"),
+        ("extends: tiny\ndedup: {threshold: 0.7, threshold: 0.8}", "threshold is given twice"),
+        ("extends: 5", "is not a name"),
         ("[" * 5000 + "]" * 5000, "nested too deep"),
         (
             "\n".join(
@@ -355,8 +355,8 @@ def test_a_wrong_override_is_refused_with_its_path(override: str, message: str) 
             "more than 100,000 values",
         ),
         ("? [a]\n: b", "unhashable key"),
-        ("extends: tiny\nname: !!int x", r"not what its form or its tag says \(line 2, column 7\)"),
-        ("name: one\nday: 2026-13-01", r"not what its form or its tag says \(line 2, column 6\)"),
+        ("extends: tiny\nname: !!int x", r"does not match its form or its tag \(line 2, column 7\)"),
+        ("name: one\nday: 2026-13-01", r"does not match its form or its tag \(line 2, column 6\)"),
         ("name: a\x07", r"special characters are not allowed \(character 8\)"),
         ("a: &a [*a]", "more than 100,000 values"),
     ],
@@ -372,7 +372,7 @@ def test_what_is_there_and_no_profile_is_not_said_to_be_missing(name: str, tmp_p
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder.yaml").mkdir()
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ConfigError, match=f"{name} is no profile"):
+    with pytest.raises(ConfigError, match=f"{name} is not a profile"):
         load(str(tmp_path / name))
 
 
@@ -438,7 +438,7 @@ def test_a_profile_without_a_name_has_that_of_its_file_and_never_its_parents(tmp
     write(tmp_path / "next.yaml", {"extends": "mine.yaml"})
     write(tmp_path / "My notes.yaml", {"extends": "tiny"})
     assert [load(str(tmp_path / f"{name}.yaml")).name for name in ("mine", "next")] == ["mine", "next"]
-    with pytest.raises(ConfigError, match="My notes can't be its name"):
+    with pytest.raises(ConfigError, match="My notes is not a valid name"):
         load(str(tmp_path / "My notes.yaml"))
     assert load(str(tmp_path / "My notes.yaml"), ["name=notes"]).name == "notes"
     write(tmp_path / "alone.yaml", load("tiny").model_dump(mode="json", exclude={"name"}))

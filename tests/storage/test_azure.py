@@ -1,4 +1,4 @@
-"""A store in Azure's service, as its emulator has it: conditional writes, and with them what machines share."""
+"""A store in Azure's emulator: conditional writes, and the locks that machines share by them."""
 
 from __future__ import annotations
 
@@ -113,5 +113,5 @@ def test_a_key_is_made_by_one_machine_while_others_wait(azure: Store) -> None:
 
 
 def test_a_container_that_is_not_there_is_named(azure: Store, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="There is no bucket"):
+    with pytest.raises(StoreError, match="The bucket of"):
         Store(f"abfs://{uuid.uuid4().hex}/store", cache=tmp_path / "none").begin()

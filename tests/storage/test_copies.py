@@ -1,4 +1,4 @@
-"""A machine's copies of what is in a bucket: how much is asked and moved for them, and which of them stay."""
+"""A machine's copies of a bucket's artifacts: their requests and bytes, and which of them stay."""
 
 from __future__ import annotations
 

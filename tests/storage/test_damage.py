@@ -1,4 +1,4 @@
-"""Nothing damaged is used: every byte is checked before use, and what is made again takes the place of what is bad."""
+"""Nothing damaged is used: every byte is checked before use, and a rebuilt artifact replaces a bad one."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_manifest_that_names_files_outside_is_refused_before_anything_is_read(
     data["files"] = {name: data["files"]["x"]}
     store.write_text(path, json.dumps(data))
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-    with pytest.raises(DamagedArtifact, match="is no path inside the folder"):
+    with pytest.raises(DamagedArtifact, match="is not a path inside the folder"):
         store.get(made.location)
     assert not (tmp_path / "x").exists()
 
@@ -224,7 +224,7 @@ def test_what_is_no_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "artifacts").mkdir()
     with pytest.raises(StoreError, match=r"gristmill\.json is missing"):
         Store(str(tmp_path))
-    with pytest.raises(StoreError, match="There is no store"):
+    with pytest.raises(StoreError, match="No store exists"):
         Store(str(tmp_path / "nowhere")).check_exists()
 
 
@@ -264,7 +264,7 @@ def test_a_file_in_the_place_of_a_stages_folder_is_named(folder_store: Store, ma
     refs.move(folder_store, "tiny/dedup", made.location, made.digest)
     shutil.rmtree(made.path.parent)
     made.path.parent.write_text("hello")
-    with pytest.raises(DamagedArtifact, match="or what it lies in is a file"):
+    with pytest.raises(DamagedArtifact, match="or a folder above it is a file"):
         folder_store.manifest(made.location)
     assert maintain.find_garbage(folder_store, keep_last=1).unreadable == [made.location]
     assert len(inspect.verify_refs(folder_store)) == 1

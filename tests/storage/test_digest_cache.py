@@ -1,4 +1,4 @@
-"""Digests that are remembered: never a wrong one, whatever happens to the file or to what remembers."""
+"""Remembered digests: never a wrong one, whatever happens to the file or the database."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_a_limit_on_the_size_of_a_file_is_no_full_disk(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
         try:
             with (
-                pytest.raises(StoreError, match=r"grew to the 0\.1 MB.*export stopped") as caught,
+                pytest.raises(StoreError, match=r"limit of 0\.1 MB.*export stopped") as caught,
                 DiskFaults(None, "export"),
             ):
                 write(path)

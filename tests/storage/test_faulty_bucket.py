@@ -1,4 +1,4 @@
-"""A bucket whose answers are late, lost, wrong or cut: what is published is whole, and what can't be says why."""
+"""A bucket with late, lost, wrong or cut answers: what is published is whole, and failures say why."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_arrives_damaged_is_fetched_again_and_what_is_damaged_there_is_name
         assert elsewhere(faulty).get(made.location).file("a.txt").read_bytes() == b"12345678"
     assert proxy.disarm() == 1
     faulty.fs.pipe_file(f"{faulty.root}/artifacts/{made.location}/a.txt", b"12345679")
-    with pytest.raises(DamagedArtifact, match=r"a\.txt changed: SHA-256 .*Make it again"):
+    with pytest.raises(DamagedArtifact, match=r"a\.txt changed: SHA-256 .*Rebuild it"):
         elsewhere(faulty).get(made.location).file("a.txt")
 
 
@@ -90,7 +90,7 @@ def test_a_service_without_conditional_writes_is_used_by_one_machine(
     proxy.arm(fault, 1, True)
     with caplog.at_level(logging.WARNING), faulty.lock("dedup", "0" * 32):
         assert faulty.shared is None
-    assert f"{faulty.url} knows no conditional writes: let no other machine use" in caplog.text
+    assert f"{faulty.url} has no conditional writes: don't use the store on other machines" in caplog.text
     made = make(faulty, "dedup", {"a.txt": b"1"})
     assert refs.move(faulty, "tiny/dedup", made.location, made.digest) == 1
     other = make(faulty, "dedup", {"a.txt": b"2"}, {"other": True})

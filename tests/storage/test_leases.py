@@ -1,4 +1,4 @@
-"""A garbage collection lets be what a running run has taken, and a dead run holds nothing."""
+"""A garbage collection keeps what a running run uses, and a dead run holds nothing."""
 
 from __future__ import annotations
 

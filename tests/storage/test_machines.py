@@ -1,4 +1,4 @@
-"""Several machines on one bucket: each has a cache folder of its own, and knows of the others by the bucket alone."""
+"""Several machines on one bucket: each has its own cache folder, and knows the others only through the bucket."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_who_lost_the_lock_publishes_nothing_over_the_other(
         with two.lock("dedup", key):
             made = make(two, "dedup", {"a.txt": b"of two"})
         assert made.location == f"dedup/{key}"
-        with pytest.raises(StoreError, match=r"taken over by another machine.*Run again"):
+        with pytest.raises(StoreError, match=r"Another machine took.*Run again"):
             make(one, "dedup", {"a.txt": b"of one"})
     assert list(one.locations()) == [made.location]
     assert one.get(made.location).digest == made.digest
@@ -130,7 +130,7 @@ def key_of_next() -> str:
 
 
 def test_the_first_manifest_wins(machine: Machines, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two machines that make one artifact at once, as where a lock was lost, lose neither's bytes."""
+    """Two machines that make one artifact at once, as after a lost lock, lose neither's bytes."""
     one, two = machine("one"), machine("two")
     replace = Store.replace
     made: list[Artifact] = []
@@ -247,6 +247,6 @@ def test_a_collection_that_lost_its_lock_deletes_nothing(
             return needed(*arguments)
 
     monkeypatch.setattr(maintain, "_needed", slowly)
-    with pytest.raises(StoreError, match="taken over by another machine"):
+    with pytest.raises(StoreError, match="Another machine took"):
         maintain.collect(two, garbage)
     assert list(one.locations()) == [made.location]

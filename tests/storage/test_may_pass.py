@@ -1,4 +1,4 @@
-"""Which errors are worth another try: those of a network or a server, never those of a profile or of data."""
+"""Errors worth a retry: those of a network or a server, never those of a profile or data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may not read is neither lost nor taken for missing; what others may read they can use."""
+"""Unreadable files are neither lost nor taken for missing, and other users can use what they may read."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_what_lies_in_the_place_of_a_ref_is_a_ref_that_cant_be_read(what: str, f
         path.symlink_to("nothing" if what == "link to nothing" else path.name)
     garbage = maintain.find_garbage(folder_store, keep_last=1)
     assert (garbage.unreadable, garbage.artifacts) == (["refs/tiny/dedup.json"], {})
-    assert [*inspect.verify_refs(folder_store).values()] == [f"{path} is no file"]
-    with pytest.raises(DamagedArtifact, match="is no file"):
+    assert [*inspect.verify_refs(folder_store).values()] == [f"{path} is not a file"]
+    with pytest.raises(DamagedArtifact, match="is not a file"):
         refs.history(folder_store, "tiny/dedup")
 
 

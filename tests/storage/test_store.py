@@ -133,7 +133,7 @@ def test_refs_keep_their_history(store: Store, make: Make) -> None:
         refs.resolve(store, "tiny/dedup@4")
     with pytest.raises(StoreError, match="neither a ref nor an artifact"):
         refs.resolve(store, "tiny/nothing")
-    with pytest.raises(StoreError, match="No artifact is named"):
+    with pytest.raises(StoreError, match="The name is empty"):
         refs.resolve(store, "")
 
 
@@ -342,7 +342,7 @@ def test_no_bucket_is_made(request: pytest.FixtureRequest, monkeypatch: pytest.M
     import s3fs
 
     assert not list(Store("s3://mistyped/store").manifests())  # as before the first run
-    with pytest.raises(StoreError, match="There is no bucket for s3://mistyped/store"):
+    with pytest.raises(StoreError, match="The bucket of s3://mistyped/store does not exist"):
         Store("s3://mistyped/store").begin()
     assert not s3fs.S3FileSystem(skip_instance_cache=True).exists("mistyped")
 
@@ -371,6 +371,6 @@ def test_local_copies_of_a_buckets_artifacts_are_for_their_owner_only(make: Make
 
 
 def test_a_store_that_can_not_be_made_is_an_error_with_a_remedy() -> None:
-    with pytest.raises(StoreError, match="No store can be made at /proc/nope: No such file") as caught:
+    with pytest.raises(StoreError, match="No store can be created at /proc/nope: No such file") as caught:
         Store("/proc/nope").begin()
     assert "runtime.store" in caught.value.remedy

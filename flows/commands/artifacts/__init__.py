@@ -1,1 +1,1 @@
-"""What `gristmill store ls` and `gristmill store show` print."""
+"""The output of `gristmill store ls` and `gristmill store show`."""

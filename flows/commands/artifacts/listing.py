@@ -1,4 +1,4 @@
-"""`gristmill store ls`: the refs of a store, those that are asked for, the last made first."""
+"""`gristmill store ls`: the refs of a store that match, the latest first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.units import duration, size_of
 
 
 class Wanted(NamedTuple):
-    """Which refs are listed: names that match, or contain, the pattern."""
+    """A selection of refs: names that match or contain the pattern."""
 
     pattern: str = "*"
     profile: str | None = None
@@ -25,14 +25,14 @@ class Wanted(NamedTuple):
     versions: bool = False
 
     def matches(self, name: str) -> bool:
-        """Whether a ref is one of them."""
+        """Whether a ref is in the selection."""
         profile, _, stage = name.rpartition("/")
         named = fnmatchcase(name, self.pattern) or self.pattern in name
         return named and self.profile in (None, profile) and self.stage in (None, stage)
 
 
 class Version(NamedTuple):
-    """One version of a ref. Without a location the ref can't be read."""
+    """One version of a ref. The location of an unreadable ref is empty."""
 
     ref: str
     time: str
@@ -40,9 +40,9 @@ class Version(NamedTuple):
 
 
 def list_refs(console: Console, store: Store, wanted: Wanted, limit: int | None, json_wanted: bool) -> None:
-    """Print the newest `limit` versions as a table, or as a list in JSON. Only manifests of those are read."""
-    found = sorted(_versions(store, wanted), key=lambda version: version.time, reverse=True)
-    rows = [_row(store, version) for version in found[:limit]]
+    """Print the newest `limit` versions as a table or a JSON list. Reads only their manifests."""
+    versions = sorted(_versions(store, wanted), key=lambda version: version.time, reverse=True)
+    rows = [_row(store, version) for version in versions[:limit]]
     if json_wanted:
         print(json.dumps(rows, indent=1))
         return
@@ -52,9 +52,9 @@ def list_refs(console: Console, store: Store, wanted: Wanted, limit: int | None,
         size = row["problem"] or size_of(row["bytes"])
         seconds = "" if row["seconds"] is None else duration(row["seconds"])
         table.add_row(row["ref"], f"{stage}/{key[:12]}" if key else "", size, row["created"][:19], seconds)
-    console.print(table if rows else "No ref is like that.")
-    if len(found) > len(rows):
-        console.print(f"\n{len(found) - len(rows)} more: --all, or a PATTERN, --profile, --stage.")
+    console.print(table if rows else "No ref matches.")
+    if len(versions) > len(rows):
+        console.print(f"\n{len(versions) - len(rows)} more: --all, or a PATTERN, --profile, --stage.")
 
 
 def _versions(store: Store, wanted: Wanted) -> Iterator[Version]:
@@ -62,7 +62,7 @@ def _versions(store: Store, wanted: Wanted) -> Iterator[Version]:
         try:
             entries = refs.history(store, name)
         except DamagedArtifact:
-            yield Version(name, "9", "")  # above all others
+            yield Version(name, "9", "")  # sorts before all others
             continue
         first = 0 if wanted.versions else len(entries) - 1
         for number, entry in enumerate(entries[first:], first + 1):

@@ -1,1 +1,1 @@
-"""Commands that look at documents: their story, the rules that judge them, labels for them."""
+"""Commands about documents: their history, the rules that judge them, and labels for them."""

@@ -1,7 +1,7 @@
-"""`gristmill explain DOC`: the story of a document, or of an instruction or preference pair, through the stages of a
-profile's newest artifacts. `gristmill explain --removed-by RULE`: what a rule removed.
+"""`gristmill explain DOC`: a document, or an instruction or preference pair, through the stages of a profile's newest
+artifacts. `gristmill explain --removed-by RULE`: the documents that a rule removed.
 
-Ids are read a column at a time and compared by Arrow, texts only of what is shown.
+It reads the column of ids and compares it by Arrow, and reads texts only to show them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ LEAST = 4  # characters of an id
 PREVIEW = 300  # characters of the text shown
 HEAD = 60  # characters of the text shown in a list
 BEGINNING = 100  # characters of a text in the list of removals
-TITLES = ("title", "name", "url", "path", "file")  # fields of metadata, the most telling first
+TITLES = ("title", "name", "url", "path", "file")  # fields of metadata, the most informative first
 LISTED = 10  # ids or origins of copies
-AGAINST, COPY_OF = "against ", "duplicate_of "  # in the manifest of dedup, in its ledger
+AGAINST, COPY_OF = "against ", "duplicate_of "  # prefixes in the manifest of dedup, and in its ledger
 COPIES = ("kept", "source", "id", "metadata", "reason")
 
 
 class Found(NamedTuple):
-    """What an artifact has on ids: documents with their number of equal texts by source, verdicts, and what stands for
-    which: rows with the columns of COPIES."""
+    """An artifact's data on ids: documents, the number of equal texts by source, verdicts, and removed copies as rows
+    with the columns of COPIES."""
 
     documents: dict[str, Document]
     sources: dict[str, Counter[str]]
@@ -59,8 +59,8 @@ class Found(NamedTuple):
 
 
 def explain_document(console: Console, start: str, profile_name: str, overrides: list[str]) -> None:
-    """Print what each document stage did with the document whose id starts with `start`. Raises ConfigError, also where
-    several ids do."""
+    """Print what each document stage did with the document whose id starts with `start`. Raises ConfigError if none or
+    several do."""
     if len(start) < LEAST:
         raise ConfigError(
             f"{start!r} is too short for an id.", f"Give the first {LEAST} characters of a document's id or more."
@@ -68,7 +68,7 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
     name, store, artifacts, missing = _artifacts(profile_name, overrides)
     found = {stage: find(artifact.path, start) for stage, artifact in artifacts}
     identity = _only_id(name, start, found, missing)
-    # Of several copies of a text the kept one, as the first stage has it that has the fewest
+    # Of several copies of a text, show the kept one: from the first stage that has the fewest copies
     having = [of_stage for of_stage in found.values() if identity in of_stage.documents]
     if having:
         document = min(having, key=lambda of_stage: of_stage.sources[identity].total()).documents[identity]
@@ -87,8 +87,8 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
 def _held_earlier(
     store: Store, artifacts: Mapping[str, Artifact], found: Mapping[str, Found], identity: str
 ) -> Iterator[tuple[str, Document, list[str]]]:
-    """Of a copy of a document that an earlier run kept: the name of that run's artifact in `dedup.against`, the
-    document, and what dedup did with it there. Nothing where that artifact is gone."""
+    """For a copy of a document that an earlier run kept: the name of that run's artifact in `dedup.against`, the
+    document, and what dedup did with it there. Empty if that artifact is gone."""
     manifest = artifacts["dedup"].manifest if "dedup" in artifacts else None
     uses = manifest.uses if manifest else {}
     earlier = {name.removeprefix(AGAINST): used.location for name, used in uses.items() if name.startswith(AGAINST)}
@@ -97,26 +97,25 @@ def _held_earlier(
         if verdict.id != identity or not verdict.detail.startswith(COPY_OF):
             continue
         for name, location in earlier.items():
-            there = find(store.get(location).path, other) if store.manifest(location) is not None else None
-            if there is not None and other in there.documents:
-                yield name, there.documents[other], story(there, other)
+            held = find(store.get(location).path, other) if store.manifest(location) is not None else None
+            if held is not None and other in held.documents:
+                yield name, held.documents[other], story(held, other)
                 break
 
 
 def _artifacts(profile_name: str, overrides: list[str]) -> tuple[str, Store, list[tuple[str, Artifact]], list[str]]:
-    """The profile's name, its store, the newest artifact of each document stage that has one, and the stages that have
-    none."""
+    """The profile's name, its store, the newest artifact of each document stage that has one, and the other stages."""
     profile = load(profile_name, overrides)
     store = session_of(profile).store
     newest = {stage: refs.history(store, f"{profile.name}/{stage}") for stage in DOCUMENT_STAGES}
-    found = [(stage, store.get(entries[-1].location)) for stage, entries in newest.items() if entries]
-    return profile.name, store, found, [stage for stage in profile.stage_names if newest.get(stage) == []]
+    artifacts = [(stage, store.get(entries[-1].location)) for stage, entries in newest.items() if entries]
+    return profile.name, store, artifacts, [stage for stage in profile.stage_names if newest.get(stage) == []]
 
 
 def _to_be_made(name: str, missing: list[str]) -> str:
-    """What to do first, where stages that were not looked into may know of what was not found."""
+    """The remedy if stages without an artifact may have the missing document."""
     stages = " and ".join(missing)
-    return f"No ref names an artifact of {stages}: `gristmill run {name} --to {missing[-1]}` first. " if missing else ""
+    return f"No ref names an artifact of {stages}: run `gristmill run {name} --to {missing[-1]}`. " if missing else ""
 
 
 def _only_id(name: str, start: str, found: dict[str, Found], missing: list[str]) -> str:
@@ -124,7 +123,7 @@ def _only_id(name: str, start: str, found: dict[str, Found], missing: list[str])
     if not sources:
         raise ConfigError(
             f"No document or pair of {name} has an id that starts with {start}.",
-            f"{_to_be_made(name, missing)}Ids stand in the shards' id column and in the ledgers.",
+            f"{_to_be_made(name, missing)}Ids are in the shards' id column and in the ledgers.",
         )
     if len(sources) > 1:
         heads = {identity: one.text for of_stage in found.values() for identity, one in of_stage.documents.items()}
@@ -141,12 +140,12 @@ def _only_id(name: str, start: str, found: dict[str, Found], missing: list[str])
 
 
 def story(found: Found, identity: str) -> list[str]:
-    """What a stage did with an id, a line each. Documents of equal text have one id: equal verdicts on them are counted
-    and not repeated, and the removal of a document as a duplicate of its own id is told by what is kept."""
+    """Lines on what a stage did with an id. Documents of equal text share one id, so equal verdicts are counted, and
+    the removal of a document as a duplicate of its own id shows in the number of kept copies."""
     mine = [verdict for verdict in found.verdicts if verdict.id == identity]
     own = sum(_of_itself(verdict) for verdict in mine)
-    told = Counter(tell(verdict) for verdict in mine if not _of_itself(verdict))
-    lines = [line if count == 1 else f"{count} copies {line}" for line, count in told.items()]
+    counts = Counter(in_words(verdict) for verdict in mine if not _of_itself(verdict))
+    lines = [line if count == 1 else f"{count} copies {line}" for line, count in counts.items()]
     if identity in found.documents:
         sources = found.sources[identity] + Counter(
             copy["source"] for copy in found.copies if copy["kept"] == identity == copy["id"]
@@ -182,7 +181,7 @@ def _of_itself(verdict: Verdict) -> bool:
     return verdict.verdict == "removed" and verdict.detail.startswith(f"{COPY_OF}{verdict.id}")
 
 
-def tell(verdict: Verdict) -> str:
+def in_words(verdict: Verdict) -> str:
     """A verdict as a sentence."""
     text = f"{verdict.verdict}: {verdict.reason}"
     if verdict.value is not None:
@@ -193,7 +192,7 @@ def tell(verdict: Verdict) -> str:
 
 
 def find(folder: Path, start: str) -> Found:
-    """What an artifact has on the ids that start with `start`, in any case."""
+    """An artifact's data on the ids that start with `start`, in any case."""
     documents: dict[str, Document] = {}
     sources: dict[str, Counter[str]] = {}
     kept = (Document(**row) for row in _rows(folder / "documents", "id", start, DOCUMENT_SCHEMA.names))
@@ -206,7 +205,7 @@ def find(folder: Path, start: str) -> Found:
 
 
 def _pairs(folder: Path, start: str) -> Iterator[Document]:
-    """The pairs or labelled rows, with their messages as one text."""
+    """Matching pairs or labelled rows, with their messages as one text."""
     for role in PAIR_ROLES:
         for path in sorted((folder / role).glob("*.jsonl")):
             for pair in read_json_lines(path):
@@ -227,7 +226,7 @@ def _rows(folder: Path, key: str, start: str, columns: list[str]) -> Iterator[di
 
 
 def _taken(path: Path, columns: list[str], wanted: list[int]) -> Iterator[dict[str, Any]]:
-    """Rows of a shard, ascending; only the row groups that hold one are read."""
+    """Rows of a shard, ascending. Reads only the row groups that hold one."""
     for first, batch in read_batches(path, columns, holding=wanted) if wanted else ():
         begin, end = bisect_left(wanted, first), bisect_left(wanted, first + len(batch))
         yield from batch.take(pa.array([row - first for row in wanted[begin:end]])).to_pylist()
@@ -236,8 +235,8 @@ def _taken(path: Path, columns: list[str], wanted: list[int]) -> Iterator[dict[s
 def list_removed(
     console: Console, rule: str, profile_name: str, overrides: list[str], stage: str | None, limit: int
 ) -> None:
-    """Print what a rule removed or quarantined, as the ledgers have it: the first `limit` of each stage's newest
-    artifact. A rule is a reason, or the beginning of several before a dot. Raises ConfigError."""
+    """Print what a rule removed or quarantined, from the ledgers: the first `limit` of each stage's newest artifact. A
+    rule is a reason, or a prefix of several before a dot. Raises ConfigError."""
     name, _, newest, missing = _artifacts(profile_name, overrides)
     artifacts = [(one, artifact.path) for one, artifact in newest]
     if stage is not None:
@@ -250,7 +249,7 @@ def list_removed(
         shown, total, seen = _removed_by(folder, rule, limit)
         reasons.update(seen)
         if total:
-            console.print(f"[bold]{one}[/] removed {total:,} by {escape(rule)}; shown are {len(shown):,}")
+            console.print(f"[bold]{one}[/] removed {total:,} by {escape(rule)}, of which {len(shown):,} are shown")
             texts = _texts([verdict.id for verdict in shown], [folder, *(other for _, other in artifacts)])
             for verdict in shown:
                 for line in _removal(verdict, texts.get(verdict.id)):
@@ -258,9 +257,8 @@ def list_removed(
     if not any(_names(rule, reason) for reason in reasons):
         known = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(reasons.items()))
         raise ConfigError(
-            f"Nothing of {name} is known to be removed by {rule}.",
-            _to_be_made(name, missing)
-            + (f"What removed something: {known}." if known else "No rule removed anything."),
+            f"{rule} removed nothing in {name}.",
+            _to_be_made(name, missing) + (f"Rules that did: {known}." if known else "No rule removed anything."),
         )
 
 
@@ -269,9 +267,9 @@ def _names(rule: str, reason: str) -> bool:
 
 
 def _removal(verdict: Verdict, document: Document | None) -> Iterator[str]:
-    """Which document was removed, by which value; then its title and how it begins."""
-    told = tell(verdict).removeprefix(f"{verdict.verdict}: ")
-    yield f"[bold]{verdict.id}[/] {escape(harmless(f'{verdict.source}: {told}'))}"
+    """The document that was removed and the value, then its title and beginning."""
+    why = in_words(verdict).removeprefix(f"{verdict.verdict}: ")
+    yield f"[bold]{verdict.id}[/] {escape(harmless(f'{verdict.source}: {why}'))}"
     if document is not None:
         title = _title(document.metadata)
         begins = " ".join(document.text[:PREVIEW].split())[:BEGINNING]
@@ -279,28 +277,28 @@ def _removal(verdict: Verdict, document: Document | None) -> Iterator[str]:
 
 
 def _title(metadata: str) -> str:
-    """What a document is called, or where it is from, as far as its metadata say so."""
+    """A document's title or origin, if its metadata have one."""
     fields = json.loads(metadata or "{}")
-    found = (fields.get(name) for name in TITLES) if isinstance(fields, dict) else ()
-    return next((value for value in found if isinstance(value, str) and value), "")
+    titles = (fields.get(name) for name in TITLES) if isinstance(fields, dict) else ()
+    return next((value for value in titles if isinstance(value, str) and value), "")
 
 
 def _texts(ids: Sequence[str], folders: Iterable[Path]) -> dict[str, Document]:
     """The documents with these ids, from the first folder that has them."""
-    found: dict[str, Document] = {}
+    by_id: dict[str, Document] = {}
     for folder, part in itertools.product(dict.fromkeys(folders), ("removed", "documents")):
-        wanted = pa.array([identity for identity in ids if identity not in found], pa.string())
+        wanted = pa.array([identity for identity in ids if identity not in by_id], pa.string())
         for path in sorted((folder / part).glob("*.parquet")) if len(wanted) else ():
             places: list[int] = []
             for first, batch in read_batches(path, ["id"]):
                 here = pc.is_in(batch["id"], wanted).to_numpy(zero_copy_only=False)
                 places += (first + np.flatnonzero(here)).tolist()
-            found |= {row["id"]: Document(**row) for row in _taken(path, DOCUMENT_SCHEMA.names, places)}
-    return found
+            by_id |= {row["id"]: Document(**row) for row in _taken(path, DOCUMENT_SCHEMA.names, places)}
+    return by_id
 
 
 def _removed_by(folder: Path, rule: str, limit: int) -> tuple[list[Verdict], int, Counter[str]]:
-    """(the first verdicts, the number of all, the number of removals by each reason)."""
+    """(the first `limit` verdicts, the number of all, the number of removals for each reason)."""
     shown: list[Verdict] = []
     reasons: Counter[str] = Counter()
     for path in sorted((folder / "ledger").glob("*.parquet")):

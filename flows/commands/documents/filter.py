@@ -1,4 +1,4 @@
-"""`gristmill filter`: the rules of a profile, and a look at the documents on which one of them decides."""
+"""`gristmill filter`: the rules of a profile, and the documents near a rule's threshold."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Row = Mapping[str, str]
 
 @app.command()
 def rules(profile: ProfileName = "tiny", overrides: Overrides = None, store: StoreUrl = None) -> None:
-    """List every rule of a profile in the order in which they are tried, with its threshold."""
+    """List every rule of a profile with its threshold, in the order of their use."""
     from tasks.filter.families import rules as rules_of
     from tasks.filter.form.languages.thresholds import switched_off
 
@@ -44,9 +44,11 @@ def rules(profile: ProfileName = "tiny", overrides: Overrides = None, store: Sto
 
 @app.command()
 def fineweb2(
-    files: Annotated[list[str], typer.Argument(metavar="CODE=FILE", help="such as de=configs/deu_Latn.yml")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="CODE=FILE", help="a language and its file, such as de=configs/deu_Latn.yml")
+    ],
 ) -> None:
-    """Print a section of a profile with FineWeb-2's thresholds and stop words of languages, from its own files.
+    """Print a profile section with FineWeb-2's thresholds and stop words for languages, from its config files.
 
     gristmill filter fineweb2 de=deu_Latn.yml pt=por_Latn.yml > part.yaml
     """
@@ -54,31 +56,33 @@ def fineweb2(
 
     from tasks.filter.form.languages.fineweb2 import read_language_file, section
 
-    given = [file.partition("=") for file in files]
-    for code, separator, path in given:
+    pairs = [file.partition("=") for file in files]
+    for code, separator, path in pairs:
         if not (code and separator and path):
             raise ConfigError(
-                f"{code}{separator}{path} names no language and file.", "Write CODE=FILE: de=deu_Latn.yml."
+                f"{code}{separator}{path} is not a language and a file.", "Write CODE=FILE: de=deu_Latn.yml."
             )
-    found = section({code: read_language_file(Path(path)) for code, _, path in given})
-    print(yaml.safe_dump({"filter": found}, sort_keys=False, allow_unicode=True), end="")
+    languages = section({code: read_language_file(Path(path)) for code, _, path in pairs})
+    print(yaml.safe_dump({"filter": languages}, sort_keys=False, allow_unicode=True), end="")
 
 
 @app.command()
 def look(
     rule: Annotated[str, typer.Argument(help="a rule, such as gopher_quality.min_words")],
     profile: ProfileName = "tiny",
-    threshold: Annotated[float | None, typer.Option(help="look here instead, and say what it would change")] = None,
-    documents: Annotated[int, typer.Option(min=1, max=200, help="how many to show on each side")] = 3,
-    source: Annotated[str, typer.Option(help="show documents of this source only")] = "",
-    page: Annotated[Path | None, typer.Option(help="write them, in full, to this HTML file too")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="try this threshold instead, and show what it would change")
+    ] = None,
+    documents: Annotated[int, typer.Option(min=1, max=200, help="documents to show on each side")] = 3,
+    source: Annotated[str, typer.Option(help="show only documents of this source")] = "",
+    page: Annotated[Path | None, typer.Option(help="also write them in full to this HTML file")] = None,
     overrides: Overrides = None,
     store: StoreUrl = None,
 ) -> None:
     """Show the documents just above and just below a rule's threshold, before you set it.
 
-    Shown are documents that all other rules keep, with personal data replaced. Nothing is changed, and nothing measured
-    but the personal data in what is shown: the signals are those of the profile's newest filter artifact.
+    All other rules keep these documents. Personal data in them is replaced. The signals are those of the profile's
+    newest filter artifact. Nothing is changed, and only personal data in the shown documents is measured.
 
         gristmill filter look gopher_quality.min_words tiny
 
@@ -92,9 +96,9 @@ def look(
     from tasks.filter.inspect.page import page as page_of
 
     if threshold is not None and not math.isfinite(threshold):
-        raise ConfigError(f"--threshold is {threshold}, with which no value compares.", "Give a finite number.")
+        raise ConfigError(f"--threshold {threshold} is not a finite number.", "Give a finite number.")
     chosen, config = _loaded(profile, overrides, store)
-    named_rule(rules_of(config), rule)  # a word misspelled is told before the store is asked
+    named_rule(rules_of(config), rule)  # report a misspelling before reading the store
     shards = measured(session_of(chosen).store, chosen.name, config)
     looked = look_at(config, rule, shards, threshold=threshold, count=documents, source=source)
     changes, spread = _changes(looked, threshold is not None), _spread(looked)
@@ -108,7 +112,7 @@ def look(
         console.print(f"{looked.unmeasured:,} documents could not be measured.")
     if looked.unasked:
         last = ", ".join(config.measured_last)
-        console.print(f"{looked.unasked:,} of those newly kept were not measured for {last}, whose rules come after.")
+        console.print(f"{looked.unasked:,} of the newly kept were not measured for {last}, whose rules come later.")
     _print_documents("Kept by the rule, nearest first", looked.passing)
     _print_documents("Removed by the rule, nearest first", looked.failing)
     if page is not None:
@@ -120,12 +124,12 @@ def _loaded(name: str, overrides: list[str] | None, store: str | None) -> tuple[
 
     profile = load(name, settings(overrides, store))
     if profile.filter is None:
-        raise ConfigError(f"{profile.name} has no filter.", "Give the profile a section `filter:`.")
+        raise ConfigError(f"Profile {profile.name} has no filter.", "Add a section `filter:` to it.")
     return profile, profile.filter
 
 
 def _changes(looked: Looked, moved: bool) -> list[Row]:
-    """Documents by source; where the threshold was moved, those kept before and after too."""
+    """Documents by source, and if the threshold was moved, those kept before and after."""
     rows: list[Row] = []
     for source in [*sorted(looked.documents), *([""] if len(looked.documents) > 1 else [])]:
         counters = [looked.documents, looked.before]
@@ -158,7 +162,7 @@ def _print_rows(title: str, rows: Sequence[Row]) -> None:
 
 
 def _print_documents(title: str, shown: Sequence[Shown]) -> None:
-    console.print(f"\n[bold]{title}[/]" + ("" if shown else ": none that every other rule keeps"))
+    console.print(f"\n[bold]{title}[/]" + ("" if shown else ": none that all other rules keep"))
     for document in shown:
         head = f"{document.value:.4g}  {document.id} from {harmless(document.source)}"
         console.print(f"\n{escape(head)}", style="bold", highlight=False)

@@ -1,4 +1,4 @@
-"""`gristmill label`: labels for texts of one's own corpus, by hand at the terminal or by an endpoint."""
+"""`gristmill label`: labels texts of the user's corpus, by hand at the terminal or by an endpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ KEYS: dict[str, Label] = {"y": "yes", "n": "no", "s": "skip"}
 
 
 class Source(NamedTuple):
-    """What is labelled: documents of an artifact, how many, how long, and the score by which they are chosen."""
+    """The texts to label: the artifact of the documents, their number, their length, and the score to choose them
+    by."""
 
     ref: str
     size: int
@@ -39,7 +40,7 @@ class Source(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The endpoint that labels: its address, the model, the file of the prompt, the variable that holds the key."""
+    """The endpoint that labels: its address, model, prompt file, and the variable that holds the key."""
 
     url: str
     model: str
@@ -57,8 +58,8 @@ def label_texts(
     server: Server | None,
     against: Path | None,
 ) -> None:
-    """Label what has no label yet, then say what there is and how a profile names it. Raises ConfigError for a file of
-    labels that is in use or another's, SourceError for an endpoint that fails."""
+    """Label the texts without a label, then sum up and print how a profile names the file. Raises ConfigError for a
+    file of labels that is in use or of another question, SourceError for an endpoint that fails."""
     from tasks.filter.labels.ask import read_prompt
     from tasks.filter.labels.file import LabelFile, read_labels
     from tasks.filter.labels.sample import sample_items
@@ -67,12 +68,14 @@ def label_texts(
     documents = _documents(store, source.ref)
     signals, _, score = (source.by or "").rpartition(":")
     if source.by and not signals:
-        raise ConfigError(f"--by {source.by} names no column.", "Write REF:COLUMN: tiny/toxicity:toxicity_score.")
-    found = store.get(refs.resolve(store, signals)) if signals else None
-    items = sample_items(documents, source.size, source.excerpt_bytes, found, score)
+        raise ConfigError(f"--by {source.by} lacks a column.", "Write REF:COLUMN: tiny/toxicity:toxicity_score.")
+    scored = store.get(refs.resolve(store, signals)) if signals else None
+    items = sample_items(documents, source.size, source.excerpt_bytes, scored, score)
     with locks.hold_if_free(file.with_name(f".{file.name}.lock")) as free:
         if not free:
-            raise ConfigError(f"Another `gristmill label` writes to {file}.", "End it, or choose another: --labels.")
+            raise ConfigError(
+                f"Another `gristmill label` writes to {file}.", "End it, or choose another file: --labels."
+            )
         labels = LabelFile(file, labeller, read_prompt(server.prompt) if server else question)
         left = [item for item in items if item.id not in labels.labelled]
         console.print(f"{len(items):,} texts, {len(items) - len(left):,} of them labelled", markup=False)
@@ -99,9 +102,9 @@ def _documents(store: Store, ref: str) -> Artifact:
 
 
 def _by_hand(console: Console, question: str, items: Sequence[Item], labels: LabelFile, keys: TextIO) -> None:
-    """One text after the other until the last, `q`, or the end of the input."""
-    console.print("y yes, n no, s skip, u undo, q quit; each answer is on the disk before the next text.")
-    given: list[int] = []
+    """Ask about one text after the other until the last, `q`, or the end of the input."""
+    console.print("y yes, n no, s skip, u undo, q quit. Each answer is saved before the next text.")
+    answered: list[int] = []
     at = 0
     while at < len(items):
         item = items[at]
@@ -114,18 +117,19 @@ def _by_hand(console: Console, question: str, items: Sequence[Item], labels: Lab
             return
         if key in KEYS:
             labels.add(item, KEYS[key])
-            given.append(at)
+            answered.append(at)
             at += 1
-        elif key == "u" and given:
+        elif key == "u" and answered:
             labels.undo()
-            at = given.pop()
+            at = answered.pop()
         else:
             console.print("Nothing to undo." if key == "u" else "y, n, s, u or q.")
 
 
 @contextmanager
 def _single_keys(keys: TextIO) -> Iterator[None]:
-    """Within the block a key at a terminal needs no Enter. Set once: at each key it would drop what is typed ahead."""
+    """Within the block, a key at a terminal needs no Enter. Set once: setting it for each key would drop typed-ahead
+    keys."""
     if not keys.isatty():
         yield
         return
@@ -141,14 +145,14 @@ def _single_keys(keys: TextIO) -> Iterator[None]:
 
 
 def _key(keys: TextIO) -> str:
-    """The next key that is no white space, in lower case; nothing at the end of the input."""
+    """The next key except white space, in lower case, or empty at the end of the input."""
     while (key := keys.read(1)).isspace():
         pass
     return key.lower()
 
 
 def _ask(console: Console, items: Sequence[Item], labels: LabelFile, server: Server) -> None:
-    """Label by the endpoint; an answer that is neither yes nor no is a skip."""
+    """Label by the endpoint. An answer other than yes or no is a skip."""
     from tasks.endpoint.config import EndpointConfig
     from tasks.endpoint.reply import counted
     from tasks.filter.labels.ask import AT_ONCE, Labeller, read_prompt
@@ -157,34 +161,34 @@ def _ask(console: Console, items: Sequence[Item], labels: LabelFile, server: Ser
     config = EndpointConfig(url=server.url, model=server.model, api_key_env=server.key)
     transcript = labels.path.with_name(f"{labels.path.stem}.transcript.jsonl")
     asking = Labeller(config, read_prompt(server.prompt), transcript, EndpointRuntime())
-    console.print(f"Texts go to {asking.endpoint.host}; answers are kept in {transcript}", markup=False, soft_wrap=True)
+    console.print(f"Texts go to {asking.endpoint.host}. Answers are kept in {transcript}", markup=False, soft_wrap=True)
     faults: list[str] = []
     for number, (item, label, answer) in enumerate(asking.label(items), 1):
         labels.add(item, label, answer=answer.text or answer.fault)
         faults.append(answer.fault)
         if number % AT_ONCE == 0 or number == len(items):
             console.print(f"{number:,} of {len(items):,}", markup=False)
-    if told := counted(faults, "--endpoint"):
-        kinds = ", ".join(f"{number:,} {fault}" for fault, number in told.items())
-        console.print(f"Skipped, as the endpoint's answers are of no use: {kinds}", markup=False)
+    if counts := counted(faults, "--endpoint"):
+        kinds = ", ".join(f"{number:,} {fault}" for fault, number in counts.items())
+        console.print(f"Skipped because of unusable answers: {kinds}", markup=False)
 
 
 def _sum_up(console: Console, labels: LabelFile, others: list[dict[str, str]] | None, against: Path | None) -> None:
-    """Labels by source, the agreement with another file, and the lines for a profile."""
+    """Print labels by source, the agreement with another file, and the lines for a profile."""
     from tasks.filter.labels.agreement import agreement
 
     counts: dict[str, Counter[str]] = {}
     for row in labels.rows:
         counts.setdefault(row["source"], Counter())[row["label"]] += 1
     table = new_table("source", "yes", "no", "skip", right=["yes", "no", "skip"])
-    for name, found in sorted(counts.items()):
-        table.add_row(harmless(name), *(f"{found[label]:,}" for label in ("yes", "no", "skip")))
+    for name, by_label in sorted(counts.items()):
+        table.add_row(harmless(name), *(f"{by_label[label]:,}" for label in ("yes", "no", "skip")))
     console.print(table)
     if others is not None:
         texts, equal, kappa = agreement(labels.rows, others)
-        told = "nothing in common" if equal is None else f"{equal:.1%} of {texts:,} labels are equal"
-        told += f", Cohen's kappa {kappa:.2f}" if kappa is not None else ""
-        console.print(f"With {against}: {told}", markup=False, soft_wrap=True)
-    console.print("In a profile, under files of a toxicity or quality model:", markup=False)
+        agreed = "nothing in common" if equal is None else f"{equal:.1%} of {texts:,} labels are equal"
+        agreed += f", Cohen's kappa {kappa:.2f}" if kappa is not None else ""
+        console.print(f"With {against}: {agreed}", markup=False, soft_wrap=True)
+    console.print("For a profile, under `files` of a toxicity or quality model:", markup=False)
     line = f"- {{path: {labels.path.resolve()}, positive: ['yes'], negative: ['no']}}"
     console.print(line, markup=False, soft_wrap=True, highlight=False)

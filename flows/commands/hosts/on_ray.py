@@ -1,10 +1,10 @@
-"""A run on hosts of a Ray cluster, by Ray Train: `gristmill hosts --for ray` prints how it is submitted.
+"""A run on the hosts of a Ray cluster, by Ray Train: `gristmill hosts --for ray` prints how to submit it.
 
     python -m flows.commands.hosts.on_ray HOSTS GPUS STORE gristmill run …
 
-Each worker of Ray Train is a host, with as many GPUs as it trains with. The first one runs the command, which meets the
-others at its address; they take part as `gristmill join` does until it has ended. When a worker or its host dies, Ray
-starts all of them again, elsewhere if need be, and the run goes on from its last checkpoint.
+Each worker of Ray Train is a host, with all the GPUs that it trains with. The first one runs the command, which meets
+the others at its address. They join, like `gristmill join`, until it ends. When a worker or its host dies, Ray restarts
+all of them, elsewhere if necessary, and the run goes on from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from flows.commands.hosts.printed import PORT
+from flows.commands.hosts.scripts import PORT
 from tasks.children.die_with_parent import tied_to
 
 RESTARTS = 3
@@ -25,7 +25,7 @@ CLI = "flows.cli"
 
 
 def main() -> None:
-    """Run the command on so many hosts, in the folder that this is called in, which all of them see."""
+    """Run the command on HOSTS hosts, in the current folder, which all of them see."""
     hosts, gpus, store, _, *command = sys.argv[1:]
     train, trainers = import_module("ray.train"), import_module("ray.train.v2.api.data_parallel_trainer")
     trainer = trainers.DataParallelTrainer(
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def take_part(command: Sequence[str], hosts: int, store: str, folder: str) -> None:
-    """What each worker does."""
+    """The work of each worker: run the command on the first, join on the others."""
     train, collective, util = (import_module(name) for name in ("ray.train", "ray.train.collective", "ray.util"))
     first = train.get_context().get_world_rank() == 0
     meets = [f"runtime.training.rendezvous={util.get_node_ip_address()}:{PORT}", f"runtime.training.hosts={hosts}"]
@@ -53,8 +53,8 @@ def take_part(command: Sequence[str], hosts: int, store: str, folder: str) -> No
         words = ["join", "--store", store]
     process = subprocess.Popen(tied_to(os.getpid(), [sys.executable, "-m", CLI, *words]), cwd=folder)
     if first and (code := process.wait()):
-        raise RuntimeError(f"the run ended with exit code {code}; its own words are in the job's log")
-    collective.barrier()  # others wait here
+        raise RuntimeError(f"the run ended with exit code {code}: see the job's log")
+    collective.barrier()  # joining hosts wait here until the run has ended
     process.kill()
     process.wait()
 

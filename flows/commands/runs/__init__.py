@@ -1,4 +1,4 @@
-"""`gristmill runs`: the runs that a store remembers, one of them in full, and what differs between two."""
+"""`gristmill runs`: lists a store's runs, shows one in full, and compares two."""
 
 from flows.commands.runs.app import app
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.runs.compare import show_difference
-from flows.commands.runs.listed import Wanted, as_it_is, list_runs
+from flows.commands.runs.listing import Wanted, list_runs, with_present_state
 from flows.commands.runs.show import show_run
 from flows.commands.store import StoreUrl, console, open_store
 from flows.options import DEFAULT_STORE
@@ -20,7 +20,7 @@ from storage.units import seconds_of
 
 app = typer.Typer(rich_markup_mode="rich")
 
-RunId = Annotated[str, typer.Argument(metavar="ID", help="a run's id, the beginning of it, or last")]
+RunId = Annotated[str, typer.Argument(metavar="ID", help="a run's id, its beginning, or last")]
 Json = Annotated[bool, typer.Option("--json", help="print the whole records as JSON")]
 
 
@@ -39,20 +39,18 @@ class Ended(StrEnum):
 def runs(
     context: typer.Context,
     profile: Annotated[str | None, typer.Option(help="only runs of this profile")] = None,
-    state: Annotated[Ended | None, typer.Option(help="only runs that are, or ended, so")] = None,
-    made: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="only runs that made this stage, or part of one")
-    ] = None,
+    state: Annotated[Ended | None, typer.Option(help="only runs in this state")] = None,
+    made: Annotated[str | None, typer.Option(metavar="STAGE", help="only runs that made this stage or part")] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="only runs that began so long ago or later: 30m, 12h, 2d, 1w")
+        str | None, typer.Option(metavar="TIME", help="only runs that started within this time: 30m, 12h, 2d, 1w")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="the newest so many")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="list at most this many, the newest first")] = 20,
     as_json: Json = False,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """List the runs of a store, newest first: what was asked for, how each ended, what it made and how long it took.
+    """List a store's runs, newest first: the request, how each ended, what it made and how long it took.
 
-    Every run is here, one from the terminal, one of a deployment, one that found everything in the store:
+    This includes runs from a terminal, runs of deployments, and runs that found everything in the store:
 
         gristmill runs
 
@@ -60,14 +58,14 @@ def runs(
 
         gristmill runs --profile tiny --made pretrain
 
-    What did the last one do, and why is it better than the one before?
+    Show the last run, and compare it with an earlier one:
 
         gristmill runs show last
 
         gristmill runs compare 2026-11-23 last
 
-    A run that waits for a person's approval is waiting, and has no process.
-    A run is crashed whose process has gone without a word, by a power cut or kill -9. Times are UTC.
+    A waiting run waits for a person's approval, without a process. A crashed run's process died without a word, by a
+    power cut or kill -9. Times are UTC.
     """
     if context.invoked_subcommand is not None:
         return
@@ -81,7 +79,7 @@ def runs(
 
 
 def _check_stage(name: str) -> None:
-    """Raises ConfigError for a name that no stage has."""
+    """Raises ConfigError for an unknown stage."""
     import flows.pipeline  # noqa: F401, registers the stages
     from tasks.stage.decorator import STAGES
 
@@ -92,7 +90,7 @@ def _check_stage(name: str) -> None:
 
 @app.command()
 def show(run: RunId, as_json: Json = False, store: StoreUrl = DEFAULT_STORE) -> None:
-    """Show one run: what was asked for, every stage with its artifact, why it was made and how long that took, scores.
+    """Show one run: its request, every stage with its artifact, the reason and time of its making, and scores.
 
     gristmill runs show last
 
@@ -106,12 +104,12 @@ def show(run: RunId, as_json: Json = False, store: StoreUrl = DEFAULT_STORE) -> 
 
 @app.command()
 def compare(first: RunId, second: RunId, as_json: Json = False, store: StoreUrl = DEFAULT_STORE) -> None:
-    """Say what differs between two runs: in their profiles, in what each stage came to, in scores and in time.
+    """Show how two runs differ: in their profiles, the results of stages, scores and time.
 
         gristmill runs compare 2026-11-23T21 last
 
-    Whether a difference of scores is real says gristmill compare, which tests it question by question.
+    To test whether a difference of scores is real, question by question, use gristmill compare.
     """
     opened = open_store(store)
-    one, two = (as_it_is(opened, history.find(opened, run)) for run in (first, second))
+    one, two = (with_present_state(opened, history.find(opened, run)) for run in (first, second))
     show_difference(console, one, two, as_json)

@@ -1,4 +1,4 @@
-"""`gristmill runs compare`: two runs, field by field of their profiles and number by number of what they came to."""
+"""`gristmill runs compare`: two runs, by the fields of their profiles and the numbers of their results."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def show_difference(console: Console, first: RunRecord, second: RunRecord, json_
 
 
 def as_json(first: RunRecord, second: RunRecord) -> dict[str, Any]:
-    """The same for programs."""
+    """The differences for programs."""
 
-    def fields(found: list[tuple[str, Any, Any]]) -> list[dict[str, Any]]:
-        return [{"field": name, "first": one, "second": two} for name, one, two in found]
+    def fields(rows: list[tuple[str, Any, Any]]) -> list[dict[str, Any]]:
+        return [{"field": name, "first": one, "second": two} for name, one, two in rows]
 
     return {
         "first": first.id,
@@ -79,7 +79,7 @@ def as_json(first: RunRecord, second: RunRecord) -> dict[str, Any]:
 
 
 def profile_differences(first: RunRecord, second: RunRecord) -> list[tuple[str, Any, Any]]:
-    """The fields outside the runtime in which two resolved profiles differ, names and descriptions left out."""
+    """The fields in which two resolved profiles differ, without runtime, names and descriptions."""
     one, two = ({k: v for k, v in run.config.items() if k not in ("name", "description")} for run in (first, second))
     return differences(one, two)
 
@@ -87,13 +87,13 @@ def profile_differences(first: RunRecord, second: RunRecord) -> list[tuple[str, 
 def stage_rows(
     first: RunRecord, second: RunRecord
 ) -> Iterator[tuple[str, str, StageRecord | None, StageRecord | None]]:
-    """Each stage of either: whether both have the same artifact, the same bytes, or others."""
+    """Each stage of either run, and whether both have the same artifact, the same bytes, or others."""
     for name in dict.fromkeys([*first.stages, *second.stages]):
         one, two = first.stages.get(name), second.stages.get(name)
         if one is None or two is None:
             whole = _taken_whole(name, *((second, first) if one is None else (first, second)))
             missing = "only in one" if _is_whole(first, second) else "not reached by one"
-            same = f"not asked for by one: {whole} was there" if whole else missing
+            same = f"not needed by one: {whole} was stored" if whole else missing
         elif one.location == two.location:
             same = "the same artifact"
         else:
@@ -102,8 +102,7 @@ def stage_rows(
 
 
 def _taken_whole(name: str, having: RunRecord, lacking: RunRecord) -> str:
-    """The stage that one run took from the store, and so did not ask for this part of it, as the other did; empty where
-    it did not."""
+    """The stored stage that spared one run this part, which the other run made. Empty if there is none."""
     whole = having.stages[name].part_of
     while whole in having.stages and whole not in lacking.stages:  # a part of a part
         whole = having.stages[whole].part_of
@@ -111,12 +110,12 @@ def _taken_whole(name: str, having: RunRecord, lacking: RunRecord) -> str:
 
 
 def _is_whole(first: RunRecord, second: RunRecord) -> bool:
-    """Whether both ran to the end that they were asked for, and that is the same."""
+    """Whether both runs completed, with the same last stage."""
     return (first.state, first.to) == (second.state, second.to) == ("completed", first.to)
 
 
 def figure_differences(first: RunRecord, second: RunRecord) -> list[tuple[str, Any, Any]]:
-    """The counts in which stages that both have differ, as `stage.count`."""
+    """The differing counts of stages that both have, as `stage.count`."""
     both = [name for name in first.stages if name in second.stages]
     one, two = ({name: run.stages[name].figures for name in both} for run in (first, second))
     return differences(one, two)
@@ -147,7 +146,7 @@ def _cell(value: Any) -> str:
 
 
 def _took(stage: StageRecord | None) -> str:
-    return "" if stage is None else "was there" if stage.cached else duration(stage.seconds)
+    return "" if stage is None else "stored" if stage.cached else duration(stage.seconds)
 
 
 def _all(run: RunRecord) -> str:
@@ -161,7 +160,7 @@ def _score(score: Score | None) -> str:
 
 
 def _verdict(first: Score | None, second: Score | None) -> str:
-    """Whether two intervals meet: where they don't, the difference is hardly chance."""
+    """The difference, and whether the intervals overlap: if not, it is hardly chance."""
     if first is None or second is None:
         return ""
     bounds = (first.low, first.high, second.low, second.high)

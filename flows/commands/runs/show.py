@@ -1,4 +1,4 @@
-"""`gristmill runs show`: one run, from what was asked for to what came of it."""
+"""`gristmill runs show`: one run, from its request to its results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.commands.runs.listed import COLOURS, as_it_is, changed
+from flows.commands.runs.listing import COLOURS, changed, with_present_state
 from flows.tables import new_table
 from storage.errors import harmless
 from storage.runs.record import RunRecord, Score
@@ -19,7 +19,7 @@ from storage.units import duration, size_of
 
 def show_run(console: Console, store: Store, record: RunRecord, json_wanted: bool) -> None:
     """Print a run in words and tables, or its record as JSON."""
-    record = as_it_is(store, record)
+    record = with_present_state(store, record)
     if json_wanted:
         print(json.dumps(record.model_dump(mode="json"), indent=1))
         return
@@ -46,7 +46,7 @@ def _head(record: RunRecord) -> Iterator[str]:
     if record.flow_run:
         yield f"Prefect  {record.flow_run_url or record.flow_run}"
     if record.peak_memory_bytes:
-        yield f"memory   {size_of(record.peak_memory_bytes)} at the most, of one process"
+        yield f"memory   {size_of(record.peak_memory_bytes)} at most, of one process"
     if record.waits_for and record.state == "running":
         yield f"waits    for {escape(harmless(record.waits_for))}"
     elif record.working and record.state != "completed":
@@ -54,14 +54,14 @@ def _head(record: RunRecord) -> Iterator[str]:
     if record.error:
         yield f"[red]{escape(harmless(record.error))}[/]"
     if record.estimates:
-        yield f"planned  {told_estimates(record)}"
+        yield f"planned  {planned_time(record)}"
 
 
-def told_estimates(record: RunRecord) -> str:
-    """How long the plan expected what was made to take, and how long it took."""
+def planned_time(record: RunRecord) -> str:
+    """The time that the plan expected of the stages made, and the time that they took."""
     done, expected, took = record.planned
     if not done:
-        return f"about {duration(sum(one.seconds for one in record.estimates.values()))}; none of it was made"
+        return f"about {duration(sum(one.seconds for one in record.estimates.values()))}, nothing made yet"
     return f"{duration(expected)}, took {duration(took)} ({', '.join(done)})"
 
 
@@ -71,15 +71,15 @@ def _stages(record: RunRecord) -> Table:
     table = new_table("stage", "", *of_made, "artifact", *["why"] * bool(record.made), right=of_made)
     for name, stage in record.stages.items():
         where, _, key = stage.location.partition("/")
-        told = {
+        cells = {
             "took": duration(stage.seconds) + (f" (+ {duration(stage.waited)} waiting)" if stage.waited >= 1 else ""),
             "planned": f"~{duration(planned[name].seconds)}" if name in planned else "",
             "memory": size_of(stage.peak_memory_bytes) if stage.peak_memory_bytes else "",
         }
         table.add_row(
             escape(name),
-            "[cyan]was there[/]" if stage.cached else "[green]made[/]",
-            *("" if stage.cached else told[head] for head in of_made),
+            "[cyan]stored[/]" if stage.cached else "[green]made[/]",
+            *("" if stage.cached else cells[head] for head in of_made),
             f"{where}/{key[:8]}",
             *[escape(harmless(stage.why))] * bool(record.made),
         )
@@ -87,5 +87,5 @@ def _stages(record: RunRecord) -> Table:
 
 
 def interval(score: Score) -> str:
-    """`0.112 to 0.288`; nothing of a score without one."""
+    """`0.112 to 0.288`, or empty for a score without one."""
     return "" if score.low is None or score.high is None else f"{score.low:.3f} to {score.high:.3f}"

@@ -1,1 +1,1 @@
-"""`gristmill ui`: what it starts, what it starts again, and what it says of their health."""
+"""`gristmill ui`: the server and workers that it starts and restarts, their health, and their end."""

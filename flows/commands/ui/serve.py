@@ -1,7 +1,7 @@
-"""`gristmill ui`: a Prefect server, the deployments and workers, in one command that stops them all again.
+"""`gristmill ui`: starts a Prefect server, the deployments and workers, and stops them at its end.
 
 All start in the current folder, so that runs use the same relative paths as `gristmill run` there. One that dies is
-started again, unless it dies again and again.
+restarted, unless it dies repeatedly.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from flows.commands.ui.trial import trial
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS, automate
 from flows.deployed.orphaned_tasks import LeftOpen
 from flows.deployments import POOL, deploy
-from flows.guard.password import CLIENT, CODE, SERVER, file, kept, serving, variables
+from flows.guard.password import CLIENT, CODE, SERVER, password_file, password_serves, ui_password, variables
 from flows.guard.sign_in import address as sign_in
-from flows.server import SERVE, last_lines, start, starting_alone, stop, wait
+from flows.server import SERVE, last_lines, start, start_lock, stop, wait
 from flows.stop import stoppable
 from storage.errors import ConfigError, ServerError
 
 LOOK_SECONDS = 1.0
-MOST_ENDS, WITHIN_SECONDS = 3, 600.0  # a child that ends so often in so long is not started again
+MOST_ENDS, WITHIN_SECONDS = 3, 600.0  # a child that ends this often in this time is not restarted
 
 
 @dataclass
 class _Child:
-    """A server or a worker, and how it is started."""
+    """A server or a worker, and the function that starts it."""
 
     name: str
     begin: Callable[[], subprocess.Popen[bytes]]
@@ -47,11 +47,11 @@ class _Child:
     ends: list[float] = field(default_factory=list)
 
     def start(self) -> None:
-        """Start it, for the first time or again."""
+        """Start or restart it."""
         self.process = self.begin()
 
     def has_ended(self) -> bool:
-        """Whether it must be started again, which is noted."""
+        """Whether it must be restarted. Counts the ends."""
         if self.process is not None and self.process.poll() is None:
             return False
         self.ends = [*(each for each in self.ends if time.monotonic() - each < WITHIN_SECONDS), time.monotonic()]
@@ -59,32 +59,33 @@ class _Child:
 
 
 def serve(console: Console, port: int, pools: Sequence[str], notify: str | None = None) -> None:
-    """Run a server and a worker, and one for each of more `pools`, until Ctrl-C, SIGTERM or SIGHUP. `notify` is a block
-    of Prefect that is told of runs that fail.
+    """Run a server and a worker, and one for each further pool in `pools`, until Ctrl-C, SIGTERM or SIGHUP. `notify` is
+    a Prefect block to notify of failed runs.
 
-    Raises ConfigError when the port is taken, ServerError when the server can't start, or one of them ends again and
-    again.
+    Raises ConfigError if the port is taken, ServerError if the server can't start or one of them ends repeatedly.
 
-    Each leads a session of its own, which is ended whole, and is killed by the kernel if this process is. Runs of
-    deployments are ended first, in order, and nothing of them is left.
+    Each leads its own session, which ends as a whole, and the kernel kills it if this process is killed. Deployments'
+    runs end first, in order, and completely.
     """
     address = f"http://127.0.0.1:{port}"
     given, code = os.environ.get(SERVER), secrets.token_urlsafe(24)
-    password = given or kept()
+    password = given or ui_password()
     if not password.isascii():
-        raise ConfigError(f"{SERVER} has characters beyond ASCII, which Prefect can't compare.", "Choose another one.")
+        raise ConfigError(
+            f"{SERVER} has non-ASCII characters, which Prefect can't compare.", "Choose another password."
+        )
     environment = {
         HEARTBEAT: str(HEARTBEAT_SECONDS),
-        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite has one writer, for whom others wait
+        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite has one writer at a time
         **os.environ,
         "PREFECT_API_URL": f"{address}/api",
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
-        "PREFECT_SERVER_API_PORT": str(port),  # with --port alone the pages keep calling 4200
-        "PREFECT_SERVER_UI_API_URL": "/api",  # of whichever name the server is called by
+        "PREFECT_SERVER_API_PORT": str(port),  # otherwise the pages call port 4200
+        "PREFECT_SERVER_UI_API_URL": "/api",  # relative, so that it works under every name of the server
         "PREFECT_LOGGING_LEVEL": "WARNING",
         **variables(password),
     }
-    server = [*SERVE, str(port), *([] if given else [str(file())])]
+    server = [*SERVE, str(port), *([] if given else [str(password_file())])]
     with stoppable() as stopped, ExitStack() as held:
         said = held.enter_context(tempfile.TemporaryFile())
         children = _children(address, server, {**environment, CODE: code}, environment, pools, said)
@@ -92,14 +93,14 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
         try:
             _check_free(port)
             if not given:
-                held.enter_context(serving(port))
-            console.print("Starting Prefect's server, in some 20 s; the first time it takes longer.", style="dim")
+                held.enter_context(password_serves(port))
+            console.print("Starting Prefect's server: about 20 s, the first time longer.", style="dim")
             children[0].start()
             console.print("Registering the deployments of prefect.yaml.", style="dim")
             deploy(environment, pools)
             automate(environment, notify)
             if notify is not None and (why := trial(environment, notify, address)):
-                console.print(f"[yellow]{escape(notify)} can't be told of failures:[/] {escape(why)}", highlight=False)
+                console.print(f"[yellow]{escape(notify)} can't be notified:[/] {escape(why)}", highlight=False)
             for worker in children[1:]:
                 worker.start()
             _greet(console, address, code, given=bool(given))
@@ -118,14 +119,16 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
 
 
 def _greet(console: Console, address: str, code: str, *, given: bool) -> None:
-    """Say where the pages are, and what a command needs. The code that signs a browser in is shown to whoever sits at a
-    terminal: a log may be read by others. The user may have `given` a password."""
+    """Print the address of the pages, and what commands need. The sign-in code is shown only at a terminal, as others
+    may read a log. `given`: the user set the password."""
     shown = sign_in(address, code) if console.is_terminal else address
     console.print(f"Prefect is at [bold]{shown}[/]  (Ctrl-C stops it)", soft_wrap=True)
     console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run", soft_wrap=True)
     if not given:
-        where = f"Its password, for a browser and for prefect's own commands ({CLIENT}), is in {escape(str(file()))}"
-        console.print(where, soft_wrap=True)
+        path = escape(str(password_file()))
+        console.print(
+            f"Its password, for a browser and for prefect's own commands ({CLIENT}), is in {path}", soft_wrap=True
+        )
 
 
 def _children(
@@ -136,11 +139,11 @@ def _children(
     pools: Sequence[str],
     said: IO[bytes],
 ) -> list[_Child]:
-    """The server, then a worker for each pool. A worker's runs log what their pages show, the server what fails."""
+    """The server, which logs only failures, then a worker for each pool, whose runs log to their pages."""
     prefect = [sys.executable, "-m", "prefect"]
 
     def starting() -> subprocess.Popen[bytes]:
-        with starting_alone():
+        with start_lock():
             process = start(server, of_server, said)
             try:
                 wait(address, process, said, environment)
@@ -158,8 +161,8 @@ def _children(
 
 
 def _watch(console: Console, children: list[_Child], health: Health, left_open: LeftOpen, said: IO[bytes]) -> None:
-    """Start again what has ended, say how all are, and end what runs that are gone left open, for ever. Raises
-    ServerError for what ends again and again."""
+    """Forever restart what has ended, print news of their health, and end the open tasks of dead runs. Raises
+    ServerError for a child that ends repeatedly."""
     while True:
         for child in children:
             if not child.has_ended():
@@ -168,13 +171,13 @@ def _watch(console: Console, children: list[_Child], health: Health, left_open: 
             if len(child.ends) >= MOST_ENDS:
                 raise ServerError(
                     f"The {child.name} ended {MOST_ENDS} times within {WITHIN_SECONDS / 60:.0f} minutes.{last}",
-                    "Mend what it names, if it names something, and start again: gristmill ui",
+                    "Fix what it names, if anything, and restart: gristmill ui",
                 )
-            console.print(f"[yellow]The {child.name} ended; it is started again.[/]{escape(last)}", highlight=False)
+            console.print(f"[yellow]The {child.name} ended and is restarted.[/]{escape(last)}", highlight=False)
             child.start()
             if child is children[0]:
                 for worker in children[1:]:
-                    worker.ends.clear()  # they may have ended because it was not there
+                    worker.ends.clear()  # they may have ended because the server had
         for line in health.news(len(children) - 1):
             console.print(line, highlight=False, soft_wrap=True)
         left_open.look()
@@ -182,9 +185,9 @@ def _watch(console: Console, children: list[_Child], health: Health, left_open: 
 
 
 def _check_free(port: int) -> None:
-    """Raises ConfigError for a port that another program listens on."""
+    """Raises ConfigError if another program listens on the port."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # that of a server that has just ended is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port of a server that just ended is free
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:

@@ -1,7 +1,7 @@
-"""A trial of the block that is to be told of failures: one message, as the server would send it.
+"""A trial of the notification block for failures: one message, as the server would send it.
 
-A mistake in its address would otherwise be found by the first failure of which nobody hears. Prefect is imported by a
-process of its own: `gristmill ui` does without.
+Otherwise a mistake in its address would show at the first failure, which nobody would hear of. A separate process
+imports Prefect: `gristmill ui` itself doesn't.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from collections.abc import Mapping
 from types import TracebackType
 
 MOST_SECONDS = 10
-START_SECONDS = 60  # in which Prefect is imported
+START_SECONDS = 60  # to import Prefect
 
 
 def trial(environment: Mapping[str, str], notify: str, address: str) -> str:
-    """Send a message to a block, TYPE/NAME. Returns why it did not get there, without its address; nothing if it did.
-
-    The address may be a secret, as a webhook's is.
-    """
+    """Send a message to a block, TYPE/NAME. Returns why it failed, without the address, which may be a secret as a
+    webhook's is, or empty if it arrived."""
     command = [sys.executable, "-m", "flows.commands.ui.trial", notify, address]
     try:
         done = subprocess.run(
@@ -41,9 +39,9 @@ def trial(environment: Mapping[str, str], notify: str, address: str) -> str:
 
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Whatever a block raises is its answer."""
-    said = (str(error) or str(getattr(error, "log", ""))).strip().splitlines()
-    print(": ".join([kind.__name__, *said[:1]]), flush=True)
+    """An exception hook that prints what the block raised, in one line."""
+    lines = (str(error) or str(getattr(error, "log", ""))).strip().splitlines()
+    print(": ".join([kind.__name__, *lines[:1]]), flush=True)
 
 
 def _late(number: int, frame: object) -> None:
@@ -51,7 +49,7 @@ def _late(number: int, frame: object) -> None:
 
 
 def main() -> None:
-    """`python -m flows.commands.ui.trial TYPE/NAME ADDRESS`: send, or end with a line that says why not."""
+    """`python -m flows.commands.ui.trial TYPE/NAME ADDRESS`: send the message, or end with a line that says why not."""
     from prefect.blocks.core import Block
 
     sys.excepthook = _end
@@ -60,7 +58,7 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _late)
     signal.alarm(MOST_SECONDS)
     with block.raise_on_failure():  # type: ignore[union-attr]
-        block.notify(f"Gristmill at {address}: failed and crashed runs will be told here.", "Gristmill")  # type: ignore[union-attr]
+        block.notify(f"Gristmill at {address}: failed and crashed runs will be reported here.", "Gristmill")  # type: ignore[union-attr]
 
 
 if __name__ == "__main__":

@@ -7,4 +7,5 @@ steps.py     the order in which it gets to a place of files
 folder.py    a folder as such a place
 bucket.py    a bucket or a server as such a place
 hub.py       to a repository of the hub
+send.py      to whichever of these an address names
 """

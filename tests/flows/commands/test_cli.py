@@ -51,7 +51,7 @@ def gristmill(*arguments: str) -> subprocess.CompletedProcess[str]:
             main()
     finally:
         sys.argv = argv
-        for number, handler in before.items():  # a command minds no signal once it has ended
+        for number, handler in before.items():  # a command ignores signals once it has ended
             signal.signal(number, handler)
     return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
@@ -76,11 +76,11 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
 @pytest.mark.parametrize(
     ("arguments", "named", "remedy"),
     [
-        (["run", "tinny"], "There is no profile tinny.", "Did you mean tiny?"),
-        (["plan", ""], "No profile is named.", "There are cluster"),
-        (["plan", f"{'a' * 300}.yaml"], "There is no profile aaa", "give a path"),
+        (["run", "tinny"], "Profile tinny does not exist.", "Did you mean tiny?"),
+        (["plan", ""], "The profile's name is empty.", "Choose one of cluster"),
+        (["plan", f"{'a' * 300}.yaml"], "Profile aaa", "give the path"),
         (["plan", "tiny", "--set", "runtime.approve_hours=1e9"], "runtime.approve_hours", "profile schema"),
-        (["runs", "--store", ""], "No store is named.", "give --store"),
+        (["runs", "--store", ""], "The store is empty.", "give --store"),
         (["run", "tiny", "--set", "filter.toxicty.max_score=1"], "unknown key filter.toxicty", "profile schema"),
         (["run", "tiny", "--to", "pretrian"], "There is no stage pretrian.", "Did you mean pretrain?"),
         (["run", "tiny", "--to", "form"], "form is made within filter", "End after filter"),
@@ -107,9 +107,9 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         ),
         (["run", "tiny", "--refresh", "nothing"], "There is no stage nothing.", "The stages are"),
         (["why", "nothing"], "There is no stage nothing.", "The stages are"),
-        (["plan", "gpu", "--device", "h101"], "There is no device h101", "Choose one of cpu, h200, h100"),
-        (["chat", "tiny/export"], "There is no store at", "Check --store"),
-        (["store", "ls", "--store", "nowhere"], "There is no store at nowhere.", "Check --store"),
+        (["plan", "gpu", "--device", "h101"], "Device h101 is unknown", "Choose one of cpu, h200, h100"),
+        (["chat", "tiny/export"], "No store exists at", "Check --store"),
+        (["store", "ls", "--store", "nowhere"], "No store exists at nowhere.", "Check --store"),
         (["explain", "abcd"], "No document", "id"),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_mistake_gives_one_message_a_remedy_and_exit_1(
 def test_what_can_be_no_name_is_told_so(name: str, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     publish(store, "download", {"a.txt": b"1"})
-    with pytest.raises(StoreError, match="No artifact has such a name"):
+    with pytest.raises(StoreError, match="No artifact can have this name"):
         refs.resolve(store, name)
 
 
@@ -142,7 +142,7 @@ def test_of_a_ref_or_a_profile_that_there_is_not_the_nearest_is_told(
     publish(store, "download", {"a.txt": b"1"})
     with pytest.raises(StoreError) as caught:
         refs.resolve(store, "tiny/dowload@1")
-    assert caught.value.remedy == "Did you mean tiny/download? Refs there: tiny/download."
+    assert caught.value.remedy == "Did you mean tiny/download? Its refs: tiny/download."
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("extends: tiny\ndescription: of my own\n")
     assert load("mine").description == "of my own", "the file beside it"
@@ -191,22 +191,22 @@ def test_verify_names_the_damaged_file_and_the_way_out(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"{location}/documents/a" in done.stderr
     assert f"gristmill run tiny --store {store.root} --refresh dedup" in done.stderr
-    assert "repeat the --set that they were made with" in done.stderr
+    assert "repeat the --set options that they were made with" in done.stderr
     again = publish(store, "dedup", {"documents/a": b"one", "b": b"two"})
     assert again == f"{location}.2"
     done = gristmill("store", "verify", f"--store={store.root}")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "damaged, made again since: gc removes it" in done.stdout
+    assert "damaged, rebuilt since: gc removes it" in done.stdout
     ref = Path(store.root, "refs", "tiny", "dedup.json")
     ref.write_text(ref.read_text().replace('"digest": "', '"digest": "0'))
     done = gristmill("store", "verify", f"--store={store.root}")
-    assert f"Make them again: gristmill run tiny --store {store.root} --refresh dedup" in done.stderr
+    assert f"Rebuild them: gristmill run tiny --store {store.root} --refresh dedup" in done.stderr
     ref.write_text("")
     path = store.get(again).path / "b"
     path.chmod(0o644)
     path.write_bytes(b"owt")
     done = gristmill("store", "verify", f"--store={store.root}")
-    assert f"Delete {ref}. Make them again: gristmill run tiny --store {store.root} --refresh dedup" in done.stderr
+    assert f"Delete {ref}. Rebuild them: gristmill run tiny --store {store.root} --refresh dedup" in done.stderr
     assert gristmill("store", "verify", f"--store={store.root}x").returncode == 1
 
 
@@ -267,7 +267,7 @@ def test_ls_lists_what_is_asked_for_the_last_made_first(tmp_path: Path) -> None:
     assert listed("--profile", "smoke") == []
     assert listed("--limit", "1") == ["tiny/pretrain@1"]
     assert "2 more: --all" in gristmill("store", "ls", at, "--limit", "1").stdout
-    assert "No ref is like that." in gristmill("store", "ls", at, "nothing").stdout
+    assert "No ref matches." in gristmill("store", "ls", at, "nothing").stdout
 
 
 def test_lineage_names_a_few_sources_and_all_that_are_asked_for() -> None:
@@ -369,17 +369,17 @@ def test_explain_refuses_an_ambiguous_beginning_and_lists_the_ids(tmp_path: Path
     assert "Text 1" in gristmill("explain", "abcd1", "tiny", at).stdout
     assert "30 copies removed: gopher.min_words 5 (threshold 20)" in gristmill("explain", "abcd2", "tiny", at).stdout
     listed = gristmill("explain", "tiny", "--removed-by", "gopher", "--limit", "2", at).stdout
-    assert "filter removed 30 by gopher; shown are 2" in listed
+    assert "filter removed 30 by gopher, of which 2 are shown" in listed
     assert listed.count(documents[2].id) == 2
     assert "web: gopher.min_words 5 (threshold 20)\n  On rivers | Text 2 of a river." in listed
     listed = gristmill("explain", "--removed-by", "gopher.min_words", "--stage=filter", at).stdout
     assert listed.count("threshold 20") == 20
     wrong = gristmill("explain", "--removed-by", "toxicity", at)
     assert (wrong.returncode, "gopher.min_words (30)" in wrong.stderr) == (1, True)
-    assert "No ref names an artifact of dedup: `gristmill run tiny --to dedup --store " in wrong.stderr
+    assert "No ref names an artifact of dedup: run `gristmill run tiny --to dedup --store " in wrong.stderr
     (tmp_path / "store" / "refs" / "tiny" / "filter.json").unlink()
     wrong = gristmill("explain", "--removed-by", "gopher", "--stage=filter", at)
-    assert "Nothing of tiny is known to be removed by gopher." in wrong.stderr
+    assert "gopher removed nothing in tiny." in wrong.stderr
     assert "No ref names an artifact of filter: `gristmill run tiny --to filter --store " in wrong.stderr
 
 
@@ -507,4 +507,4 @@ from flows.cli import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "Interrupted before anything had begun.\n")
+    assert (done.returncode, done.stderr) == (130, "Interrupted before anything began.\n")

@@ -1,4 +1,4 @@
-"""What `gristmill hosts` prints: accepted by Slurm where there is one, read as YAML, and run in namespaces."""
+"""The output of `gristmill hosts`: accepted by Slurm if installed, valid YAML, and run in namespaces."""
 
 from __future__ import annotations
 
@@ -141,12 +141,12 @@ def test_workers_of_ray_train_what_processes_of_torchrun_do(tmp_path: Path) -> N
         (Scheduler.SLURM, "3", "24 processes can't share evenly"),
         (Scheduler.SLURM, "0", "names no hosts"),
         (Scheduler.TORCHRUN, "a,a", "names a twice"),
-        (Scheduler.TORCHRUN, "fe80::1,fe80::2", "'fe80::1' is no name of a host"),
-        (Scheduler.TORCHRUN, "node1:1234,node2", "'node1:1234' is no name"),
-        (Scheduler.TORCHRUN, "a\nrm x,b", "is no name of a host"),
-        (Scheduler.SLURM, "-1", "'-1' is no name"),
-        (Scheduler.SLURM, "2.5", "'2.5' is no name"),
-        (Scheduler.SLURM, "node[1-4]", "is no name of a host"),
+        (Scheduler.TORCHRUN, "fe80::1,fe80::2", "'fe80::1' is not a host's name"),
+        (Scheduler.TORCHRUN, "node1:1234,node2", "'node1:1234' is not a host's name"),
+        (Scheduler.TORCHRUN, "a\nrm x,b", "is not a host's name"),
+        (Scheduler.SLURM, "-1", "'-1' is not a host's name"),
+        (Scheduler.SLURM, "2.5", "'2.5' is not a host's name"),
+        (Scheduler.SLURM, "node[1-4]", "is not a host's name"),
         (Scheduler.KUBERNETES, "a,b", "Kubernetes chooses the hosts itself"),
         (Scheduler.TORCHRUN, "4", "needs the names"),
         (Scheduler.KUBERNETES, "4", "needs an image"),
@@ -162,9 +162,9 @@ def test_what_could_not_run_is_refused(scheduler: Scheduler, hosts: str, says: s
 @pytest.mark.parametrize(
     ("scheduler", "options", "says"),
     [
-        (Scheduler.SLURM, {"time": "1:00\nrm x"}, "is nothing that Slurm takes"),
-        (Scheduler.SLURM, {"partition": "a b"}, "is nothing that Slurm takes"),
-        (Scheduler.KUBERNETES, {"image": "a b", "claim": "c"}, "is no name that Kubernetes takes"),
+        (Scheduler.SLURM, {"time": "1:00\nrm x"}, "is not valid for Slurm"),
+        (Scheduler.SLURM, {"partition": "a b"}, "is not valid for Slurm"),
+        (Scheduler.KUBERNETES, {"image": "a b", "claim": "c"}, "is not a valid name in Kubernetes"),
     ],
 )
 def test_what_would_be_a_line_of_its_own_is_refused(scheduler: Scheduler, options: Any, says: str) -> None:

@@ -1,4 +1,4 @@
-"""`gristmill filter`: shown are the documents on which the rule decides, and counts are those of the filter."""
+"""`gristmill filter`: it shows the documents that the rule decides, and its counts are the filter's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.estimates.parts import parts_of, parts_there
+from flows.estimates.parts import parts_of, stored_parts
 from flows.estimates.planned_stage import PlannedStage
 from storage.shards.documents import Document, read_documents, shard_name, write_documents
 from storage.store import Store
@@ -120,7 +120,7 @@ def test_documents_that_another_threshold_lets_in_were_not_measured_for_what_com
     told = looked(store, *lower, "--set=filter.pii.max_findings=5")
     newly = next(line.split()[-1] for line in told.splitlines() if line.startswith("all"))
     assert int(newly) > 0
-    assert f"{newly} of those newly kept were not measured for pii, pii_metadata" in " ".join(told.split())
+    assert f"{newly} of the newly kept were not measured for pii, pii_metadata" in " ".join(told.split())
 
 
 def test_rules_are_listed_with_their_thresholds(store: Store) -> None:
@@ -140,7 +140,7 @@ def test_rules_are_listed_with_their_thresholds(store: Store) -> None:
     [
         (["gopher_quality.min_wordz"], "Did you mean gopher_quality.min_words"),
         (["language", "--threshold=1"], "compares no number"),
-        (["gopher_quality.min_words", "--threshold=nan"], "with which no value compares"),
+        (["gopher_quality.min_words", "--threshold=nan"], "is not a finite number"),
         (["language", "--source=nowhere"], "The sources are coast, hills, letters"),
         (["language", "--set=filter.language.measure.piece_bytes=300"], "in another way"),
         (["language", "--set=filter.perplexity={}"], "perplexity was not measured"),
@@ -167,9 +167,9 @@ def test_a_plan_knows_which_signals_another_setting_measures_anew(store: Store) 
         config = FilterConfig.model_validate({**SETTINGS, **settings})
         payload, wanted = filter_documents.payload(config, inputs), parts(config)
         line = PlannedStage("filter", False, "", payload, earlier, inputs, config, refresh=frozenset(refresh))
-        return {*wanted} - parts_there(manifests, line, parts_of(manifests, earlier), wanted)
+        return {*wanted} - stored_parts(manifests, line, parts_of(manifests, earlier), wanted)
 
-    last = {"passed", "pii", "pii_metadata"}  # measured of the documents that pass the rules of the others
+    last = {"passed", "pii", "pii_metadata"}  # measured on documents that pass the other rules
     assert missing() == set()
     assert missing(gopher_quality={"min_words": 60}) == last
     assert missing(form={"as_datatrove": True}) == {*last, "form"}

@@ -1,4 +1,4 @@
-"""`gristmill release push`: nothing goes out unseen, nor to where other files lie, and what arrived is checked."""
+"""`gristmill release push`: nothing goes out unseen or to a place with other files, and what arrives is checked."""
 
 from __future__ import annotations
 

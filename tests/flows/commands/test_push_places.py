@@ -1,4 +1,4 @@
-"""Where `gristmill release push` may write: nothing of others is replaced, and no place is asked for that is none."""
+"""Targets of `gristmill release push`: it replaces no one else's files, and refuses impossible places before asking."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_upload_that_was_interrupted_says_so_and_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr(Folder, "put", interrupted)
         code, _, error = push(folder, str(target), "--yes")
-    assert (code, "push it again: it goes on" in error, "Traceback" in error) == (130, True, False)
+    assert (code, "Push it again to go on" in error, "Traceback" in error) == (130, True, False)
     assert (target / PART).read_bytes() == (folder / SUMS).read_bytes()
     assert not (target / SUMS).exists()
     assert push(folder, str(target), "--yes")[0] == 0

@@ -1,4 +1,4 @@
-"""What `gristmill release push` takes for a password or a token, and what it doesn't. None of these is one."""
+"""Strings that `gristmill release push` takes for a password or a token, and others that it doesn't. None is real."""
 
 from __future__ import annotations
 

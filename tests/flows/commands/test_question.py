@@ -1,4 +1,4 @@
-"""The question before a dear stage, at a real terminal: what it says, and what each answer comes to."""
+"""The question before an expensive stage, at a real terminal: its text, and the effect of each answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.runs.listed import remark
+from flows.commands.runs.listing import remark
 from storage.runs import history
 from storage.runs.record import RunRecord
 from storage.store import Store

@@ -1,4 +1,4 @@
-"""What `gristmill store verify` says of damage leads to a sound store: its remedy is followed to the letter."""
+"""The remedies of `gristmill store verify`, followed to the letter, lead to a sound store."""
 
 # mypy: disable-error-code="func-returns-value"
 from __future__ import annotations
@@ -190,7 +190,7 @@ def test_what_verify_says_of_damage_leads_to_a_sound_store(damage: str, sound: P
     shutil.copytree(sound, store)
     DAMAGE[damage](store)
     told = gristmill("store", "verify", f"--store={store}")
-    assert told.returncode == 1 or "made again since: gc removes it" in told.stdout
+    assert told.returncode == 1 or "rebuilt since: gc removes it" in told.stdout
     for _ in range(ROUNDS * told.returncode):
         follow(told.stderr, store)
         told = gristmill("store", "verify", f"--store={store}")

@@ -1,4 +1,4 @@
-"""The records that runs leave: each leaves one whatever becomes of it, and they are listed, shown and compared."""
+"""Records of runs: each run leaves one however it ends, and they can be listed, shown and compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from flows.commands.runs.compare import stage_rows
-from flows.commands.runs.listed import as_it_is
+from flows.commands.runs.listing import with_present_state
 from flows.pipeline import stages
 from flows.records.figures import stage_record
 from flows.records.recorder import Asked, Recorder
@@ -166,7 +166,7 @@ def test_a_killed_run_has_crashed_and_a_running_one_runs(tmp_path: Path) -> None
     assert state_of(store, record) == "crashed"
     said = gristmill("runs", "--store", store.url, "--state", "crashed")
     assert record.id in said.stdout
-    assert "No run is like that." in gristmill("runs", "--store", store.url, "--state", "running").stdout
+    assert "No run matches." in gristmill("runs", "--store", store.url, "--state", "running").stdout
 
 
 def test_a_run_of_another_machine_is_believed_where_nothing_tells_that_it_died(tmp_path: Path) -> None:
@@ -238,8 +238,8 @@ def test_a_run_that_waits_for_a_person_is_waiting_until_it_goes_on_or_nobody_cam
     assert (record.state, record.error) == ("waiting", suspended.message)
     assert gristmill("runs", "--state", "waiting", "--store", str(tmp_path / "store")).stdout.count("waiting") == 1
     late = record.model_copy(update={"ended": "2020-01-01T00:00:00Z", "flow_run": "one"})
-    assert (as_it_is(session.store, late).state, state_of(session.store, late)) == ("failed", "failed")
-    assert as_it_is(session.store, late).error == "Nobody has approved it in time."
+    assert (with_present_state(session.store, late).state, state_of(session.store, late)) == ("failed", "failed")
+    assert with_present_state(session.store, late).error == "Nobody approved it in time."
     history.write(session.store, late)
     assert history.waiting(session.store, "another") is None
     assert history.waiting(session.store, "one") == late
@@ -271,9 +271,9 @@ def test_runs_are_listed_filtered_shown_and_compared(tmp_path: Path) -> None:
     assert json.loads(gristmill("runs", "--store", store, "--json", "--limit", "1").stdout)[0]["id"] == listed[0]
     most = gristmill("runs", "--store", store, "--json", "--limit", "9223372036854775807")
     assert len(json.loads(most.stdout)) == 2
-    assert "There are older ones" in gristmill("runs", "--store", store, "--limit", "1").stdout
-    assert "No run is like that." in gristmill("runs", "--store", store, "--made", "pretrain").stdout
-    assert "No run is like that." in gristmill("runs", "--store", store, "--profile", "tiny").stdout
+    assert "Older runs" in gristmill("runs", "--store", store, "--limit", "1").stdout
+    assert "No run matches." in gristmill("runs", "--store", store, "--made", "pretrain").stdout
+    assert "No run matches." in gristmill("runs", "--store", store, "--profile", "tiny").stdout
     assert first.id in gristmill("runs", "--store", store, "--since", "1h").stdout
     assert gristmill("runs", "--store", store, "--since", "soon").returncode == 1
     shown = gristmill("runs", "show", first.id[:-1], "--store", store).stdout
@@ -287,7 +287,7 @@ def test_runs_are_listed_filtered_shown_and_compared(tmp_path: Path) -> None:
     assert [field["field"] for field in as_json["profile"]] == ["download.benchmarks"]
     assert as_json["stages"][0]["result"] == "other bytes"
     missing = gristmill("runs", "show", "2020", "--store", store)
-    assert (missing.returncode, "There is no run 2020" in missing.stderr) == (1, True)
+    assert (missing.returncode, "Run 2020 is not in the store" in missing.stderr) == (1, True)
 
 
 def test_a_damaged_record_is_named_and_hides_no_other(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_damaged_record_is_named_and_hides_no_other(tmp_path: Path) -> None:
     said = gristmill("runs", "--store", store)
     assert record.id in said.stdout
     assert "The record of the run 2026-01-01T00-00-00-abcdef is damaged" in said.stdout
-    assert "No run that can be read is like that." in gristmill("runs", "--state", "failed", "--store", store).stdout
+    assert "No readable run matches." in gristmill("runs", "--state", "failed", "--store", store).stdout
     told = gristmill("runs", "--json", "--store", store)
     assert [row["id"] for row in json.loads(told.stdout)] == [record.id]
     assert "The record of the run 2026-01-01T00-00-00-abcdef is damaged" in told.stderr
@@ -350,7 +350,7 @@ def test_a_collection_keeps_the_newest_records(tmp_path: Path, monkeypatch: pyte
     assert list(garbage.records) == ["2026-01-02T00-00-00-abcdef", "2026-01-01T00-00-00-abcdef"]
     maintain.collect(store, garbage)
     assert history.ids(store) == [record.id, "2026-01-03T00-00-00-abcdef"]
-    with pytest.raises(StoreError, match="There is no run 2026-01-01"):
+    with pytest.raises(StoreError, match="Run 2026-01-01 is not in the store"):
         history.find(store, "2026-01-01")
 
 
@@ -375,10 +375,10 @@ def test_parts_of_a_stage_that_one_run_took_from_the_store_are_not_only_in_the_o
     assert "sketches" not in cached.stages
     for pair in ((made, cached), (cached, made)):
         results = {name: result for name, result, _, _ in stage_rows(*pair)}
-        assert results["sketches"] == "not asked for by one: dedup was there"
+        assert results["sketches"] == "not needed by one: dedup was stored"
     below = StageRecord(location="part/a", cached=False, seconds=1, part_of="sketches")
     deeper = made.model_copy(update={"stages": {**made.stages, "below": below}})
-    assert {name: result for name, result, _, _ in stage_rows(deeper, cached)}["below"].endswith("dedup was there")
+    assert {name: result for name, result, _, _ in stage_rows(deeper, cached)}["below"].endswith("dedup was stored")
 
 
 def test_what_a_stage_waited_is_not_what_it_took(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`plan --scale`: from the manifests of a store to what more text would cost."""
+"""`plan --scale`: the cost of more text, from a store's manifests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_text_is_counted_from_the_footer(tmp_path: Path) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> list[str]:
-    """A download of plain text, made."""
+    """A finished download of plain text."""
     (tmp_path / "text.txt").write_text("".join(TEXTS))
     asked = [
         f"download.sources=[{{kind: files, name: words, paths: ['{tmp_path / 'text.txt'}']}}]",
@@ -76,8 +76,8 @@ def test_what_was_measured_is_scaled_and_what_was_not_is_named(settings: list[st
     assert "1.0 TB of text" in told
     assert "dedup, filter, tokenizer, tokenize: no run in this store has measured them" in told
     assert "on 1000 workers" in told
-    assert "most of it is download (100%)" in told
-    assert "measure a larger one before you trust it" in told
+    assert "most of it download (100%)" in told
+    assert "Measure a larger one before you trust it" in told
 
 
 def test_what_a_stage_read_is_told_and_scaled(settings: list[str], tmp_path: Path) -> None:

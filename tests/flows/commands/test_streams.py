@@ -1,4 +1,4 @@
-"""A process whose reader is gone goes on."""
+"""A process goes on after its reader is gone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 SCRIPT = """
 import os, sys, time
 from rich.console import Console
-from flows.pools.streams import drop_closed_streams
+from flows.pages.log import drop_closed_streams
 print("begun", flush=True)
 sys.stdin.readline()
 drop_closed_streams()

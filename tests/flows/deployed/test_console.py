@@ -1,4 +1,4 @@
-"""A run of a deployment whose worker is gone: its console is a pipe that nobody reads any more."""
+"""A run of a deployment whose worker is gone: nobody reads its console's pipe any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drills, on a real server and worker: something dies, waits or is away, and the run comes to its end all the same."""
+"""Drills, on a real server and worker: something dies, waits or is away, and the run still finishes."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_stage_whose_bucket_was_away_is_tried_again(ui: Ui, bucket: Proxy) -> 
 
 
 class Listener(ThreadingHTTPServer):
-    """Keeps what it is told."""
+    """Records requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Heard)
@@ -261,7 +261,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_run_does_not_end_it(
 def test_what_a_dead_machine_leaves_is_crashed_in_time_and_its_rerun_resumes_to_the_same_bytes(
     ui: Ui, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
-    """A worker and its run are killed together, so that nobody is left to tell of it."""
+    """A worker and its run are killed together, so that nobody is left to report it."""
     run = begun(ui, tmp_path / "store")
     (worker,) = ui.children(b"worker\0start")
     killed = time.monotonic()
@@ -297,11 +297,11 @@ def test_a_ui_that_is_ended_ends_its_runs_in_order(ignores: bool, tmp_path: Path
         ui.process.send_signal(signal.SIGTERM if ignores else signal.SIGINT)
         ui.process.wait(90)
         assert not processes_of(run)
-    assert "1 run is at work; it stops with a checkpoint" in ui.log.read_text()
+    assert "Stopping 1 run with a checkpoint" in ui.log.read_text()
     (record,) = (tmp_path / "store" / "runs").glob("*.json")
     assert json.loads(record.read_text())["state"] == "stopped"
     assert list((tmp_path / "store" / "work").rglob("checkpoints/step-*/complete.json"))
     with running_ui(tmp_path) as again:
         ended = state(again, run, *END)
         assert ended["name"] == "Cancelled"
-        assert ended["message"].startswith("Stopped as `gristmill ui` was ended.")
+        assert ended["message"].startswith("Stopped because `gristmill ui` ended.")

@@ -1,7 +1,7 @@
-"""A schedule that is switched on starts runs by itself: a real server and worker, as `gristmill ui` starts them.
+"""An active schedule starts runs by itself: a real server and worker, as `gristmill ui` starts them.
 
-Prefect's scheduler is a service inside the server. When it fails, it does so in the server's log alone, pass after
-pass, and everything else seems well; so nothing less than a run that came by itself is proof.
+Prefect's scheduler is a service inside the server. It fails only in the server's log, while everything else seems
+fine. So only a run that started by itself is proof.
 """
 
 from __future__ import annotations
@@ -36,13 +36,6 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> No
             answer = client.options("/deployments/filter", headers=asked)
             assert ("access-control-allow-origin" in answer.headers) is allowed, "no other site's page may use the API"
         deployment = client.get("/deployments/name/pipeline/nightly").raise_for_status().json()
-        # A password would stay in the database for ever, so it is refused before it gets there
-        leaking = {"parameters": {"overrides": ["runtime.store=s3://key:a/secret+of=tests@bucket/store"]}}
-        refused = [
-            client.post(f"/deployments/{deployment['id']}/create_flow_run", json=leaking),
-            client.patch(f"/deployments/{deployment['id']}", json=leaking),
-        ]
-        assert [answer.status_code for answer in refused] == [409, 409]
         (schedule,) = deployment["schedules"]
         parameters = {"profile": "smoke", "overrides": [SOURCES, "download.benchmarks=[arc_easy]"], "to": "download"}
         client.patch(f"/deployments/{deployment['id']}", json={"parameters": parameters}).raise_for_status()
@@ -65,8 +58,6 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> No
     until("its page does not tell what it did", lambda: any(told.match(line) for line in ui.logs(run)))
     until("no word of the scheduler", lambda: "the scheduler works" in ui.log.read_text())
     assert list((tmp_path / "store" / "artifacts" / "download").iterdir())
-    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert b"a/secret+of=tests" not in kept
     # Registered again, as at the next start of `gristmill ui`, the deployment keeps what was changed on the server
     deploy(ui.environment)
     again = ui.send("GET", "/deployments/name/pipeline/nightly").raise_for_status().json()
@@ -80,7 +71,7 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> No
 def test_what_dies_is_started_again_and_that_is_said(ui: Ui) -> None:
     (worker,) = ui.children(b"worker\0start")
     os.killpg(worker, signal.SIGKILL)
-    until("nothing said", lambda: "The worker of gristmill ended; it is started again." in ui.log.read_text())
+    until("nothing said", lambda: "The worker of gristmill ended and is restarted." in ui.log.read_text())
     until("no new worker", lambda: ui.children(b"worker\0start") not in ([], [worker]))
     for ends in range(3):
         (server,) = ui.children(b"flows.guard")

@@ -49,7 +49,7 @@ def of(api: str) -> dict[str, str]:
 
 
 def begin(api: str, folder: Path, *settings: str) -> subprocess.Popen[str]:
-    """A run of a terminal that nobody sits at."""
+    """A run at a terminal without a person."""
     sets = [f"--set={value}" for value in (*SETTINGS, f"runtime.store={folder / 'store'}", *settings)]
     return subprocess.Popen(
         [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=download", *sets],
@@ -136,7 +136,7 @@ def test_a_run_that_somebody_stops_reads_cancelled_and_so_does_its_task(
 @pytest.mark.soak_but("Crashed-Crashed")
 @pytest.mark.parametrize(("run_is", "task_is"), [("Crashed", "Crashed"), ("Completed", "Cancelled")])
 def test_what_a_run_has_left_open_is_ended(run_is: str, task_is: str, api: str, tmp_path: Path) -> None:
-    """It was killed, or suspended in the middle of a task that it began anew."""
+    """It was killed, or suspended in the middle of a task that it restarted."""
     left = LeftOpen(api.removesuffix("/api"), os.environ)
     with waiting(api, tmp_path) as (process, run):
         tasks: list[dict[str, Any]] = []
@@ -208,10 +208,10 @@ def test_the_end_of_ui_cancels_its_runs_and_says_why_and_ctrl_c_again_does_not_w
         again.join()
         signal.signal(signal.SIGINT, before)
     assert process.wait(30) == -signal.SIGKILL
-    assert "1 run is at work; it stops with a checkpoint" in capsys.readouterr().out
+    assert "Stopping 1 run with a checkpoint" in capsys.readouterr().out
     state = state_of(api, run)
     assert state["name"] == "Cancelled"
-    assert state["message"].startswith("Stopped as `gristmill ui` was ended. Run it again")
+    assert state["message"].startswith("Stopped because `gristmill ui` ended. Run it again")
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""The block that `gristmill ui --notify` names is sent a message at the start."""
+"""`gristmill ui --notify` sends its block a message at the start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.flows.running_ui import sent, served
 
 
 class Receiver(HTTPServer):
-    """Keeps what it is told, and answers by a status."""
+    """Records requests, and answers with a status."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -51,7 +51,7 @@ def test_a_block_is_sent_a_message_and_its_answer_is_told_without_its_address(
         _webhook(environment, f"http://127.0.0.1:{receiver.server_port}/secret")
         assert trial(environment, "custom-webhook/team", "http://here") == ""
         (heard,) = receiver.heard
-        assert "Gristmill at http://here: failed and crashed runs will be told here." in heard
+        assert "Gristmill at http://here: failed and crashed runs will be reported here." in heard
         receiver.status = 500
         why = trial(environment, "custom-webhook/team", "http://here")
         assert "500" in why

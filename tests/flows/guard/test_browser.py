@@ -1,4 +1,4 @@
-"""Pages in a real browser: those of another site read and change nothing, Prefect's own ask nobody but their server."""
+"""Pages in a real browser: another site's read and change nothing, and Prefect's request only from their server."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def kept(environment: dict[str, str]) -> dict[str, int]:
 @pytest.mark.soak
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_page_of_another_site_reads_and_changes_nothing(guarded: bool, evil: str, tmp_path: Path) -> None:
-    """Without the guard it does: what it tries would work."""
+    """Without the guard, its attempts succeed."""
     with (
         browser.page(tmp_path, "MAP evil.example 127.0.0.1") as page,
         (served if guarded else unguarded)(tmp_path / "prefect") as environment,

@@ -1,4 +1,4 @@
-"""A page of another site that has a worker run a command: with Prefect's server as it comes it does, with ours not."""
+"""A page of another site can make a worker run a command with Prefect's plain server, but not with ours."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_on_a_server_of_others_no_run_is_sent_where_its_command_is_replaced_and_
                 client.create_flow(makes), name=name, work_pool_name=name, job_variables=of_runs
             )
         for name in ("runs", "pool"):
-            with pytest.raises(ConfigError, match=f"work pool {name} are started by another command"):
+            with pytest.raises(ConfigError, match=f"work pool {name} starts runs with another command"):
                 pools_of_server([name])
         (sound,) = pools_of_server(["sound"])
         assert sound.deployment == deployment

@@ -1,4 +1,4 @@
-"""Every route and websocket of a Prefect server of ours, asked by whoever may not: all refuse, and nothing changes."""
+"""Every route and websocket of our Prefect server refuses unauthorised requests, which change nothing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from flows.guard.password import CLIENT, CODE, kept
-from flows.server import check_address, credentials, given_server
+from flows.guard.password import CLIENT, CODE, ui_password
+from flows.server import check_address, credentials, named_server
 from flows.stop import Stop
 from storage.errors import ServerError
 from tests.flows.running_ui import ROOT, sent, served, speaking_to, until
@@ -75,7 +75,7 @@ def routes(server: Server) -> list[tuple[str, str]]:
 
 
 def rows(database: Path) -> dict[str, list[Any]]:
-    """All that a server has, but what its own services write."""
+    """Everything on a server, except what its own services write."""
     with closing(sqlite3.connect(database)) as opened:
         names = [name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type='table'")]
         return {
@@ -399,10 +399,10 @@ def test_a_run_without_the_password_is_told_where_it_is(
 ) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.setenv("PREFECT_API_URL", server.environment["PREFECT_API_URL"])
-    monkeypatch.setenv(CLIENT, kept())  # that of another server
+    monkeypatch.setenv(CLIENT, ui_password())  # that of another server
     check_address()
     with speaking_to(os.environ):
-        said = pytest.raises(ServerError, match="wants another password")
-        with said as caught, given_server(server.environment["PREFECT_API_URL"], Stop()):
+        said = pytest.raises(ServerError, match="has another password")
+        with said as caught, named_server(server.environment["PREFECT_API_URL"], Stop()):
             pass
     assert f"Set {CLIENT}" in caught.value.remedy

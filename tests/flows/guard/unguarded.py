@@ -1,4 +1,4 @@
-"""Prefect's server as it comes, for tests that show what the guard keeps away."""
+"""Prefect's plain server, for tests that show what the guard prevents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.children.launchers import free_port
 
 @contextmanager
 def unguarded(home: Path) -> Iterator[dict[str, str]]:
-    """The environment of clients of Prefect's server as it comes."""
+    """The environment of clients of Prefect's plain server."""
     port = str(free_port())
     there = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{there}/api", CLIENT: ""}

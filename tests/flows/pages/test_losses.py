@@ -1,10 +1,10 @@
-"""What a run says of sources that lost much of their documents."""
+"""A run's notes on sources that lost many of their documents."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from flows.pages.losses import TABLES, told_losses
+from flows.pages.losses import TABLES, loss_notes
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.keys import KeyPayload
@@ -42,7 +42,7 @@ def test_a_source_that_lost_much_is_told_with_its_rules_and_what_to_do(tmp_path:
             tmp_path / "clean", "filter", {"wiki": 40, "mail": 8}, {"wiki": rules, "mail": {"language": 2}}
         ),
     }
-    lost, how, web = told_losses(made, "my store")
+    lost, how, web = loss_notes(made, "my store")
     assert lost.endswith(
         "filter removed 60 of 100 documents (60%) of wiki[/]: c4.min_c4_sentences 30, gopher_quality.min_words 20, "
         "language 9, and 1 by 1 others."
@@ -53,10 +53,10 @@ def test_a_source_that_lost_much_is_told_with_its_rules_and_what_to_do(tmp_path:
 
 def test_where_no_rule_of_the_web_did_it_none_is_named(tmp_path: Path) -> None:
     made = {"filter": artifact(tmp_path, "filter", {"en": 10}, {"fr": {"language": 10}})}
-    lost, how = told_losses(made, "store")
+    lost, how = loss_notes(made, "store")
     assert "10 of 10 documents (100%) of fr" in lost
     assert how.endswith("--removed-by language")
     assert (
-        list(told_losses({"filter": artifact(tmp_path / "b", "filter", {"en": 80}, {"en": {"language": 20}})}, "tiny"))
+        list(loss_notes({"filter": artifact(tmp_path / "b", "filter", {"en": 80}, {"en": {"language": 20}})}, "tiny"))
         == []
     )

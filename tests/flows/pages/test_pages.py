@@ -1,4 +1,4 @@
-"""What a run shows: its name, its page whether it came to its end or not, its log, and progress that ends."""
+"""A run's name, its page however it ends, its log, and progress that ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ran(store: Path, *, refresh: tuple[str, ...] = ()) -> tuple[Session, Profile
 def test_a_run_is_named_by_what_was_asked_and_not_by_how_it_is_run() -> None:
     assert run_name("tiny", (), None, ()) == "tiny"
     assert run_name("tiny", ["pretrain.steps=9", "runtime.store=a"], "sft", ["pretrain", "filter"]) == (
-        "tiny to sft, pretrain.steps=9, filter anew, pretrain anew"
+        "tiny to sft, pretrain.steps=9, filter rebuilt, pretrain rebuilt"
     )
     assert len(run_name("tiny", ["filter.lists=" + "x" * 200], None, ())) == 80
     assert "hunter2" not in run_name("tiny", ["download.sources=s3://me:hunter2@bucket"], None, ())
@@ -70,7 +70,7 @@ def test_the_page_of_a_run_tells_what_was_made_and_why_and_what_it_took(tmp_path
     page = run_page(session, profile, Asked("smoke", SETTINGS, "dedup"), 2.5)
     assert page.startswith("# smoke: completed")
     assert "**3 made now, 0 from the store**, stages and their parts, in 2.5 s." in page
-    assert "to `dedup`, not to the end" in page
+    assert "up to `dedup`" in page
     assert re.search(r"↳ \[sketches\]\(\S+\) \| \*\*made now\*\* \|", page)
     assert re.search(r"- \*\*dedup\*\*: \d+ documents in, .*; made now, never made before", page)
     assert re.search(r"- \[dedup\]\(\S+\) of \[download\]\(\S+\) `\w{6}/documents`: `artifacts/dedup/\w+`", page)
@@ -90,7 +90,7 @@ def test_a_refresh_says_so(tmp_path: Path) -> None:
     ran(tmp_path)
     session, profile = ran(tmp_path, refresh=("dedup",))
     page = run_page(session, profile, Asked("smoke", refresh=["dedup"]), 0.2)
-    assert "made anew, though in the store: `dedup`" in page
+    assert "rebuilt, even if stored: `dedup`" in page
     assert "made now, refresh was asked for" in page
 
 

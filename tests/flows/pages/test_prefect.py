@@ -1,4 +1,4 @@
-"""What a Prefect server sees of a run: a task a stage, Cached when it came from the store, tables and the report."""
+"""A run on a Prefect server: a task a stage, Cached if it came from the store, tables and the report."""
 
 from __future__ import annotations
 
@@ -106,16 +106,16 @@ def test_a_server_that_a_user_named_and_that_goes_away_is_told_in_a_sentence(ser
     import httpx
     from prefect.settings import PREFECT_API_URL
 
-    from flows.server import given_server
+    from flows.server import named_server
     from flows.stop import Stop
     from storage.errors import ServerError
 
     address = PREFECT_API_URL.value()
     assert address is not None
-    with given_server(address, Stop()):
+    with named_server(address, Stop()):
         pass
     gone = pytest.raises(ServerError, match=f"server at {address} is gone during the run: refused")
-    with gone as caught, given_server(address, Stop()):
+    with gone as caught, named_server(address, Stop()):
         raise httpx.ConnectError("refused")
     assert "the rest resumes" in caught.value.remedy
 

@@ -1,4 +1,4 @@
-"""What a release says of the stages before it is in its key, and is what their manifests and the profile say."""
+"""A release's provenance is in its key, and agrees with the manifests and the profile."""
 
 from __future__ import annotations
 

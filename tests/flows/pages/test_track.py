@@ -1,4 +1,4 @@
-"""A run of the whole pipeline is one run in each tracker that the runtime names, also if it fails."""
+"""A run of the whole pipeline is one run in each tracker that the runtime names, even if it fails."""
 
 from __future__ import annotations
 

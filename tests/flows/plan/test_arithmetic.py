@@ -1,4 +1,4 @@
-"""The arithmetic of a profile: its words reach the formulas, and `plan` prints what they say."""
+"""The arithmetic of a profile: its settings reach the formulas, and `plan` prints their results."""
 
 from __future__ import annotations
 

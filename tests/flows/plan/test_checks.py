@@ -1,4 +1,4 @@
-"""What a run can't honour is refused before its first stage starts; a plan may be for another machine."""
+"""A run refuses impossible settings before its first stage. A plan may be for another machine."""
 
 from __future__ import annotations
 

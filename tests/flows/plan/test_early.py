@@ -1,4 +1,4 @@
-"""What a plan refuses or tells before anything is made: stages without a source, sources without a reader, columns."""
+"""Refusals and notes of a plan before anything is made: stages without a source, sources without a reader, columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.early import told_of_unread
-from flows.estimates.plan_notes import told_of_filter
+from flows.estimates.plan_notes import filter_notes
 from flows.plan import plan
 from profiles.load import load
 from profiles.schema import Profile
@@ -86,9 +86,9 @@ def test_documents_in_files_are_no_pages_of_the_web(tmp_path: Path) -> None:
     own = written(tmp_path, "documents", more="filter: {toxicity: null}")
     assert own.filter is not None
     assert (own.filter.preset, own.filter.c4 is None) == (None, False), "who says something of the filter means it"
-    assert len(list(told_of_filter(mine))) == 1
+    assert len(list(filter_notes(mine))) == 1
     ruled = written(tmp_path, "documents", more="filter: {preset: clean, c4: {}}\nsft: null\ndpo: null")
-    assert list(told_of_filter(ruled)) == [], "some rules for the web stand beside it"
+    assert list(filter_notes(ruled)) == [], "some rules for the web stand beside it"
     written(tmp_path, "documents", more="filter: {toxicity: null}")
     (tmp_path / "child.yaml").write_text("extends: mine.yaml\n")
     child = load(str(tmp_path / "child.yaml"))

@@ -1,4 +1,4 @@
-"""Estimates of a plan: laws, corrected by what was measured here, less what the store and checkpoints have."""
+"""Estimates of a plan: laws, corrected by measurements, less what the store and checkpoints have."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.estimates.arithmetic import gpu_of, training_work
-from flows.estimates.laws import LAWS, told
-from flows.estimates.plan_notes import own_error, room_of, told_of_compiling, told_of_resumes
+from flows.estimates.laws import LAWS, in_words
+from flows.estimates.plan_notes import accuracy_notes, compile_notes, resume_notes, room_of
 from flows.estimates.sources import rows_of
 from flows.estimates.stages import estimates, resumes_at
 from flows.plan import plan
@@ -97,10 +97,10 @@ def pretrained(profile: Profile, seconds: float) -> dict[str, Any]:
 def test_a_machine_without_a_compiled_kernel_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     lines = plan(profile_of(tmp_path))
-    assert len(list(told_of_compiling(lines))) == 1
-    assert list(told_of_compiling([line for line in lines if line.name in ("sft", "export")])) == []
+    assert len(list(compile_notes(lines))) == 1
+    assert list(compile_notes([line for line in lines if line.name in ("sft", "export")])) == []
     (tmp_path / "kernels.nbi").touch()
-    assert list(told_of_compiling(lines)) == []
+    assert list(compile_notes(lines)) == []
 
 
 def test_without_any_run_all_stages_of_known_size_are_expected_to_take_the_usual_time(tmp_path: Path) -> None:
@@ -243,12 +243,12 @@ def test_a_checkpoint_is_seen_and_only_the_rest_priced(tmp_path: Path) -> None:
     found = estimates(profile, store, [line], training_work(profile, cuda=False))["pretrain"]
     assert found.seconds == pytest.approx(whole.fixed + (whole.seconds - whole.fixed) / 3), "ten of thirty steps"
     assert found.source.endswith("from step 20 of 30")
-    assert list(told_of_resumes(store, [line], 30)) == ["pretrain resumes at step 20 of 30."]
+    assert list(resume_notes(store, [line], 30)) == ["pretrain resumes at step 20 of 30."]
 
 
 def test_the_last_estimates_are_told_beside_what_came(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
-    assert list(own_error(store, "tiny")) == []
+    assert list(accuracy_notes(store, "tiny")) == []
     stages = {
         "dedup": StageRecord(location="dedup/a", cached=False, seconds=52),
         "filter": StageRecord(location="filter/a", cached=True, seconds=0),
@@ -265,9 +265,9 @@ def test_the_last_estimates_are_told_beside_what_came(tmp_path: Path) -> None:
         estimates=estimated,
     )
     history.write(store, record)
-    error = "Estimates so far were right within a factor of 1.30 for half of 1 stage."
-    assert list(own_error(store, "tiny")) == ["Last time: estimated 40.0 s, took 52.0 s (dedup).", error]
-    assert list(own_error(store, "smoke")) == [error]
+    error = "Half of the estimates of 1 stage so far were right within a factor of 1.30."
+    assert list(accuracy_notes(store, "tiny")) == ["Last time: estimated 40.0 s, took 52.0 s (dedup).", error]
+    assert list(accuracy_notes(store, "smoke")) == [error]
 
 
 def test_a_plan_tells_of_time_and_disk_for_people_and_for_programs(tmp_path: Path) -> None:
@@ -291,10 +291,10 @@ def test_the_tables_of_a_training_agree_with_its_line(tmp_path: Path) -> None:
 
 
 def test_work_is_told_in_units_of_people() -> None:
-    assert told({"GFLOP": 40_600.0}) == "40.6 TFLOP"
-    assert told({"GFLOP": 8.16e12}) == "8.16 ZFLOP"
-    assert told({"MB of text": 25.9}) == "25.9 MB of text"
-    assert told({"formats": 1.0}) == "1 format"
+    assert in_words({"GFLOP": 40_600.0}) == "40.6 TFLOP"
+    assert in_words({"GFLOP": 8.16e12}) == "8.16 ZFLOP"
+    assert in_words({"MB of text": 25.9}) == "25.9 MB of text"
+    assert in_words({"formats": 1.0}) == "1 format"
     assert all(law.seconds({}) == law.fixed for law in LAWS.values())
 
 

@@ -1,4 +1,4 @@
-"""A crawl that brings nothing which earlier runs lack: it ends well after dedup, and says so."""
+"""A crawl without new documents ends successfully after dedup, and says so."""
 
 from __future__ import annotations
 

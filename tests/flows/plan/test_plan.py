@@ -1,4 +1,4 @@
-"""The plan: what a run would do, and what a stage that must be made will need."""
+"""The plan: what a run would do, and the needs of stages to make."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows.estimates.arithmetic import training_plan
-from flows.estimates.plan_notes import told_of_runs
+from flows.estimates.plan_notes import run_notes
 from flows.pipeline import stages
 from flows.plan import plan
 from flows.records.recorder import Asked
@@ -42,7 +42,9 @@ def test_a_run_hashes_its_sources_once_for_its_plan_and_its_work(
         return file_digest(path)
 
     monkeypatch.setattr(digest_cache, "file_digest", noted)
-    monkeypatch.setattr(digest_cache, "SETTLED_SECONDS", 0.0)  # else a file as young as this one is not remembered
+    monkeypatch.setattr(
+        digest_cache, "SETTLED_SECONDS", 0.0
+    )  # otherwise the digest of so young a file is not remembered
     sources = f"download.sources=[{{kind: files, name: notes, paths: ['{tmp_path}/notes.jsonl']}}]"
     settings = [sources, "download.benchmarks=[arc_easy]", f"runtime.store={tmp_path / 'store'}"]
     profile = load("smoke", settings)
@@ -93,7 +95,7 @@ def test_a_profile_with_a_base_plans_the_shorter_diagram(tmp_path: Path) -> None
         load("smoke", settings[:2])
     with pytest.raises(ConfigError, match="pretrain is missing"):
         load("smoke", ["pretrain=null"])
-    with pytest.raises(ConfigError, match="starts from a base model, and pretrains none"):
+    with pytest.raises(ConfigError, match="starts from a base model and doesn't pretrain"):
         training_plan(profile)
 
 
@@ -125,7 +127,7 @@ def test_a_plan_ends_where_a_run_would_and_makes_anew_what_it_would(tmp_path: Pa
     asked = ["smoke", f"--set=download.sources={sources}", "--set=download.benchmarks=[arc_easy]"]
     asked += [f"--store={tmp_path / 'store'}", "--to=dedup"]
     told = gristmill("plan", *asked, "--refresh=download")
-    assert "Files of sources, all there: notes 1 file, 34 B." in told.stdout, told.stderr
+    assert "Source files: notes 1 file, 34 B." in told.stdout, told.stderr
     assert "refresh was asked for" in told.stdout
     assert "filter" not in told.stdout
     assert "The model" not in told.stdout, "nothing is trained"
@@ -148,24 +150,24 @@ def test_a_plan_says_what_another_run_makes_now(tmp_path: Path) -> None:
     session = session_of(profile, "download")
     session.store.begin()
     lines = plan(profile, session)
-    assert list(told_of_runs(session.store, lines)) == []
+    assert list(run_notes(session.store, lines)) == []
     assert lines[0].payload is not None
     lock = session.store.local / "locks" / f"download-{lines[0].payload.key()}"
     with locks.hold(lock):
         lock.write_text(f"process 1 on {socket.gethostname()}")
-        (told,) = told_of_runs(session.store, lines)
+        (told,) = run_notes(session.store, lines)
         maker = lock.read_text()
-        assert told == f"download is being made now by {maker}, which a run of this plan would wait for."
+        assert told == f"P{maker[1:]} is making download now: a run of this plan would wait for it."
         with recorded(profile, session, Asked("smoke")) as run:
             assert run.record is not None
             record = run.record.record = run.record.record.model_copy(update={"process": 1})
             run.session.observer.started("download", "never made before")
-            (told,) = told_of_runs(session.store, lines)
-            waits = "of smoke, which a run of this plan would wait for."
-            assert told == f"download is being made now by the run {record.id} {waits}"
+            (told,) = run_notes(session.store, lines)
+            waits = ": a run of this plan would wait for it."
+            assert told == f"Run {record.id} of smoke is making download now{waits}"
             run.record.record = record.model_copy(update={"process": 2})
             run.session.observer.started("download", "never made before")
-            other, own = told_of_runs(session.store, lines)
-            assert other == f"download is being made now by the run {record.id} of smoke.", "another artifact"
-            assert own == f"download is being made now by {maker}, which a run of this plan would wait for."
-    assert list(told_of_runs(session.store, lines)) == [], "it has ended"
+            other, own = run_notes(session.store, lines)
+            assert other == f"Run {record.id} of smoke is making download now.", "another artifact"
+            assert own == f"P{maker[1:]} is making download now: a run of this plan would wait for it."
+    assert list(run_notes(session.store, lines)) == [], "it has ended"

@@ -1,4 +1,4 @@
-"""A profile holds no credentials: one that does is refused, in a sentence that does not repeat them."""
+"""A profile with credentials is refused, in a sentence that does not repeat them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STORE = f"s3://key:{SECRET}@bucket/store"
         (["run", "smoke", f"--set=runtime.store={STORE}"], "runtime.store"),
         (["plan", "smoke", f"--set=runtime.store=[{STORE}]"], "runtime.store.0"),
         (["plan", "smoke", f"--set=runtime.store={{url: {STORE}}}"], "runtime.store.url"),
-        (["plan", "smoke", f"--set={STORE}"], "has no value"),
+        (["plan", "smoke", f"--set={STORE}"], "lacks a value"),
         (["plan", "smoke", f"--set={STORE}=1"], "a key holds"),
         (["run", "smoke", f"--set=runtime=https://host/?token={SECRET}"], "runtime"),
         (

@@ -1,4 +1,4 @@
-"""The database of a run's own Prefect server: nothing of it is left, nothing in it is another run's."""
+"""The database of a run's own Prefect server: nothing of it remains, and it holds nothing of another run."""
 
 from __future__ import annotations
 

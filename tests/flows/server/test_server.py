@@ -1,4 +1,4 @@
-"""What stops a run before its end: signals, and the end of its Prefect server."""
+"""Early ends of a run: signals, and the end of its Prefect server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from flows.deployments import deploy
-from flows.server import check_address, patient_client, start, stop, wait, watched
+from flows.server import check_address, patient_client, start, stop, wait, watch_server
 from flows.stop import stoppable
 from storage.errors import ServerError
 from storage.files.locks import hold
@@ -38,7 +38,7 @@ def test_a_server_that_dies_interrupts_the_run_and_no_request_is_repeated() -> N
     started = time.monotonic()
     with tempfile.TemporaryFile() as said, temporary_settings({}) as settings, stoppable() as stop:
         server = start(["sleep", "60"], dict(os.environ), said)
-        with pytest.raises(KeyboardInterrupt), watched(server, settings, said, stop):
+        with pytest.raises(KeyboardInterrupt), watch_server(server, settings, said, stop):
             kill_and_sleep(server)
         assert isinstance(stop.reason, ServerError)
         assert stop.reason.message == "The Prefect server ended during the run."
@@ -67,11 +67,13 @@ def test_a_server_that_answers_with_an_error_is_quoted_without_its_tracebacks() 
         try:
             while b"Error: " not in os.pread(said.fileno(), 10_000, 0):
                 time.sleep(0.1)
-            with pytest.raises(ServerError) as caught, watched(server, settings, said, stopped):
+            with pytest.raises(ServerError) as caught, watch_server(server, settings, said, stopped):
                 raise failed
         finally:
             stop([server])
-    assert caught.value.message.startswith("The Prefect server answered 500 during the run.\nIt said last:\nTraceback")
+    assert caught.value.message.startswith(
+        "The Prefect server answered 500 during the run.\nIts last output:\nTraceback"
+    )
     assert caught.value.message.endswith("FileNotFoundError: [Errno 2] No such file or directory: '/nowhere'")
     assert "  File" not in caught.value.message
     assert os.environ["PREFECT_HOME"] in caught.value.remedy
@@ -114,14 +116,14 @@ def test_a_server_that_exits_at_once_is_quoted() -> None:
     with tempfile.TemporaryFile() as said:
         server = start(SAY, dict(os.environ), said)
         server.wait()
-        with pytest.raises(ServerError, match=r"exited at once\.\nIt said last:\non the way\nport taken"):
+        with pytest.raises(ServerError, match=r"exited at once\.\nIts last output:\non the way\nport taken"):
             wait("http://127.0.0.1:9", server, said, os.environ)
 
 
 def test_servers_on_one_database_start_one_after_the_other(tmp_path: Path) -> None:
     """Two that create the tables of a new database at once break each other's."""
     home = tmp_path / "home"
-    script = "from flows.server import starting_alone\nwith starting_alone(): print('alone', flush=True)"
+    script = "from flows.server import start_lock\nwith start_lock(): print('alone', flush=True)"
     home.mkdir()
     with hold(home / "gristmill-server.lock"):
         other = subprocess.Popen(
@@ -200,7 +202,7 @@ def test_an_address_that_is_none_is_said_so_before_prefect_looks_at_it(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", address)
-    with pytest.raises(ServerError, match="PREFECT_API_URL is no URL") as raised:
+    with pytest.raises(ServerError, match="PREFECT_API_URL is not a server's URL") as raised:
         check_address()
     assert "secret" not in str(raised.value)
 

@@ -269,7 +269,7 @@ def test_an_endpoint_labels_and_is_paid_once(store: Path, tmp_path: Path, monkey
     [
         (("--endpoint=http://127.0.0.1:9/v1",), "--endpoint, --model and --prompt go together"),
         (("--model=judge",), "--endpoint, --model and --prompt go together"),
-        (("--by=toxicity_score",), "names no column"),
+        (("--by=toxicity_score",), "lacks a column"),
         (("--endpoint=http://127.0.0.1:9/v1", "--model=m", "--prompt=README"), "can't be read"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_disk_that_fills_up_ends_the_run_at_once_and_a_rerun_goes_on(
 ) -> None:
     monkeypatch.setenv(VARIABLE, "full@8")
     out = output(tmp_path, **runtime)
-    with pytest.raises(StoreError, match=r"A file grew to the 0\.1 MB") as caught:
+    with pytest.raises(StoreError, match=r"limit of 0\.1 MB") as caught:
         pretrain.function(spec.config, *inputs(spec), out)
     assert "checkpoints are kept" in caught.value.remedy
     assert not (out.scratch / "healing.json").exists(), "it was begun again, which helps nobody"

@@ -1,4 +1,4 @@
-"""`gristmill runs`: a line for each run."""
+"""`gristmill runs`: a line a run."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ COLOURS = {
     "stopped": "yellow",
     "crashed": "red",
 }
-LONGEST = 60  # characters of what is told of a run
+LONGEST = 60  # characters of a run's remark
 
 
 class Wanted(NamedTuple):
-    """Which runs are listed."""
+    """A selection of runs."""
 
     profile: str | None = None
     state: str | None = None
@@ -40,10 +40,10 @@ class Wanted(NamedTuple):
 
 
 def list_runs(console: Console, store: Store, wanted: Wanted, limit: int, json_wanted: bool) -> None:
-    """The newest `limit` runs that are `wanted`, as a table or as JSON, a list of records."""
+    """Print the newest `limit` runs that are `wanted`, as a table or a JSON list of records."""
     unreadable: list[str] = []
-    found = list(islice(matching(store, wanted, unreadable), min(limit, sys.maxsize - 1) + 1))
-    shown = found[:limit]
+    newest = list(islice(matching(store, wanted, unreadable), min(limit, sys.maxsize - 1) + 1))
+    shown = newest[:limit]
     if json_wanted:
         print(json.dumps([record.model_dump(mode="json") for record in shown], indent=1))
         for message in unreadable:
@@ -54,47 +54,45 @@ def list_runs(console: Console, store: Store, wanted: Wanted, limit: int, json_w
         took = duration(record.seconds) if record.seconds is not None else ""
         state = f"[{COLOURS[record.state]}]{record.state}[/]"
         table.add_row(record.id, escape(record.profile), state, took, _made(record), escape(remark(record)))
-    none = (
-        f"No run{' that can be read' * bool(unreadable)} is like that." if wanted != Wanted() else "No run can be read."
-    )
+    none = f"No {'readable ' * bool(unreadable)}run matches." if wanted != Wanted() else "No run can be read."
     console.print(table if shown else none if history.ids(store) else "No run has left a record yet.")
-    if len(found) > limit:
-        console.print(f"\nThere are older ones: --limit {2 * limit}, or --since, --profile, --state, --made.")
+    if len(newest) > limit:
+        console.print(f"\nOlder runs: --limit {2 * limit}, or --since, --profile, --state, --made.")
     for message in unreadable:
         console.print(message, soft_wrap=True, highlight=False)
 
 
 def matching(store: Store, wanted: Wanted, unreadable: list[str]) -> Iterator[RunRecord]:
-    """Runs that are wanted, newest first, each with the state that it is in; messages of those that can't be read go
-    into `unreadable`."""
+    """Wanted runs, newest first, each with its present state. Appends messages about unreadable records to
+    `unreadable`."""
     for record in history.records(store, wanted.since):
         if isinstance(record, StoreError):
             unreadable.append(str(record))
             continue
-        told = as_it_is(store, record)
-        if wanted.profile not in (None, told.profile, told.asked) or wanted.state not in (None, told.state):
+        run = with_present_state(store, record)
+        if wanted.profile not in (None, run.profile, run.asked) or wanted.state not in (None, run.state):
             continue
-        if wanted.made is None or wanted.made in told.made:
-            yield told
+        if wanted.made is None or wanted.made in run.made:
+            yield run
 
 
-def as_it_is(store: Store, record: RunRecord) -> RunRecord:
-    """A record with the state that its run is in now."""
+def with_present_state(store: Store, record: RunRecord) -> RunRecord:
+    """A record with its run's present state."""
     state = state_of(store, record)
-    late = {"error": "Nobody has approved it in time."} if (record.state, state) == ("waiting", "failed") else {}
+    late = {"error": "Nobody approved it in time."} if (record.state, state) == ("waiting", "failed") else {}
     return record.model_copy(update={"state": state, **late})
 
 
 def _made(record: RunRecord) -> str:
-    """How much of it was made: of stages, not of their parts, as many as fit."""
+    """The stages that the run made, without parts: up to three names, otherwise their number and the last."""
     made = record.made
     if not made:
-        return "nothing, all was there" if record.state == "completed" else ""
+        return "nothing, all stored" if record.state == "completed" else ""
     return ", ".join(made[-3:]) if len(made) <= 3 else f"{len(made)}, last {made[-1]}"
 
 
 def remark(record: RunRecord) -> str:
-    """What there is to say of a run on one line: why it failed, where it is or was, or what was changed."""
+    """One line about a run: its error, the stage that it is or was making, or its request."""
     if record.error:
         text = record.error
     elif record.state == "running" and record.waits_for:
@@ -108,7 +106,7 @@ def remark(record: RunRecord) -> str:
 
 
 def changed(record: RunRecord) -> list[str]:
-    """What was asked of it beside its profile: overrides but that of the store, the last stage, stages made anew."""
+    """A run's request besides its profile: overrides except the store, the last stage, rebuilt stages."""
     settings = [override for override in record.overrides if not override.startswith("runtime.store=")]
     to = [f"to {record.to}"] if record.to else []
     return [*settings, *to, *(f"refresh {stage}" for stage in record.refresh)]

@@ -1,4 +1,4 @@
-"""`gristmill store show`: an artifact in words and tables; its manifest has all of it."""
+"""`gristmill store show`: an artifact in words and tables. Its manifest has everything."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from storage.manifest import Manifest
 from storage.units import duration, size_of
 from tasks.stage.display.pages import making_of
 
-MANY = 12  # rows of a table, from which the rest is counted
+MANY = 12  # sources named: the rest is counted
 LONGEST = 80  # characters of a value
 
 
 def show_manifest(console: Console, location: str, manifest: Manifest) -> None:
-    """Print what an artifact is, what made it when and of what, its choices, counts and files."""
+    """Print when and by what an artifact was made, its inputs, settings, counts and files."""
     for line in _head(location, manifest):
         console.print(line, soft_wrap=True, highlight=False)
     inputs = {**manifest.origins, **manifest.uses}
@@ -31,7 +31,7 @@ def show_manifest(console: Console, location: str, manifest: Manifest) -> None:
     if sources:
         more = f" and {len(sources) - MANY} more" if len(sources) > MANY else ""
         console.print(f"\nFrom outside the store: {', '.join(sources[:MANY])}{more}", soft_wrap=True, highlight=False)
-    _rows(console, "Choices that are not the defaults", [*chosen(manifest)])
+    _rows(console, "Settings that differ from the defaults", [*chosen(manifest)])
     _rows(console, "Counts", [(name, _number(value)) for name, value in figures_of(manifest).items()])
     kinds = new_table("files", "kind", "size", right=["files", "size"], title="Files")
     for kind, (count, size) in sorted(by_kind(manifest).items(), key=lambda item: -item[1][1]):
@@ -48,8 +48,8 @@ def _head(location: str, manifest: Manifest) -> Iterator[str]:
     facts = manifest.facts
     spent = f"{duration(facts['cpu_seconds'])} of CPU" if "cpu_seconds" in facts else ""
     memory = f"{size_of(facts['peak_memory_bytes'])} of memory" if "peak_memory_bytes" in facts else ""
-    told = [f"version {manifest.payload.version} of the stage", *filter(None, (spent, memory))]
-    yield f"[dim]{', '.join(told)}[/]"
+    making = [f"version {manifest.payload.version} of the stage", *filter(None, (spent, memory))]
+    yield f"[dim]{', '.join(making)}[/]"
     versions = dict(manifest.environment)
     machine = [f"{name} {versions.pop(name)}" for name in ("python", "commit", "changes", "cpu") if name in versions]
     first = list(versions.items())[:6]
@@ -80,8 +80,8 @@ def _number(value: float) -> str:
 
 
 def chosen(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """The fields of an artifact's config that differ from the defaults of its stage's section, and all of a stage that
-    has no section of its own."""
+    """The fields of an artifact's config that differ from the defaults of its stage's section, or all fields if the
+    stage has no section."""
     from profiles.schema import Profile
 
     field = Profile.model_fields.get(manifest.stage)
@@ -98,24 +98,24 @@ def _is_model(kind: object) -> bool:
 
 
 def _defaults(kind: Any) -> dict[str, Any]:
-    """The defaults of a config's fields as plain JSON; a field that must be given is left out, and so is one
-    whose default depends on others."""
-    found: dict[str, Any] = {}
+    """The defaults of a config's fields as plain JSON, without required fields and those whose default depends on other
+    fields."""
+    defaults: dict[str, Any] = {}
     for name, field in kind.model_fields.items():
         if field.is_required() or field.default_factory_takes_validated_data:
             continue
         default = field.get_default(call_default_factory=True)
-        found[name] = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        defaults[name] = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
 
 
 def by_kind(manifest: Manifest) -> Mapping[str, tuple[int, int]]:
-    """Number and bytes of an artifact's files, by folder and ending."""
-    found: dict[str, tuple[int, int]] = {}
+    """Number and bytes of an artifact's files, by folder and extension."""
+    kinds: dict[str, tuple[int, int]] = {}
     for name, entry in manifest.files.items():
         folder, _, file = name.rpartition("/")
         ending = f"*.{file.rpartition('.')[2]}" if "." in file else file
         kind = f"{folder.partition('/')[0]}/…{ending}" if folder else ending
-        count, size = found.get(kind, (0, 0))
-        found[kind] = count + 1, size + entry.size
-    return found
+        count, size = kinds.get(kind, (0, 0))
+        kinds[kind] = count + 1, size + entry.size
+    return kinds
