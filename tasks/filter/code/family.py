@@ -1,4 +1,4 @@
-"""Source code as a filter family: its rules are for code alone, and replace those of prose there."""
+"""Source code as a filter family: its rules apply only to code, where they replace the rules for prose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LANGUAGE, GENERATED, LICENCE = "code_language", "code_generated", "code_licence"
 
 @dataclass(frozen=True)
 class Named:
-    """A document passes when a signal is "" or, with `allowed`, one of those. The ledger says what it is."""
+    """A document passes when a signal is "" or one of `allowed`. The ledger shows the signal."""
 
     name: str
     signal: str
@@ -41,13 +41,13 @@ class Named:
 
 
 def is_code(signals: pa.RecordBatch) -> Bool:
-    """Which documents are source code."""
+    """Mark the documents that are source code."""
     found: Bool = signals[LANGUAGE].is_valid().to_numpy(zero_copy_only=False)
     return found
 
 
 def _written_in(languages: Sequence[str], inside: bool, signals: pa.RecordBatch) -> Bool:
-    """Which documents are code in one of these languages, or in another than these."""
+    """Mark the documents that are code in one of these languages or, unless `inside`, in any other."""
     member: Bool = pc.is_in(signals[LANGUAGE], pa.array(languages, pa.string())).to_numpy(zero_copy_only=False)
     return is_code(signals) & (member if inside else ~member)
 

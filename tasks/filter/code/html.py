@@ -1,4 +1,4 @@
-"""What a reader sees of a page's source, roughly and in linear time: no tags, comments, scripts or styles."""
+"""The part of an HTML source that a reader sees, roughly and in linear time: no tags, comments, scripts or styles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TAG_END = re.compile(">")
 
 
 def visible(source: str) -> str:
-    """The text of a page. What is opened and never closed hides all that follows, as in a browser."""
+    """The text of a page. A tag or comment that is never closed hides everything after it, as in a browser."""
     parts: list[str] = []
     at = 0
     while opening := _OPENING.search(source, at):

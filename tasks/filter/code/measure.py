@@ -1,4 +1,4 @@
-"""Signals of source code: kernels count lines, characters and encoded data; the language is that of the metadata."""
+"""Signals of source code. Kernels count lines, characters and encoded data. The language comes from the metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.filter.metadata import first_texts
 from tasks.text.characters import SIZE
 from tasks.text.scan import utf8
 
-HEAD = 10_000  # characters in which the first lines are looked for: minified files have lines of megabytes
+HEAD = 10_000  # characters that are cut into first lines: a line of a minified file may take megabytes
 SCHEMA = pa.schema(
     [
         ("code_language", pa.string()),
@@ -82,8 +82,8 @@ def measure_code(config: CodeConfig, texts: pa.Array, metadata: pa.Array) -> pa.
 def _read(
     config: CodeConfig, texts: pa.Array, paths: Sequence[str], languages: Sequence[str | None]
 ) -> tuple[list[str], list[str], list[int | None]]:
-    """The marks of generated files, the licences, and how many characters of a page a reader sees, of each document
-    that is code."""
+    """For each document that is code: the mark of a generated file, the licence, and the number of characters that a
+    reader of a page sees, None except for HTML."""
     marks = [mark.lower() for mark in config.generated_marks]
     generated, licences = [""] * len(texts), [""] * len(texts)
     seen: list[int | None] = [None] * len(texts)

@@ -1,4 +1,4 @@
-"""Contamination as a filter family; it also hands the benchmark questions on to evaluation."""
+"""Contamination as a filter family. It also passes the benchmark questions on to evaluation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _rules(contamination: ContaminationRules | None) -> Iterable[Rule]:
 
 
 def keep_questions(contamination: ContaminationRules, measured: Artifact, out: Output) -> None:
-    """contamination/questions.jsonl: how much of each benchmark question is in the text that is kept.
+    """Write contamination/questions.jsonl: how much of each benchmark question is in the kept text.
 
-    Nothing is where any shared n-gram removes a document; otherwise the counts are those measured before other rules.
+    If any shared n-gram removes a document, that is nothing. Otherwise the counts are from before the other rules.
     """
     rows = list(read_json_lines(measured.path / QUESTIONS))
     if contamination.max_ngrams == 0:

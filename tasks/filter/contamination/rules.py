@@ -1,4 +1,4 @@
-"""How much a text may share with a benchmark."""
+"""The threshold on what a text shares with benchmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tasks.filter.rules import Section
 
 
 class ContaminationRules(Section):
-    """n-grams of the benchmarks in the training text (Brown et al. 2020, appendix C)."""
+    """The limit on n-grams of the benchmarks in the training text (Brown et al. 2020, appendix C)."""
 
     measure: ContaminationConfig = Field(
         default_factory=ContaminationConfig, description="how contamination is measured"
@@ -17,6 +17,6 @@ class ContaminationRules(Section):
     max_ngrams: int | None = Field(
         0,
         ge=0,
-        description="n-grams that a document may share with a benchmark; null removes nothing, and evaluation then "
-        "scores clean and contaminated questions apart",
+        description="maximum n-grams that a document may share with benchmarks. Null removes nothing, and evaluation "
+        "then scores clean and contaminated questions separately",
     )

@@ -1,4 +1,4 @@
-"""Deciding by the rules of the families that are measured first."""
+"""Marks the documents that pass the rules of the families measured first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = pa.schema([(PASSED, pa.bool_())])
 
 def mark(config: FilterConfig, documents: Artifact, signals: Mapping[str, Artifact], out: Output) -> None:
     """See the stage `passed`."""
-    # In threads: signals are so small that they are read before worker processes would have started
+    # In threads: signals are small, and read before worker processes would have started
     marked = map_shards(
         functools.partial(_mark_shard, config), measured_shards(documents, signals), out, "mark", releases_gil=True
     )

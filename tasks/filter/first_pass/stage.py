@@ -1,4 +1,4 @@
-"""The stage that marks the documents for which the last signals are measured."""
+"""The stage that marks the documents that pass the rules of the families measured first."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tasks.stage.output import Output
 
 @stage(version=1, part_of="filter", runtime=("data", "compute"))
 def passed(config: FilterConfig, documents: Artifact, signals: Mapping[str, Artifact], out: Output) -> None:
-    """Mark the documents that pass the rules of all families but those in `measured_last`.
+    """Mark the documents that pass the rules of all families except those in `measured_last`.
 
-    Column: `passed`. Thresholds that move without moving a document leave the same bytes, and with them the signals
+    Column: `passed`. If thresholds change but the same documents pass, the bytes stay the same, and so do the signals
     that are measured last.
     """
     from tasks.filter.first_pass.mark import mark

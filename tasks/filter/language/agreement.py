@@ -1,4 +1,4 @@
-"""The rule that two opinions on a document's language must agree."""
+"""The rule that two identifications of a document's language must agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.filter.rules import Tested, Turn
 
 @dataclass(frozen=True)
 class Agreement:
-    """A document passes when the second opinion is the first, or there is none. The ledger's value is its
+    """A document passes if the second opinion equals the first, or is missing. The ledger's value is the second's
     probability."""
 
     name: str

@@ -1,6 +1,6 @@
-"""ISO 639-3 codes as lid.176 spells them: two letters where ISO 639-1 has them, and the language for its varieties.
+"""ISO 639-3 codes in lid.176's spelling: the two letters of ISO 639-1 if they exist, and the language for a variety.
 
-A code that is not listed stands for itself.
+An unlisted code stays as it is.
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ CODES: dict[str, str] = dict(pair.split(":") for pair in _PAIRS.split())
 
 
 def code_of(label: str) -> str:
-    """The code of a label such as `eng_Latn`, of which the script is left out."""
+    """The code of a label such as `eng_Latn`, without the script."""
     language = label.partition("_")[0]
     return CODES.get(language, language)

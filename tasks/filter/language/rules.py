@@ -1,4 +1,4 @@
-"""Which languages are kept, and how sure the identification must be."""
+"""The languages to keep, and the thresholds on their identification."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class LanguageRules(Section):
         0.65, ge=0, le=1, description="probability of the most likely language (FineWeb: 0.65)"
     )
     scores: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
-        {},
-        description="thresholds of the probability by language, such as {de: 0.82, zh: 0.69}, in place of `min_score`",
+        {}, description="minimum probability by language, such as {de: 0.82, zh: 0.69}, in place of `min_score`"
     )
     min_margin: float | None = Field(
         None, ge=0, le=1, description="probability of the most likely language minus that of the second"
@@ -29,5 +28,5 @@ class LanguageRules(Section):
         None, ge=0, le=1, description="share of the letters that are in pieces of the most likely language"
     )
     agreement: bool = Field(
-        True, description="remove documents of which the second opinion, if `measure.second` asks for one, differs"
+        True, description="remove documents whose second opinion differs, if `measure.second` is set"
     )

@@ -1,7 +1,7 @@
 """A second opinion on languages, by lingua or by another fastText model.
 
-lingua knows n-grams of up to five characters and words that only one language has; it errs on other texts than lid.176
-does, so what both say is right more often than what either says.
+lingua knows n-grams of up to five characters, and words that only one language has. It errs on other texts than lid.176
+does, so where both agree they are right more often than either by itself.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ CODES = {"nb": "no"}  # Bokmål, which lid.176 calls Norwegian
 
 
 def add_lingua(first: pa.RecordBatch, texts: pa.Array, characters: int) -> pa.RecordBatch:
-    """The signals with `language_second` and `language_second_score`, from so many characters of each text."""
+    """Add `language_second` and `language_second_score` to the signals, from the first `characters` of each text."""
     detector, known = _detector()
-    found: list[str | None] = []
+    languages: list[str | None] = []
     scores: list[float | None] = []
     for text, language in zip(texts.to_pylist(), first["language"].to_pylist(), strict=True):
         top = detector.compute_language_confidence_values(text[:characters])[0] if language in known else None
-        if top is None or top.value == 0:  # without any letter all languages are at 0
-            found.append(None)
+        if top is None or top.value == 0:  # without a letter, all languages are at 0
+            languages.append(None)
             scores.append(None)
         else:
-            found.append(_code(top.language))
+            languages.append(_code(top.language))
             scores.append(top.value)
-    return _beside(first, found, scores)
+    return _add(first, languages, scores)
 
 
 def add_fasttext(opinion: FastTextOpinion, first: pa.RecordBatch, texts: pa.Array, characters: int) -> pa.RecordBatch:
-    """The same by a fastText model."""
+    """Like `add_lingua`, but from a fastText model."""
     lid = read_identifier(Path(opinion.model).expanduser())
     codes = [opinion.codes.get(label, code_of(label)) for label in lid.labels]
     known = frozenset(codes)
     data, offsets = utf8(pc.utf8_slice_codeunits(texts, 0, characters))
     parts = lid.classifier.sum(data, offsets[:-1], offsets[1:])
     labels, shares = likeliest(lid, parts.sums, parts.counts)
-    heard = [language in known for language in first["language"].to_pylist()]
-    found = [codes[label] if is_heard else None for label, is_heard in zip(labels[:, 0], heard, strict=True)]
-    scores = [float(share) if is_heard else None for share, is_heard in zip(shares[:, 0], heard, strict=True)]
-    return _beside(first, found, scores)
+    counts = [language in known for language in first["language"].to_pylist()]
+    languages = [codes[label] if is_counted else None for label, is_counted in zip(labels[:, 0], counts, strict=True)]
+    scores = [float(share) if is_counted else None for share, is_counted in zip(shares[:, 0], counts, strict=True)]
+    return _add(first, languages, scores)
 
 
-def _beside(first: pa.RecordBatch, found: list[str | None], scores: list[float | None]) -> pa.RecordBatch:
+def _add(first: pa.RecordBatch, languages: list[str | None], scores: list[float | None]) -> pa.RecordBatch:
     columns = dict(zip(first.schema.names, first.columns, strict=True))
-    columns["language_second"] = pa.array(found, pa.string())
+    columns["language_second"] = pa.array(languages, pa.string())
     columns["language_second_score"] = pa.array(scores, pa.float64())
     return pa.record_batch(columns)
 

@@ -16,32 +16,31 @@ from tasks.text.packages import package_version
 
 
 def fingerprints(config: LanguageConfig) -> dict[str, str]:
-    """The versions of the packages with the models, or the digest of a file. Raises SourceError where there is none."""
-    found = {PACKAGE: package_version(PACKAGE)}
+    """The versions of the packages with the models, or the digest of a model file. Raises SourceError for a missing
+    one."""
+    sources = {PACKAGE: package_version(PACKAGE)}
     if config.second == "lingua":
-        found[SECOND_PACKAGE] = package_version(SECOND_PACKAGE)
+        sources[SECOND_PACKAGE] = package_version(SECOND_PACKAGE)
     elif config.second is not None:
         path = Path(config.second.model).expanduser()
         if not path.is_file():
-            raise SourceError(
-                f"There is no file {config.second.model}.", "Check `filter.language.measure.second.model`."
-            )
-        found["second model"] = remembered_digest(path)
-    return found
+            raise SourceError(f"{config.second.model} does not exist.", "Check `filter.language.measure.second.model`.")
+        sources["second model"] = remembered_digest(path)
+    return sources
 
 
 @stage(version=6, name="language", part_of="filter", runtime=("data",), sources=fingerprints)
 def language_signals(config: LanguageConfig, documents: Artifact, out: Output) -> None:
-    """The language of each document, by fastText's lid.176 (Joulin et al. 2016) on its whole text, but for addresses
-    and tags; lines of capitals are read in lower case.
+    """Identify the language of each document with fastText's lid.176 (Joulin et al. 2016). It reads the whole text
+    except addresses and tags, and lines of capitals in lower case.
 
-    Columns: `language` (the model's code, ISO 639-1 where it exists), `language_score` (its probability),
+    Columns: `language` (the model's code, ISO 639-1 if it exists), `language_score` (its probability),
     `language_margin` (that minus the probability of the second), `language_share` (of the letters in pieces with a
     clear language, the share in the document's language), `languages` (the shares of all, as JSON, for reports). Null
     for texts without letters.
 
-    With `second` also `language_second` and `language_second_score`: the language that it finds at the beginning,
-    in the codes of the first, and its probability; null where it finds none or does not know the first's language.
+    `second` adds `language_second` and `language_second_score`: the language that it finds at the beginning, in the
+    codes of the first, and its probability. Null if it finds none, or doesn't know the first's language.
     """
     from tasks.filter.language.measure import measure_language
 

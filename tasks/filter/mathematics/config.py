@@ -8,12 +8,12 @@ from tasks.stage.config import StageConfig
 
 
 class MathematicsConfig(StageConfig):
-    """Formulas between marks of LaTeX."""
+    """Settings that say what a LaTeX formula is."""
 
     environments: list[str] = Field(
         ["equation", "align", "gather", "multline", "eqnarray", "math", "displaymath", "alignat", "flalign", "array"],
-        description="environments that hold formulas; those with a star too",
+        description="environments that contain formulas, with or without a star",
     )
     longest_inline: int = Field(
-        400, ge=1, description="longest formula between single dollars, in characters: two prices are none"
+        400, ge=1, description="maximum characters of a formula between single dollars: two prices are not a formula"
     )

@@ -1,4 +1,4 @@
-"""Mathematics as a filter family: it has no rule of its own, and spares documents those that count symbols."""
+"""Mathematics as a filter family. It only exempts documents with formulas from rules that count symbols."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _rules(mathematics: MathematicsRules | None, form: FormConfig) -> Iterable[R
 def _spares(mathematics: MathematicsRules | None, form: FormConfig) -> Spared | None:
     if mathematics is None:
         return None
-    # Rules over words judge the prose around formulas where form leaves these out
+    # If form leaves formulas out, rules over words judge the prose around them
     spared = [name for name in mathematics.spares if not form.formulas or name.partition(".")[0] not in WORDED]
     return Spared(tuple(spared), functools.partial(_is_mathematics, mathematics.min_share))
 

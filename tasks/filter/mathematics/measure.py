@@ -1,4 +1,4 @@
-"""How much of each text is formulas."""
+"""The number of formulas in each text, and the share of its characters that they take."""
 
 from __future__ import annotations
 

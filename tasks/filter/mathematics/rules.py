@@ -1,4 +1,4 @@
-"""Which rules are not for mathematics."""
+"""The rules that don't apply to mathematics."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tasks.filter.rules import Section
 
 
 class MathematicsRules(Section):
-    """Documents with formulas in LaTeX are spared the rules that count their symbols."""
+    """Exempts documents with LaTeX formulas from the rules that count their symbols."""
 
     measure: MathematicsConfig = Field(default_factory=MathematicsConfig, description="what counts as mathematics")
     min_share: float = Field(
-        0.02, gt=0, le=1, description="share of characters in formulas from which on a document is mathematics"
+        0.02, gt=0, le=1, description="minimum share of characters in formulas that makes a document mathematics"
     )
     spares: list[str] = Field(
         [
@@ -29,5 +29,5 @@ class MathematicsRules(Section):
             "fineweb.max_short_lines",
             "fineweb.min_punctuated_lines",
         ],
-        description="rules, or sections of them, that are not for mathematics",
+        description="rules, or sections of rules, that don't apply to mathematics",
     )

@@ -39,7 +39,7 @@ def measure_perplexity(folder: Path, texts: pa.Array) -> pa.RecordBatch:
 
 
 def percentile_of(values: Float64, percentiles: Float64) -> Float64:
-    """The rank of values among 101 percentiles, from 0 to 100; for equal percentiles, the middle of their ranks."""
+    """The rank of values among 101 percentiles, from 0 to 100. For equal percentiles, the middle of their ranks."""
     grid = np.arange(101.0)
     upwards = np.interp(values, percentiles, grid)
     downwards = np.interp(-values, -percentiles[::-1], grid)

@@ -1,4 +1,4 @@
-"""Which perplexities are kept."""
+"""The thresholds on perplexity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PerplexityRules(Section):
 
     measure: PerplexityConfig = Field(default_factory=PerplexityConfig, description="how perplexity is measured")
     buckets: list[Literal["head", "middle", "tail"]] = Field(
-        ["head", "middle", "tail"], min_length=1, description="terciles of perplexity to keep; head is the lowest"
+        ["head", "middle", "tail"], min_length=1, description="terciles of perplexity to keep, of which head is lowest"
     )
     max_percentile: float | None = Field(
         None, ge=0, le=100, description="highest percentile of perplexity in this corpus to keep"

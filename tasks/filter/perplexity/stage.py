@@ -26,8 +26,9 @@ def perplexity_model(config: PerplexityModelConfig, documents: Artifact, out: Ou
 
 @stage(version=3, name="perplexity", part_of="filter", runtime=("data",))
 def perplexity_signals(config: PerplexityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
-    """Perplexity of each document (CCNet: Wenzek et al. 2020): `perplexity` per word; relative to this corpus,
-    `perplexity_percentile` from 0 to 100 and `perplexity_bucket` (head, middle or tail). Null without words."""
+    """Measure the perplexity of each document (CCNet: Wenzek et al. 2020). Columns: `perplexity` per word and, relative
+    to this corpus, `perplexity_percentile` (0 to 100) and `perplexity_bucket` (head, middle or tail). Null for a text
+    without words."""
     from tasks.filter.perplexity.measure import measure_perplexity
 
     write_signals(functools.partial(measure_perplexity, model.path), documents, out, releases_gil=True)

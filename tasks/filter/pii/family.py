@@ -1,4 +1,4 @@
-"""Personal data as a filter family: what is found is replaced, or its documents are removed."""
+"""Personal data as a filter family: replaces findings, or removes their documents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tasks.filter.rules import Rule, Tested, Turn, bounds, no_details
 
 @dataclass(frozen=True)
 class NoFinding:
-    """A document passes when it holds no finding of this kind with at least the threshold's score."""
+    """A document passes unless it contains a finding of this kind with at least the threshold's score."""
 
     name: str
     entity: str
@@ -37,11 +37,11 @@ class NoFinding:
         rows = pc.list_parent_indices(findings).to_numpy()
         parts = pc.list_flatten(findings)
         scores = parts.field("score").to_numpy(zero_copy_only=False)
-        found = pc.equal(parts.field("entity"), self.entity).to_numpy(zero_copy_only=False)
+        same_kind = pc.equal(parts.field("entity"), self.entity).to_numpy(zero_copy_only=False)
         values = np.zeros(signals.num_rows)
-        np.maximum.at(values, rows[found], scores[found])
+        np.maximum.at(values, rows[same_kind], scores[same_kind])
         fails = np.zeros(signals.num_rows, np.bool_)
-        fails[rows[found & (scores >= self.threshold)]] = True
+        fails[rows[same_kind & (scores >= self.threshold)]] = True
         return Tested(fails, np.zeros(signals.num_rows, np.bool_), values)
 
     def details(self, signals: pa.RecordBatch) -> pa.Array:
@@ -51,7 +51,8 @@ class NoFinding:
 
 @dataclass(frozen=True)
 class PiiMender:
-    """Replaces findings by placeholders or surrogates. First, since findings are places in the text as measured."""
+    """Replaces findings by placeholders or surrogates. It goes first, because findings are offsets in the measured
+    text."""
 
     rules: PiiRules
     salt: str = field(repr=False)
@@ -74,14 +75,14 @@ class PiiMender:
         return Change(new, self.signal, kinds.total(), describe(kinds))
 
     def replace(self, text: str, findings: Iterable[Finding]) -> tuple[str, Counter[str]]:
-        """The text with those findings replaced that are sure enough, and how many there were of each kind."""
+        """Replace the findings that are sure enough. Returns the text, and the number of replacements of each kind."""
         sure = [finding for finding in findings if finding.score >= self.rules.confidence]
         new, done = replace(text, sure, lambda finding: self.rules.action_of(finding.entity), self.salt)
         return new, Counter(replacement.finding.entity for replacement in done)
 
 
 def describe(kinds: Counter[str]) -> str:
-    """Kinds of findings with their numbers, as the ledger has them."""
+    """Kinds of findings with their numbers, as written in the ledger."""
     return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
@@ -99,12 +100,12 @@ def _mender(pii: PiiRules | None) -> PiiMender | None:
 
 
 def fingerprints(pii: PiiRules | None) -> dict[str, str]:
-    """The digest of the salt, if there is one. Raises ConfigError for one that can't be read."""
+    """The digest of the salt, if any. Raises ConfigError for a salt that can't be read."""
     return {} if pii is None or pii.salt is None else {"pii.salt": salt_digest(read_salt(pii.salt))}
 
 
 def _redact(pii: PiiRules | None, texts: list[str]) -> list[str]:
-    """Every finding as its placeholder, however unsure and whatever the profile does with its kind."""
+    """Replace every finding by its placeholder, however unsure, and whatever the profile does with its kind."""
     if pii is None:
         return texts
     from tasks.filter.pii.measure import measure_pii

@@ -22,5 +22,5 @@ def measure_pii(config: PiiConfig, texts: pa.Array) -> pa.RecordBatch:
         from tasks.filter.pii.names import find_names  # spaCy takes a second to import
 
         names = find_names(texts.to_pylist(), wanted)
-        rows = [in_order([*row, *found]) for row, found in zip(rows, names, strict=True)]
+        rows = [in_order([*row, *row_names]) for row, row_names in zip(rows, names, strict=True)]
     return to_batch(rows)

@@ -1,4 +1,4 @@
-"""What is done with personal data."""
+"""The actions on personal data, and the thresholds."""
 
 from __future__ import annotations
 
@@ -11,40 +11,39 @@ from tasks.filter.pii.config import Action, NameEntity, PatternEntity, PiiConfig
 from tasks.filter.pii.salt import HIDDEN, REMEDY, SaltSource, without_secret
 from tasks.filter.rules import Section
 
-# Half of all sentences name a place or a people; a person's name gets a surrogate, so that sentences stay readable
+# Half of all sentences name a place or a people. A person's name gets a surrogate, so that sentences stay readable
 USUAL_ACTIONS: dict[str, Action] = {"PERSON": "surrogate", "LOCATION": "keep", "NRP": "keep", "ORGANIZATION": "keep"}
 
 
 class PiiRules(Section):
-    """What is done with personal data, by kind: redact (a placeholder), surrogate (a made-up value), drop, keep."""
+    """Actions on personal data by kind: redact (insert a placeholder), surrogate (insert a made-up value), drop (remove
+    the document), keep."""
 
     measure: PiiConfig = Field(default_factory=PiiConfig, description="how personal data is found")
     confidence: float = Field(0.4, ge=0, le=1, description="minimum score of a finding, as Presidio scores it")
     max_findings: int | None = Field(
-        None, ge=0, description="maximum number of findings; a document with more is a directory and is removed"
+        None, ge=0, description="maximum number of findings. A document with more is a directory, and is removed"
     )
     action: Action = Field(
         "redact",
-        description="action for kinds that are not in `actions`, except PERSON (surrogate), LOCATION, NRP and "
+        description="action for kinds that aren't in `actions`, except PERSON (surrogate), LOCATION, NRP and "
         "ORGANIZATION (keep)",
     )
     actions: dict[PatternEntity | NameEntity, Action] = Field(
         {},
-        description="actions by entity, such as {EMAIL_ADDRESS: surrogate}; entities without reserved values are "
-        "redacted "
-        "instead of getting a surrogate",
+        description="actions by entity, such as {EMAIL_ADDRESS: surrogate}. Entities without reserved values are "
+        "redacted instead of getting a surrogate",
     )
     salt: SaltSource | None = Field(
         None,
-        description="where to read the secret salt of surrogates: {env: NAME} or {file: PATH}. Without a salt, "
-        "anyone can "
-        "compute the surrogate of a value that they guess",
+        description="where to read the secret salt of surrogates: {env: NAME} or {file: PATH}. Without a salt, anyone "
+        "can compute the surrogate of a value that they guess",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _hide_salt(cls, data: Any) -> Any:
-        """Errors quote their input, so a salt in clear is taken out before anything is checked."""
+        """Errors quote their input, so remove a salt in clear before any check."""
         if isinstance(data, Mapping) and "salt" in data:
             return {**data, "salt": without_secret(data["salt"])}
         return data
@@ -58,7 +57,7 @@ class PiiRules(Section):
 
     @field_serializer("salt", when_used="json")
     def _spell_no_salt(self, salt: SaltSource | None) -> dict[str, str] | str:
-        """No salt is spelled as an empty string in keys, as it was when a salt was a string."""
+        """Write a missing salt as an empty string in keys, for compatibility with keys from when a salt was a string."""
         return "" if salt is None else salt.model_dump(exclude_none=True)
 
     def action_of(self, entity: str) -> Action:
@@ -67,5 +66,5 @@ class PiiRules(Section):
         return (USUAL_ACTIONS | named).get(entity, self.action)
 
     def kinds(self, *actions: Action) -> list[str]:
-        """The kinds of findings that have one of these actions."""
+        """The kinds of findings with one of these actions."""
         return [entity for entity in self.measure.entities if self.action_of(entity) in actions]

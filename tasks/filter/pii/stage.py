@@ -17,7 +17,7 @@ def pii_signals(config: PiiConfig, documents: Artifact, passed: Artifact | None,
     small English model.
 
     Columns: `pii`, a list of (entity, start, end, score) by position, in characters, and `pii_findings`, their number.
-    Null for documents that `passed` does not mark.
+    Null for documents that `passed` doesn't mark.
     """
     from tasks.filter.pii.measure import measure_pii
 

@@ -1,4 +1,4 @@
-"""Which fields of the metadata are looked at, and how."""
+"""The metadata fields to search for personal data, and how to search them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Fields = Literal["all"] | list[str]
 
 
 class MetadataConfig(StageConfig):
-    """How personal data is found in metadata: as in texts."""
+    """Settings of the search for personal data in metadata, which works as in texts."""
 
     measure: PiiConfig = Field(default_factory=PiiConfig, description="how personal data is found")
-    fields: Fields = Field("all", description="fields to look at, or paths such as meta.url; all: every text")
+    fields: Fields = Field("all", description="fields to search, or paths such as meta.url, or all for every text")

@@ -1,8 +1,8 @@
 """Findings of personal data in the fields of metadata, a row per document.
 
-A value is searched as it is, and behind the name of its field and of each that the field is within: in
-`{"phone": {"home": "415 555 2671"}}` that is what says what the digits are. Texts are looked at however deep they are
-nested. Numbers are left alone, as most of them are identifiers.
+A value is searched as it is, and again after the name of its field and of each field around that one: in
+`{"phone": {"home": "415 555 2671"}}` only these names say what the digits are. Texts are searched at any depth. Numbers
+are skipped, as most of them are identifiers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def measure_metadata(config: MetadataConfig, metadata: pa.Array) -> pa.RecordBat
     texts: list[str] = []
     for row, value in enumerate(metadata.to_pylist()):
         for text in texts_of(fields_of(value), config.fields):
-            for said in _before(text.keys):
-                places.append((row, text.path, len(said)))
-                texts.append(said + text.value)
+            for prefix in _prefixes(text.keys):
+                places.append((row, text.path, len(prefix)))
+                texts.append(prefix + text.value)
     by_field: list[dict[str, list[Finding]]] = [{} for _ in range(len(metadata))]
     findings = measure_pii(config.measure, pa.array(texts, pa.string()))["pii"].to_pylist()
     for (row, path, begin), row_findings in zip(places, findings, strict=True):
@@ -34,15 +34,15 @@ def measure_metadata(config: MetadataConfig, metadata: pa.Array) -> pa.RecordBat
             if finding.start >= begin:
                 moved = finding._replace(start=finding.start - begin, end=finding.end - begin)
                 by_field[row].setdefault(path, []).append(moved)
-    found = [
-        [{"field": path, **each._asdict()} for path, each_found in fields.items() for each in in_order(each_found)]
+    column = [
+        [{"field": path, **each._asdict()} for path, in_field in fields.items() for each in in_order(in_field)]
         for fields in by_field
     ]
-    return pa.record_batch([pa.array(found, SCHEMA.field(0).type)], SCHEMA)
+    return pa.record_batch([pa.array(column, SCHEMA.field(0).type)], SCHEMA)
 
 
-def _before(keys: tuple[str | int, ...]) -> list[str]:
-    """What a value is searched behind: nothing, and each name of its path as words, and as it is: `api_key` is how
-    settings are written, and a setting must begin its line."""
+def _prefixes(keys: tuple[str | int, ...]) -> list[str]:
+    """The texts to put before a value for the search: "", and each name on its path, as words and as it is. Settings
+    are written like `api_key`, and must begin their line."""
     names = [key for key in reversed(keys) if isinstance(key, str) and key]
-    return list(dict.fromkeys(["", *(f"{said}: " for name in names for said in (name.replace("_", " "), name))]))
+    return list(dict.fromkeys(["", *(f"{form}: " for name in names for form in (name.replace("_", " "), name))]))

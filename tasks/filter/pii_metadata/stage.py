@@ -13,14 +13,14 @@ from tasks.stage.output import Output
 
 @stage(version=8, name="pii_metadata", part_of="filter", runtime=("data",))
 def metadata_signals(config: MetadataConfig, documents: Artifact, passed: Artifact | None, out: Output) -> None:
-    """Find personal data in the documents' metadata, as the signals `pii` do in their texts.
+    """Find personal data in the documents' metadata, as `pii` does in their texts.
 
-    Column: `pii_metadata`, a list of (field, entity, start, end, score), in characters of the field's value; a field
-    within others is named by its path, as in `meta.url` and `tags[0]`. Null for documents that `passed` does not mark.
+    Column: `pii_metadata`, a list of (field, entity, start, end, score), in characters of the field's value. A nested
+    field is named by its path, as in `meta.url` and `tags[0]`. Null for documents that `passed` doesn't mark.
     """
     from tasks.filter.pii_metadata.measure import measure_metadata
 
-    # In threads: metadata is so short that it is measured before worker processes would have started
+    # In threads: metadata is short, and measured before worker processes would have started
     write_passed(
         functools.partial(measure_metadata, config), documents, passed, out, columns=["metadata"], releases_gil=True
     )

@@ -12,28 +12,28 @@ from tasks.stage.config import StageConfig
 
 
 class QualityModelConfig(StageConfig):
-    """Good against ordinary text: sources of the pipeline's own documents, labelled texts, or both."""
+    """Examples of good and ordinary text: sources of the pipeline's own documents, labelled texts, or both."""
 
     kind: Literal["trained"] = "trained"
     positive: list[str] = Field([], description="sources of good text, which the corpus should resemble")
     negative: list[str] = Field(
         [],
-        description="sources of ordinary text; empty for all sources that are not positive, or none where labelled "
-        "texts are all that is named",
+        description="sources of ordinary text. If empty, all sources that are not positive, or none if only labelled "
+        "texts are given",
     )
-    files: list[LabelledFile] = Field([], description="labelled texts; positive is what is good")
+    files: list[LabelledFile] = Field([], description="labelled texts, where positive means good")
     sample: int = Field(20_000, ge=50, description="maximum documents per class, chosen by the hash of their ID")
     characters: int = Field(
         2000,
         ge=100,
-        description="characters at the beginning of each document to train on; scoring uses the whole text",
+        description="characters at the beginning of each document to train on. Scoring uses the whole text",
     )
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="fastText's parameters")
 
     @model_validator(mode="after")
     def _learns_from_something(self) -> Self:
         if not self.positive and not self.files:
-            raise ValueError("name sources of good text under positive, or labelled texts under files")
+            raise ValueError("nothing to learn from: list sources of good text in positive, or labelled texts in files")
         return self
 
 

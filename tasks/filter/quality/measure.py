@@ -1,4 +1,4 @@
-"""The quality score of texts: the trained classifier on the whole text."""
+"""The quality score of texts, from the classifier on the whole text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = pa.schema([("quality_score", pa.float64())])
 
 
 def measure_quality(model: Path, texts: pa.Array, where: Placement = CPU) -> pa.RecordBatch:
-    """The score of each text under the model in this folder; null without words."""
+    """The score of each text under the model in this folder, null for a text without words."""
     scorer = open_classifier(model, where.here()) if is_classifier(model) else load_scorer(model)
     scores, words = scorer.score(texts)
     return pa.record_batch([pa.array(scores, mask=words == 0)], SCHEMA)

@@ -1,4 +1,4 @@
-"""How good a text must be."""
+"""The threshold on quality."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tasks.filter.rules import Section
 
 
 class QualityRules(Section):
-    """A fastText classifier of good against ordinary text, trained by the pipeline itself, or a sequence classifier of
-    transformers."""
+    """A fastText classifier that separates good from ordinary text, trained by the pipeline, or a sequence classifier
+    in transformers."""
 
-    measure: QualityConfig = Field(description="how quality is measured: what the classifier is trained on")
+    measure: QualityConfig = Field(description="how quality is measured: the classifier and its training texts")
     min_score: float | None = Field(0.1, ge=0, le=1, description="probability of being good text")
 
     def named_sources(self) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Training the quality classifier: the beginnings of good and ordinary texts are its examples."""
+"""Training the quality classifier on the beginnings of good and ordinary texts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tasks.stage.output import Output
 
 
 def train_quality(config: QualityModelConfig, documents: Artifact, out: Output) -> None:
-    """Choose, train, calibrate. A text in both classes counts as good, a labelled one as labelled. Raises ConfigError,
-    SourceError."""
+    """Choose examples, train, calibrate. A text in both classes counts as good, and a labelled text as labelled. Raises
+    ConfigError, SourceError."""
     size, characters = config.sample, config.characters
     examples: list[Example] = []
     if config.positive or config.negative:
         named = config.negative or config.positive
         ordinary = sample_documents(documents, named, size, characters, others=not config.negative)
-        examples += [Example(found.id, False, found.text) for found in ordinary]
+        examples += [Example(document.id, False, document.text) for document in ordinary]
     if config.positive:
         good = sample_documents(documents, config.positive, size, characters)
-        examples += [Example(found.id, True, found.text) for found in good]
+        examples += [Example(document.id, True, document.text) for document in good]
     examples += [
         example._replace(text=example.text[:characters]) for file in config.files for example in read_labelled(file)
     ]

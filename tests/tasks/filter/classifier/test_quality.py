@@ -243,5 +243,7 @@ def test_labelled_texts_teach_it_alone_or_beside_sources(tmp_path: Path) -> None
     before = fingerprints(config)
     labelled.write_text(labelled.read_text() + json.dumps({"text": "one more", "label": "no"}) + "\n")
     assert fingerprints(config) != before
-    with pytest.raises(ValueError, match="name sources of good text under positive, or labelled texts under files"):
+    with pytest.raises(
+        ValueError, match="nothing to learn from: list sources of good text in positive, or labelled texts in files"
+    ):
         QualityModelConfig()
