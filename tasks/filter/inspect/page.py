@@ -1,4 +1,4 @@
-"""What looking found, as a page for a browser: one file, no script, nothing loaded from elsewhere."""
+"""The result of an inspection as a page for a browser: one file without scripts, and without other resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far two labellers agree beyond chance: Cohen's kappa (Cohen 1960)."""
+"""The agreement of two labellers beyond chance: Cohen's kappa (Cohen 1960)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 
 class Agreement(NamedTuple):
-    """Over the texts that both called yes or no: their number, the share of equal labels, and Cohen's kappa; both None
-    where they mean nothing: without a text, and kappa where each of both has given one label alone, the same."""
+    """The number of texts that both labelled yes or no, the share of equal labels, and Cohen's kappa. Share and kappa
+    are None without texts. Kappa is also None if both labellers gave every text the same label."""
 
     texts: int
     equal: float | None
@@ -16,7 +16,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(first: Iterable[Mapping[str, Any]], second: Iterable[Mapping[str, Any]]) -> Agreement:
-    """Of the rows of two files of labels."""
+    """The agreement between the rows of two files of labels."""
     sides = [{row["id"]: row["label"] == "yes" for row in rows if row["label"] != "skip"} for rows in (first, second)]
     shared = [(sides[0][name], sides[1][name]) for name in sides[0] if name in sides[1]]
     if not shared:

@@ -1,4 +1,4 @@
-"""The files of a profile's lists. Their digests are part of the key."""
+"""The settings of a profile's lists. The digests of their files are part of the key."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from tasks.stage.config import StageConfig
 class UrlWords(StageConfig):
     """Words in addresses, as RefinedWeb counts them (Penedo et al. 2023, appendix G.1)."""
 
-    file: str = Field(description="path of the file, a word a line")
-    least: int = Field(1, ge=1, description="how many of them must be in an address (FineWeb: 1 hard, 2 soft ones)")
+    file: str = Field(description="path of the file, with one word per line")
+    least: int = Field(1, ge=1, description="minimum words of the file in an address (FineWeb: 1 hard, 2 soft words)")
     anywhere: bool = Field(
-        False, description="also within words, after everything but letters and digits is left out of the address"
+        False, description="also match within words, after removing everything but letters and digits from the address"
     )
 
 
 class ListsConfig(StageConfig):
-    """Lists, and where a document's address stands. A line that starts with # is a comment."""
+    """Lists, and the fields with a document's address. A line that starts with # is a comment."""
 
     url_fields: list[str] = Field(
         ["url", "uri", "source_url"],
         min_length=1,
-        description="fields of the metadata with the address; `meta.url` works",
+        description="metadata fields with the address, or paths such as `meta.url`",
     )
     hosts: list[str] = Field(
-        [], description="files with a host or domain a line, plain or as in /etc/hosts; subdomains count as well"
+        [], description="files with a host or domain per line, plain or as in /etc/hosts, which includes its subdomains"
     )
     urls: list[str] = Field(
-        [], description="files with an address a line; `https://`, `www.` and a last / don't matter"
+        [], description="files with an address per line, whose `https://`, `www.` and final / don't matter"
     )
     url_words: list[UrlWords] = Field([], description="words in addresses")
     words: dict[str, str] = Field(
         {},
-        description="files of words and phrases, one a line, by the language of the documents that they are for, or "
-        "`any`; matched whole and in any case, in ja, th and zh also within words (C4)",
+        description="files with a word or phrase per line, by the language of the documents they apply to, or `any`. "
+        "They match in upper or lower case, as whole words, and in ja, th and zh also within words (C4)",
     )

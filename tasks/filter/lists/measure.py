@@ -1,4 +1,4 @@
-"""Which entries of the lists documents have."""
+"""Looks up the entries of lists that documents have."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class UrlList(NamedTuple):
     anywhere: bool
 
     def find(self, url: str) -> str:
-        """The words that are in the address, joined by commas; "" where they are fewer than `least`."""
-        where = {word.lower() for word in NOT_WORD.split(url)}
+        """The words in the address, joined by commas, or "" if they are fewer than `least`."""
+        split = {word.lower() for word in NOT_WORD.split(url)}
         joined = NOT_WORD.sub("", url).lower() if self.anywhere else ""
-        found = [word for word in self.words if (word in joined if self.anywhere else word in where)]
-        return ",".join(found) if len(found) >= self.least else ""
+        matches = [word for word in self.words if (word in joined if self.anywhere else word in split)]
+        return ",".join(matches) if len(matches) >= self.least else ""
 
 
 class Lists(NamedTuple):
@@ -70,12 +70,12 @@ def _listed_url(lists: Lists, url: str) -> str:
 
 
 def _listed_words(lists: Lists, url: str) -> str:
-    return next((found for each in lists.url_words if (found := each.find(url))), "")
+    return next((words for each in lists.url_words if (words := each.find(url))), "")
 
 
 @functools.lru_cache(1)
 def _lists(config_json: str) -> Lists:
-    """Read once per process."""
+    """The lists of a config, read once per process."""
     config = ListsConfig.model_validate_json(config_json)
     url_words = [
         UrlList(tuple(sorted({NOT_WORD.sub("", word).lower() for word in read_list(each.file)} - {""})), *chosen)

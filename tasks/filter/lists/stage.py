@@ -17,15 +17,15 @@ from tasks.stage.output import Output
 
 
 def fingerprints(config: ListsConfig) -> dict[str, str]:
-    """Digests of the files. Raises SourceError for a missing one."""
+    """Digests of the files. Raises SourceError for a missing file."""
     files = [*config.hosts, *config.urls, *(each.file for each in config.url_words), *config.words.values()]
-    found = {}
+    digests = {}
     for file in files:
         path = Path(file).expanduser()
         if not path.is_file():
-            raise SourceError(f"There is no file {file}.", "Check the paths under `lists`.")
-        found[file] = remembered_digest(path)
-    return found
+            raise SourceError(f"{file} does not exist.", "Check the paths under `lists`.")
+        digests[file] = remembered_digest(path)
+    return digests
 
 
 @stage(version=2, name="lists", part_of="filter", runtime=("data",), sources=fingerprints)
@@ -33,9 +33,9 @@ def lists_signals(config: ListsConfig, documents: Artifact, out: Output) -> None
     """Look for listed hosts, addresses and words.
 
     Columns: `listed_url_known` (whether the metadata has an address), `listed_host`, `listed_url`, `listed_url_words`
-    and, for each language that has a list, `listed_word_LANGUAGE`: the entry that a document has, "" for none; with
-    them `listed_draw`, a number from 0 to 1 by a hash of the text. Raises EmptyOutput where addresses are listed and no
-    document has one: the field is another.
+    and, for each language with a list, `listed_word_LANGUAGE`: the entry that a document has, or "". With lists of
+    words, also `listed_draw`, a number from 0 to 1 by a hash of the text. Raises EmptyOutput if hosts or addresses are
+    listed but no document has an address, because the field must then be another one.
     """
     from tasks.filter.lists.measure import measure_lists
 

@@ -1,4 +1,4 @@
-"""The texts of pairs: what each message of a conversation, or of a prompt and its two answers, says."""
+"""The texts of pairs: the messages of a conversation, or of a prompt and its two answers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def groups(path: Path) -> Iterator[list[Pair]]:
 
 
 def texts_of(pair: Pair) -> list[str]:
-    """What its messages say, in order."""
+    """The contents of its messages, in order."""
     return [message["content"] for turn in TURNS for message in pair.get(turn, ())]
 
 
 def with_texts(pair: Pair, texts: Sequence[str]) -> Pair:
-    """The pair with other words: as many texts as `texts_of` gives, in their order."""
+    """The pair with its messages' contents replaced by `texts`, in the order of `texts_of`."""
     left = iter(texts)
     turns = {turn: [{**message, "content": next(left)} for message in pair[turn]] for turn in TURNS if turn in pair}
     return {**pair, **turns}

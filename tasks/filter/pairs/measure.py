@@ -1,4 +1,4 @@
-"""Findings of personal data in pairs, a row per message; the side file carries a digest of the pairs' ids."""
+"""Findings of personal data in pairs, a row per message. The side file carries a digest of the pairs' ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.filter.side_files import FILE, IDS, IdDigest
 
 
 def measure_pairs(config: PiiConfig, path: Path, folder: Path) -> dict[str, int]:
-    """Write the signals of a file of pairs, a row group for each of its groups; return the number of pairs."""
+    """Write the signals of a file of pairs, a row group for each of its groups, and return the number of pairs."""
     digest = IdDigest()
     pairs = 0
     with parquet_writer(folder / FILE, SCHEMA, compression="zstd") as writer:
@@ -30,7 +30,7 @@ def measure_pairs(config: PiiConfig, path: Path, folder: Path) -> dict[str, int]
 
 
 def read_messages(path: Path) -> Iterator[pa.RecordBatch]:
-    """The signals of a file of pairs, a batch per group."""
+    """Yield the signals of a file of pairs, a batch per group."""
     with open_parquet(path) as file:
         for number in range(file.num_row_groups):
             table = file.read_row_group(number, use_threads=False).combine_chunks()

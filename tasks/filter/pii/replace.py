@@ -25,9 +25,9 @@ def replace(
     """The text with findings replaced according to `action_of`, and the replacements by position.
 
     `redact` inserts a typed placeholder such as <EMAIL_ADDRESS>. `surrogate` inserts a value of the same kind that
-    nobody has, the same for the same value and `salt` in any text, or the placeholder if the kind lacks reserved values.
-    Findings with `keep` or `drop` stay, because dropping removes documents. Of overlapping findings the one with the
-    highest score is replaced, of equal ones the longest.
+    nobody has, the same for the same value and `salt` in any text, or the placeholder if no values are reserved for the
+    kind. Findings with `keep` or `drop` stay, because dropping removes documents. Of overlapping findings the one with
+    the highest score is replaced, of equal ones the longest.
     """
     planned = [(finding, action_of(finding)) for finding in findings]
     actions = {finding: action for finding, action in planned if action in ("redact", "surrogate")}

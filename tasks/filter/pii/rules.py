@@ -57,7 +57,7 @@ class PiiRules(Section):
 
     @field_serializer("salt", when_used="json")
     def _spell_no_salt(self, salt: SaltSource | None) -> dict[str, str] | str:
-        """Write a missing salt as an empty string in keys, for compatibility with keys from when a salt was a string."""
+        """Write a missing salt as an empty string in keys, as keys did when a salt was a string."""
         return "" if salt is None else salt.model_dump(exclude_none=True)
 
     def action_of(self, entity: str) -> Action:

@@ -1,4 +1,4 @@
-"""Which repairs are applied to texts before anything is measured."""
+"""The settings of the repairs that texts undergo before anything is measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tasks.stage.config import StageConfig
 
 
 class RepairConfig(StageConfig):
-    """Each repair changes the text that every later stage sees; the ledger says what it did."""
+    """Repairs of texts. Each changes the text for all later stages, and the ledger records it."""
 
     encoding: bool = Field(
         True, description="undo mojibake, text decoded with the wrong encoding: â€™ becomes ’ (ftfy)"
@@ -18,7 +18,7 @@ class RepairConfig(StageConfig):
         description="decode HTML entities such as &eacute;, except in texts with a <, which may be about HTML (ftfy)",
     )
     control_characters: bool = Field(
-        True, description="remove control and invisible characters without effect; normalise line ends to line feeds"
+        True, description="remove ineffective control and invisible characters, and turn all line ends into line feeds"
     )
     white_space: bool = Field(
         True, description="remove trailing white space, and blank lines after the second in a row"

@@ -1,4 +1,4 @@
-"""Repairing a corpus, shard by shard, and accounting for every change."""
+"""The repair of a corpus, shard by shard, which accounts for every change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from storage.artifact import Artifact
 from storage.shards.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from tasks.filter.repair.config import RepairConfig
-from tasks.filter.repair.text import Repair, chosen, repair_texts
+from tasks.filter.repair.text import Repair, repair_texts, repairs_of
 from tasks.shards import ShardResult, collect_all
 from tasks.shards.incremental import map_new_shards
 from tasks.stage.output import Output
@@ -35,16 +35,16 @@ def repair_documents(config: RepairConfig, documents: Artifact, out: Output) -> 
 def repair_batch(
     repairs: Sequence[Repair], batch: pa.RecordBatch, counts: Counter[str]
 ) -> tuple[pa.RecordBatch, list[Verdict]]:
-    """The repaired documents of a batch, and a verdict on each that changed; adds to `counts`."""
+    """Repair the documents of a batch. Returns them with a verdict on each that changed, and adds to `counts`."""
     changed, kept = np.zeros(len(batch), np.bool_), np.ones(len(batch), np.bool_)
     texts: list[str] = []
     verdicts: list[Verdict] = []
-    for row, (after, found) in repair_texts(batch["text"], repairs).items():
+    for row, (after, by_repair) in repair_texts(batch["text"], repairs).items():
         id_, before, source, _ = (column[row].as_py() for column in batch.columns)
         texts.append(after)
         changed[row], kept[row] = True, bool(after.strip())
-        verdicts.append(_verdict(id_, source, before, after, found))
-        _count(counts, verdicts[-1], len(before), len(after), found)
+        verdicts.append(_verdict(id_, source, before, after, by_repair))
+        _count(counts, verdicts[-1], len(before), len(after), by_repair)
     for counted in pc.value_counts(batch["source"]).to_pylist():
         counts[f"{counted['values']}\tin"] += counted["counts"]
     if texts:
@@ -53,31 +53,31 @@ def repair_batch(
     return (batch if kept.all() else batch.filter(pa.array(kept))), verdicts
 
 
-def _verdict(id_: str, source: str, before: str, after: str, found: Counter[str]) -> Verdict:
-    listed = ", ".join(f"{name} {number:,}" for name, number in found.items())
+def _verdict(id_: str, source: str, before: str, after: str, by_repair: Counter[str]) -> Verdict:
+    listed = ", ".join(f"{name} {number:,}" for name, number in by_repair.items())
     detail = f"{listed}; {len(before):,} → {len(after):,} characters"
     if after.strip():
-        return Verdict(id_, source, "changed", REASON, float(found.total()), None, detail)
-    return Verdict(id_, source, "removed", EMPTIED, float(found.total()), None, detail)
+        return Verdict(id_, source, "changed", REASON, float(by_repair.total()), None, detail)
+    return Verdict(id_, source, "removed", EMPTIED, float(by_repair.total()), None, detail)
 
 
-def _count(counts: Counter[str], verdict: Verdict, before: int, after: int, found: Counter[str]) -> None:
+def _count(counts: Counter[str], verdict: Verdict, before: int, after: int, by_repair: Counter[str]) -> None:
     source = verdict.source
     counts.update({f"{source}\t{verdict.verdict}": 1, f"{source}\tbefore": before, f"{source}\tafter": after})
-    for name, number in found.items():
+    for name, number in by_repair.items():
         for what, added in zip(WHAT, (1, number), strict=True):
             counts[f"{source}\t{name}\t{what}"] += added
 
 
 def _repair_shard(config: RepairConfig, shard: Path, folder: Path) -> dict[str, Any]:
-    repairs = chosen(config)
+    repairs = repairs_of(config)
     counts: Counter[str] = Counter()
     verdicts: list[Verdict] = []
 
     def repaired() -> Iterator[pa.RecordBatch]:
         for _, batch in read_batches(shard):
-            batch, said = repair_batch(repairs, batch, counts)
-            verdicts.extend(said)
+            batch, changes = repair_batch(repairs, batch, counts)
+            verdicts.extend(changes)
             yield batch
 
     kept = write_batches(folder / "documents.parquet", repaired())
@@ -90,7 +90,7 @@ def _account(done: list[ShardResult], config: RepairConfig, out: Output) -> None
     for shard in done:
         counts.update(shard.counts["counts"])
     sources = sorted({name.partition("\t")[0] for name in counts})
-    names = [repair.name for repair in chosen(config)]
+    names = [repair.name for repair in repairs_of(config)]
     changed, emptied = (sum(counts[f"{source}\t{verdict}"] for source in sources) for verdict in ("changed", "removed"))
     out.account(
         documents_in=sum(counts[f"{source}\tin"] for source in sources),

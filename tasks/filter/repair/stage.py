@@ -13,7 +13,7 @@ def repair(config: RepairConfig, documents: Artifact, out: Output) -> None:
     """Repair texts: mojibake and HTML entities (ftfy, Speer 2019), control characters, white space, wrapped lines.
 
     Writes documents/ with unchanged IDs, and ledger/: a row per changed document with the number of characters changed
-    (value), in total and by repair (detail). A document of which only white space is left is removed.
+    (value), in total and by repair (detail). A document with only white space left is removed.
     """
     from tasks.filter.repair.run import repair_documents
 

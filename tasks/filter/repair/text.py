@@ -1,8 +1,8 @@
-"""Applying all repairs to texts, in order and repeatedly, until nothing changes.
+"""Applies all repairs to texts, in order and repeatedly, until nothing changes.
 
-Mojibake comes before control characters, since they are what it is recognised by. One repair can expose work for
-another (a zero-width space within mojibake, a line end within an entity), so they are repeated to a fixed point:
-repairing twice changes nothing. Most texts need no repair and never leave their Arrow column.
+Mojibake comes before control characters, because they identify it. One repair can expose work for another (a zero-width
+space within mojibake, a line end within an entity), so they are repeated to a fixed point: repairing twice changes
+nothing. Most texts need no repair and never leave their Arrow column.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from tasks.filter.repair.white_space import SUPERFLUOUS, repair_white_space
 
 
 class Repair(NamedTuple):
-    """Texts that don't match `suspect`, a pattern for RE2, need no repair. `apply` also counts changed characters."""
+    """A repair. Texts that don't match `suspect`, a pattern for RE2, don't need it. `apply` also counts changed
+    characters."""
 
     name: str
     suspect: str
     apply: Callable[[str], tuple[str, int]]
 
 
-def chosen(config: RepairConfig) -> list[Repair]:
-    """The repairs of a config, in the order in which they are applied."""
+def repairs_of(config: RepairConfig) -> list[Repair]:
+    """The repairs of a config, in order of application."""
     repairs: list[Repair] = []
     if config.html_entities:
         repairs.append(Repair("html_entities", ENTITY, repair_entities))
@@ -54,19 +55,19 @@ class Repaired(NamedTuple):
 
 def repair_texts(texts: pa.Array, repairs: Sequence[Repair]) -> dict[int, Repaired]:
     """Row → repaired text, for the rows of a string column that need it, ascending."""
-    found: dict[int, Repaired] = {}
+    by_row: dict[int, Repaired] = {}
     rows, column = list(range(len(texts))), texts
     while rows:
         touched = set()
         for repair in repairs:
             for place in pc.indices_nonzero(pc.match_substring_regex(column, repair.suspect)).to_pylist():
                 row = rows[place]
-                before, counts = found[row] if row in found else Repaired(texts[row].as_py(), Counter())
+                before, counts = by_row[row] if row in by_row else Repaired(texts[row].as_py(), Counter())
                 after, number = repair.apply(before)
                 if number:
                     counts[repair.name] += number
-                    found[row] = Repaired(after, counts)
+                    by_row[row] = Repaired(after, counts)
                     touched.add(row)
         rows = sorted(touched)
-        column = pa.array([found[row].text for row in rows], pa.string())
-    return dict(sorted(found.items()))
+        column = pa.array([by_row[row].text for row in rows], pa.string())
+    return dict(sorted(by_row.items()))

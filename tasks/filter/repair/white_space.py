@@ -13,7 +13,7 @@ _BLANK_LINES = re.compile(r"\n{4,}")
 
 def repair_white_space(text: str) -> tuple[str, int]:
     """The text without superfluous white space, and the number of characters removed."""
-    # Line by line, since a regular expression for trailing blanks takes quadratic time
+    # Line by line, because a regular expression for trailing blanks takes quadratic time
     lines = [line.rstrip(BLANKS) for line in text.split("\n")]
     plain = _BLANK_LINES.sub("\n\n\n", "\n".join(lines))
     return plain, len(text) - len(plain)

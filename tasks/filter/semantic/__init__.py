@@ -1,12 +1,12 @@
 """Documents that say the same in other words, by their embeddings: SemDeDup (Abbas et al. 2023).
 
-config.py    the model, and the clusters
-source.py    the model's files, checked
-encoder.py   documents to embeddings
-embed.py     the embeddings of all documents, in files beside the shards
+config.py    the settings of the model and the clusters
+source.py    checks the model's files
+encoder.py   embeds documents
+embed.py     writes the embeddings of all documents to files, one per shard
 clusters.py  k-means over a sample
-compare.py   documents of a cluster compared with one another
-rules.py     what is removed
+compare.py   compares the documents of a cluster
+rules.py     the threshold
 stage.py     the stages
-family.py    as a filter family
+family.py    the filter family
 """

@@ -1,4 +1,4 @@
-"""The table of measures by language."""
+"""The settings of the table of signals by language."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tasks.stage.config import StageConfig
 
 
 class MeasuresConfig(StageConfig):
-    """How signals are spread in each language, and what thresholds that suggests (Penedo et al. 2025, FineWeb 2)."""
+    """The spread of signals in each language, and the thresholds it suggests (Penedo et al. 2025, FineWeb 2)."""
 
     reference: str = Field(
-        "en", description="language that the profile's thresholds are for; others get those at the same quantiles"
+        "en", description="language of the profile's thresholds. Other languages get those at the same quantiles"
     )
     tail: float = Field(
-        0.1, gt=0, lt=0.5, description="share of a language's documents that a threshold of the other kind would remove"
+        0.1, gt=0, lt=0.5, description="share of a language's documents to remove by the second kind of threshold"
     )
-    min_documents: int = Field(100, ge=2, description="languages with fewer documents are counted and not measured")
+    min_documents: int = Field(100, ge=2, description="minimum documents of a language. With fewer it is only counted")
     sample: int = Field(
-        10_000, ge=100, description="documents of each language that are measured, those with the smallest IDs"
+        10_000, ge=100, description="documents of each language to measure, those with the smallest IDs"
     )

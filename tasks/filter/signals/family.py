@@ -1,4 +1,4 @@
-"""Each signal of a profile as a family of the filter: named `signals.NAME`, as its rules and its columns are."""
+"""Each signal of a profile as a filter family, named `signals.NAME` like its rules and its columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NamedFamily(Family):
 
     @property
     def name(self) -> str:
-        """As its rules begin."""
+        """The family's name, with which the names of its rules begin."""
         return f"{FIELD}.{self.title}"
 
     def parts(self, config: StageConfig) -> dict[str, StageConfig]:
@@ -54,7 +54,7 @@ class NamedFamily(Family):
 
 
 def sources_of(measuring: SignalConfig) -> dict[str, str]:
-    """Digests of all that a signal is made of outside the store. Raises SourceError for what is not there."""
+    """Digests of everything outside the store that a signal depends on. Raises SourceError if something is missing."""
     return fingerprints(measuring) if isinstance(measuring, ClassifierSignalConfig) else sources(measuring)
 
 
@@ -74,16 +74,16 @@ def _family(name: str) -> Family:
     )
 
 
-def _measured_by(name: str, given: Mapping[str, SignalRules]) -> SignalConfig:
-    return given[name].measure
+def _measured_by(name: str, rules: Mapping[str, SignalRules]) -> SignalConfig:
+    return rules[name].measure
 
 
-def _rules(name: str, given: Mapping[str, SignalRules]) -> Iterable[Rule]:
-    return signal_rules(f"{FIELD}.{name}", given[name])
+def _rules(name: str, rules: Mapping[str, SignalRules]) -> Iterable[Rule]:
+    return signal_rules(f"{FIELD}.{name}", rules[name])
 
 
-def _check_here(name: str, given: Mapping[str, SignalRules], runtime: Runtime) -> None:
-    measuring = given[name].measure
+def _check_here(name: str, rules: Mapping[str, SignalRules], runtime: Runtime) -> None:
+    measuring = rules[name].measure
     sources_of(measuring)
     if isinstance(measuring, ClassifierSignalConfig):
         check_device_here(runtime)

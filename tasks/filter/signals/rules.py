@@ -1,4 +1,4 @@
-"""The bounds on the columns of a signal of the profile."""
+"""The bounds on the columns of a profile's own signal."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from tasks.filter.signals.config import NAME, SignalConfig
 
 
 class SignalRules(Section):
-    """A signal of your own, and the bounds that remove documents."""
+    """Your own signal, and the bounds that remove documents."""
 
-    measure: SignalConfig = Field(description="what measures it")
-    min: dict[str, float] = Field({}, description="smallest value that is kept, by column; true counts as 1")
-    max: dict[str, float] = Field({}, description="largest value that is kept, by column")
+    measure: SignalConfig = Field(description="the function or classifier that measures it")
+    min: dict[str, float] = Field({}, description="minimum value to keep, by column, where true counts as 1")
+    max: dict[str, float] = Field({}, description="maximum value to keep, by column")
 
     @model_validator(mode="after")
     def _bounds_are_of_columns(self) -> Self:
         known = self.measure.columns
         unknown = sorted({*self.min, *self.max} - set(known))
         if unknown:
-            raise ValueError(f"there is no column {', '.join(unknown)} to bound; the columns are {', '.join(known)}")
+            raise ValueError(f"unknown column {', '.join(unknown)}: choose from {', '.join(known)}")
         crossed = [name for name in self.min if name in self.max and self.min[name] > self.max[name]]
         if crossed:
             raise ValueError(f"min.{crossed[0]} is above max.{crossed[0]}: no document can pass")
         return self
 
 
-def _named(signals: dict[str, SignalRules]) -> dict[str, SignalRules]:
+def _check_names(signals: dict[str, SignalRules]) -> dict[str, SignalRules]:
     wrong = [name for name in signals if not NAME.fullmatch(name)]
     if wrong:
-        raise ValueError(f"a signal is named {wrong[0]!r}: write names in small letters, digits and _")
+        raise ValueError(f"a signal is named {wrong[0]!r}: write names in lower-case letters, digits and _")
     return signals
 
 
-NamedSignals = Annotated[dict[str, SignalRules], AfterValidator(_named)]
+NamedSignals = Annotated[dict[str, SignalRules], AfterValidator(_check_names)]
 
 
 def signal_rules(name: str, rules: SignalRules) -> Iterator[Rule]:

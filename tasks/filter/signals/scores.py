@@ -1,4 +1,4 @@
-"""What a classifier says of the pieces of a document, in columns."""
+"""A classifier's scores of a document's pieces, summed up in columns."""
 
 from __future__ import annotations
 

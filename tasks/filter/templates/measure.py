@@ -1,4 +1,4 @@
-"""The signals of documents: how much of each stands in sentences and templates that many documents of its host have."""
+"""The signals of documents: how much of each is in sentences and templates that many documents of its host share."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SCHEMA = pa.schema([("template_share", pa.float64()), ("host_templates", pa.floa
 def measure_templates(
     config: TemplateCountsConfig, counts: Path, texts: pa.Array, sources: pa.Array, metadata: pa.Array
 ) -> pa.RecordBatch:
-    """The signals of D documents, given the artifact of `template_counts`; see `stage.py`. Null without words."""
+    """The signals of D documents, given the artifact of `template_counts` (see `stage.py`). Null without words."""
     salts = salts_of(sources, metadata, config.by)
     sentences = find_sentences(config, texts, salts)
     total = np.bincount(sentences.documents, sentences.sizes, len(texts))
     repeated, filled = np.zeros((2, len(sentences.sizes)), np.bool_)
     for kind, mark in ((SENTENCES, repeated), (TEMPLATES, filled)):
-        found = sentences.found[kind]
-        mark[found.places] = look_up(*load_table(kind, counts), found.keys) > 0
-    opened = sentences.found[OPENINGS]
+        counted = sentences.counted[kind]
+        mark[counted.places] = look_up(*load_table(kind, counts), counted.keys) > 0
+    openings = sentences.counted[OPENINGS]
     with_opening = np.zeros(len(texts))
-    with_opening[opened.documents] = look_up(*load_table(OPENINGS, counts), opened.keys)
+    with_opening[openings.documents] = look_up(*load_table(OPENINGS, counts), openings.keys)
     of_host = look_up(*load_table(HOSTS, counts), salts)
 
     def share(chosen: Bool) -> pa.Array:

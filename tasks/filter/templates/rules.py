@@ -1,4 +1,4 @@
-"""How much of a document may be its host's template."""
+"""The thresholds on templates."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tasks.filter.templates.config import TemplatesConfig
 
 
 class TemplatesRules(Section):
-    """Text that a host fills into templates: pages of products and of the weather, results of a search, generated
-    documentation, notices."""
+    """Limits on text that a host fills into templates: pages of products and of the weather, results of a search,
+    generated documentation, notices."""
 
     measure: TemplatesConfig = Field(default_factory=TemplatesConfig, description="what counts as a host's template")
     max_template_share: float | None = Field(
         0.6,
         ge=0,
         le=1,
-        description="share of the characters in sentences whose template enough documents of the host have, those that "
-        "are equal word for word included",
+        description="share of characters in sentences that enough documents of the host share as a template or word "
+        "for word",
     )
     max_host_templates: float | None = Field(
         None, ge=0, le=1, description="share of the host's documents that begin with the same templates"
@@ -27,5 +27,5 @@ class TemplatesRules(Section):
         None,
         ge=0,
         le=1,
-        description="share of the characters in sentences that enough documents of the host have word for word",
+        description="share of characters in sentences that enough documents of the host share word for word",
     )

@@ -1,4 +1,4 @@
-"""How toxic a text may be."""
+"""The thresholds on toxicity."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tasks.filter.toxicity.config import ToxicityConfig
 
 
 class ToxicityRules(Section):
-    """Thresholds on a classifier's scores; a word list alone never removes a document."""
+    """Thresholds on a classifier's scores. A list of words by itself never removes a document."""
 
     measure: ToxicityConfig = Field(
         default_factory=ToxicityConfig, description="how toxicity is measured: by which classifier"
     )
     max_score: float | None = Field(
-        0.15, ge=0, le=1, description="share of the text that may be expected to be toxic: mean score of its pieces"
+        0.15, ge=0, le=1, description="expected toxic share of the text: the mean score of its pieces"
     )
     max_piece: float | None = Field(None, ge=0, le=1, description="highest score of any piece")
 

@@ -19,18 +19,18 @@ PIECES = 2  # per clean document
 
 
 def train_toxicity(config: TrainedModelConfig, documents: Artifact, out: Output) -> None:
-    """Read, train, calibrate, and try the model on documents made of what was held out. Raises SourceError,
+    """Read, train, calibrate, and evaluate the model on documents composed of held-out texts. Raises SourceError,
     ConfigError."""
     examples = [example for file in config.files for example in read_labelled(file)]
     if config.clean_sources:
         clean = sample_documents(documents, config.clean_sources, config.clean_sample, config.characters)
-        examples += [example for found in clean for example in clean_pieces(found, config.piece_bytes)]
+        examples += [example for document in clean for example in clean_pieces(document, config.piece_bytes)]
     tested = train_classifier(config.training, examples, out, config.base_rate)
     report_documents(config, tested, out)
 
 
 def clean_pieces(document: Sample, most: int) -> Iterator[Example]:
-    """Two pieces of a document, chosen by hash: what is scored are pieces, and most are as short as a post."""
+    """Yield two pieces of a document, chosen by hash. Scoring is by pieces too, most of them as short as a post."""
     parts, _, _ = pieces(pa.array([document.text], pa.string()), most)
     named = [(f"{document.id}/{number}", text) for number, text in enumerate(parts.to_pylist())]
     for name, text in sorted(named, key=lambda pair: draw(pair[0], "paragraph"))[:PIECES]:

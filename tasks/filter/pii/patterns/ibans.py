@@ -34,7 +34,7 @@ _BEGINS = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}")
 
 
 def find_ibans(text: str, spans: Iterable[Span]) -> Iterator[Finding]:
-    """Yield the IBANs that begin in these runs of letters, digits, hyphens and underscores, in groups of four or not."""
+    """Yield the IBANs, grouped or not, that begin in these runs of letters, digits, hyphens and underscores."""
     for start, end in spans:
         for begin in _BEGINS.finditer(text, start, end):
             form = _forms().get(begin[0][:2].upper())

@@ -124,8 +124,8 @@ def scan(data: UInt8, offsets: Int64, classes: UInt8, hits: Int64) -> int:
 
 @njit(cache=True, nogil=True)
 def foldable(data: UInt8, offsets: Int64, classes: UInt8, marks: Bool) -> None:
-    """Mark those of D texts that may contain a number in characters beyond ASCII: full-width forms, the digits of Arabic
-    and Devanagari, or spaces and dashes beside a digit."""
+    """Mark those of D texts that may contain a number in characters beyond ASCII: full-width forms, the digits of
+    Arabic and Devanagari, or spaces and dashes beside a digit."""
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
         marks[d] = False
