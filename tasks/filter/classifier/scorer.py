@@ -137,7 +137,7 @@ def batches_of(ids: Sequence[Sequence[int]], most: int) -> Iterator[list[int]]:
 
 @contextmanager
 def one_thread(device: str) -> Iterator[None]:
-    """Use one thread on a CPU: workers are processes, and sums are added up in the same order for any number of them."""
+    """Use one thread on a CPU: workers are processes, and sums are in the same order for any number of them."""
     import torch
 
     threads = torch.get_num_threads()

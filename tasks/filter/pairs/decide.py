@@ -1,7 +1,7 @@
 """Decides on a file of pairs, with the rules and the changes for documents.
 
-A pair is judged as a whole, as if its messages were one text, and changed message by message. A file without findings is
-copied byte for byte.
+A pair is judged as a whole, as if its messages were one text, and changed message by message. A file without findings
+is copied byte for byte.
 """
 
 from __future__ import annotations
