@@ -10,27 +10,27 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from tasks.filter.code.rules import CodeRules
-from tasks.filter.contamination.rules import ContaminationRules
+from tasks.filter.code.family import CodeRules
+from tasks.filter.contamination.family import ContaminationRules
 from tasks.filter.form.config import FormConfig
 from tasks.filter.form.languages.thresholds import GROUPS, LanguageThresholds
 from tasks.filter.form.languages.unspaced import ready
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
-from tasks.filter.language.rules import LanguageRules
-from tasks.filter.lists.rules import ListsRules
-from tasks.filter.mathematics.rules import MathematicsRules
-from tasks.filter.perplexity.rules import PerplexityRules
-from tasks.filter.pii.rules import PiiRules
-from tasks.filter.pii_metadata.config import Fields
+from tasks.filter.language.family import LanguageRules
+from tasks.filter.lists.family import ListsRules
+from tasks.filter.mathematics.family import MathematicsRules
+from tasks.filter.perplexity.family import PerplexityRules
+from tasks.filter.pii.family import PiiRules
+from tasks.filter.pii_metadata.fields import Fields
 from tasks.filter.presets import Preset, expanded, laid_over
-from tasks.filter.quality.rules import QualityRules
-from tasks.filter.repair.config import RepairConfig
+from tasks.filter.quality.family import QualityRules
+from tasks.filter.repair.text import RepairConfig
 from tasks.filter.rules import Section
-from tasks.filter.semantic.rules import SemanticRules
-from tasks.filter.signal_statistics.config import MeasuresConfig
-from tasks.filter.signals.rules import NamedSignals
-from tasks.filter.templates.rules import TemplatesRules
-from tasks.filter.toxicity.rules import ToxicityRules
+from tasks.filter.semantic.family import SemanticRules
+from tasks.filter.signal_statistics import MeasuresConfig
+from tasks.filter.signals.family import NamedSignals
+from tasks.filter.templates.family import TemplatesRules
+from tasks.filter.toxicity.family import ToxicityRules
 from tasks.stage.config import StageConfig
 
 

@@ -22,7 +22,7 @@ from storage.shards.documents import Verdict
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import Decisions
 from tasks.filter.families import redact, rules
-from tasks.filter.repair.run import EMPTIED
+from tasks.filter.repair.stage import EMPTIED
 from tasks.filter.rules import Rule, reason
 from tasks.stage.figures import plot_funnel
 from tasks.stage.output import Output

@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from pydantic import Field
+
 from storage.artifact import Artifact
 from storage.shards.lines import read_json_lines, write_json_lines
-from tasks.filter.contamination.config import PHRASES, QUESTIONS, SHOWN
-from tasks.filter.contamination.rules import ContaminationRules
+from tasks.filter.contamination.config import PHRASES, QUESTIONS, SHOWN, ContaminationConfig
 from tasks.filter.contamination.stage import contamination_signals
 from tasks.filter.family import Family, measuring_half
-from tasks.filter.rules import Rule, bounds
+from tasks.filter.rules import Rule, Section, bounds
 from tasks.stage.output import Output
+
+
+class ContaminationRules(Section):
+    """The limit on n-grams of the benchmarks in the training text (Brown et al. 2020, appendix C)."""
+
+    measure: ContaminationConfig = Field(
+        default_factory=ContaminationConfig, description="how contamination is measured"
+    )
+    max_ngrams: int | None = Field(
+        0,
+        ge=0,
+        description="maximum n-grams that a document may share with benchmarks. Null removes nothing, and evaluation "
+        "then scores clean and contaminated questions separately",
+    )
 
 
 def _rules(contamination: ContaminationRules | None) -> Iterable[Rule]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from tasks.filter.mathematics.config import MathematicsConfig
+from tasks.filter.form.latex import MathematicsConfig
 from tasks.stage.config import StageConfig
 
 Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]

@@ -29,10 +29,10 @@ from tasks.filter.form.kernels import (
     count_tokens,
     hash_words,
 )
+from tasks.filter.form.latex import without_formulas
 from tasks.filter.form.phrases import phrase_tables
 from tasks.filter.form.repeat_kernels import STOPPED
 from tasks.filter.form.words.tokens import count_sentences, tokenize
-from tasks.filter.mathematics.find import without_formulas
 from tasks.text.scan import utf8
 
 COUNTED = (

@@ -7,9 +7,10 @@ that a kill cut short is dropped.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from storage.errors import ConfigError, SourceError
 from storage.shards.lines import as_line, parse_json
@@ -109,3 +110,25 @@ def _row(line: bytes) -> dict[str, Any] | None:
     if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in FIELDS):
         return None
     return row if row["label"] in LABELS else None
+
+
+class Agreement(NamedTuple):
+    """The number of texts that both labelled yes or no, the share of equal labels, and Cohen's kappa. Share and kappa
+    are None without texts. Kappa is also None if both labellers gave every text the same label."""
+
+    texts: int
+    equal: float | None
+    kappa: float | None
+
+
+def agreement(first: Iterable[Mapping[str, Any]], second: Iterable[Mapping[str, Any]]) -> Agreement:
+    """The agreement between the rows of two files of labels."""
+    sides = [{row["id"]: row["label"] == "yes" for row in rows if row["label"] != "skip"} for rows in (first, second)]
+    shared = [(sides[0][name], sides[1][name]) for name in sides[0] if name in sides[1]]
+    if not shared:
+        return Agreement(0, None, None)
+    size = len(shared)
+    equal = sum(one == other for one, other in shared) / size
+    yes = [sum(side) / size for side in zip(*shared, strict=True)]
+    chance = yes[0] * yes[1] + (1 - yes[0]) * (1 - yes[1])
+    return Agreement(size, equal, (equal - chance) / (1 - chance) if chance < 1 else None)

@@ -1,21 +1,40 @@
-"""Lists as a filter family."""
+"""The user's lists as a filter family."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field, model_validator
 
 from storage.errors import ConfigError
 from tasks.filter.family import Family, measuring_half
-from tasks.filter.lists.rules import ListsRules
-from tasks.filter.lists.stage import fingerprints, lists_signals
-from tasks.filter.rules import Rule, Tested, Turn
+from tasks.filter.lists.measure import ListsConfig, fingerprints, lists_signals
+from tasks.filter.rules import Rule, Section, Tested, Turn
 
 ANY = "any"  # the language of a list for all documents
+
+
+class ListsRules(Section):
+    """Hosts, addresses and words that documents must not have."""
+
+    measure: ListsConfig = Field(description="the lists")
+    keep_listed_words: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        {},
+        description="share of the documents with a listed word to keep, drawn by a hash of the text, by language as "
+        "in `measure.words`. 0 for other languages",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        unknown = sorted(self.keep_listed_words.keys() - self.measure.words.keys())
+        if unknown:
+            raise ValueError(f"keep_listed_words names {', '.join(unknown)}, but measure.words lacks a list for it")
+        return self
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,9 @@ from storage.errors import DamagedArtifact
 from storage.shards.documents import LEDGER_SCHEMA, BatchWriter, Verdict, ledger_batches
 from storage.shards.lines import write_json_lines
 from tasks.filter.decide import decide, ledger
-from tasks.filter.pairs.contents import Pair, groups, texts_of, with_texts
-from tasks.filter.pairs.measure import read_messages
-from tasks.filter.pii.family import FAMILY, PiiMender, describe
+from tasks.filter.pairs.measure import Pair, groups, read_messages, texts_of, with_texts
+from tasks.filter.pii.family import FAMILY, PiiMender, PiiRules, describe
 from tasks.filter.pii.findings import SCHEMA, Finding
-from tasks.filter.pii.rules import PiiRules
 from tasks.filter.pii.salt import read_salt
 from tasks.filter.rules import Rule, reason
 from tasks.filter.side_files import IdDigest, check_aligned

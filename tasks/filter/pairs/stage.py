@@ -14,8 +14,7 @@ from typing import Any
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
 from tasks.filter.pii.config import PiiConfig
-from tasks.filter.pii.family import fingerprints
-from tasks.filter.pii.rules import PiiRules
+from tasks.filter.pii.family import PiiRules, fingerprints
 from tasks.filter.side_files import FILE
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage import stage

@@ -1,4 +1,4 @@
-"""How personal data is found. `rules.py` decides what happens to a finding."""
+"""How personal data is found. `family.py` decides what happens to a finding."""
 
 from __future__ import annotations
 

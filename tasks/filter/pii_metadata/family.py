@@ -10,13 +10,11 @@ import pyarrow as pa
 
 from storage.shards.arrays import Bool
 from tasks.filter.family import Change, Family
-from tasks.filter.pii.family import NoFinding, PiiMender
+from tasks.filter.pii.family import NoFinding, PiiMender, PiiRules
 from tasks.filter.pii.findings import Finding
-from tasks.filter.pii.rules import PiiRules
 from tasks.filter.pii.salt import read_salt
-from tasks.filter.pii_metadata.config import Fields, MetadataConfig
-from tasks.filter.pii_metadata.fields import replace_fields
-from tasks.filter.pii_metadata.stage import metadata_signals
+from tasks.filter.pii_metadata.fields import Fields, replace_fields
+from tasks.filter.pii_metadata.measure import MetadataConfig, metadata_signals
 from tasks.filter.rules import Rule, Turn
 
 SIGNAL = "pii_metadata"

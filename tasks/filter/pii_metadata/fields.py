@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from tasks.filter.pii_metadata.config import Fields
-
+Fields = Literal["all"] | list[str]
 DEPTH = 100  # more than real metadata has. JSON that is nested deeper counts as plain text
 INDEX = re.compile(r"\[\d+\]")
 PLAIN = re.compile(r'[^.\[\]"]+')

@@ -7,15 +7,43 @@ are skipped, as most of them are identifiers.
 
 from __future__ import annotations
 
-import pyarrow as pa
+import functools
 
+import pyarrow as pa
+from pydantic import Field
+
+from storage.artifact import Artifact
+from tasks.filter.first_pass.measure import write_passed
+from tasks.filter.pii.config import PiiConfig
 from tasks.filter.pii.findings import FINDING, Finding, in_order
 from tasks.filter.pii.measure import measure_pii
-from tasks.filter.pii_metadata.config import MetadataConfig
-from tasks.filter.pii_metadata.fields import fields_of, texts_of
+from tasks.filter.pii_metadata.fields import Fields, fields_of, texts_of
+from tasks.stage import stage
+from tasks.stage.config import StageConfig
+from tasks.stage.output import Output
 
 IN_FIELD = pa.struct([("field", pa.string()), *FINDING])
 SCHEMA = pa.schema([("pii_metadata", pa.list_(IN_FIELD))])
+
+
+class MetadataConfig(StageConfig):
+    """Settings of the search for personal data in metadata, which works as in texts."""
+
+    measure: PiiConfig = Field(default_factory=PiiConfig, description="how personal data is found")
+    fields: Fields = Field("all", description="fields to search, or paths such as meta.url, or all for every text")
+
+
+@stage(version=8, name="pii_metadata", part_of="filter", runtime=("data",))
+def metadata_signals(config: MetadataConfig, documents: Artifact, passed: Artifact | None, out: Output) -> None:
+    """Find personal data in the documents' metadata, as `pii` does in their texts.
+
+    Column: `pii_metadata`, a list of (field, entity, start, end, score), in characters of the field's value. A nested
+    field is named by its path, as in `meta.url` and `tags[0]`. Null for documents that `passed` doesn't mark.
+    """
+    # In threads: metadata is short, and measured before worker processes would have started
+    write_passed(
+        functools.partial(measure_metadata, config), documents, passed, out, columns=["metadata"], releases_gil=True
+    )
 
 
 def measure_metadata(config: MetadataConfig, metadata: pa.Array) -> pa.RecordBatch:

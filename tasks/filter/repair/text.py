@@ -7,18 +7,53 @@ nothing. Most texts need no repair and never leave their Arrow column.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 
 from tasks.filter.repair.characters import INVISIBLE, repair_characters
-from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.encoding import ENTITY, mojibake, repair_encoding, repair_entities
 from tasks.filter.repair.line_breaks import WRAPPED, repair_line_breaks
-from tasks.filter.repair.white_space import SUPERFLUOUS, repair_white_space
+from tasks.stage.config import StageConfig
+
+BLANKS = " \t\u00a0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u202f\u205f\u3000"
+# In RE2's syntax: texts without a match need no repair
+SUPERFLUOUS = r"[ \t\x{a0}\x{1680}\x{2000}-\x{200a}\x{202f}\x{205f}\x{3000}](?:\n|\z)|\n{4}"
+_BLANK_LINES = re.compile(r"\n{4,}")
+
+
+class RepairConfig(StageConfig):
+    """Repairs of texts. Each changes the text for all later stages, and the ledger records it."""
+
+    encoding: bool = Field(
+        True, description="undo mojibake, text decoded with the wrong encoding: â€™ becomes ’ (ftfy)"
+    )
+    html_entities: bool = Field(
+        False,
+        description="decode HTML entities such as &eacute;, except in texts with a <, which may be about HTML (ftfy)",
+    )
+    control_characters: bool = Field(
+        True, description="remove ineffective control and invisible characters, and turn all line ends into line feeds"
+    )
+    white_space: bool = Field(
+        True, description="remove trailing white space, and blank lines after the second in a row"
+    )
+    line_breaks: bool = Field(
+        False, description="unwrap paragraphs that were wrapped at a fixed width, and rejoin hyphenated words"
+    )
+
+
+def repair_white_space(text: str) -> tuple[str, int]:
+    """The text without superfluous white space, and the number of characters removed."""
+    # Line by line, because a regular expression for trailing blanks takes quadratic time
+    lines = [line.rstrip(BLANKS) for line in text.split("\n")]
+    plain = _BLANK_LINES.sub("\n\n\n", "\n".join(lines))
+    return plain, len(text) - len(plain)
 
 
 class Repair(NamedTuple):

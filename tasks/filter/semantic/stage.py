@@ -1,13 +1,37 @@
-"""Three stages: the embedding model, the embeddings of documents, and the similarity of each to another."""
+"""Three stages: the embedding model, the embeddings of documents, and the similarity of each to another.
+
+The model's files are identified by their digests, and refused if they are code, pickles or half a model.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+from models.pretrained import load_encoder
 from storage.artifact import Artifact
+from storage.errors import SourceError
 from tasks.base.config import BaseConfig
+from tasks.base.source import fingerprint
+from tasks.filter.classifier.source import check_saved, take_files
 from tasks.filter.semantic.config import EmbeddingsConfig, SemanticConfig
-from tasks.filter.semantic.source import fingerprints
 from tasks.stage import stage
 from tasks.stage.output import Output
+
+SAFE = "Save it as AutoModel.from_pretrained(…).save_pretrained(…) does, with its tokenizer."
+POOLER = "pooler."  # weights of BERT and similar models that a mean over the tokens doesn't need
+
+
+def fingerprints(config: BaseConfig) -> dict[str, str]:
+    """Digests of the model's files, or its revision. Raises SourceError."""
+    if config.folder is not None and not (folder := Path(config.folder).expanduser()).is_dir():
+        raise SourceError(f"The model's folder {folder} does not exist.", "Check the path under `filter.semantic`.")
+    return {name.replace("base/", "encoder/", 1): digest for name, digest in fingerprint(config).items()}
+
+
+def check_encoder(folder: Path) -> Any:
+    """The config of a model that transformers can build from only these files. Raises SourceError for any other."""
+    return check_saved(folder, "encoder", load_encoder, SAFE, unneeded=POOLER)
 
 
 @stage(version=1, part_of="filter", runtime=("data", "compute"), sources=fingerprints)
@@ -16,9 +40,6 @@ def encoder(config: BaseConfig, out: Output) -> None:
 
     Raises SourceError for code, pickles, quantized or missing weights, and weights that are NaN or infinite.
     """
-    from tasks.filter.classifier.source import take_files
-    from tasks.filter.semantic.source import check_encoder
-
     known = take_files(config, check_encoder, out)
     out.count(summary=f"{config.named}, {known.model_type}")
 

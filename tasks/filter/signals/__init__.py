@@ -1,8 +1,7 @@
 """Signals of the profile: a user's own function, or a sequence classifier, under a name and with bounds.
 
 config.py      the settings: a Python function, or a classifier
-rules.py       the bounds on the columns
-family.py      each signal of a profile as a filter family
+family.py      each signal of a profile as a filter family, and the bounds on its columns
 stage.py       the stages: the classifier of a signal, and the signal itself
 hook.py        finds a user's function, digests its source and loads it
 functions.py   checks what a function returns, and writes it to a side file

@@ -6,8 +6,6 @@ kernels.py      compiled: sentences to templates
 sentences.py    the sentences of a batch of documents, with the keys under which they are counted
 count.py        counts the documents of a host that have each sentence and template, once over all documents
 frequent.py     the frequent ones, as tables for the signals and as text for people
-measure.py      the signals of a document
-rules.py        the thresholds
-stage.py        the stages
-family.py       the filter family
+measure.py      the stages, and the signals of a document
+family.py       the filter family, and its thresholds
 """

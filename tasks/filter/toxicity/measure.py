@@ -28,7 +28,7 @@ SCHEMA = pa.schema([("toxicity_score", pa.float64()), ("toxicity_piece", pa.floa
 
 
 def measure_toxicity(config: ToxicityConfig, model: Path, texts: pa.Array, where: Placement = CPU) -> pa.RecordBatch:
-    """The scores of each text under the model in this folder; see `stage.py` for the columns."""
+    """The scores of each text under the model in this folder. For the columns see `toxicity_signals`."""
     mean, worst, total = score_documents(load_model(model, where), texts, config.piece_bytes)
     return pa.record_batch([pa.array(mean, mask=total == 0), pa.array(worst, mask=total == 0)], SCHEMA)
 

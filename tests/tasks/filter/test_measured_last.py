@@ -21,9 +21,8 @@ from storage.store import Store
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.families import FAMILIES, rules
 from tasks.filter.pii.config import PiiConfig
-from tasks.filter.pii.stage import pii_signals
-from tasks.filter.pii_metadata.config import MetadataConfig
-from tasks.filter.pii_metadata.stage import metadata_signals
+from tasks.filter.pii.measure import pii_signals
+from tasks.filter.pii_metadata.measure import MetadataConfig, metadata_signals
 from tasks.filter.side_files import IDS, IdDigest
 from tasks.stage.output import Output
 from tasks.stage.progress import Observer

@@ -24,8 +24,7 @@ from tasks.filter.classifier.config import CascadeConfig
 from tasks.filter.classifier.pieces import WORD, pieces_of
 from tasks.filter.classifier.scorer import ClassifierScorer
 from tasks.filter.classifier.stage import classifier
-from tasks.filter.quality.config import QualityConfig
-from tasks.filter.quality.stage import quality_model, quality_signals
+from tasks.filter.quality.measure import QualityConfig, quality_model, quality_signals
 from tasks.filter.side_files import read_signals
 from tasks.filter.signals.config import ClassifierSignalConfig
 from tasks.filter.signals.stage import signals, signals_model

@@ -27,9 +27,7 @@ from tasks.filter.fasttext_model.calibration import (
 )
 from tasks.filter.fasttext_model.scorer import MODEL, load_scorer
 from tasks.filter.fasttext_model.tokens import tokens
-from tasks.filter.quality.config import QualityModelConfig
-from tasks.filter.quality.measure import measure_quality
-from tasks.filter.quality.stage import fingerprints, quality_model
+from tasks.filter.quality.measure import QualityModelConfig, fingerprints, measure_quality, quality_model
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 

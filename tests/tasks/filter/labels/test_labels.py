@@ -31,9 +31,8 @@ from tasks.dedup.stage import dedup
 from tasks.endpoint.reply import Reply
 from tasks.filter.fasttext_model.config import LabelledFile
 from tasks.filter.fasttext_model.labelled import read_labelled
-from tasks.filter.labels.agreement import agreement
 from tasks.filter.labels.ask import label_in
-from tasks.filter.labels.file import LABELS, LabelFile, read_labels
+from tasks.filter.labels.file import LABELS, LabelFile, agreement, read_labels
 from tasks.filter.labels.sample import Item, sample_items
 from tasks.filter.side_files import write_signals
 from tasks.stage.output import Output

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 
 from storage.errors import SourceError
-from tasks.filter.language.codes import CODES, code_of
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.language.identify import identifier
-from tasks.filter.language.measure import measure_language
-from tasks.filter.language.stage import fingerprints
+from tasks.filter.language.measure import fingerprints, measure_language
+from tasks.filter.language.second import CODES, code_of
 
 LABELS = {"eng_Latn": "eng", "fra_Latn": "fra", "als_Latn": "als", "cmn_Hani": "cmn_hans", "tosk": "deu"}
 

@@ -18,9 +18,8 @@ from storage.shards.documents import Document
 from storage.store import Store
 from tasks.filter import filter_documents
 from tasks.filter.config import FilterConfig
-from tasks.filter.lists.config import ListsConfig
 from tasks.filter.lists.family import Unlisted
-from tasks.filter.lists.measure import measure_lists
+from tasks.filter.lists.measure import ListsConfig, measure_lists
 from tasks.filter.lists.words import WordList
 from tasks.stage.session import Session, open_session
 from tests.runtimes import runtime_of

@@ -21,8 +21,8 @@ from tasks.filter.side_files import read_signals
 from tasks.filter.templates import kernels
 from tasks.filter.templates.characters import BREAK, JOINER, MARK, QUOTES, template_characters
 from tasks.filter.templates.config import TemplateCountsConfig, TemplatesConfig
+from tasks.filter.templates.measure import template_counts, template_signals
 from tasks.filter.templates.sentences import OPENINGS, SENTENCES, TEMPLATES, Sentences, find_sentences
-from tasks.filter.templates.stage import template_counts, template_signals
 from tasks.stage.output import Output
 from tasks.text.characters import ALONE, SPACE, WORD
 from tests.runtimes import runtime_of

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
+from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.errors import ConfigError
@@ -25,15 +26,29 @@ from storage.shards.lines import write_json_lines
 from tasks.filter.form.languages.thresholds import GROUPS
 from tasks.filter.rules import Bound, Rule, Where
 from tasks.filter.side_files import read_signals
-from tasks.filter.signal_statistics.config import MeasuresConfig
+from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 
 LANGUAGE, ID = "language", "id"
 QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 FOLDER = "measures"
 DIGITS = 4  # of suggested thresholds
-
 Values = Mapping[str, Float64]  # by signal, NaN for a document without a value
+
+
+class MeasuresConfig(StageConfig):
+    """The spread of signals in each language, and the thresholds it suggests (Penedo et al. 2025, FineWeb 2)."""
+
+    reference: str = Field(
+        "en", description="language of the profile's thresholds. Other languages get those at the same quantiles"
+    )
+    tail: float = Field(
+        0.1, gt=0, lt=0.5, description="share of a language's documents to remove by the second kind of threshold"
+    )
+    min_documents: int = Field(100, ge=2, description="minimum documents of a language. With fewer it is only counted")
+    sample: int = Field(
+        10_000, ge=100, description="documents of each language to measure, those with the smallest IDs"
+    )
 
 
 def write_measures(

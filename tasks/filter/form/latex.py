@@ -1,4 +1,4 @@
-"""Formulas in texts, in linear time.
+"""LaTeX formulas in texts, found in linear time.
 
 As in Pandoc's Markdown, a single dollar opens a formula if no white space follows it. It closes one if it neither
 follows white space nor precedes a digit: "$5 and $10" is money. Double dollars, brackets with a backslash and
@@ -10,11 +10,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tasks.filter.mathematics.config import MathematicsConfig
+from pydantic import Field
+
+from tasks.stage.config import StageConfig
 
 _MARKS = re.compile(r"\\\\|\\\$|\$\$|\$|\\\(|\\\[|\\begin\{([A-Za-z]+)(\*?)\}")
 _CLOSING = {"\\(": "\\)", "\\[": "\\]", "$$": "$$"}
 _DOLLAR = re.compile(r"\\.|\$|\n\s*\n", re.DOTALL)
+
+
+class MathematicsConfig(StageConfig):
+    """Settings that say what a LaTeX formula is."""
+
+    environments: list[str] = Field(
+        ["equation", "align", "gather", "multline", "eqnarray", "math", "displaymath", "alignat", "flalign", "array"],
+        description="environments that contain formulas, with or without a star",
+    )
+    longest_inline: int = Field(
+        400, ge=1, description="maximum characters of a formula between single dollars: two prices are not a formula"
+    )
 
 
 def formulas(text: str, environments: Sequence[str], longest_inline: int) -> Iterator[tuple[int, int]]:

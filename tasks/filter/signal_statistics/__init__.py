@@ -1,1 +1,0 @@
-"""A table of signals by language, and the thresholds that it suggests."""
