@@ -27,7 +27,7 @@ from tasks.filter.quality.family import QualityRules
 from tasks.filter.repair.text import RepairConfig
 from tasks.filter.rules import Section
 from tasks.filter.semantic.family import SemanticRules
-from tasks.filter.signal_statistics import MeasuresConfig
+from tasks.filter.signal_statistics.table import MeasuresConfig
 from tasks.filter.signals.family import NamedSignals
 from tasks.filter.templates.family import TemplatesRules
 from tasks.filter.toxicity.family import ToxicityRules

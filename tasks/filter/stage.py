@@ -60,7 +60,7 @@ def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Arti
     """
     from tasks.filter.report import publish
     from tasks.filter.run import filter_shards
-    from tasks.filter.signal_statistics import write_measures
+    from tasks.filter.signal_statistics.table import write_measures
 
     repairs = None
     if config.repair:

@@ -260,5 +260,5 @@ def test_marks_of_other_documents_are_refused(tmp_path: Path) -> None:
     documents, other = write(tmp_path / "in", TEXTS), write(tmp_path / "other", TEXTS[::-1])
     wrong = marks(tmp_path / "marks", other, [True] * len(TEXTS))
     out = Output.at(tmp_path / "run", stage="pii", runtime=runtime_of(workers=1))
-    with pytest.raises(DamagedArtifact, match="not of these documents"):
+    with pytest.raises(DamagedArtifact, match="don't belong to these documents"):
         pii_signals.function(PiiConfig(), documents, wrong, out)

@@ -150,7 +150,7 @@ def test_a_sample_is_chosen_by_id_and_not_by_order(tmp_path: Path) -> None:
 
 def test_classes_that_are_missing_or_tiny_are_refused(tmp_path: Path) -> None:
     corpus = shards(tmp_path / "in", [*documents(120), *(Document.new(f"a word {n}", "few") for n in range(10))])
-    with pytest.raises(ConfigError, match=r"no document of gold; the sources are crawl, few, good"):
+    with pytest.raises(ConfigError, match=r"No document is from gold\. The sources are crawl, few, good"):
         train(tmp_path / "unknown", corpus, positive=["gold"])
     with pytest.raises(SourceError, match="10 positive examples"):
         train(tmp_path / "few", corpus, positive=["few"])

@@ -1,0 +1,1 @@
+"""A table of signals by language, and the thresholds that it suggests."""
