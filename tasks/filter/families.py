@@ -55,7 +55,7 @@ def families_of(config: FilterConfig) -> tuple[Family, ...]:
     return (*FAMILIES, *named_families(config))
 
 
-def in_two(config: FilterConfig) -> tuple[list[Family], list[Family]]:
+def first_and_last(config: FilterConfig) -> tuple[list[Family], list[Family]]:
     """Split the families into those measured first, and those of `measured_last` that are switched on, which are
     measured for the documents that pass the rules of the first."""
     first = [family for family in families_of(config) if family.name not in config.measured_last]
@@ -63,7 +63,7 @@ def in_two(config: FilterConfig) -> tuple[list[Family], list[Family]]:
     return first, [family for family in last if family.measured_by(*family.sections(config)) is not None]
 
 
-def asked(config: FilterConfig) -> dict[str, StageConfig]:
+def signal_configs(config: FilterConfig) -> dict[str, StageConfig]:
     """The config of the signals of every family that has a rule, by the family's name."""
     found = {family.name: family.measured_by(*family.sections(config)) for family in families_of(config)}
     return {name: measuring for name, measuring in found.items() if measuring is not None}
@@ -71,18 +71,18 @@ def asked(config: FilterConfig) -> dict[str, StageConfig]:
 
 def first_rules(config: FilterConfig) -> list[Rule]:
     """The rules of the families that are measured first, in the order in which they are tried."""
-    first, _ = in_two(config)
+    first, _ = first_and_last(config)
     return _in_turn(config, first)
 
 
 def rules(config: FilterConfig) -> list[Rule]:
     """Every rule of the config, in the order in which they are tried. The rules of families that are measured last come
     last, and apply only to the documents that pass all others."""
-    first, last = in_two(config)
-    return [*_in_turn(config, first), *(Where(rule, passes_the_first) for rule in _in_turn(config, last))]
+    first, last = first_and_last(config)
+    return [*_in_turn(config, first), *(Where(rule, passes_first_rules) for rule in _in_turn(config, last))]
 
 
-def passes_the_first(signals: pa.RecordBatch) -> Bool:
+def passes_first_rules(signals: pa.RecordBatch) -> Bool:
     """Mark the documents for which the families measured last have signals."""
     found: Bool = signals[PASSED].to_numpy(zero_copy_only=False)
     return found

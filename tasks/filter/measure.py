@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
-from tasks.filter.families import families_of, in_two
+from tasks.filter.families import families_of, first_and_last
 from tasks.filter.family import PASSED, Family
 from tasks.filter.first_pass.stage import passed
 from tasks.stage.config import StageConfig
@@ -28,7 +28,7 @@ def measure(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out
             measured.update({family.name: signals} if signals is not None else {})
             models.update({family.name: model} if model is not None else {})
 
-    first, last = in_two(config)
+    first, last = first_and_last(config)
     obtain(first)
     if last:
         measured[PASSED] = out.obtain(passed, _read_by(first, config), documents, dict(measured))
@@ -42,7 +42,7 @@ def parts(config: FilterConfig) -> dict[str, StageConfig]:
     found: dict[str, StageConfig] = {"repair": config.repair} if config.repair else {}
     for family in families_of(config):
         found |= family.parts(config)
-    first, last = in_two(config)
+    first, last = first_and_last(config)
     return {**found, **({PASSED: _read_by(first, config)} if last else {})}
 
 

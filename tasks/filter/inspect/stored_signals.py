@@ -9,13 +9,13 @@ from storage.errors import ConfigError
 from storage.manifest import InputRef
 from storage.store import Store
 from tasks.filter.config import FilterConfig
-from tasks.filter.families import asked, in_two
+from tasks.filter.families import first_and_last, signal_configs
 from tasks.filter.family import PASSED
 from tasks.filter.repair.stage import repair
 from tasks.filter.side_files import Measured, measured_shards
 
 
-def measured(store: Store, profile: str, config: FilterConfig) -> list[Measured]:
+def stored_signals(store: Store, profile: str, config: FilterConfig) -> list[Measured]:
     """The shards behind the profile's newest filter artifact, with the signals that `config` needs.
 
     Raises ConfigError if this artifact is missing, or was measured with other settings than those of `config`.
@@ -30,8 +30,8 @@ def measured(store: Store, profile: str, config: FilterConfig) -> list[Measured]
     )
     assert documents is not None
     by_family: dict[str, Artifact] = {}
-    last = {family.name for family in in_two(config)[1]}
-    for name, measuring in asked(config).items():
+    last = {family.name for family in first_and_last(config)[1]}
+    for name, measuring in signal_configs(config).items():
         signals = _input(store, manifest.uses.get(name))
         if signals is None or signals.manifest is None:
             raise ConfigError(f"{name} was not measured.", again)

@@ -23,7 +23,7 @@ from storage.shards.arrays import Bool, Float64, Int64
 from storage.shards.documents import read_batches
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import decide
-from tasks.filter.families import first_rules, passes_the_first, redact, rules
+from tasks.filter.families import first_rules, passes_first_rules, redact, rules
 from tasks.filter.rules import Rule, with_threshold
 from tasks.filter.side_files import Measured
 
@@ -31,7 +31,7 @@ COLUMNS = ("id", "source")
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
-class Shown(NamedTuple):
+class Nearby(NamedTuple):
     """A document near the threshold: its value, and its text without personal data."""
 
     id: str
@@ -57,7 +57,7 @@ class _Place(NamedTuple):
 
 
 @dataclass
-class Looked:
+class Inspection:
     """The result of an inspection. `before` and `after` count the documents kept, by source, with the rule's own
     threshold and with the requested one. `unasked` counts newly kept documents that the last rules have not tested."""
 
@@ -70,8 +70,8 @@ class Looked:
     unmeasured: int = 0
     unasked: int = 0
     values: defaultdict[str, list[Float64]] = field(default_factory=lambda: defaultdict(list))
-    passing: list[Shown] = field(default_factory=list)
-    failing: list[Shown] = field(default_factory=list)
+    passing: list[Nearby] = field(default_factory=list)
+    failing: list[Nearby] = field(default_factory=list)
 
     def quantiles(self) -> dict[str, list[float]]:
         """The QUANTILES of the signal, by source, over the documents that have it."""
@@ -89,7 +89,7 @@ def named_rule(tests: Sequence[Rule], name: str) -> int:
     return names.index(name)
 
 
-def look(
+def inspect_rule(
     config: FilterConfig,
     name: str,
     shards: Sequence[Measured],
@@ -97,7 +97,7 @@ def look(
     threshold: float | None,
     count: int,
     source: str = "",
-) -> Looked:
+) -> Inspection:
     """At most `count` documents on each side of the threshold (None for the rule's own), and what it would change.
 
     Shows only documents that every other rule keeps, and only those of `source` if it is given. The counts cover all
@@ -110,7 +110,7 @@ def look(
         raise ConfigError(f"{name} doesn't compare numbers, so there is no threshold to try.", "Leave --threshold out.")
     tried = rule if threshold is None else with_threshold(rule, threshold)
     others, moved = [*tests[:at], *tests[at + 1 :]], [*tests[:at], tried, *tests[at + 1 :]]
-    result = Looked(tried)
+    result = Inspection(tried)
     sides: tuple[list[_Place], list[_Place]] = ([], [])
     for number, shard in enumerate(shards):
         for start, batch, signals in shard.batches(COLUMNS):
@@ -119,7 +119,7 @@ def look(
             _count(result, batch["source"], before, after)
             result.unmeasured += int(tested.unknown.sum())
             if len(tests) > first:
-                result.unasked += int((after & ~before & ~passes_the_first(signals)).sum())
+                result.unasked += int((after & ~before & ~passes_first_rules(signals)).sum())
             valued = ~tested.unknown & ~np.isnan(tested.values)
             _collect(result, batch["source"], tested.values, valued)
             decisive = decide(signals, others).kept & valued
@@ -138,7 +138,7 @@ def look(
     return result
 
 
-def _count(result: Looked, sources: pa.Array, before: Bool, after: Bool) -> None:
+def _count(result: Inspection, sources: pa.Array, before: Bool, after: Bool) -> None:
     for counter, mask in (
         (result.documents, None),
         (result.before, before),
@@ -150,7 +150,7 @@ def _count(result: Looked, sources: pa.Array, before: Bool, after: Bool) -> None
         counter.update({row["values"]: row["counts"] for row in chosen.value_counts().to_pylist()})
 
 
-def _collect(result: Looked, sources: pa.Array, values: Float64, valued: Bool) -> None:
+def _collect(result: Inspection, sources: pa.Array, values: Float64, valued: Bool) -> None:
     for name in pc.unique(sources).to_pylist():
         mine = pc.equal(sources, name).to_numpy(zero_copy_only=False)
         result.values[name].append(values[mine & valued])
@@ -174,9 +174,9 @@ def _nearest(
     ]
 
 
-def _read(side: Sequence[_Place], shards: Sequence[Measured], config: FilterConfig) -> list[Shown]:
+def _read(side: Sequence[_Place], shards: Sequence[Measured], config: FilterConfig) -> list[Nearby]:
     texts = redact(config, [_text(shards[place.shard].documents, place.row) for place in side])
-    return [Shown(place.id, place.source, place.value, text) for place, text in zip(side, texts, strict=True)]
+    return [Nearby(place.id, place.source, place.value, text) for place, text in zip(side, texts, strict=True)]
 
 
 def _text(path: Path, row: int) -> str:
