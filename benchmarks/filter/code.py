@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.filter.code.config import CodeConfig
-from tasks.filter.code.family import FAMILY
+from tasks.filter.code.family import FAMILY, CodeRules
 from tasks.filter.code.languages import language_of
-from tasks.filter.code.measure import measure_code
-from tasks.filter.code.rules import CodeRules
+from tasks.filter.code.measure import CodeConfig, measure_code
 
 BATCH = 256
 BASE64 = re.compile(r"[a-zA-Z0-9+/\n=]{64,}")

@@ -28,7 +28,7 @@ from storage.artifact import Artifact
 from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.side_files import read_signals
 from tasks.filter.templates.config import TemplatesConfig
-from tasks.filter.templates.stage import template_counts, template_signals
+from tasks.filter.templates.measure import template_counts, template_signals
 from tasks.stage.output import Output
 
 FILES = 150  # of a package

@@ -47,7 +47,7 @@ from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.fasttext_model.calibration import area_under_curve, threshold_for
 from tasks.filter.fasttext_model.config import LabelledFile
 from tasks.filter.toxicity.config import PackageModelConfig, ToxicityConfig, TrainedModelConfig
-from tasks.filter.toxicity.rules import ToxicityRules
+from tasks.filter.toxicity.family import ToxicityRules
 from tasks.filter.toxicity.stage import toxicity_model
 from tasks.stage.output import Output
 from tasks.stage.runtime import DataRuntime, Runtime

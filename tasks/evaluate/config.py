@@ -9,10 +9,9 @@ from pydantic import Field, model_validator
 
 from tasks.evaluate.language.config import LanguageConfig
 from tasks.evaluate.other_models.config import NamedModel
-from tasks.evaluate.safety.config import SafetyConfig
+from tasks.evaluate.safety.config import FilterSections, SafetyConfig
 from tasks.evaluate.score.config import SEED, Asked, ScoreConfig
 from tasks.evaluate.side_by_side.config import SideBySideConfig
-from tasks.filter.config import FilterConfig
 from tasks.sandbox.config import SandboxConfig
 from tasks.significance.gate_config import GateConfig
 from tasks.stage.config import StageConfig
@@ -90,7 +89,7 @@ class EvaluateConfig(StageConfig):
         """Whether the reward model of the profile compares answers."""
         return self.side_by_side is not None and self.side_by_side.judge == "reward"
 
-    def with_filter(self, filter: FilterConfig | None) -> EvaluateConfig:
+    def with_filter(self, filter: FilterSections | None) -> EvaluateConfig:
         """With the filter's classifier and recognisers, where safety is measured by those. Raises ConfigError."""
         return self if self.safety is None else self.model_copy(update={"safety": self.safety.with_filter(filter)})
 

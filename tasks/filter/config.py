@@ -1,7 +1,6 @@
-"""The filter's config: what is measured, and the thresholds on it. Only `measure`, `form` and `repair` are slow to
-change.
+"""The filter's config: what is measured, and the thresholds. Only changes of `measure`, `form` and `repair` are slow.
 
-Each optional group of rules is switched off by null, and signals that no other group needs are then not measured.
+Null switches an optional group of rules off. Signals that no other group needs are then not measured.
 """
 
 from __future__ import annotations
@@ -11,32 +10,32 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from tasks.filter.code.rules import CodeRules
-from tasks.filter.contamination.rules import ContaminationRules
+from tasks.filter.code.family import CodeRules
+from tasks.filter.contamination.family import ContaminationRules
 from tasks.filter.form.config import FormConfig
 from tasks.filter.form.languages.thresholds import GROUPS, LanguageThresholds
 from tasks.filter.form.languages.unspaced import ready
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
-from tasks.filter.language.rules import LanguageRules
-from tasks.filter.lists.rules import ListsRules
-from tasks.filter.mathematics.rules import MathematicsRules
-from tasks.filter.perplexity.rules import PerplexityRules
-from tasks.filter.pii.rules import PiiRules
-from tasks.filter.pii_metadata.config import Fields
+from tasks.filter.language.family import LanguageRules
+from tasks.filter.lists.family import ListsRules
+from tasks.filter.mathematics.family import MathematicsRules
+from tasks.filter.perplexity.family import PerplexityRules
+from tasks.filter.pii.family import PiiRules
+from tasks.filter.pii_metadata.fields import Fields
 from tasks.filter.presets import Preset, expanded, laid_over
-from tasks.filter.quality.rules import QualityRules
-from tasks.filter.repair.config import RepairConfig
+from tasks.filter.quality.family import QualityRules
+from tasks.filter.repair.text import RepairConfig
 from tasks.filter.rules import Section
-from tasks.filter.semantic.rules import SemanticRules
-from tasks.filter.signal_statistics.config import MeasuresConfig
-from tasks.filter.signals.rules import NamedSignals
-from tasks.filter.templates.rules import TemplatesRules
-from tasks.filter.toxicity.rules import ToxicityRules
+from tasks.filter.semantic.family import SemanticRules
+from tasks.filter.signal_statistics.table import MeasuresConfig
+from tasks.filter.signals.family import NamedSignals
+from tasks.filter.templates.family import TemplatesRules
+from tasks.filter.toxicity.family import ToxicityRules
 from tasks.stage.config import StageConfig
 
 
 def _plain(section: Any) -> Any:
-    """A section as a mapping of what was set in it."""
+    """A section as a mapping of the fields that were set in it."""
     return section.model_dump(exclude_unset=True) if isinstance(section, BaseModel) else section
 
 
@@ -45,14 +44,14 @@ class FilterConfig(StageConfig):
 
     preset: Preset | None = Field(
         None,
-        description="rules by name, which fills in `form`, `gopher_quality`, `gopher_repetition`, `c4`, `fineweb` and, "
-        "where it has them, `language` and `toxicity`. web: all of ours, for pages of the web; clean: none of these, "
-        "for books, documentation and wikis; the others are those of data sets. A profile of its own whose documents "
-        "are all in files is clean. Keys beside it have the last word; what the profiles that this one extends say of "
-        "these groups is dropped",
+        description="a named set of rules, which fills in `form`, `gopher_quality`, `gopher_repetition`, `c4`, "
+        "`fineweb` and, if the preset sets them, `language` and `toxicity`. `web` is all of ours, for web pages. "
+        "`clean` is none of them, for books, documentation and wikis. The others are those of data sets. A profile "
+        "that extends no other and reads only files is `clean`. Keys beside it override it. Settings of these groups "
+        "in the profiles that this one extends are dropped",
     )
     repair: RepairConfig | None = Field(
-        None, description="repairs of the text before anything is measured; null for none"
+        None, description="repairs of the text before anything is measured, or null for none"
     )
     form: FormConfig = Field(
         default_factory=FormConfig, description="how the form of texts is measured, for `gopher_*`, `c4` and `fineweb`"
@@ -60,10 +59,9 @@ class FilterConfig(StageConfig):
     language: LanguageRules | None = Field(default_factory=LanguageRules, description="languages to keep")
     languages: dict[str, LanguageThresholds] = Field(
         {},
-        description="thresholds of a language in place of the usual ones, such as "
-        "{de: {gopher_quality: {max_mean_word_length: 15}}}, by the language that is identified. Chinese, Japanese, "
-        "Thai, Lao, Khmer and Burmese have theirs ready, unless `form.as_datatrove` or `form.spacy`; what you say of a "
-        "threshold has the last word",
+        description="thresholds for documents in a language, as identified, in place of the usual ones, such as "
+        "{de: {gopher_quality: {max_mean_word_length: 15}}}. Chinese, Japanese, Thai, Lao, Khmer and Burmese have "
+        "built-in thresholds, except with `form.as_datatrove` or `form.spacy`. A threshold set here overrides them",
     )
     gopher_quality: GopherQualityRules | None = Field(
         default_factory=GopherQualityRules, description="Gopher's quality rules (Rae et al. 2021, appendix A.1.1)"
@@ -78,7 +76,7 @@ class FilterConfig(StageConfig):
     lists: ListsRules | None = Field(None, description="hosts, addresses and words that you list")
     code: CodeRules | None = Field(None, description="source code, by the rules of The Stack and StarCoder 2")
     mathematics: MathematicsRules | None = Field(
-        None, description="formulas in LaTeX, and the rules that are not for documents with them"
+        None, description="LaTeX formulas, and the rules that don't apply to documents with them"
     )
     templates: TemplatesRules | None = Field(None, description="text that a host fills into templates")
     quality: QualityRules | None = Field(None, description="quality classifier, trained on sources that you trust")
@@ -89,47 +87,42 @@ class FilterConfig(StageConfig):
     pii: PiiRules | None = Field(default_factory=PiiRules, description="personal data")
     pii_metadata: Fields = Field(
         "all",
-        description="fields of the documents' metadata in which personal data is looked for, with the actions of "
-        "`pii`, by name or path (`meta.url`, `tags`); all: every text, []: none",
+        description="metadata fields that are searched for personal data, with the actions of `pii`, by name or path "
+        "(`meta.url`, `tags`), or all for every text, [] for none",
     )
     contamination: ContaminationRules | None = Field(
         default_factory=ContaminationRules, description="overlap of the training text with benchmark questions"
     )
     semantic: SemanticRules | None = Field(
-        None, description="documents that say the same as another, by embeddings; null for none"
+        None, description="documents that say the same as another, by their embeddings, or null to keep them"
     )
-    signals: NamedSignals = Field({}, description="signals of your own, by name, each with its bounds")
+    signals: NamedSignals = Field({}, description="your own signals, by name, each with its bounds")
     measured_last: list[Literal["pii", "pii_metadata"]] = Field(
         ["pii", "pii_metadata"],
-        description="signals that are measured only for the documents that pass the rules of all others, and whose "
-        "rules are tried last; []: every signal for every document, which keeps the same documents and takes longer",
+        description="signals measured only for the documents that pass all other rules. Their rules are tried last. "
+        "[] measures every signal of every document, which keeps the same documents and takes longer",
     )
     measures: MeasuresConfig | None = Field(
-        None, description="a table of all signals by language, and the thresholds that it suggests; null for none"
+        None, description="a table of all signals by language with the thresholds it suggests, or null for none"
     )
     keep_removed: bool = Field(
-        True,
-        description="keep the removed documents in the artifact, in the folder removed/, which only its owner can read",
+        True, description="keep the removed documents in the artifact's folder removed/, which only its owner can read"
     )
     max_quarantined_share: float = Field(
-        0.05,
-        ge=0,
-        le=1,
-        description="share of documents that may be impossible to measure; a larger share ends the run",
+        0.05, ge=0, le=1, description="maximum share of documents that can't be measured. A larger share ends the run"
     )
     max_removed_share_per_source: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="share of a source's documents that may be removed; a larger share ends the run. With 1 a "
-        "source may be lost "
-        "whole, such as one in another language",
+        description="maximum share of a source's documents to remove. A larger share ends the run. With 1 a whole "
+        "source may be lost, such as one in another language",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in_what_is_ready(cls, data: Any) -> Any:
-        """The groups of a preset; the thresholds of languages that are written without spaces."""
+        """Fill in the groups of a preset, and the thresholds of languages that are written without spaces."""
         if not isinstance(data, Mapping):
             return data
         section = {name: _plain(value) for name, value in data.items()}
@@ -141,7 +134,7 @@ class FilterConfig(StageConfig):
 
     @model_validator(mode="after")
     def _bounds_leave_something(self) -> Self:
-        """Between a minimum and a smaller maximum lies nothing: every document would be removed."""
+        """Refuse a minimum above its maximum, which would remove every document."""
         crossed = [
             f"{group}.{name} is {least} and {group}.{most} is {getattr(rules, most)}"
             for group, rules in self
@@ -152,7 +145,7 @@ class FilterConfig(StageConfig):
             if least > getattr(rules, most)
         ]
         if crossed:
-            raise ValueError(f"{'; '.join(crossed)}: no document can pass, so lower the one or raise the other")
+            raise ValueError(f"{'; '.join(crossed)}: no document can pass. Lower the minimum or raise the maximum")
         return self
 
     @model_validator(mode="after")
@@ -160,11 +153,11 @@ class FilterConfig(StageConfig):
         for language, own in self.languages.items():
             for group in GROUPS:
                 if getattr(own, group) and getattr(self, group) is None:
-                    raise ValueError(f"languages.{language}.{group} has thresholds, and {group} is switched off")
+                    raise ValueError(f"languages.{language}.{group} has thresholds, but {group} is switched off")
         apart = {*self.languages, *self.form.stop_words_of, *(self.language.scores if self.language else ())}
         for language in sorted(apart - set(self.language.allowed if self.language else ())):
             what = "language.allowed leaves it out" if self.language else "no language is identified"
-            raise ValueError(f"{language} has thresholds or stop words of its own, and {what}")
+            raise ValueError(f"{language} has thresholds or stop words of its own, but {what}")
         return self
 
     def named_sources(self) -> dict[str, list[str]]:

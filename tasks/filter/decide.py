@@ -1,4 +1,4 @@
-"""The deciding half: rules over signals, tried in order; the first that fails is the reason in the ledger."""
+"""The deciding half: tries rules over signals in order. The first that fails is the reason in the ledger."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ KEPT = -1
 
 
 class Decisions(NamedTuple):
-    """For each document: the number of the first rule that stops it, or KEPT; whether that is because the signal is
-    missing; and the value that the rule compared."""
+    """For each document: the number of the first rule that stops it, or KEPT, whether it stops for lack of a signal,
+    and the value that the rule compared."""
 
     rule: Int64
     unmeasured: Bool
@@ -25,11 +25,11 @@ class Decisions(NamedTuple):
 
     @property
     def kept(self) -> Bool:
-        """Which documents pass every rule."""
+        """Mark the documents that pass every rule."""
         return self.rule == KEPT
 
     def stopped(self) -> Iterator[tuple[int, bool, Int64]]:
-        """The documents that are not kept, grouped by what stops them: (rule, whether unmeasured, rows)."""
+        """The documents that aren't kept, grouped by what stops them: (rule, whether unmeasured, rows)."""
         for number in np.unique(self.rule[~self.kept]).tolist():
             for unmeasured in (False, True):
                 rows = np.flatnonzero((self.rule == number) & (self.unmeasured == unmeasured))
@@ -54,7 +54,7 @@ def decide(signals: pa.RecordBatch, tests: Sequence[Rule]) -> Decisions:
 def ledger(
     documents: pa.RecordBatch, signals: pa.RecordBatch, decisions: Decisions, tests: Sequence[Rule]
 ) -> Iterable[pa.RecordBatch]:
-    """The ledger rows of the documents that are not kept, rule by rule."""
+    """The ledger rows of the documents that aren't kept, rule by rule."""
     for number, unmeasured, rows in decisions.stopped():
         test, taken, count = tests[number], pa.array(rows), len(rows)
         columns: dict[str, Any] = {

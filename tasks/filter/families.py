@@ -1,7 +1,7 @@
-"""The table of families, in the order in which their rules are tried, and what all of them give to the filter.
+"""The table of families, in the order in which their rules are tried, and what they add up to for the filter.
 
-Signals are an artifact per family: adding a family measures only that one. The signals of a profile are families too,
-after those of the table.
+Each family's signals are an artifact of their own, so adding a family measures only that one. The profile's own signals
+are families too, after those of the table.
 """
 
 from __future__ import annotations
@@ -51,39 +51,39 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def families_of(config: FilterConfig) -> tuple[Family, ...]:
-    """Those of the table, and those that the config names."""
+    """The families of the table, then those that the config names."""
     return (*FAMILIES, *named_families(config))
 
 
-def in_two(config: FilterConfig) -> tuple[list[Family], list[Family]]:
-    """The families that are measured first, and those of `measured_last` that are switched on: they are measured for
-    the documents that pass the rules of the first."""
+def first_and_last(config: FilterConfig) -> tuple[list[Family], list[Family]]:
+    """Split the families into those measured first, and those of `measured_last` that are switched on, which are
+    measured for the documents that pass the rules of the first."""
     first = [family for family in families_of(config) if family.name not in config.measured_last]
     last = [family for family in families_of(config) if family.name in config.measured_last]
     return first, [family for family in last if family.measured_by(*family.sections(config)) is not None]
 
 
-def asked(config: FilterConfig) -> dict[str, StageConfig]:
-    """How the signals of every family that has a rule are measured, by the family's name."""
+def signal_configs(config: FilterConfig) -> dict[str, StageConfig]:
+    """The config of the signals of every family that has a rule, by the family's name."""
     found = {family.name: family.measured_by(*family.sections(config)) for family in families_of(config)}
     return {name: measuring for name, measuring in found.items() if measuring is not None}
 
 
 def first_rules(config: FilterConfig) -> list[Rule]:
     """The rules of the families that are measured first, in the order in which they are tried."""
-    first, _ = in_two(config)
+    first, _ = first_and_last(config)
     return _in_turn(config, first)
 
 
 def rules(config: FilterConfig) -> list[Rule]:
-    """Every rule of the config, in the order in which they are tried: those of families that are measured last come
-    last, and are for the documents that pass all others."""
-    first, last = in_two(config)
-    return [*_in_turn(config, first), *(Where(rule, passes_the_first) for rule in _in_turn(config, last))]
+    """Every rule of the config, in the order in which they are tried. The rules of families that are measured last come
+    last, and apply only to the documents that pass all others."""
+    first, last = first_and_last(config)
+    return [*_in_turn(config, first), *(Where(rule, passes_first_rules) for rule in _in_turn(config, last))]
 
 
-def passes_the_first(signals: pa.RecordBatch) -> Bool:
-    """Which documents the families that are measured last have measured."""
+def passes_first_rules(signals: pa.RecordBatch) -> Bool:
+    """Mark the documents for which the families measured last have signals."""
     found: Bool = signals[PASSED].to_numpy(zero_copy_only=False)
     return found
 
@@ -104,13 +104,13 @@ def _sparing(spared: Spared, rule: Rule) -> Rule:
 
 
 def menders(config: FilterConfig) -> list[Mender]:
-    """What changes the texts that are kept, in the order in which it is applied."""
+    """Everything that changes kept texts, in the order of application."""
     made = [family.mender(*family.sections(config)) for family in families_of(config) if family.mender]
     return sorted((mender for mender in made if mender is not None), key=lambda mender: mender.turn)
 
 
 def fingerprints(config: FilterConfig) -> dict[str, str]:
-    """Digests of what deciding reads outside the store. Raises ConfigError for what can't be read."""
+    """Digests of what deciding reads outside the store. Raises ConfigError for a source that can't be read."""
     return {
         name: digest
         for family in families_of(config)
@@ -130,14 +130,14 @@ def sources(config: FilterConfig) -> dict[str, str]:
 
 
 def check_here(config: FilterConfig, runtime: Runtime) -> None:
-    """Raises a GristmillError for what measuring needs and this machine has not."""
+    """Raise a GristmillError if this machine lacks what measuring needs."""
     for family in families_of(config):
         if family.check_here:
             family.check_here(*family.sections(config), runtime)
 
 
 def redact(config: FilterConfig, texts: list[str]) -> list[str]:
-    """Texts as people may see them in reports. They are measured for it, since nobody may have asked before."""
+    """The texts as people may see them in reports, measured here, as these texts may not have been measured before."""
     for family in families_of(config):
         if family.redact:
             texts = family.redact(*family.sections(config), texts)
@@ -145,7 +145,7 @@ def redact(config: FilterConfig, texts: list[str]) -> list[str]:
 
 
 def finish(config: FilterConfig, measured: Mapping[str, Artifact], out: Output) -> None:
-    """Add to the filter's artifact what families add beside documents and ledger."""
+    """Add each family's own files to the filter's artifact, beside documents and ledger."""
     for family in families_of(config):
         if family.finish and family.name in measured:
             family.finish(*family.sections(config), measured[family.name], out)

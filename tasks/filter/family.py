@@ -1,7 +1,7 @@
-"""What a filter family declares: how its signals are measured, which rules judge them, what else it does.
+"""A filter family: how its signals are measured, which rules judge them, and what else it does.
 
-A family is a folder with a `family.py` that defines FAMILY, its fields in `FilterConfig`, and its row in `families.py`.
-Everything else in the filter works on what is declared here.
+A family is a folder with a `family.py` that defines FAMILY, its fields in `FilterConfig`, and a row in `families.py`.
+The rest of the filter works only on these declarations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 from tasks.stage.protocol import ObtainableStage
 
-PASSED = "passed"  # which documents pass the rules of the families that are measured first: their signal's name
+PASSED = "passed"  # the signal that marks the documents that pass the rules of the families measured first
 
 
 class Change(NamedTuple):
@@ -32,38 +32,37 @@ class Change(NamedTuple):
 
 
 class Spared(NamedTuple):
-    """Rules, or sections of them, that are not for the documents that `documents` marks."""
+    """Rules, or sections of rules, that don't apply to the documents that `documents` marks."""
 
     groups: tuple[str, ...]
     documents: Callable[[pa.RecordBatch], Bool]
 
 
 class Mender(Protocol):
-    """Changes the texts or the metadata of documents that are kept. One that changes measured places must take its
-    turn first."""
+    """Changes the text or metadata of kept documents. One that relies on measured offsets must take its turn first."""
 
     @property
     def turn(self) -> Turn:
-        """When it is applied."""
+        """When to apply it, relative to the others."""
 
     @property
     def column(self) -> str:
-        """What it changes: the documents' text, or their metadata."""
+        """The column it changes: `text` or `metadata`."""
 
     def touches(self, signals: pa.RecordBatch) -> Bool:
-        """Which documents it changes."""
+        """Mark the documents that it changes."""
 
     def mend(self, text: str, signals: pa.RecordBatch, row: int) -> Change:
-        """Change what stands in its column in this row."""
+        """Change the value of its column in this row."""
 
 
 @dataclass(frozen=True)
 class Family:
     """A family of signals. Functions with `...` get the config's sections named in `fields`, in that order.
 
-    `measured_by` gives the config of `signals`, or None when the family is switched off; the config of `model` is its
-    field `model`. `signals` reads the documents, the benchmarks if `reads_benchmarks`, the model if there is one, and
-    if `can_be_last` the artifact of `passed`, which is None where it measures all documents.
+    `measured_by` returns the config of `signals`, or None if the family is switched off. The config of `model` is the
+    field `model` of that config. `signals` reads the documents, then the benchmarks if `reads_benchmarks`, the model if
+    any, and with `can_be_last` the artifact of `passed`, which is None if all documents are measured.
     """
 
     fields: tuple[str, ...]
@@ -72,19 +71,19 @@ class Family:
     rules: Callable[..., Iterable[Rule]]
     model: ObtainableStage | None = None
     reads_benchmarks: bool = False
-    # Whether it can be measured for those documents only that pass the rules of the others: `filter.measured_last`
+    # Whether it can be measured only for the documents that pass all other rules: `filter.measured_last`
     can_be_last: bool = False
-    # Digests of what deciding reads outside the store; they enter the key of `filter`
+    # Digests of what deciding reads outside the store, for the key of `filter`
     fingerprints: Callable[..., Mapping[str, str]] | None = None
-    # How texts that are kept change, None for not at all; made in the process that uses it
+    # How kept texts change, or None. Called in the process that changes them
     mender: Callable[..., Mender | None] | None = None
-    # Rules that some documents are spared, as what replaces them judges those documents better
+    # Rules that don't apply to some documents, because this family's rules judge these documents better
     spares: Callable[..., Spared | None] | None = None
     # (sections…, texts) → the texts as people may see them in reports
     redact: Callable[..., list[str]] | None = None
-    # (sections…, the artifact of signals, out): what else the family adds to the filter's artifact
+    # (sections…, the artifact of signals, out): adds the family's own files to the filter's artifact
     finish: Callable[..., None] | None = None
-    # (sections…, runtime): raises a GristmillError for what measuring needs and this machine has not
+    # (sections…, runtime): raises a GristmillError if this machine lacks what measuring needs
     check_here: Callable[..., None] | None = None
 
     @property
@@ -97,8 +96,8 @@ class Family:
         return tuple(getattr(config, field) for field in self.fields)
 
     def sources(self, config: StageConfig) -> dict[str, str]:
-        """Digests of what measuring reads outside the store: a filter that knew nothing of them would not notice that
-        its signals have changed. Raises SourceError for what is not there."""
+        """Digests of what measuring reads outside the store. They enter the filter's own key too: otherwise it would
+        not notice that its signals have changed. Raises SourceError for a source that is missing."""
         measuring = self.measured_by(*self.sections(config))
         if measuring is None:
             return {}
@@ -111,7 +110,7 @@ class Family:
         }
 
     def parts(self, config: StageConfig) -> dict[str, StageConfig]:
-        """The configs of what `measure` obtains, by name."""
+        """The configs of the artifacts that `measure` obtains, by name."""
         measuring = self.measured_by(*self.sections(config))
         if measuring is None:
             return {}
@@ -120,7 +119,7 @@ class Family:
     def measure(
         self, config: StageConfig, documents: Artifact, benchmarks: Artifact, passed: Artifact | None, out: Output
     ) -> tuple[Artifact | None, Artifact | None]:
-        """The artifacts of the model and of the signals, each None where the config asks for none."""
+        """Obtain the artifacts of the model and of the signals, each None if the config asks for none."""
         measuring = self.measured_by(*self.sections(config))
         if measuring is None:
             return None, None
@@ -135,10 +134,10 @@ class Family:
 
 
 def column_of(family: str, column: str) -> str:
-    """The name of a column beside those of all families: a signal of the profile puts its own name before it."""
+    """The name of a column in the table of all families: a profile's own signal puts its name before it."""
     return f"{family}.{column}" if "." in family else column
 
 
 def measuring_half(section: Any) -> Any:
-    """The config of the signals in a section; None for a section that is switched off."""
+    """The config of a section's signals, or None if the section is switched off."""
     return None if section is None else section.measure

@@ -1,4 +1,4 @@
-"""The measuring half: the signals of each family from the store, those that are measured last only where needed."""
+"""The measuring half: obtains the signals of each family, those measured last only for the documents that need them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
-from tasks.filter.families import families_of, in_two
+from tasks.filter.families import families_of, first_and_last
 from tasks.filter.family import PASSED, Family
 from tasks.filter.first_pass.stage import passed
 from tasks.stage.config import StageConfig
@@ -14,9 +14,9 @@ from tasks.stage.output import Output
 
 
 def measure(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> dict[str, Artifact]:
-    """The signals of every family that has a rule, by the family's name; a table with the figures of their models.
+    """Obtain the signals of every family that has a rule, by the family's name, and tabulate the models' figures.
 
-    Where some are measured last, `passed` is among them: the documents that these have measured.
+    If some families are measured last, the result includes `passed`, which marks the documents that they measure.
     """
     measured: dict[str, Artifact] = {}
     models: dict[str, Artifact] = {}
@@ -28,7 +28,7 @@ def measure(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out
             measured.update({family.name: signals} if signals is not None else {})
             models.update({family.name: model} if model is not None else {})
 
-    first, last = in_two(config)
+    first, last = first_and_last(config)
     obtain(first)
     if last:
         measured[PASSED] = out.obtain(passed, _read_by(first, config), documents, dict(measured))
@@ -38,17 +38,17 @@ def measure(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out
 
 
 def parts(config: FilterConfig) -> dict[str, StageConfig]:
-    """The config of each part that the filter obtains, by the part's name."""
+    """The config of each part that the filter obtains, by name."""
     found: dict[str, StageConfig] = {"repair": config.repair} if config.repair else {}
     for family in families_of(config):
         found |= family.parts(config)
-    first, last = in_two(config)
+    first, last = first_and_last(config)
     return {**found, **({PASSED: _read_by(first, config)} if last else {})}
 
 
 def _read_by(first: Iterable[Family], config: FilterConfig) -> FilterConfig:
-    """The config with the defaults in place of all that these families do not read, so that the key of `passed` holds
-    what decides and no more."""
+    """The config with defaults for all fields that these families don't read, so that the key of `passed` holds only
+    what decides."""
     read = {"measured_last", *(field for family in first for field in family.fields)}
     fields = type(config).model_fields
     others = {name: field.get_default(call_default_factory=True) for name, field in fields.items() if name not in read}

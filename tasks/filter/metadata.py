@@ -1,4 +1,4 @@
-"""Fields of metadata that rules ask for by name: a path, a language, an address."""
+"""Metadata fields that rules read by name: a path, a language, an address."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 
 
 def first_texts(metadata: pa.Array, names: Sequence[str]) -> list[str]:
-    """Of each document's metadata (JSON, or null), the text in the first of these fields that has one, "" for none.
+    """The text of the first of these fields that has one, or "", in each document's metadata (JSON, or null).
 
-    `a.b` is the field of that name or, where there is none, the field `b` in the object `a`.
+    `a.b` is the field of that name or, if it is missing, the field `b` of the object `a`.
     """
     return [_first(_object(text), names) for text in metadata.to_pylist()]
 

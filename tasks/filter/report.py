@@ -1,8 +1,9 @@
 """The filter's report: a funnel through the rules, and examples of what each rule removed.
 
-The tokenizer comes after the filter, so tokens are estimated at four bytes of UTF-8 each. Examples are those with the
-smallest IDs, so they don't depend on the order of shards, and personal data in them is always replaced, whatever the
-profile does with it elsewhere. It is looked for once they are chosen, as removed documents may not have been searched.
+The tokenizer comes after the filter, so tokens are estimated at four bytes of UTF-8 each. The examples are the
+documents with the smallest IDs, so they don't depend on the order of shards. Personal data in them is always replaced,
+whatever the profile does elsewhere. It is searched for after they are chosen, because a removed document may not have
+been searched.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from storage.shards.documents import Verdict
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import Decisions
 from tasks.filter.families import redact, rules
-from tasks.filter.repair.run import EMPTIED
+from tasks.filter.repair.stage import EMPTIED
 from tasks.filter.rules import Rule, reason
 from tasks.stage.display.figures import plot_funnel
 from tasks.stage.display.pages import markdown_table
@@ -29,7 +30,7 @@ from tasks.stage.output import Output
 
 EXAMPLES = 3  # per rule
 EXCERPT = 200  # characters per example
-SEARCHED = 10_000  # characters in which personal data is looked for, more than what is replaced by the excerpt can take
+SEARCHED = 10_000  # characters searched for personal data: more than an excerpt can show after replacements
 BYTES_A_TOKEN = 4
 REPORT, PLOT = "report.md", "funnel.png"
 
@@ -45,7 +46,7 @@ class Example(NamedTuple):
 
 @dataclass
 class Tally:
-    """Counts of documents and UTF-8 bytes, additive over row groups and shards. Keys of `stopped` are reasons."""
+    """Counts of documents and UTF-8 bytes, which add up over row groups and shards. Keys of `stopped` are reasons."""
 
     seen: int = 0
     seen_bytes: int = 0
@@ -78,7 +79,7 @@ class Tally:
             self._show(name, documents, decisions, rows)
 
     def add_repairs(self, verdicts: pa.RecordBatch) -> None:
-        """Count what the repair did, which may have removed documents that were empty afterwards."""
+        """Count the repair's changes, and the documents that it removed because nothing was left of them."""
         emptied = verdicts.filter(pc.equal(verdicts["verdict"], "removed"))
         self.seen += emptied.num_rows
         self.stopped.update(_counts(emptied["reason"]))
@@ -116,7 +117,7 @@ class Tally:
 
 
 def publish(config: FilterConfig, total: Tally, out: Output) -> None:
-    """Account for every document; write funnel, sources and examples as tables and as report.md."""
+    """Account for every document, and write funnel, sources and examples as tables and as report.md."""
     removed = {name: count for name, count in total.stopped.items() if not name.startswith("unmeasured")}
     out.account(documents_in=total.seen, kept=total.kept, removed=removed, quarantined=total.quarantined)
     _check_losses(config, total)
@@ -143,7 +144,7 @@ def publish(config: FilterConfig, total: Tally, out: Output) -> None:
 
 
 def _check_losses(config: FilterConfig, total: Tally) -> None:
-    """No silent loss (laws 3 and 8). Raises AccountingError."""
+    """Raise AccountingError for a larger loss than the config allows, overall or of a source."""
     if total.quarantined > config.max_quarantined_share * total.seen:
         unmeasured = {name: count for name, count in total.stopped.items() if name.startswith("unmeasured")}
         raise AccountingError(
@@ -154,7 +155,7 @@ def _check_losses(config: FilterConfig, total: Tally) -> None:
         lost = 1 - total.kept_sources[source] / count
         if lost > config.max_removed_share_per_source:
             raise AccountingError(
-                f"The filter removes {lost:.1%} of {source}, and filter.max_removed_share_per_source is "
+                f"The filter removes {lost:.1%} of {source}, but filter.max_removed_share_per_source is "
                 f"{config.max_removed_share_per_source:.1%}.",
                 "Loosen the rules, leave the source out, or raise that share.",
             )

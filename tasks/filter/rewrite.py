@@ -1,4 +1,4 @@
-"""Changes in documents that are kept: only the affected rows are touched, all others are copied as they are."""
+"""Changes of kept documents. Only the affected rows are rewritten, all others are copied as they are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.filter.family import Mender
 def mend(
     documents: pa.RecordBatch, signals: pa.RecordBatch, menders: Sequence[Mender]
 ) -> tuple[pa.RecordBatch, list[Verdict]]:
-    """The documents with their texts and metadata changed by each mender in turn, under the same ids, and a verdict per
+    """Apply the menders in turn to texts and metadata. Returns the documents, with the same ids, and a verdict per
     change."""
     verdicts: list[Verdict] = []
     for column in dict.fromkeys(mender.column for mender in menders):

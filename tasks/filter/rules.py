@@ -1,7 +1,7 @@
-"""What a family's rules are made of: tests of columns of signals, so that the ledger can say what was compared.
+"""The rules that families are built from: tests of signal columns, so that the ledger can say what was compared.
 
-A rule works on a row group at a time: a new threshold costs seconds. A document whose signal is null, because it could
-not be measured, is quarantined by the first rule that needs the signal.
+A rule works on a row group at a time, so a new threshold costs seconds. A null signal could not be measured: the first
+rule that needs it quarantines the document.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIRECTIONS = ("min", "max")
 
 
 class Turn(IntEnum):
-    """When a rule is tried, or a text changed, relative to those of other families; ties follow the families' order."""
+    """When to try a rule or change a text, relative to other families. Ties follow the order of the families."""
 
     FIRST = 0
     USUAL = 1
@@ -40,7 +40,7 @@ class Section(StageConfig):
 
 class Tested(NamedTuple):
     """A rule's result per document: whether it fails, whether its signal is missing, and the measured value, which is
-    NaN where the rule is not for the document."""
+    NaN if the rule doesn't apply to the document."""
 
     fails: Bool
     unknown: Bool
@@ -56,17 +56,17 @@ class Rule(Protocol):
 
     @property
     def threshold(self) -> float | None:
-        """The threshold in the ledger; None for a rule without a number."""
+        """The threshold in the ledger, or None for a rule without a number."""
 
     @property
     def turn(self) -> Turn:
-        """When it is tried."""
+        """When to try it, relative to the others."""
 
     def test(self, signals: pa.RecordBatch) -> Tested:
         """Test every document of a batch."""
 
     def details(self, signals: pa.RecordBatch) -> pa.Array:
-        """What the ledger says in addition to value and threshold: a string per document."""
+        """A remark for the ledger, beside value and threshold: a string per document."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Bound:
 
 @dataclass(frozen=True)
 class NamedBound(Bound):
-    """A bound whose ledger entries also say what stands in the column `remark`: who scored, why nobody could, which
-    document is alike."""
+    """A bound whose ledger entries add the column `remark`, such as the model that scored, the reason for no score, or
+    the similar document."""
 
     remark: str = ""
 
@@ -129,7 +129,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Where:
-    """A rule for some of the documents: those that `chosen` marks. The others pass, measured or not."""
+    """A rule for only those documents that `chosen` marks. The others pass, measured or not."""
 
     rule: Rule
     chosen: Callable[[pa.RecordBatch], Bool]
@@ -167,7 +167,7 @@ def with_threshold(rule: Rule, threshold: float) -> Rule:
 
 
 def belongs(rule: Rule, groups: Sequence[str]) -> bool:
-    """Whether a rule is one of `groups`: names of rules (`fineweb.max_short_lines`) or of all of a section (`c4`)."""
+    """Whether `groups` covers a rule: by its name (`fineweb.max_short_lines`) or its section's (`c4`)."""
     return any(rule.name == group or rule.name.startswith(f"{group}.") for group in groups)
 
 
@@ -186,10 +186,10 @@ def bounds(
     languages: Mapping[str, Thresholds] | None = None,
     signals: Mapping[tuple[str, str], str] | None = None,
 ) -> Iterator[Rule]:
-    """The fields `min_SIGNAL` and `max_SIGNAL` of a group of thresholds as rules; a null field is none.
+    """The fields `min_SIGNAL` and `max_SIGNAL` of a group of thresholds as rules, except null fields.
 
-    `languages` have thresholds of their own, in place of the group's: a rule GROUP.FIELD.LANGUAGE each. `signals` are
-    those of a field that a language has of its own, by (field, language).
+    `languages` are thresholds by language, which replace the group's: each is a rule GROUP.FIELD.LANGUAGE. `signals`
+    names the signal of a field that a language measures separately, by (field, language).
     """
     own = languages or {}
     for name in type(config).model_fields if config is not None else ():
@@ -209,11 +209,11 @@ def bounds(
 
 
 def written_in(languages: Sequence[str], inside: bool, signals: pa.RecordBatch) -> Bool:
-    """Which documents are in one of these languages, or in none of them."""
+    """Mark the documents in one of these languages or, unless `inside`, in none of them."""
     found: Bool = pc.is_in(signals["language"], pa.array(languages, pa.string())).to_numpy(zero_copy_only=False)
     return found if inside else ~found
 
 
 def reason(rule: Rule, unmeasured: bool) -> str:
-    """The ledger's reason: the rule's name; for a document that could not be measured, what was missing."""
+    """The ledger's reason: the rule's name, after "unmeasured" for a document whose signal is missing."""
     return f"unmeasured {rule.name}" if unmeasured else rule.name

@@ -1,6 +1,6 @@
-"""The filter after measuring: decide shard by shard, change the texts that are kept, account for every document.
+"""The filter after measuring: decides shard by shard, changes the kept texts, and accounts for every document.
 
-Documents and signals are read side by side, a row group at a time, so memory does not grow with the corpus.
+Documents and signals are read side by side, a row group at a time, so memory doesn't grow with the corpus.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Job = tuple[Measured, Path | None]  # a shard, and the ledger of its repair
 def filter_shards(
     config: FilterConfig, documents: Artifact, repairs: Artifact | None, measured: Mapping[str, Artifact], out: Output
 ) -> Tally:
-    """Decide on every document; write documents/, ledger/ and, if they are kept, removed/, and return the counts."""
+    """Decide on every document, write documents/, ledger/ and, with `keep_removed`, removed/, and return the counts."""
     shards = measured_shards(documents, measured)
     repaired = repairs.files("*.parquet") if repairs else [None] * len(shards)
     jobs: list[Job] = list(zip(shards, repaired, strict=True))
@@ -49,17 +49,17 @@ def filter_shards(
 
 
 def filter_shard(config: FilterConfig, outside: Mapping[str, str], job: Job, folder: Path) -> dict[str, Any]:
-    """Decide on the documents of a shard. Written: a Parquet file for each folder, and a `Tally`, whose examples of all
-    shards together would be too large for memory.
+    """Decide on the documents of a shard. Writes a Parquet file for each folder, and the `Tally` as a file too, because
+    the examples of all shards would be too large to hold in memory.
 
-    `outside` are the fingerprints that the key holds. Raises ConfigError where this process reads something else, such
-    as another salt on another host, and DamagedArtifact for signals of other documents.
+    `outside` are the fingerprints in the key. Raises ConfigError if this process reads other values, such as another
+    salt on another host, and DamagedArtifact for signals of other documents.
     """
     changed = outside.items() ^ fingerprints(config).items()
     if changed:
         names = ", ".join(sorted({name for name, _ in changed}))
         raise ConfigError(
-            f"A worker reads another {names} than the key was computed from.",
+            f"A worker reads another {names} than the one in the artifact's key.",
             "Give every worker the same environment and files, and run again.",
         )
     shard, repairs = job
@@ -91,7 +91,7 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], job: Job, fol
 
 
 def _keep_private(folder: Path) -> None:
-    """For its owner only: what was removed for the personal data in it stands there in clear."""
+    """Restrict a folder to its owner: texts removed for their personal data are in it unredacted."""
     folder.chmod(0o700)
     for path in folder.iterdir():
         path.chmod(0o600)

@@ -1,8 +1,8 @@
 """Signals in side files: one Parquet file per shard of documents, with a row per document in the shard's order.
 
-A side file has neither text nor verdicts, so a changed threshold never measures again. It carries a digest of the IDs
-that were measured, which readers check against those of the documents. A signal that can't be measured is null, never a
-default that looks like a measurement.
+A side file contains neither text nor verdicts, so a changed threshold never measures again. It carries a digest of the
+measured IDs, which readers check against the documents' IDs. A signal that can't be measured is null, never a default
+that looks like a measurement.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tasks.shards import collect
 from tasks.shards.incremental import map_new_shards
 from tasks.stage.output import Output
 
-Measure = Callable[..., pa.RecordBatch]  # texts, or the columns asked for, of a row group → a row of signals for each
+Measure = Callable[..., pa.RecordBatch]  # texts, or the requested columns, of a row group → a row of signals for each
 
 FILE = "signals.parquet"
-MEASURE = "measure"  # the work, where nothing else is to be told of it
+MEASURE = "measure"  # the default name of the work
 IDS = b"ids"  # metadata key: the digest of the measured ids
 
 
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
     def batches(
         self, columns: Sequence[str] = DOCUMENT_SCHEMA.names
     ) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch]]:
-        """(first row, these columns of the documents, all their signals), a row group at a time. Raises
+        """Yield (first row, these columns of the documents, all their signals) a row group at a time. Raises
         DamagedArtifact for signals that don't match."""
         readers = {family: read_signals(side_file) for family, side_file in self.side_files.items()}
         for start, batch in read_batches(self.documents, columns):
@@ -49,7 +49,7 @@ class Measured(NamedTuple):
                 signals = next(reader, None)
                 if signals is None or signals.num_rows != batch.num_rows:
                     raise DamagedArtifact(
-                        f"The signals {family}/{self.documents.name} are not of these documents.",
+                        f"The signals {family}/{self.documents.name} don't belong to these documents.",
                         f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
                     )
                 names = (column_of(family, name) for name in signals.schema.names)
@@ -58,7 +58,8 @@ class Measured(NamedTuple):
 
 
 def measured_shards(documents: Artifact, signals: Mapping[str, Artifact]) -> list[Measured]:
-    """The shards of documents with their side files, given the signals by family. Raises DamagedArtifact."""
+    """Pair the shards of documents with their side files, given the signals by family. Raises DamagedArtifact if the
+    numbers of files differ."""
     shards = documents.files("*.parquet")
     side_files = {family: artifact.files("*.parquet") for family, artifact in signals.items()}
     for family, paths in side_files.items():
@@ -99,11 +100,11 @@ def write_signals(
     accelerators: int = 0,
     isolated: bool = False,
 ) -> None:
-    """Measure the text (or other `columns`) of every document of an artifact into side files with the numbers of the
-    shards. Those of shards that were measured before are taken from there, if work of the same `name` made them.
+    """Measure the text (or other `columns`) of every document of an artifact into side files, numbered as the shards.
+    Side files of shards that were measured before are reused if work of the same `name` made them.
 
     `measure` must be importable in a worker (a module-level function or a `partial` of one) and return the same columns
-    for every batch; `releases_gil`, `accelerators` and `isolated` are as for `map_shards`.
+    for every batch. `releases_gil`, `accelerators` and `isolated` are as for `map_shards`.
     """
     work = functools.partial(_measure_shard, measure, tuple(columns))
     measured = map_new_shards(
@@ -121,25 +122,25 @@ def write_signals(
 
 
 def read_signals(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The signals of a side file, a batch per row group of the document shard."""
+    """Yield the signals of a side file, a batch per row group of the document shard."""
     with open_parquet(path) as file:
         for number in range(file.num_row_groups):
             yield from file.read_row_group(number, columns, use_threads=False).to_batches()
 
 
 def check_aligned(path: Path, digest: IdDigest) -> None:
-    """Raises DamagedArtifact unless a side file is of exactly these documents, in this order."""
+    """Raise DamagedArtifact unless a side file measures exactly these documents, in this order."""
     with open_parquet(path) as file:
         measured = (file.metadata.metadata or {}).get(IDS)
     if measured != digest.hex().encode():
         raise DamagedArtifact(
-            f"The signals {path.parent.name}/{path.name} are not of these documents.",
+            f"The signals {path.parent.name}/{path.name} don't belong to these documents.",
             "Measure again: --refresh with the signals' name, and --refresh filter.",
         )
 
 
 def nothing_of(measure: Measure, columns: Sequence[str]) -> pa.RecordBatch:
-    """The signals of no document: their columns."""
+    """An empty batch of signals, for their columns."""
     return measure(*(pa.array([], pa.string()) for _ in columns))
 
 

@@ -1,4 +1,4 @@
-"""The filter stage: signals from the store, verdicts by thresholds. Heavy libraries are imported when it runs."""
+"""The filter stage: signals from the store, then verdicts by thresholds. Heavy imports wait until it runs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tasks.stage.runtime import Runtime
 
 
 def check(config: FilterConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a salt that can't be read, before the first stage of a run starts."""
+    """Raise ConfigError for a salt that can't be read, before the first stage of a run starts."""
     fingerprints(config)
 
 
 def check_here(config: FilterConfig, runtime: Runtime) -> None:
-    """Raises SourceError for a function or a classifier that is not there, ConfigError for a GPU that is not."""
+    """Raise SourceError for a function or classifier that doesn't exist, ConfigError for a missing GPU."""
     check_families_here(config, runtime)
 
 
 def check_adopted(config: FilterConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
-    """Check that a folder made elsewhere has documents in our layout, and what evaluation must know of the benchmark
-    questions. Raises DamagedArtifact, EmptyOutput."""
+    """Check that a folder made elsewhere has documents in our layout, and the table of benchmark questions that
+    evaluation reads. Raises DamagedArtifact, EmptyOutput."""
     check_documents(folder)
     if config.contamination is not None:
         check_rows(folder, "contamination", ("benchmark", "id", "ngrams", "found"))
@@ -47,12 +47,16 @@ def check_adopted(config: FilterConfig, folder: Artifact, inputs: Mapping[str, A
 def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Keep the documents that pass every rule, with personal data in them and in their metadata replaced.
 
-    Each family of signals is an artifact of its own, measured once, some of them for the documents alone that pass the
-    rules of the others (`measured_last`); this stage only applies thresholds. Writes
-    documents/, removed/ (the removed texts, for their owner only), ledger/ with the first failing rule, the value and
-    the threshold of each removed document, contamination/ with the benchmark questions found in the text, report.md and
-    funnel.png with what each rule removed; with `measures` also measures/, the spread of signals by language. With
-    `repair`, texts are repaired before anything is measured.
+    Each family's signals are an artifact of their own, measured once. Those of `measured_last` are measured only for
+    the documents that pass all other rules. With `repair`, texts are repaired before anything is measured. This stage
+    only applies thresholds. It writes:
+
+    - documents/
+    - removed/: the removed texts, readable only by their owner
+    - ledger/: the first failing rule, the value and the threshold of each removed document
+    - contamination/: the benchmark questions found in the text
+    - report.md and funnel.png: what each rule removed
+    - measures/, if configured: the spread of signals by language
     """
     from tasks.filter.report import publish
     from tasks.filter.run import filter_shards

@@ -29,7 +29,7 @@ from storage.shards.documents import DOCUMENT_SCHEMA, LEDGER_SCHEMA, Document, V
 from storage.shards.lines import read_json_lines
 from storage.store import Store
 from tasks.download.config import PAIR_ROLES
-from tasks.filter.pairs.contents import texts_of
+from tasks.filter.pairs.measure import texts_of
 
 DOCUMENT_STAGES = ("download", "dedup", "filter", "pairs")
 LEAST = 4  # characters of an id

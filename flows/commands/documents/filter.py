@@ -17,7 +17,7 @@ from storage.errors import ConfigError, harmless
 if TYPE_CHECKING:
     from profiles.schema import Profile
     from tasks.filter.config import FilterConfig
-    from tasks.filter.inspect.near import Looked, Shown
+    from tasks.filter.inspect.threshold import Inspection, Nearby
 
 app = typer.Typer(no_args_is_help=True)
 console = Terminal()
@@ -90,17 +90,16 @@ def look(
     """
     from flows.session import session_of
     from tasks.filter.families import rules as rules_of
-    from tasks.filter.inspect.measured import measured
-    from tasks.filter.inspect.near import look as look_at
-    from tasks.filter.inspect.near import named_rule
     from tasks.filter.inspect.page import page as page_of
+    from tasks.filter.inspect.stored_signals import stored_signals
+    from tasks.filter.inspect.threshold import inspect_rule, named_rule
 
     if threshold is not None and not math.isfinite(threshold):
         raise ConfigError(f"--threshold {threshold} is not a finite number.", "Give a finite number.")
     chosen, config = _loaded(profile, overrides, store)
     named_rule(rules_of(config), rule)  # report a misspelling before reading the store
-    shards = measured(session_of(chosen).store, chosen.name, config)
-    looked = look_at(config, rule, shards, threshold=threshold, count=documents, source=source)
+    shards = stored_signals(session_of(chosen).store, chosen.name, config)
+    looked = inspect_rule(config, rule, shards, threshold=threshold, count=documents, source=source)
     changes, spread = _changes(looked, threshold is not None), _spread(looked)
     if page is not None:
         page.write_text(page_of(looked, chosen.name, changes, spread), encoding="utf-8")
@@ -128,7 +127,7 @@ def _loaded(name: str, overrides: list[str] | None, store: str | None) -> tuple[
     return profile, profile.filter
 
 
-def _changes(looked: Looked, moved: bool) -> list[Row]:
+def _changes(looked: Inspection, moved: bool) -> list[Row]:
     """Documents by source, and if the threshold was moved, those kept before and after."""
     rows: list[Row] = []
     for source in [*sorted(looked.documents), *([""] if len(looked.documents) > 1 else [])]:
@@ -141,9 +140,9 @@ def _changes(looked: Looked, moved: bool) -> list[Row]:
     return rows
 
 
-def _spread(looked: Looked) -> list[Row]:
+def _spread(looked: Inspection) -> list[Row]:
     """Quantiles of the signal by source."""
-    from tasks.filter.inspect.near import QUANTILES
+    from tasks.filter.inspect.threshold import QUANTILES
 
     heads = [f"{100 * share:g} %" for share in QUANTILES]
     return [
@@ -161,8 +160,8 @@ def _print_rows(title: str, rows: Sequence[Row]) -> None:
         console.print(table)
 
 
-def _print_documents(title: str, shown: Sequence[Shown]) -> None:
-    console.print(f"\n[bold]{title}[/]" + ("" if shown else ": none that all other rules keep"))
+def _print_documents(title: str, shown: Sequence[Nearby]) -> None:
+    console.print(f"\n[bold]{title}[/]" + ("" if shown else ": none that every other rule keeps"))
     for document in shown:
         head = f"{document.value:.4g}  {document.id} from {harmless(document.source)}"
         console.print(f"\n{escape(head)}", style="bold", highlight=False)

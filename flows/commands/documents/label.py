@@ -175,7 +175,7 @@ def _ask(console: Console, items: Sequence[Item], labels: LabelFile, server: Ser
 
 def _sum_up(console: Console, labels: LabelFile, others: list[dict[str, str]] | None, against: Path | None) -> None:
     """Print labels by source, the agreement with another file, and the lines for a profile."""
-    from tasks.filter.labels.agreement import agreement
+    from tasks.filter.labels.file import agreement
 
     counts: dict[str, Counter[str]] = {}
     for row in labels.rows:

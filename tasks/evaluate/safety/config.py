@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Self
+from typing import Protocol, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from storage.errors import ConfigError
 from tasks.endpoint.config import EndpointConfig
 from tasks.evaluate.side_by_side.config import AnswersConfig, Dtype
-from tasks.filter.config import FilterConfig
 from tasks.filter.pii.config import PiiConfig
+from tasks.filter.pii.family import PiiRules
 from tasks.filter.toxicity.config import ToxicityConfig
+from tasks.filter.toxicity.family import ToxicityRules
 from tasks.stage.config import StageConfig
 
 REFUSALS = [
@@ -105,6 +106,18 @@ class BiasConfig(StageConfig):
     )
 
 
+class FilterSections(Protocol):
+    """The sections of a profile's filter that safety uses."""
+
+    @property
+    def pii(self) -> PiiRules | None:
+        """`filter.pii`."""
+
+    @property
+    def toxicity(self) -> ToxicityRules | None:
+        """`filter.toxicity`."""
+
+
 class SafetyConfig(StageConfig):
     """What a model says that it had better not."""
 
@@ -134,7 +147,7 @@ class SafetyConfig(StageConfig):
             raise ValueError("nothing is measured: set a part, or evaluate.safety to null")
         return self
 
-    def with_filter(self, filter: FilterConfig | None) -> SafetyConfig:
+    def with_filter(self, filter: FilterSections | None) -> SafetyConfig:
         """With the classifier and the recognisers of the profile's filter where it names none of its own. Raises
         ConfigError where continuations need them and there are none."""
         if self.continuations is None:

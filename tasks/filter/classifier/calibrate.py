@@ -1,4 +1,4 @@
-"""What threshold brings what precision: on labelled texts, half of which fit a sigmoid and half give the figures."""
+"""Precision by threshold on labelled texts: half of them fit a sigmoid, half give the figures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tasks.filter.fasttext_model.sample import draw
 from tasks.stage.output import Output
 
 LEAST = 20  # of each class in each half
-EDGE = 1e-9  # probabilities are kept so far from 0 and 1, where the log-odds would be infinite
+EDGE = 1e-9  # minimum distance of probabilities from 0 and 1, where the log-odds would be infinite
 
 
 def calibrate(config: ClassifierConfig, out: Output) -> None:
-    """Score the labelled texts whole, and tabulate, by the probability of being positive: the score that stands for it,
-    and the precision and recall of a threshold there. Raises SourceError for too few of a class."""
+    """Score whole labelled texts. For each probability of being positive, tabulate the equivalent score, and precision
+    and recall with this threshold. Raises SourceError for too few texts of a class."""
     examples = {example.id: example for file in config.labelled for example in read_labelled(file)}
     ordered = [examples[name] for name in sorted(examples)]
     positive = np.array([example.positive for example in ordered], np.bool_)
@@ -28,7 +28,7 @@ def calibrate(config: ClassifierConfig, out: Output) -> None:
         if min(int(half.sum()), int((~half).sum())) < LEAST:
             raise SourceError(
                 f"A half of the labelled texts of {config.named} has {int(half.sum())} positive and "
-                f"{int((~half).sum())} other texts; {LEAST} of each are needed.",
+                f"{int((~half).sum())} other texts, but {LEAST} of each are needed.",
                 "Label more texts, or leave `labelled` out.",
             )
     scores = score_pieces(out.path, [example.text for example in ordered], out, "labelled", whole=True)
@@ -44,7 +44,7 @@ def calibrate(config: ClassifierConfig, out: Output) -> None:
 
 
 def _spread(config: ClassifierConfig, scores: Float64) -> Float64:
-    """The log-odds of probabilities; other scores as they are."""
+    """The log-odds of probabilities, or other scores as they are."""
     if config.output != "probability":
         return scores
     inside = np.clip(scores, EDGE, 1 - EDGE)
@@ -52,7 +52,7 @@ def _spread(config: ClassifierConfig, scores: Float64) -> Float64:
 
 
 def _score_at(config: ClassifierConfig, slope: float, offset: float, chance: float) -> float | None:
-    """The score at which the sigmoid gives this probability; None for a classifier that knows nothing."""
+    """The score at which the sigmoid gives this probability, or None for a classifier that is no better than chance."""
     if slope <= 0:
         return None
     place = (np.log(chance / (1 - chance)) - offset) / slope

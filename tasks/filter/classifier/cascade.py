@@ -1,12 +1,12 @@
-"""The first model of a cascade: trained on the classifier's own scores, with cuts that keep to an agreement.
+"""Training of a cascade's first model on the classifier's own scores, with cuts that ensure an agreement.
 
-Of each document of a sample, chosen by the hash of its ID, one piece is scored by the classifier: high if its score
-reaches the cut, else low. Half of the documents train the fast model. On a quarter each side's cut is chosen: from the
-surest pieces towards the unsure ones, as long as the lower bound of the agreement (Clopper and Pearson 1934) is no
-lower than what was asked for. The order is fixed beforehand and a walk ends at its first failure; of the few walks
-each begins with more pieces, and they share the risk, so that one early disagreement doesn't end all. So the
-confidence holds for the widest cut that comes of it (fixed sequence testing with several starts: Angelopoulos et al.
-2021, Learn then Test). The last quarter, which has no say in any of that, gives the figures of the report.
+The classifier scores one piece of each document of a sample, chosen by the hash of its ID: high if the score reaches
+the cut, otherwise low. Half of the documents train the fast model. A quarter chooses each side's cut, which moves from
+the surest pieces towards unsure ones as long as the lower bound of the agreement (Clopper and Pearson 1934) is at least
+the configured one. The order is fixed beforehand, and a walk ends at its first failure. Each of a few walks begins with
+more pieces than the one before, and they share the risk, so that one early disagreement doesn't end all of them. The
+confidence thus holds for the widest resulting cut (fixed sequence testing with several starts: Angelopoulos et al.
+2021, Learn then Test). The last quarter takes no part in this, and gives the figures of the report.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tasks.filter.fasttext_model.scorer import load_scorer
 from tasks.filter.fasttext_model.train import train_classifier
 from tasks.stage.output import Output
 
-CHARACTERS = 10_000  # at the beginning of a document, that its piece is from
-STARTS = 4  # of walks over a side, each with twice as many pieces as the one before
+CHARACTERS = 10_000  # at the beginning of a document, from which its piece is taken
+STARTS = 4  # walks over a side, each starting with twice as many pieces as the one before
 STEPS = 100  # of a walk over a whole side
-PARTS = (0.25, 0.5)  # up to where a document's draw puts it into the part for the cuts, for the figures
+PARTS = (0.25, 0.5)  # a draw below the first puts a document into the part for the cuts, below the second for figures
 
 
 class Piece(NamedTuple):
@@ -48,9 +48,9 @@ class Piece(NamedTuple):
 
 
 def train_first(config: CascadeConfig, documents: Artifact, out: Output) -> None:
-    """Train the first model, choose its cuts, measure both on held-out pieces; write first/.
+    """Train the first model, choose its cuts, measure both on held-out pieces, and write first/.
 
-    Raises SourceError where the sample has too few pieces on a side, or no cut keeps to the agreement.
+    Raises SourceError if the sample has too few pieces on a side, or no cut ensures the agreement.
     """
     pieces = _sample(config, documents, out)
     scores = score_pieces(out.path, [piece.text for piece in pieces], out, "sample")
@@ -58,7 +58,7 @@ def train_first(config: CascadeConfig, documents: Artifact, out: Output) -> None
     place = np.array([draw(piece.id, "cascade") for piece in pieces])
     choosing, held_out = place < PARTS[0], (place >= PARTS[0]) & (place < PARTS[1])
     training = [Example(pieces[n].id, bool(high[n]), pieces[n].text) for n in np.flatnonzero(place >= PARTS[1])]
-    made = _train(config, training, out)
+    training_counts = _train(config, training, out)
     odds = _odds(out.path / FIRST, pieces)
     middle = load_scorer(out.path / FIRST).sigmoid(odds) >= 0.5
     cuts = {
@@ -69,21 +69,21 @@ def train_first(config: CascadeConfig, documents: Artifact, out: Output) -> None
         cuts["low"] = Side(-cuts["low"].odds, cuts["low"].score)
     if not any(cuts.values()):
         raise SourceError(
-            f"The first model of the cascade agrees with the classifier on no {least(config):,} pieces as surely as "
-            f"asked for ({config.agreement:.1%} at a confidence of {config.confidence:.0%}).",
+            f"The first model of the cascade does not reach the agreement with the classifier ({config.agreement:.1%} "
+            f"at a confidence of {config.confidence:.0%}) on {least(config):,} pieces of either side.",
             "Lower first.agreement, raise first.sample, or leave `first` out.",
         )
     (out.path / FIRST / CUTS).write_text(json.dumps(cuts) + "\n")
-    _report(config, [pieces[n] for n in np.flatnonzero(held_out)], high[held_out], made, cuts, out)
+    _report(config, [pieces[n] for n in np.flatnonzero(held_out)], high[held_out], training_counts, cuts, out)
 
 
 def least(config: CascadeConfig) -> int:
-    """The fewest pieces of a side that can show the agreement, if they all agree."""
+    """The minimum number of pieces of a side that can show the agreement, if all of them agree."""
     return math.ceil(math.log(1 - _confidence(config)) / math.log(config.agreement))
 
 
 def _confidence(config: CascadeConfig) -> float:
-    """That of each walk."""
+    """The confidence of each walk."""
     return 1 - (1 - config.confidence) / STARTS
 
 
@@ -96,17 +96,17 @@ def lower_bound(agreeing: int, pieces: int, confidence: float) -> float:
 
 def _sample(config: CascadeConfig, documents: Artifact, out: Output) -> list[Piece]:
     cutter = Cutter(out.path)
-    found = []
+    sample = []
     for document in sample_documents(documents, (), config.sample, CHARACTERS, others=True):
         pieces = cutter.pieces(document.text)
         if pieces:
             number = min(range(len(pieces)), key=lambda number: draw(f"{document.id}/{number}", "piece"))
-            found.append(Piece(document.id, pieces[number]))
-    return found
+            sample.append(Piece(document.id, pieces[number]))
+    return sample
 
 
 def _train(config: CascadeConfig, examples: Sequence[Example], out: Output) -> dict[str, Any]:
-    """Train on examples into first/; what was counted."""
+    """Train on examples into first/, and return the counts."""
     (out.path / FIRST).mkdir()
     inner = replace(out, path=out.path / FIRST, scratch=out.scratch / FIRST, counts={}, facts={})
     inner.scratch.mkdir(exist_ok=True)
@@ -115,7 +115,7 @@ def _train(config: CascadeConfig, examples: Sequence[Example], out: Output) -> d
     except SourceError as error:
         raise SourceError(
             f"The first model of the cascade can't be trained on {len(examples):,} pieces: {error.message}",
-            "Raise first.sample, set first.cut where the classifier puts pieces on both sides, or leave `first` out.",
+            "Raise first.sample, set first.cut so that pieces fall on both sides of it, or leave `first` out.",
         ) from error
     return inner.counts
 
@@ -125,7 +125,8 @@ def _odds(folder: Path, pieces: Sequence[Piece]) -> Float64:
 
 
 def _cut(config: CascadeConfig, sureness: Float64, agrees: Bool, scores: Float64, among: Bool) -> Side | None:
-    """How sure the first model must be on a side, and the mean score of what is settled there; None for never."""
+    """How sure the first model must be on a side, and the mean score of the pieces settled there, or None if it can't
+    settle any."""
     sure, right, values = sureness[among], agrees[among], scores[among]
     order = np.sort(sure)[::-1]
     widest = 0
@@ -148,11 +149,11 @@ def _report(
     config: CascadeConfig,
     pieces: Sequence[Piece],
     high: Bool,
-    made: dict[str, Any],
+    training_counts: dict[str, Any],
     cuts: dict[str, Side | None],
     out: Output,
 ) -> None:
-    """Share settled and agreement on pieces that neither trained the model nor chose its cuts."""
+    """Report the share settled, and the agreement, on pieces that neither trained the model nor chose its cuts."""
     _, settled = FirstModel(out.path / FIRST).settle([piece.text for piece in pieces])
     as_high = _odds(out.path / FIRST, pieces) >= (cuts["high"].odds if cuts["high"] else math.inf)
     rows = []
@@ -171,7 +172,7 @@ def _report(
     out.table("Cascade", rows)
     both = int(settled.sum())
     out.count(
-        first_auc=made["auc"],
+        first_auc=training_counts["auc"],
         first_held_out=len(pieces),
         first_settled=round(both / max(1, len(pieces)), 4),
         **({"first_agreement": round(int((settled & (high == as_high)).sum()) / both, 4)} if both else {}),

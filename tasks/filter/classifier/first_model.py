@@ -1,7 +1,7 @@
 """The first model of a cascade: a linear model that settles the pieces that are clear to it.
 
-A settled piece gets the mean score that the classifier gave to the pieces settled on that side of a held-out sample: on
-the scale of the classifier, and right on average.
+A settled piece gets the mean of the classifier's scores for the pieces settled on the same side of a held-out sample.
+Its score is thus on the classifier's scale, and right on average.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST, CUTS = "first", "cuts.json"
 
 
 class Side(NamedTuple):
-    """Where one side begins, in log-odds, and the score of what is settled there."""
+    """The log-odds at which a side begins, and the score of pieces settled there."""
 
     odds: float
     score: float
@@ -36,7 +36,7 @@ class FirstModel:
         self.low, self.high = (Side(*cuts[side]) if cuts[side] else None for side in ("low", "high"))
 
     def settle(self, pieces: Sequence[str]) -> tuple[Float64, Bool]:
-        """The score of each piece that is clear, and which those are."""
+        """The score of each clear piece, and a mask of these pieces."""
         odds, words = self.scorer.log_odds(pa.array(pieces, pa.string()))
         values, settled = np.zeros(len(pieces)), np.zeros(len(pieces), np.bool_)
         for side, clear in ((self.low, np.less_equal), (self.high, np.greater_equal)):

@@ -1,7 +1,7 @@
-"""Documents cut into pieces that a classifier can read whole.
+"""Cuts documents into pieces that a classifier can read whole.
 
-A piece is at most as long as the model reads, and ends at white space where there is some in its last quarter. The
-pieces of a text follow one another, nothing is left out or scored twice; those without a letter or a digit are none.
+A piece is at most as long as the model reads, and ends at white space if its last quarter has any. The pieces of a text
+follow one another, so nothing is left out or scored twice. A piece without a letter or a digit doesn't count.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any, Literal
 BLANK_LINES = re.compile(r"\n[^\S\n]*\n\s*")
 WORD = re.compile(r"[^\W_]")
 SPACE = re.compile(r"\s\S*\Z")
-CHARACTERS = 100_000  # given to the tokenizer at once, so that a word of megabytes costs no more than others
+CHARACTERS = 100_000  # tokenized at once, so that a word of megabytes doesn't cost more than other text
 
 
 def pieces_of(tokenizer: Any, text: str, tokens: int, how: Literal["windows", "paragraphs", "beginning"]) -> list[str]:
-    """The pieces of a text, of at most so many `tokens`, those that the tokenizer adds not counted."""
+    """The pieces of a text, of at most `tokens` tokens, without counting those that the tokenizer adds."""
     parts = _paragraphs(text) if how == "paragraphs" else [text]
-    found = (piece for part in parts for piece in _windows(tokenizer, part, tokens) if WORD.search(piece))
-    return [piece for _, piece in zip(range(1), found, strict=False)] if how == "beginning" else list(found)
+    pieces = (piece for part in parts for piece in _windows(tokenizer, part, tokens) if WORD.search(piece))
+    return [piece for _, piece in zip(range(1), pieces, strict=False)] if how == "beginning" else list(pieces)
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """The text cut after blank lines."""
+    """Yield the text cut after blank lines."""
     begin = 0
-    for found in BLANK_LINES.finditer(text):
-        yield text[begin : found.end()]
-        begin = found.end()
+    for blank in BLANK_LINES.finditer(text):
+        yield text[begin : blank.end()]
+        begin = blank.end()
     yield text[begin:]
 
 
@@ -38,7 +38,7 @@ def _windows(tokenizer: Any, text: str, tokens: int) -> Iterator[str]:
         part = text[start : start + CHARACTERS]
         offsets = tokenizer(part, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         begins = [begin for begin, _ in offsets["offset_mapping"]]
-        place = 0  # the token that the next piece begins with
+        place = 0  # the first token of the next piece
         begin = 0
         while place + tokens < len(begins):
             end = max(begins[place + tokens], begin + 1)

@@ -1,8 +1,7 @@
-"""Scoring with a sequence classifier of transformers, after the first model of a cascade where there is one.
+"""Scoring with a transformers sequence classifier, after the first model of a cascade, if any.
 
-Pieces are scored in batches of like length. A batch's composition hangs on the pieces that come together, which are
-those of a row group, and on nothing else; on a CPU one thread adds up in one order. So the scores don't depend on the
-number of workers.
+Pieces are scored in batches of similar length. The batches depend only on the pieces of a row group, and on a CPU one
+thread adds up in one order. So the scores don't depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Scores(NamedTuple):
 
 
 class Cutter:
-    """How the classifier in a folder that `signal_model.py` wrote cuts texts: its tokenizer, without its weights.
+    """Cuts texts for the classifier in a folder that `signal_model.py` wrote. Loads its tokenizer without its weights.
 
     Raises ConfigError for settings that it can't honour.
     """
@@ -47,7 +46,7 @@ class Cutter:
         self.limit = longest(self.config.max_tokens, self.config.named, self.known, self.tokenizer)
 
     def pieces(self, text: str) -> list[str]:
-        """The pieces of a text, as the config cuts it; none of a text without words."""
+        """The pieces of a text as the config cuts it, none for a text without words."""
         room = self.limit - self.tokenizer.num_special_tokens_to_add()
         return pieces_of(self.tokenizer, text, room, self.config.pieces)
 
@@ -69,8 +68,8 @@ class ClassifierScorer(Cutter):
         self.first = FirstModel(folder / FIRST) if (folder / FIRST).is_dir() else None
 
     def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
-        """For each text the mean score of its pieces, weighted by their characters, and its number of pieces: 0 of a
-        text without words, whose score means nothing."""
+        """For each text the mean score of its pieces, weighted by their characters, and its number of pieces: 0 for a
+        text without words, whose score is meaningless."""
         cut = [self.pieces(text) for text in texts.to_pylist()]
         scores = self.score_pieces([piece for pieces in cut for piece in pieces]).values
         rows = np.repeat(np.arange(len(cut)), [len(pieces) for pieces in cut])
@@ -80,17 +79,17 @@ class ClassifierScorer(Cutter):
         return means, np.array([len(pieces) for pieces in cut], np.int64)
 
     def score_pieces(self, pieces: Sequence[str]) -> Scores:
-        """The scores of pieces that came from `pieces`; longer ones are cut off."""
+        """The scores of pieces that `pieces` cut. Longer pieces are truncated."""
         values = np.zeros(len(pieces))
         settled = np.zeros(len(pieces), np.bool_)
         if self.first is not None and pieces:
             values, settled = self.first.settle(pieces)
         left = np.flatnonzero(~settled).tolist()
         if left:
-            values[left] = self._ask([pieces[place] for place in left])
+            values[left] = self._apply([pieces[place] for place in left])
         return Scores(values, settled)
 
-    def _ask(self, pieces: list[str]) -> Float64:
+    def _apply(self, pieces: list[str]) -> Float64:
         import torch
 
         encoded = self.tokenizer(pieces, truncation=True, max_length=self.limit, return_attention_mask=False)
@@ -120,12 +119,12 @@ def open_classifier(folder: Path, device: str) -> ClassifierScorer:
 
 
 def is_classifier(folder: Path) -> bool:
-    """Whether this is a model that `open_classifier` reads."""
+    """Whether `open_classifier` can read the model in a folder."""
     return (folder / CONFIG).is_file()
 
 
 def batches_of(ids: Sequence[Sequence[int]], most: int) -> Iterator[list[int]]:
-    """Places of rows, the shortest first, as many as fit into a batch of at most so many tokens."""
+    """Yield batches of row numbers, the shortest rows first, each of at most `most` tokens with padding."""
     batch: list[int] = []
     for place in sorted(range(len(ids)), key=lambda place: (len(ids[place]), place)):
         if batch and (len(batch) + 1) * len(ids[place]) > most:
@@ -138,7 +137,7 @@ def batches_of(ids: Sequence[Sequence[int]], most: int) -> Iterator[list[int]]:
 
 @contextmanager
 def one_thread(device: str) -> Iterator[None]:
-    """On a CPU one thread: workers are processes, and sums are added up in the same order whatever their number."""
+    """Use one thread on a CPU: workers are processes, and sums are in the same order for any number of them."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""The model of a signal: the files of a classifier, and what is made for it from the corpus and from labelled texts."""
+"""The model of a signal: a classifier's files, and what is computed for it from the corpus and from labelled texts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tasks.stage.output import Output
 
 
 def make_classifier(config: ClassifierConfig, documents: Artifact, out: Output) -> None:
-    """Write model/ and scorer.json; with `first`, first/ with the fast model, and how much it settles; with `labelled`,
-    tabulate what threshold brings what precision. Raises ConfigError, SourceError, TrainingError."""
-    found = out.obtain(classifier, source_of(config))
+    """Write model/ and scorer.json. With `first`, also write the fast model in first/, and tabulate how much it
+    settles. With `labelled`, tabulate precision by threshold. Raises ConfigError, SourceError, TrainingError."""
+    files = out.obtain(classifier, source_of(config))
     (out.path / MODEL).mkdir()
-    for path in files_of(found.path):
-        found.check_bytes(path)
+    for path in files_of(files.path):
+        files.check_bytes(path)
         if not link(path, out.path / MODEL / path.name):
-            raise DamagedArtifact(f"{path.name} of {found.location or found.path} is gone.", make_again("classifier"))
+            raise DamagedArtifact(f"{path.name} of {files.location or files.path} is gone.", make_again("classifier"))
     check_score(config, out.path / MODEL)
-    alone = config.model_copy(update={"first": None, "labelled": []})
-    (out.path / CONFIG).write_text(alone.model_dump_json() + "\n")
+    scoring = config.model_copy(update={"first": None, "labelled": []})
+    (out.path / CONFIG).write_text(scoring.model_dump_json() + "\n")
     if config.first is not None:
         train_first(config.first, documents, out)
     if config.labelled:

@@ -1,4 +1,4 @@
-"""The stage that takes the files of a classifier: once, however many signals and corpora it is for."""
+"""The stage that takes the files of a classifier, once for all its signals and corpora."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tasks.stage.output import Output
 
 @stage(version=1, part_of="filter", runtime=("compute",), sources=fingerprint)
 def classifier(config: BaseConfig, out: Output) -> None:
-    """Take a sequence classifier of transformers: its config, its weights and its tokenizer, byte for byte.
+    """Take a transformers sequence classifier: its config, its weights and its tokenizer, byte for byte.
 
-    Raises SourceError for code, pickles, quantized weights, a missing head, and weights that are no numbers.
+    Raises SourceError for code, pickles, quantized weights, a missing head, and weights that are NaN or infinite.
     """
     from tasks.filter.classifier.source import check_classifier, take_files
 

@@ -1,6 +1,6 @@
 """Where scoring runs: worker processes with one thread each on a CPU, one process for each GPU.
 
-A process that held a GPU ends with the work, so that what trains later finds all of its memory.
+A process that used a GPU ends with the work, so that later training finds all of its memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHUNK = 256  # pieces a job
 
 
 class Placement(NamedTuple):
-    """The kind of device, and how many of them are GPUs, each for a worker process of its own."""
+    """The kind of device, and the number of GPUs, each of which gets its own worker process."""
 
     device: str
     accelerators: int
@@ -42,7 +42,7 @@ CPU = Placement("cpu", 0)
 
 
 def placement(out: Output) -> Placement:
-    """Where the runtime has scoring run."""
+    """Where scoring runs by the runtime settings."""
     import torch
 
     from tasks.children.devices import device_of
@@ -53,26 +53,26 @@ def placement(out: Output) -> Placement:
     return Placement(device, torch.cuda.device_count())
 
 
-def finished() -> None:
-    """Let go of a classifier that this process opened itself, being the only worker."""
+def release_classifier() -> None:
+    """Release the classifier that this process opened, if it was itself the only worker."""
     open_classifier.cache_clear()
 
 
 def score_signals(measure: Measure, documents: Artifact, out: Output) -> None:
-    """`write_signals` of a function that scores on the device `where`."""
+    """`write_signals` with a function that scores on the device in its argument `where`."""
     where = placement(out)
-    name = f"{MEASURE}-{where.device}"  # another device rounds otherwise
+    name = f"{MEASURE}-{where.device}"  # another device rounds differently
     write_signals(functools.partial(measure, where=where), documents, out, name, accelerators=where.accelerators)
-    finished()
+    release_classifier()
 
 
 def score_pieces(folder: Path, pieces: Sequence[str], out: Output, name: str, *, whole: bool = False) -> Float64:
-    """The scores of many pieces, or with `whole` of texts that may be longer, by the classifier in `folder`."""
+    """The scores of many pieces by the classifier in `folder`, or with `whole` of texts that may be longer."""
     where = placement(out)
     chunks = [list(pieces[start : start + CHUNK]) for start in range(0, len(pieces), CHUNK)]
     work = functools.partial(_score_chunk, folder, where, whole)
     scored = map_shards(work, chunks, out, name, "chunks", accelerators=where.accelerators)
-    finished()
+    release_classifier()
     return np.concatenate([np.load(one.folder / SCORES) for one in scored]) if scored else np.empty(0)
 
 

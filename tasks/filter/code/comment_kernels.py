@@ -17,7 +17,7 @@ def _line_end(data, i, stop):
 
 @njit(cache=True, nogil=True)
 def _string_end(data, i, stop, marks, lines):
-    """The end of the string whose `marks` quotes begin at `i`; without `lines` it ends where its line does."""
+    """The end of the string that `marks` quotes open at `i`. Unless it may span `lines`, it ends with its line."""
     quote = data[i]
     i += marks
     while i < stop:
@@ -35,7 +35,7 @@ def _string_end(data, i, stop, marks, lines):
 
 @njit(cache=True, nogil=True)
 def _is_first(data, start, i):
-    """Whether nothing but a string's prefix stands before `i` in its line."""
+    """Whether only white space and a string's prefix come before `i` in its line."""
     if i > start and data[i - 1] | 32 in (114, 117):  # r, u
         i -= 1
     while i > start and (data[i - 1] == 32 or data[i - 1] == 9):
@@ -45,7 +45,7 @@ def _is_first(data, start, i):
 
 @njit(cache=True, nogil=True)
 def _next(data, start, i, stop, family):
-    """(end, whether it is a comment) of what begins at `i`."""
+    """(end, whether it is a comment) of the piece that begins at `i`."""
     b = data[i]
     following = data[i + 1] if i + 1 < stop else np.uint8(0)
     if family & SLASHES and b == 47:

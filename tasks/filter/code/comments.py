@@ -1,6 +1,6 @@
-"""How comments are written, by language.
+"""The syntax of comments, by language.
 
-A string hides what looks like a comment. Python's docstrings count as comments, as in SantaCoder's filter (Ben Allal et
+A comment mark in a string doesn't count. Python's docstrings count as comments, as in SantaCoder's filter (Ben Allal et
 al. 2023): strings in triple quotes with nothing before them on their line. Regular expressions of JavaScript and
 heredocs are not recognised.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 SLASHES, HASHES, QUOTES, TICKS, TRIPLE, SPACED = 1, 2, 4, 8, 16, 32
 _C, _HASH = SLASHES | QUOTES, HASHES | QUOTES | SPACED
-# QUOTES: strings in single quotes; TICKS: in backquotes; SPACED: a hash begins a comment only behind white space
+# QUOTES: strings in single quotes. TICKS: strings in backquotes. SPACED: a hash opens a comment only after white space
 _FAMILIES = {
     _C: "C C# C++ CSS Cuda D GLSL Groovy Java Kotlin Objective-C SCSS Less Solidity Swift Dart",
     SLASHES: "Rust Scala Zig",

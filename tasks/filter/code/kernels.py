@@ -1,8 +1,10 @@
 """Lines, classes of characters and encoded data of source code in one pass, compiled by numba.
 
-Encoded data is what StarCoder 2 looks for (Lozhkov et al. 2024): runs of at least 64 characters of base64, line ends
-counted; at least 8 pairs of hexadecimal digits, bare or after 0x or \\x, between commas and white space; at least 8
-escapes \\uXXXX.
+Encoded data is as StarCoder 2 defines it (Lozhkov et al. 2024):
+
+- runs of at least 64 characters of base64, line ends counted
+- at least 8 pairs of hexadecimal digits, bare or after 0x or \\x, between commas and white space
+- at least 8 escapes \\uXXXX
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ LEAST_BASE64, LEAST_UNITS = 64, 8
 def count(data: UInt8, offsets: Int64, characters: UInt8, bytes_: UInt8, rows: Int64) -> None:
     """Measure D texts `data[offsets[d]:offsets[d + 1]]` into `rows` (D, FIELDS).
 
-    Lines end as `str.splitlines` ends them; lengths are in characters without the line end. Encoded data is ASCII, so
-    its bytes are characters.
+    Lines end where `str.splitlines` ends them. Lengths are in characters, without the line end. Encoded data is ASCII,
+    so its bytes are characters.
     """
     for d in range(len(offsets) - 1):
         _lines(data, offsets[d], offsets[d + 1], characters, bytes_, rows[d])
@@ -71,7 +73,7 @@ def _end_line(row, length, digits, numeric):
 
 @njit(cache=True, nogil=True)
 def _encoded(data, start, stop, bytes_, row):
-    covered = start  # what stands before was counted
+    covered = start  # everything before is counted
     base64 = start  # where the run of base64 began
     i = start
     while i <= stop:

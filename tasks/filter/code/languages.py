@@ -1,6 +1,6 @@
-"""Programming languages by a file's name, as github-linguist calls them.
+"""Programming languages by file name, under github-linguist's names.
 
-An extension that several languages share is given to the most common of them.
+An extension that several languages share belongs to the most common of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NAMES = {
     "pipfile": "TOML",
 }
 BY_EXTENSION = {extension: language for language, listed in EXTENSIONS.items() for extension in listed.split()}
-# Files that tools write, by their path: as go-enry and github-linguist know them (generated.rb, and some of vendor.yml)
+# Paths of files that tools write, from go-enry and github-linguist (generated.rb, and some of vendor.yml)
 LOCKS = [
     "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "bun.lock", "deno.lock", "poetry.lock",
     "pdm.lock", "uv.lock", "pixi.lock", "pipfile.lock", "cargo.lock", "cargo.toml.orig", "composer.lock",
@@ -70,7 +70,7 @@ GENERATED = re.compile(
 
 
 def language_of(path: str) -> str | None:
-    """The language of a file by its name; None for a name that says nothing."""
+    """The language of a file by its name, or None if the name doesn't reveal it."""
     name = PurePosixPath(path.replace("\\", "/")).name.lower()
     if name in NAMES:
         return NAMES[name]
@@ -78,6 +78,6 @@ def language_of(path: str) -> str | None:
 
 
 def generated_name(path: str) -> str:
-    """What in a path says that a tool wrote the file, "" for nothing."""
+    """The part of a path that shows that a tool wrote the file, or ""."""
     found = GENERATED.search(path.replace("\\", "/").lower())
     return found[0].strip("/") if found else ""

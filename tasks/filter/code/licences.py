@@ -1,12 +1,12 @@
-"""The licence that a file's header names: an SPDX identifier, or the phrase by which it is known."""
+"""The licence that a file's header names: by an SPDX identifier or a typical phrase."""
 
 from __future__ import annotations
 
 import re
 
-HEAD = 4000  # characters: headers stand at the beginning, a licence's whole text is longer
+HEAD = 4000  # characters: a header is at the beginning, and shorter than a whole licence
 SPDX = re.compile(r"SPDX-License-Identifier:\s*\(?\s*([A-Za-z0-9.+-]+)")
-# In this order: the texts of later licences are quoted in earlier ones, never the other way round
+# The order matters: the earlier licences quote the texts of the later ones, never the other way round
 PHRASES = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
@@ -34,8 +34,8 @@ COPYRIGHT = re.compile(r"copyright\s+(\(c\)|©|\d{4})|all\s+rights\s+reserved", 
 
 
 def licence_of(text: str) -> str:
-    """The licence of a file: an SPDX identifier or a name of PHRASES; `unknown` for a copyright notice without one, ""
-    for neither."""
+    """The licence of a file: an SPDX identifier or a name of PHRASES, `unknown` for a copyright notice without a known
+    licence, "" if the file has neither."""
     head = re.sub(r"[\s#/*;%-]+", " ", text[:HEAD]) if "SPDX" not in text[:HEAD] else text[:HEAD]
     named = SPDX.search(head)
     if named:

@@ -1,1 +1,1 @@
-"""Benchmark questions that stand in the training documents, found by shared n-grams."""
+"""Benchmark questions in the training documents, found by shared n-grams."""

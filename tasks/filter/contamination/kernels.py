@@ -1,8 +1,8 @@
 """The hot loop of decontamination, compiled by numba: the n-grams that a text shares with a benchmark.
 
-A rolling hash (Karp and Rabin 1987) runs over as many words as the shortest n-gram has, and each value is looked up in
-a bit map; only where the bit is set, the n-grams themselves are looked up. So there is one pass over a text, however
-many lengths there are. What counts as an n-gram follows GPT-3 (Brown et al. 2020, appendix C).
+A rolling hash (Karp and Rabin 1987) runs over as many words as the shortest n-gram has. Each value is looked up in a
+bit map, and the n-grams themselves only if the bit is set. One pass over a text thus serves n-grams of all lengths.
+N-grams are as for GPT-3 (Brown et al. 2020, appendix C).
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ def fill(keys, openings, shift, table, bits):
 def find(words, word_ends, shortest, wanted, shift, table, bits, seen, stamp, texts, ngrams):
     """Find the distinct n-grams of D texts in the table: text `texts[k]` has n-gram `ngrams[k]`. Returns their number.
 
-    `wanted[n]` says whether there are n-grams of n words. `seen` has for each n-gram the last text with it, numbered
-    from `stamp`. Matches for which `texts` has no room are counted, but not written.
+    `wanted[n]` says whether the table has n-grams of n words. `seen` is the last text with each n-gram, numbered from
+    `stamp`. Matches that don't fit into `texts` are counted, but not written.
     """
     leading = weight_of(shortest - 1)
     found = 0
     first = 0
     for d in range(len(word_ends)):
         end = word_ends[d]
-        # The rolling hash has one word less than the shortest n-gram here; each turn adds one and drops one
+        # Here the rolling hash lacks the shortest n-gram's last word. Each turn adds one word and drops one
         h = key_of(words, first, min(shortest - 1, end - first))
         for place in range(first, end - shortest + 1):
             h = h * GOLDEN + words[place + shortest - 1]
-            # About one place in 32 passes without a match (questions.BITS)
+            # About one place in 32 passes without being a match (questions.BITS)
             bit = h >> shift
             if bits[bit >> np.uint64(3)] & np.uint8(1 << (bit & np.uint64(7))):
                 # Extend the key word by word to each length that the index has

@@ -1,8 +1,8 @@
 """The contamination stage in two passes: match n-grams of the benchmarks in documents, then judge the matches.
 
-Whether an n-gram is a common phrase is known only after all documents are counted. So the first pass writes the matches
-of each shard to a file, and the second pass reads those instead of the texts. A common phrase counts all the same in a
-document that has the whole query: the more documents have a question, the wider it leaked.
+Whether an n-gram is a common phrase is known only after all documents are counted. The first pass therefore writes the
+matches of each shard to a file, and the second pass reads these instead of the texts. In a document with the whole
+query, a common phrase counts all the same: the more documents have a question, the wider it leaked.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tasks.text.scan import Scanner
 
 MATCHES = "matches.npy"  # matches × 2: the document's row in the shard, and the number of the n-gram
 ASKED = "questions.npy"  # per question, the number of documents in the shard that share an n-gram with it
-COUNTED, EXEMPT = "counted.npy", "exempt.npy"  # per n-gram, the number of documents in which it counts, and does not
-NAMED = 1000  # common phrases that are written down, the most frequent first
+COUNTED, EXEMPT = "counted.npy", "exempt.npy"  # per n-gram, the number of documents in which it counts, or doesn't
+NAMED = 1000  # maximum common phrases to write, the most frequent first
 SCHEMA = pa.schema([("contamination_ngrams", pa.int64()), ("contamination_benchmarks", pa.string())])
 
 
@@ -76,7 +76,7 @@ class Matcher:
         self.texts, self.ngrams = np.empty(1024, np.int64), np.empty(1024, np.int64)
 
     def match(self, texts: pa.Array) -> tuple[Int64, Int64]:
-        """(rows, n-grams) of all matches in the texts as they are and as they read, each pair once."""
+        """(rows, n-grams) of all matches in the texts as written and as they read (`plain.py`), each pair once."""
         rows, ngrams = self._match(texts)
         hidden, plain = unwrapped(texts)
         if not len(hidden):
@@ -88,7 +88,7 @@ class Matcher:
         rows, ngrams = np.empty(0, np.int64), np.empty(0, np.int64)
         for scanned in self.scanner.scan(texts):
             found = self._find(scanned.words, scanned.word_ends)
-            # A text that the scanner returns again was not normalised the first time: drop its earlier matches
+            # The scanner returns a text again if it wasn't normalised the first time: drop its earlier matches
             first = ~np.isin(rows, scanned.rows)
             rows = np.concatenate((rows[first], scanned.rows[self.texts[:found]]))
             ngrams = np.concatenate((ngrams[first], self.ngrams[:found]))
@@ -154,7 +154,8 @@ def _mark_shard(index: Index, rare: Bool, matched: ShardResult, folder: Path) ->
 
 
 def _of_whole_query(index: Index, matches: Int64) -> Bool:
-    """Which matches, each a document's row and an n-gram, are of a part with the query that the document has whole."""
+    """Mark the matches (a document's row and an n-gram) that belong to a part with the query, if the document contains
+    the whole part."""
     numbers, parts = index.held.expand(np.arange(len(matches)), matches[:, 1])
     base = len(index.parts) + 1
     pairs, place, times = np.unique(matches[numbers, 0] * base + parts, return_inverse=True, return_counts=True)
@@ -175,8 +176,8 @@ def _write_shard(path: Path, signals: pa.RecordBatch, matched: ShardResult) -> N
 
 
 def _write_questions(index: Index, counted: Int64, exempt: Int64, marked: Sequence[ShardResult], out: Output) -> None:
-    """Write questions.jsonl, with the part of each question that is found most of, and a table with a row per
-    benchmark."""
+    """Write questions.jsonl, with the part of each question of which the largest share is found, and a table with a row
+    per benchmark."""
     found, common = (_by_part(index, times > 0) for times in (counted, (exempt > 0) & (counted == 0)))
     documents = _sum(marked, ASKED, len(index.questions))
     rows: dict[str, dict[str, Any]] = {}
@@ -205,15 +206,15 @@ def _write_questions(index: Index, counted: Int64, exempt: Int64, marked: Sequen
 
 
 def _by_part(index: Index, chosen: Bool) -> Int64:
-    """Of each part, how many of its n-grams are chosen."""
+    """The number of chosen n-grams of each part."""
     ngrams = np.flatnonzero(chosen)
     _, parts = index.held.expand(ngrams, ngrams)
     return np.bincount(parts, minlength=len(index.parts))
 
 
 def _write_phrases(config: ContaminationConfig, index: Index, counted: Int64, exempt: Int64, out: Output) -> int:
-    """Write phrases.jsonl and a table: the n-grams that do not count in some documents, as too many have them. Returns
-    their number."""
+    """Write phrases.jsonl and a table: the n-grams that don't count in some documents, because too many documents have
+    them. Returns their number."""
     numbers = np.flatnonzero(exempt)
     named = numbers[np.argsort(-exempt[numbers], kind="stable")][:NAMED].tolist()
     rows = []

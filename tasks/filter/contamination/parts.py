@@ -1,13 +1,12 @@
-"""The texts by which documents are searched for a benchmark question: its query, its answer, and both as they are
-written together.
+"""The texts that stand for a benchmark question in the search: its query, its answer, and common combinations of both.
 
-Nobody copies a question as one prompt has it. So its query is looked for alone, also without what stands before it
-("Question:", an activity, a passage) and without the options below it; so is the right answer. Wrong answers alone are
-left out: they give nothing away, and are often true sentences about something else. Where the query is too short to be
-looked for, it is searched for as the usual prompts write it on: with the answer behind "Answer:", and with all options
-plain, lettered or numbered (lm-evaluation-harness, MMLU's and PIQA's among others), and as the rows of data sets name
-them. A document with other words between query and answer is found by either. A text that hides words (`plain.py`) is
-looked for as it is and as it reads.
+Copies of a question rarely follow a particular prompt. The search is therefore for the query by itself, also without
+its introduction ("Question:", an activity, a passage) and without the options below it, and for the right answer by
+itself. Wrong answers by themselves are left out: they give nothing away, and are often true sentences about something
+else. A query that is too short is searched for as the usual prompts continue it: with the answer after "Answer:", with
+all options plain, lettered or numbered (in lm-evaluation-harness, MMLU and PIQA among others), and with the options as
+the rows of data sets name them. A document with other words between query and answer matches either of them. A text
+that hides words (`plain.py`) is searched for as written and as it reads.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MAY_HIDE = re.compile(r"[^\x00-\x7f]|[\\&%_\[<\n-]")
 
 
 class Part(NamedTuple):
-    """A text that is looked for. `asks` says whether the query is in it: a document with all of it has the question."""
+    """A text to search for. `asks` says whether it contains the query: a document with all of it has the question."""
 
     name: str
     text: str
@@ -36,9 +35,9 @@ class Part(NamedTuple):
 
 
 def parts_of(row: Mapping[str, Any], config: ContaminationConfig) -> list[Part]:
-    """The parts of a question {"query", "choices", "gold"} that are long enough to be looked for.
+    """The parts of a question {"query", "choices", "gold"} that are long enough to search for.
 
-    Those of fewer than `ngram` words are matched whole, so a part within another is of use only if it is as short.
+    A part of fewer than `ngram` words is matched whole, so a part within another one helps only if it is that short.
     """
     query = PROMPT_END.sub("", LABEL.sub("", row["query"])).strip()
     choices = [choice.strip() for choice in row["choices"]]
@@ -64,7 +63,7 @@ def parts_of(row: Mapping[str, Any], config: ContaminationConfig) -> list[Part]:
 
 
 def _within(query: str) -> Iterator[str]:
-    """What is asked, without what stands before and below it."""
+    """Yield the query without its introduction, and its lines that are questions."""
     yield BEFORE.sub("", query)
     lines = [line for line in query.split("\n") if line.strip()]
     for line in lines if len(lines) > 1 else ():

@@ -1,9 +1,10 @@
-r"""Texts as they read: without what hides words from a comparison of words.
+r"""Texts as they read: without the markup and characters that hide words from a comparison.
 
-Soft hyphens and other characters of no width are left out, as are hyphens at a line's end, tags of HTML and marks of
-footnotes. Escapes of JSON, entities and `%20`, escaped once or again, become what they stand for (`\nWhich` is no word
-`nWhich`), `_` within words a blank; letters of other widths, of mathematical alphabets and ligatures become usual ones
-(Unicode NFKC); a number at a line's beginning is the line's. Most texts have none of this and are not touched.
+Left out are soft hyphens and other zero-width characters, hyphens at the end of a line, HTML tags, footnote marks, and
+numbers at the beginning of a line. JSON escapes, entities and `%20`, escaped once or several times, become what they
+stand for (`\nWhich` is not a word `nWhich`), and `_` within words becomes a blank. Letters of other widths, of
+mathematical alphabets and ligatures become ordinary ones (Unicode NFKC). Most texts have none of this and stay as they
+are.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ INVISIBLE = {
 
 
 class Folds(NamedTuple):
-    """What code points become: c becomes `pool[ends[of[c] - 1]:ends[of[c]]]` where `of[c]` is above 0."""
+    """Replacements of code points: c becomes `pool[ends[of[c] - 1]:ends[of[c]]]` if `of[c]` is above 0."""
 
     of: UInt16
     ends: Int64
@@ -35,7 +36,7 @@ class Folds(NamedTuple):
 
 
 def unwrapped(texts: pa.Array) -> tuple[Int64, pa.Array]:
-    """(rows, texts) of those of a string column in which something is replaced."""
+    """(rows, texts) of a string column's texts in which something is replaced."""
     data, offsets = utf8(texts)
     folds = _folds()
     out = np.empty(int(offsets[-1] - offsets[0]) + 1, np.uint8)
@@ -69,7 +70,7 @@ def _folds() -> Folds:
 
 
 def _fold(text: str) -> str | None:
-    """What a character becomes; None if it stays."""
+    """The replacement of a character, or None if it stays."""
     if unicodedata.category(text) == "Cf" or text in INVISIBLE:
         return ""
     form = unicodedata.decomposition(text)

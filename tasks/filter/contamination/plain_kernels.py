@@ -1,7 +1,7 @@
 """The hot loop of `plain.py`, compiled by numba: a pass over the bytes of a text that stops at few of them.
 
-What is to be replaced is found left to right and does not overlap. Nothing becomes longer, so the output fits into as
-many bytes as the input has, and a text in which nothing is replaced is not written at all.
+Replacements are found from left to right and don't overlap. None is longer than the original, so the output needs no
+more bytes than the input. A text without replacements is not written at all.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from numba import njit
 
 from tasks.text.kernels import decode, encode
 
-KEEP, BLANK, DROP = -1, -2, -3  # what a place becomes, if no code point
+KEEP, BLANK, DROP = -1, -2, -3  # the outcome at a place, if not a code point
 LONGEST_TAG, LONGEST_NAME, LONGEST_MARK = 300, 10, 12  # bytes of a tag, of its name, of a footnote's mark
-IGNORABLE = 0xE0000  # first of the 4,096 code points of tags and variations, which have no width
+IGNORABLE = 0xE0000  # first of 4,096 zero-width code points of tags and variations
 INLINE = np.array(
     [
         int.from_bytes(name, "big")
@@ -83,8 +83,7 @@ def _number(data, i, end, base, most):
 
 @njit(cache=True, nogil=True)
 def _name(data, i, end):
-    """(number, end) of the letters and digits at `i`, in lower case as a big-endian number; longer ones lose their
-    beginning."""
+    """(number, end) of the letters and digits at `i`, in lower case as a big-endian number. Only the last 8 count."""
     code = np.uint64(0)
     while i < end and (_is_letter(data[i]) or _is_digit(data[i])):
         code = (code << np.uint64(8)) | np.uint64(data[i] | 32)
@@ -94,7 +93,7 @@ def _name(data, i, end):
 
 @njit(cache=True, nogil=True)
 def _backslash(data, i, end):
-    r"""\n, \t, \r, \u2019 and other escapes of JSON, also where they were escaped again."""
+    r"""\n, \t, \r, \u2019 and other escapes of JSON, even if they were escaped again."""
     j = i
     while j < end and data[j] == 92:
         j += 1
@@ -102,7 +101,7 @@ def _backslash(data, i, end):
         value, after = _number(data, j + 1, end, 16, 4)
         if after == j + 5:
             return (value if value < 0xD800 or value > 0xDFFF else BLANK), after
-    # Behind several backslashes, \\text is a command of LaTeX in JSON
+    # After several backslashes, \\text is a LaTeX command in JSON
     command = j > i + 1 and j + 1 < end and 97 <= data[j + 1] <= 122
     if j < end and data[j] in (110, 114, 116) and not command:
         return BLANK, j + 1
@@ -111,17 +110,17 @@ def _backslash(data, i, end):
 
 @njit(cache=True, nogil=True)
 def _ampersand(data, i, end):
-    """An entity, also where its & was escaped again: `&amp;nbsp;`."""
+    """An entity, even if its & was escaped again: `&amp;nbsp;`."""
     j = i
     while j + 4 < end and data[j + 4] == 59 and _name(data, j + 1, j + 4)[0] == AMP:
         j += 4  # the semicolon stands for the &
-    found, after = _entity(data, j, end)
-    return (BLANK, j + 1) if found == KEEP and j > i else (found, after)
+    outcome, after = _entity(data, j, end)
+    return (BLANK, j + 1) if outcome == KEEP and j > i else (outcome, after)
 
 
 @njit(cache=True, nogil=True)
 def _entity(data, i, end):
-    """&#8217;, &#x2019;, &shy; and other entities; named ones are taken for signs."""
+    """&#8217;, &#x2019;, &shy; and other entities. Named ones become a blank, except zero-width ones."""
     if i + 1 < end and data[i + 1] == 35:
         hexadecimal = i + 2 < end and data[i + 2] | 32 == 120
         first = i + 3 if hexadecimal else i + 2
@@ -138,7 +137,7 @@ def _entity(data, i, end):
 
 @njit(cache=True, nogil=True)
 def _percent(data, i, end):
-    """%20 and the like, as in a URL, also where the % was escaped again: `%2520`."""
+    """%20 and the like, as in a URL, even if the % was escaped again: `%2520`."""
     value, after = _number(data, i + 1, end, 16, 2)
     if after != i + 3:
         return KEEP, i + 1
@@ -152,7 +151,7 @@ def _percent(data, i, end):
 
 @njit(cache=True, nogil=True)
 def _underscores(data, begin, i, end):
-    """Those beside a letter or digit are blanks or markup; others are a gap to be filled."""
+    """Underscores beside a letter or digit are blanks or markup. Others are a gap to fill in."""
     j = i
     while j < end and data[j] == 95:
         j += 1
@@ -176,7 +175,7 @@ def _footnote(data, i, end):
 
 @njit(cache=True, nogil=True)
 def _tag(data, i, end):
-    """A tag of HTML or XML: nothing where it may stand within a word, else a blank."""
+    """A tag of HTML or XML: dropped if it may occur within a word, otherwise a blank."""
     first = i + 2 if i + 1 < end and data[i + 1] == 47 else i + 1
     if first >= end or not _is_letter(data[first]):
         return KEEP, i + 1
@@ -225,7 +224,7 @@ def _line_number(data, i, end):
 
 @njit(cache=True, nogil=True)
 def _at(data, begin, i, end):
-    """(what the place at `i` becomes, its end)."""
+    """(outcome, end) of the place at `i`: a code point, KEEP, BLANK or DROP."""
     b = data[i]
     if b >= 128:
         c, used = decode(data, i, end)
@@ -249,40 +248,40 @@ def _at(data, begin, i, end):
 
 @njit(cache=True, nogil=True)
 def unwrap(data, offsets, stops, folds, pool_ends, pool, out, out_ends):
-    """Write each of D texts in which something is replaced to `out`, ending at `out_ends[d]`; of others, nothing.
+    """Write each of D texts in which something is replaced to `out`, ending at `out_ends[d]`. Others are not written.
 
-    Text d is `data[offsets[d]:offsets[d + 1]]`. Where `folds[c]` is above 0, code point c becomes
+    Text d is `data[offsets[d]:offsets[d + 1]]`. If `folds[c]` is above 0, code point c becomes
     `pool[pool_ends[folds[c] - 1]:pool_ends[folds[c]]]`. `out` has room for all of `data`.
     """
     at = 0
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
-        done = i = begin  # what is before `done` has been written
+        done = i = begin  # everything before `done` is written
         first = at
         while i < end:
             if not stops[data[i]]:
                 i += 1
                 continue
-            found, after = _at(data, begin, i, end)
-            if IGNORABLE <= found < IGNORABLE + 0x1000:
-                found = DROP
-            plain = data[i] >= 128 and found != DROP
-            fold = np.int64(folds[found]) if 0 <= found < len(folds) else 0
-            if found == KEEP or (plain and not fold):
+            outcome, after = _at(data, begin, i, end)
+            if IGNORABLE <= outcome < IGNORABLE + 0x1000:
+                outcome = DROP
+            plain = data[i] >= 128 and outcome != DROP
+            fold = np.int64(folds[outcome]) if 0 <= outcome < len(folds) else 0
+            if outcome == KEEP or (plain and not fold):
                 i = after
                 continue
             for place in range(done, i):
                 out[at] = data[place]
                 at += 1
-            if found == BLANK:
+            if outcome == BLANK:
                 out[at] = 32
                 at += 1
             elif fold:
                 for place in range(pool_ends[fold - 1], pool_ends[fold]):
                     out[at] = pool[place]
                     at += 1
-            elif found != DROP:
-                at = encode(np.uint32(found), out, at)
+            elif outcome != DROP:
+                at = encode(np.uint32(outcome), out, at)
             done = i = after
         if done > begin:
             for place in range(done, end):

@@ -1,7 +1,7 @@
 """Benchmark questions as n-grams.
 
-Each question is looked for by its parts (`parts.py`). N-grams of `ngram` words are taken at every position of a part; a
-shorter part is matched whole. A question that has no part of the least length can't be matched.
+The search for a question is a search for its parts (`parts.py`). N-grams of `ngram` words are taken at every position
+of a part. A shorter part is matched whole. A question whose parts are all too short can't be matched.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tasks.filter.contamination.config import ContaminationConfig
 from tasks.filter.contamination.parts import WORD, Part, count_words, parts_of
 from tasks.text.scan import Scanner
 
-BITS = 32  # of the bit map per n-gram: about one position in 32 is looked up in vain
-SLOTS = 2  # of the table per n-gram
+BITS = 32  # bits of the bit map per n-gram: about one position in 32 is looked up in vain
+SLOTS = 2  # rows of the table per n-gram
 
 
 class Question(NamedTuple):
-    """One question of a benchmark; `parts` are what documents are searched for."""
+    """One question of a benchmark, and the texts to search for."""
 
     benchmark: str
     id: str
@@ -41,7 +41,7 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Int64, members: Int64, size: int) -> Pairs:
-        """From two aligned arrays; `numbers` are ascending and below `size`."""
+        """Build the relation from two aligned arrays. `numbers` are ascending and below `size`."""
         return cls(np.cumsum(np.bincount(numbers, minlength=size)), members)
 
     def expand(self, rows: Int64, numbers: Int64) -> tuple[Int64, Int64]:
@@ -53,10 +53,10 @@ class Pairs(NamedTuple):
 
 
 class Index(NamedTuple):
-    """Q questions with P parts in all and their G distinct n-grams, indexed for the search.
+    """Q questions, all their P parts and the parts' G distinct n-grams, indexed for the search.
 
-    Part p is of question `owners[p]`, has `sizes[p]` distinct n-grams, and has the query in it where `asks[p]`. N-gram
-    g has the key `keys[g]`, and `held` maps it to its parts. The rest are the arguments of kernels.find.
+    Part p belongs to question `owners[p]`, has `sizes[p]` distinct n-grams, and contains the query if `asks[p]`. N-gram
+    g has the key `keys[g]`, and `held` maps it to its parts. The rest are arguments of kernels.find.
     """
 
     questions: list[Question]
@@ -79,10 +79,10 @@ class Index(NamedTuple):
 
 
 def read_questions(config: ContaminationConfig, files: Sequence[Path]) -> list[Question]:
-    """All questions of the benchmark files; a benchmark has the name of its file.
+    """All questions of the benchmark files. A benchmark has the name of its file.
 
-    A short query that several questions of a benchmark have, with different answers, says nothing of any of them
-    ("Which of these is correct?"): it is no part of its own.
+    A short query that several questions of a benchmark share, with different answers ("Which of these is correct?"),
+    identifies none of them. It isn't a part by itself.
     """
     found = []
     for path in files:
@@ -147,7 +147,7 @@ def unique_pairs(first: Int64, second: Int64) -> tuple[Int64, Int64]:
 
 
 def phrase(config: ContaminationConfig, index: Index, ngram: int) -> str:
-    """The words of an n-gram, as the first part that has it."""
+    """The words of an n-gram, as in the first part that has it."""
     part = index.parts[index.held.members[index.held.ends[ngram - 1] if ngram else 0]]
     words = WORD.findall(Scanner().normalise(part.text))
     _, keys, _, lengths = _ngrams(config, [part])

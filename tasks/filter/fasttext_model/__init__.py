@@ -1,1 +1,1 @@
-"""fastText classifiers for the filter: training by the library, prediction by our own kernel. Not a stage."""
+"""fastText classifiers for the filter: trained by the library, applied by our own kernel. Not a stage."""

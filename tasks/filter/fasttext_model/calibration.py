@@ -1,7 +1,7 @@
 """Calibration of log-odds to probabilities, and precision and recall by threshold.
 
-Platt's sigmoid (Platt 1999, with the smoothed targets of his section 2.2, which keep it finite on separable data),
-fitted by Newton's method to examples that the classifier never saw.
+Platt's sigmoid (Platt 1999, with the smoothed targets of his section 2.2, which keep it finite on separable data) is
+fitted by Newton's method to examples that the classifier was not trained on.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ class Sigmoid(NamedTuple):
         return np.asarray(expit(self.slope * log_odds + self.offset))
 
     def at_rate(self, rate: float, wanted: float) -> Sigmoid:
-        """The sigmoid where a share `wanted` is positive, of one fitted where `rate` is (Saerens et al. 2002)."""
+        """Adapt a sigmoid fitted to data of which a share `rate` is positive to data of which a share `wanted` is
+        (Saerens et al. 2002)."""
         return Sigmoid(self.slope, self.offset + math.log(wanted / (1 - wanted)) - math.log(rate / (1 - rate)))
 
 
 def fit_sigmoid(log_odds: Float64, positive: Bool) -> Sigmoid:
-    """The maximum-likelihood sigmoid for these outcomes; both classes must occur."""
+    """The maximum-likelihood sigmoid for these outcomes. Both classes must occur."""
     ones, zeros = int(positive.sum()), int((~positive).sum())
     wanted = np.where(positive, (ones + 1) / (ones + 2), 1 / (zeros + 2))
     inputs = np.stack([log_odds, np.ones_like(log_odds)], axis=1)
@@ -63,8 +64,8 @@ def area_under_curve(scores: Float64, positive: Bool) -> float:
 
 
 def threshold_table(scores: Float64, positive: Bool, base_rate: float | None = None) -> list[dict[str, Any]]:
-    """How many of each class score at least each threshold, and the recall and precision that follow; precision where a
-    share `base_rate` is positive (None: the share here), and None where nothing is above."""
+    """The number of each class that scores at least each threshold, with recall and precision. Precision is for data of
+    which a share `base_rate` is positive (None: the share here), or None if nothing scores as high."""
     rows = []
     ones, zeros = int(positive.sum()), int((~positive).sum())
     rate = ones / (ones + zeros) if base_rate is None else base_rate
@@ -84,10 +85,10 @@ def threshold_table(scores: Float64, positive: Bool, base_rate: float | None = N
 
 
 def threshold_for(scores: Float64, positive: Bool, base_rate: float, precision: float) -> float | None:
-    """The lowest threshold that brings this precision where a share `base_rate` is positive; None where none does.
+    """The lowest threshold with this precision on data of which a share `base_rate` is positive, or None.
 
-    One negative more than there are is taken to lie above, since a sample without any does not show that there are
-    none.
+    One more negative than observed counts as above each threshold: a sample without negatives above it doesn't prove
+    that there are none.
     """
     ones, zeros = np.sort(scores[positive]), np.sort(scores[~positive])
     levels = np.unique(scores)

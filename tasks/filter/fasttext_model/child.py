@@ -1,8 +1,8 @@
 """The child process that trains a fastText classifier: the library, one thread, and zeroed memory.
 
-With one thread, fastText 0.9.3 initialises only the first tenth of its matrix; the rest is whatever the allocator
-returns (`DenseMatrix::uniform`). This causes most of its "Encountered NaN" errors, and no seed helps. Fresh pages from
-the kernel are zero, and the parent has set the allocator to map every larger block afresh (`MALLOC_MMAP_THRESHOLD_`),
+With one thread, fastText 0.9.3 initialises only the first tenth of its matrix. The rest is whatever the allocator
+returns (`DenseMatrix::uniform`). This causes most of its "Encountered NaN" errors, and a seed doesn't help. Fresh pages
+from the kernel are zero, and the parent sets the allocator to map every larger block afresh (`MALLOC_MMAP_THRESHOLD_`),
 so here the rest is zero and runs repeat bit for bit. With more threads the whole matrix is initialised, but threads
 overwrite each other's updates, and no two runs are equal.
 """
@@ -31,9 +31,9 @@ class Spec(BaseModel):
 
 
 def train(path: Path) -> None:
-    """Train, save, and emit `attempts` and the `learning_rate` of the last, which is halved after each NaN.
+    """Train, save, and emit `attempts` and the `learning_rate` of the last attempt, which is halved after each NaN.
 
-    Raises TrainingError after a NaN in every attempt.
+    Raises TrainingError if every attempt ends with a NaN.
     """
     import fasttext
 
@@ -65,7 +65,7 @@ def train(path: Path) -> None:
         emit(attempts=attempt + 1, learning_rate=learning_rate)
         return
     raise TrainingError(
-        f"fastText's training met a NaN {ATTEMPTS} times, the last at a learning rate of {learning_rate:g}.",
+        f"fastText's training ended with a NaN {ATTEMPTS} times, the last at a learning rate of {learning_rate:g}.",
         "Lower `learning_rate` of this classifier.",
     )
 

@@ -1,6 +1,6 @@
 """A fastText model that reads texts in their Arrow buffers: sums of n-gram vectors of pieces, then labels or a score.
 
-fastText's vector of a text is the mean of its rows, so the vector of a document follows from those of its parts: one
+fastText's vector of a text is the mean of its rows, so a document's vector follows from those of its parts, and one
 pass gives both. With two labels only the difference of the two outputs matters, so each row shrinks to one number.
 """
 
@@ -21,8 +21,7 @@ END = b"</s>"
 
 
 class Sums(NamedTuple):
-    """Of P pieces: the sum of their rows (P, D), the number of rows, and the number of words. The end of line counts as
-    a
+    """The sum of rows (P, D), the number of rows, and the number of words of P pieces. The end of a line counts as a
     row, not as a word."""
 
     sums: Float32
@@ -31,7 +30,7 @@ class Sums(NamedTuple):
 
 
 class Classifier:
-    """A model's rows in the form that the kernel reads. For `kinds` see `kernels.Tables`."""
+    """A model's rows as the kernel reads them. For `kinds` see `kernels.Tables`."""
 
     def __init__(self, model: ModelFile, rows: Float32, kinds: UInt8) -> None:
         self.words = words = model.words
@@ -53,22 +52,22 @@ class Classifier:
         )
         if model.max_characters > 0:
             self._add_characters()
-        # The contribution of `</s>` alone, once per piece
+        # The contribution of `</s>`, once per piece
         self.end = self.sum(np.empty(0, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64))
 
     def sum(self, data: UInt8, begins: Int64, ends: Int64) -> Sums:
         """The sums of the pieces `data[begins[p]:ends[p]]`, UTF-8 each."""
         pieces = len(begins)
-        found = Sums(
+        sums = Sums(
             np.zeros((pieces, self.tables.rows.shape[1]), np.float32),
             np.empty(pieces, np.int64),
             np.empty(pieces, np.int64),
         )
-        kernels.sum_pieces(*self.tables, read_only(data), begins, ends, *found)
-        return found
+        kernels.sum_pieces(*self.tables, read_only(data), begins, ends, *sums)
+        return sums
 
     def _add_characters(self) -> None:
-        """Add the rows of the character n-grams of known words to theirs, once."""
+        """Add the rows of their character n-grams to the rows of known words, once."""
         t = self.tables
         for word, text in enumerate(self.words):
             if text != END:
@@ -88,7 +87,7 @@ class Classifier:
 
 
 class WordTable(NamedTuple):
-    """Words in the form in which `word_kernels.find` looks them up; see `kernels.Tables`."""
+    """Words as `word_kernels.find` looks them up (see `kernels.Tables`)."""
 
     slots: Int32
     letters: UInt8
@@ -116,7 +115,7 @@ def _hash(word: bytes) -> int:
 
 
 class LabelTree(NamedTuple):
-    """fastText's Huffman tree over L labels: children of its L − 1 inner nodes, see `kernels.two_likeliest`."""
+    """fastText's Huffman tree over L labels: the children of its L − 1 inner nodes (see `kernels.two_likeliest`)."""
 
     left: Int64
     right: Int64
@@ -128,7 +127,7 @@ def label_tree(counts: list[int]) -> LabelTree:
     weights = [*counts, *[10**15] * (size - 1)]
     left, right = np.empty(size - 1, np.int64), np.empty(size - 1, np.int64)
     leaf, node = size - 1, size
-    for made in range(size, 2 * size - 1):
+    for parent in range(size, 2 * size - 1):
         least = []
         for _ in range(2):
             if leaf >= 0 and weights[leaf] < weights[node]:
@@ -137,19 +136,20 @@ def label_tree(counts: list[int]) -> LabelTree:
             else:
                 least.append(node)
                 node += 1
-        left[made - size], right[made - size] = least
-        weights[made] = weights[least[0]] + weights[least[1]]
+        left[parent - size], right[parent - size] = least
+        weights[parent] = weights[least[0]] + weights[least[1]]
     return LabelTree(left, right)
 
 
 def difference(model: ModelFile, positive: str) -> Float32:
     """The rows of a two-label model reduced to one number each: (R, 1), whose mean is the log-odds of `positive`.
 
-    Raises SourceError for a model of other labels.
+    Raises SourceError for a model with other labels.
     """
     if model.hierarchical or len(model.labels) != 2 or positive not in model.labels:
         raise SourceError(
-            f"A model with the labels {', '.join(model.labels)} has no score.", f"Train one with {positive}."
+            f"A model with the labels {', '.join(model.labels)} can't score texts.",
+            f"Train one with two labels, one of which is {positive}.",
         )
     at = model.labels.index(positive)
     weights = (model.output[at] - model.output[1 - at]).astype(np.float64)

@@ -1,10 +1,10 @@
 """The hot loop of fastText's prediction, compiled by numba: UTF-8 bytes to sums of n-gram vectors.
 
-It follows fastText 0.9.3 (Joulin et al. 2016; `Dictionary::getLine`, `addSubwords`, `computeSubwords`, `addWordNgrams`)
-down to the order of additions, with one exception: in a text, `</s>` and `__label__…` are words like any other, and
-neither end the text nor are skipped. The speed comes from elsewhere: texts stay in their Arrow buffer, a text can be
-cut into pieces whose sums add up to the whole, and a frequent unknown word is summed once. Arrays are passed one by
-one: for a tuple, each call would update reference counts, which takes longer than the sums.
+It follows fastText 0.9.3 (Joulin et al. 2016, `Dictionary::getLine`, `addSubwords`, `computeSubwords`, `addWordNgrams`)
+down to the order of additions. The only exception: in a text, `</s>` and `__label__…` are ordinary words, which neither
+end the text nor are skipped. It is faster because texts stay in their Arrow buffer, a text can be cut into pieces whose
+sums add up to the whole, and a frequent unknown word is summed only once. Arrays are passed one by one, because each
+call with a tuple would update reference counts, which takes longer than the sums.
 
 Tensor names: P pieces, D width of the model.
 """
@@ -23,18 +23,18 @@ from tasks.text.kernels import decode
 NGRAM_PRIME = np.uint64(116049371)
 END = np.array([ord(c) for c in "</s>"], np.uint8)  # fastText's word for the end of a line
 KEPT = 1 << 14  # cached sums of unknown words per call: text repeats them, and 1.6 MB fit in the cache
-KEPT_BYTES = 24  # longer words are not cached
+KEPT_BYTES = 24  # longer words aren't cached
 END_HASH = np.uint32(3617362777)
 OPEN, CLOSE = np.uint8(ord("<")), np.uint8(ord(">"))
 
 
 class Tables(NamedTuple):
-    """A model in the form that the kernel reads; made by `Classifier`. W words, R rows of n-grams after them.
+    """A model as the kernel reads it, built by `Classifier`. W words, R rows of n-grams after them.
 
-    `slots` is an open hash table of word numbers (−1: free), its length a power of two; word w is
+    `slots` is an open hash table of word numbers (−1: free), whose length is a power of two. Word w is
     `letters[starts[w]:starts[w + 1]]`. `word_rows[w]` is the sum of the word's row and those of its character n-grams,
-    `word_counts[w]` their number. `held` has a bit for each bucket that has a row, `places` its row; both are empty
-    when every bucket has one. `kinds` is BREAK, LETTER or ALONE for each code point; those beyond its end are like its
+    `word_counts[w]` their number. `held` has a bit for each bucket that has a row, `places` its row. Both are empty if
+    every bucket has one. `kinds` is BREAK, LETTER or ALONE for each code point. Code points beyond its end are like its
     last.
     """
 
@@ -67,7 +67,7 @@ def add_characters(
     sums: Float32,
     at: int,
 ) -> int:
-    """Add the rows of the character n-grams of `<word>` to `sums[at]`; returns how many (`computeSubwords`)."""
+    """Add the rows of the character n-grams of `<word>` to `sums[at]`. Returns their number (`computeSubwords`)."""
     count = 0
     size = end - start + 2
     modulus = np.uint32(buckets)
@@ -92,10 +92,10 @@ def add_characters(
                 while j < size - 1 and (data[start + j - 1] & 0xC0) == 0x80:
                     h = step(h, data[start + j - 1])
                     j += 1
-            # `<` and `>` alone are no n-grams
+            # `<` and `>` by themselves aren't n-grams
             if n >= shortest and not (n == 1 and (i == 0 or j == size)):
                 row = np.int64(h % modulus)
-                # A quantized model keeps the most useful buckets only; the others contribute nothing
+                # A quantized model keeps only the most useful buckets. The others contribute nothing
                 if len(held) == 0 or (held[row >> 3] >> (row & 7)) & 1:
                     row = row if len(held) == 0 else np.int64(places[row])
                     for k in range(rows.shape[1]):
@@ -110,7 +110,7 @@ def add_unknown(
     rows, held, places, buckets, shortest, longest, data, start, end, h,
     seen_sizes, seen_letters, seen_sums, seen_counts, sums, p,
 ):  # fmt: skip
-    """Add the sum of a word that the model does not know; returns its number of rows. `seen_*` caches short words."""
+    """Add the sum of a word unknown to the model. Returns its number of rows. `seen_*` caches short words."""
     size = end - start
     if size > KEPT_BYTES:
         return add_characters(rows, held, places, buckets, shortest, longest, data, start, end, sums, p)
@@ -138,13 +138,13 @@ def add_unknown(
 
 @njit(cache=True, nogil=True, inline="always")
 def add_ngrams(rows, buckets, longest, h, number, recent, sums, p):
-    """Add the rows of the word n-grams that end with the line's `number`-th word, of hash h; returns how many
+    """Add the rows of the word n-grams that end with the line's `number`-th word, of hash h. Returns their number
     (`addWordNgrams`)."""
     # fastText keeps word hashes as signed 32-bit numbers, and extends their sign to 64 bits
     signed = np.uint64(np.int64(np.int32(h)))
     count = 0
     for n in range(2, min(longest, number) + 1):
-        # The hash runs from the first word of the n-gram to the last; `recent` has the latest first
+        # The hash runs from the first word of the n-gram to the last, but `recent` has the latest first
         joined = recent[n - 2]
         for k in range(n - 3, -1, -1):
             joined = joined * NGRAM_PRIME + recent[k]
@@ -166,9 +166,8 @@ def sum_pieces(
 ) -> None:  # fmt: skip
     """For each piece `data[begins[p]:ends[p]]`: the sum of its rows in `sums[p]` (P, D), their number, and its words.
 
-    The first two lines of arguments are `Tables`. A piece is a line of its own: it ends with fastText's `</s>`, which
-    is not counted as a word. `seen_*` caches unknown words: per slot the word's length (−1: empty), bytes, sum and
-    rows.
+    The first two lines of arguments are `Tables`. Each piece is a line: it ends with fastText's `</s>`, which isn't
+    counted as a word. `seen_*` caches unknown words: per slot the word's length (−1: empty), bytes, sum and rows.
     """
     width = rows.shape[1]
     kept = KEPT if longest > 0 else 1
@@ -187,7 +186,7 @@ def sum_pieces(
         number = 0
         # One character per turn, and one turn past the end, where a break closes the last word
         while i <= stop:
-            kind = BREAK  # what the end of the piece is
+            kind = BREAK  # at the end of the piece
             used = 1
             if i < stop:
                 b = data[i]
@@ -196,7 +195,7 @@ def sum_pieces(
                 else:
                     c, used = decode(data, i, stop)
                     kind = kinds[min(np.int64(c), beyond)]
-            # A letter extends the word or starts one; a character that is a word by itself does so only outside of one
+            # A letter extends the word or starts one. A character that is a word by itself only starts one
             if kind != BREAK:
                 if kind == LETTER or not inside:
                     if not inside:
@@ -209,7 +208,7 @@ def sum_pieces(
             elif not inside:
                 i += used
                 continue
-            # The word `data[start:i]` is complete; the character at i, if it is a word by itself, comes next
+            # The word `data[start:i]` is complete. The character at i, if it is a word by itself, comes next
             inside = False
             word = find(slots, letters, starts, data, start, i, h)
             if word >= 0:
@@ -224,7 +223,7 @@ def sum_pieces(
             number += 1
             if word_ngrams > 1:
                 count += add_ngrams(rows, buckets, word_ngrams, h, number, recent, sums, p)
-        # The end of the line is one more row, and takes part in word n-grams
+        # The end of the line adds a row, and takes part in word n-grams
         words[p] = number
         word = find(slots, letters, starts, END, 0, len(END), END_HASH)
         if word >= 0:
@@ -249,7 +248,7 @@ def two_likeliest(
     inner = len(left)
     chance = np.empty(2 * inner + 1)
     for p in range(len(hidden)):
-        # `chance` has the labels first, then the inner nodes; the root is the last
+        # `chance` has the labels first, then the inner nodes. The root is the last
         chance[:] = 0.0
         chance[2 * inner] = 1.0
         # From the root down, since parents come after their children

@@ -13,11 +13,11 @@ from storage.shards.documents import document_id
 from storage.shards.lines import parse_json
 from tasks.filter.fasttext_model.config import LabelledFile
 
-LONGEST_FIELD = 1 << 24  # characters per field of a CSV file; Python's own limit is 131,072
+LONGEST_FIELD = 1 << 24  # characters per field of a CSV file, where Python's own limit is 131,072
 
 
 class Example(NamedTuple):
-    """A text with its class; the ID decides which split it belongs to."""
+    """A text with its class. The ID decides which split it belongs to."""
 
     id: str
     positive: bool
@@ -26,27 +26,27 @@ class Example(NamedTuple):
 
 def digests(files: Iterable[LabelledFile], section: str) -> dict[str, str]:
     """The digest of each file, for a stage's key. Raises SourceError for a missing one."""
-    found = {}
+    by_path = {}
     for file in files:
         path = Path(file.path).expanduser()
         if not path.is_file():
-            raise SourceError(f"There is no file {file.path}.", f"Check the paths under `{section}`.")
-        found[file.path] = remembered_digest(path)
-    return found
+            raise SourceError(f"{file.path} does not exist.", f"Check the paths under `{section}`.")
+        by_path[file.path] = remembered_digest(path)
+    return by_path
 
 
 def read_labelled(file: LabelledFile) -> Iterator[Example]:
-    """The texts of a file with their classes. Raises SourceError for a file or row that is not as described."""
+    """Yield the texts of a file with their classes. Raises SourceError for a file or row that isn't as described."""
     path = Path(file.path).expanduser()
     rows = {".csv": _read_csv, ".jsonl": _read_lines}.get(path.suffix)
     if rows is None:
-        raise SourceError(f"{file.path} is neither .csv nor .jsonl.", "Convert it.")
+        raise SourceError(f"{file.path} is neither .csv nor .jsonl.", "Convert it to one of them.")
     positives = 0
     for number, row in enumerate(rows(path), 1):
         text, label = row.get(file.text_column), row.get(file.label_column)
         if not isinstance(text, str) or label is None:
             raise SourceError(
-                f"{file.path}, row {number}: no {file.text_column} or no {file.label_column}.",
+                f"{file.path}, row {number} lacks {file.text_column} or {file.label_column}.",
                 "Check the names of the columns.",
             )
         positive = str(label) in file.positive
@@ -56,7 +56,7 @@ def read_labelled(file: LabelledFile) -> Iterator[Example]:
         yield Example(document_id(text), positive, text)
     if not positives:
         raise SourceError(
-            f"{file.path} has no row labelled {' or '.join(file.positive)}.", "Check `positive` and the file."
+            f"No row of {file.path} is labelled {' or '.join(file.positive)}.", "Check `positive` and the file."
         )
 
 

@@ -1,6 +1,6 @@
-"""Documents of the pipeline as examples, chosen by the hash of their ID, so that order does not matter.
+"""Documents of the pipeline as examples, chosen by the hash of their ID, so that order doesn't matter.
 
-Two passes: IDs and sources first, then only the row groups with a chosen document.
+The first pass reads IDs and sources, the second only the row groups with a chosen document.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Sample(NamedTuple):
 
 
 def draw(identity: str, purpose: str) -> float:
-    """A number in [0, 1) that depends on the ID and the purpose alone."""
+    """A number in [0, 1) that depends only on the ID and the purpose."""
     return xxhash.xxh3_64_intdigest(f"{purpose}\n{identity}".encode()) / 2.0**64
 
 
@@ -38,9 +38,8 @@ def sample_documents(
     Raises ConfigError for a source without documents.
     """
     shards = documents.files("*.parquet")
-    chosen: list[
-        tuple[float, str, int, int]
-    ] = []  # (−draw, ID, shard, row): a heap whose head is the first to be replaced
+    # A heap of (−draw, ID, shard, row), whose head is the first to be replaced
+    chosen: list[tuple[float, str, int, int]] = []
     seen: set[str] = set()
     met: set[str] = set()
     for number, shard in enumerate(shards):
@@ -60,14 +59,14 @@ def sample_documents(
     missing = sorted(set(sources) - met)
     if missing:
         raise ConfigError(
-            f"There is no document of {', '.join(missing)}; the sources are {', '.join(sorted(met))}.",
-            "List sources that the filter's input has.",
+            f"No document is from {', '.join(missing)}. The sources are {', '.join(sorted(met))}.",
+            "List sources of the filter's input.",
         )
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for number, shard in enumerate(shards):
         held = sorted(row for _, _, place, row in chosen if place == number)
         for start, batch in read_batches(shard, ["id", "text"], held) if held else ():
             rows = pa.array([row - start for row in held if start <= row < start + batch.num_rows], pa.int64())
             texts = pc.utf8_slice_codeunits(batch["text"].take(rows), 0, characters)
-            found += map(Sample, batch["id"].take(rows).to_pylist(), texts.to_pylist())
-    return sorted(found)
+            samples += map(Sample, batch["id"].take(rows).to_pylist(), texts.to_pylist())
+    return sorted(samples)

@@ -20,20 +20,20 @@ POSITIVE, NEGATIVE = "positive", "negative"
 
 
 class Scorer:
-    """A two-class model. Raises SourceError for a file that is no such model."""
+    """A two-class model. Raises SourceError for a file that isn't one."""
 
     def __init__(self, model: Path, sigmoid: Sigmoid) -> None:
-        found = read_model(model)
-        self.classifier = Classifier(found, difference(found, POSITIVE), word_kinds())
+        file = read_model(model)
+        self.classifier = Classifier(file, difference(file, POSITIVE), word_kinds())
         self.sigmoid = sigmoid
 
     def log_odds(self, texts: pa.Array) -> tuple[Float64, Int64]:
-        """The log-odds of `positive` and the number of words of each text; without words the odds mean nothing."""
+        """The log-odds of `positive` and the number of words of each text. Without words the odds are meaningless."""
         odds, words = np.zeros(len(texts)), np.zeros(len(texts), np.int64)
         for part in fold(texts):
-            found = self.classifier.sum(part.data, part.begins, part.ends)
-            odds[part.rows] = found.sums[:, 0] / np.maximum(1, found.counts)
-            words[part.rows] = found.words
+            pieces = self.classifier.sum(part.data, part.begins, part.ends)
+            odds[part.rows] = pieces.sums[:, 0] / np.maximum(1, pieces.counts)
+            words[part.rows] = pieces.words
         return odds, words
 
     def score(self, texts: pa.Array) -> tuple[Float64, Int64]:

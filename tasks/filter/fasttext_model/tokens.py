@@ -1,8 +1,8 @@
 """Tokenization for the classifiers that the pipeline trains, the same in training and scoring.
 
-NFC, case-folded; a word is a run of letters and digits. An underscore ends it, so that no text can contain a fastText
-label (`__label__…`, which occurs in the wild and would teach it a third class). Every ideograph and kana is a word of
-its own: their scripts have no spaces, and a whole sentence as one word would be unknown to any model.
+Texts are NFC and case-folded, and a word is a run of letters and digits. An underscore ends it, so that no text can
+contain a fastText label (`__label__…`, which occurs in the wild and would teach it a third class). Every ideograph and
+kana is a separate word: their scripts don't use spaces, and a whole sentence as one word would be unknown to any model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tasks.filter.fasttext_model.word_kernels import ALONE, BREAK, LETTER
 from tasks.text.characters import SIZE, WORD, characters
 from tasks.text.scan import Scanner
 
-# Radicals, kana, bopomofo; ideographs; Yi; compatibility ideographs; the planes of rare ideographs
+# Radicals, kana and bopomofo, then ideographs, Yi, compatibility ideographs, and the planes of rare ideographs
 _UNSPACED = (
     range(0x2E80, 0x3130),
     range(0x3190, 0x4DC0),
@@ -33,7 +33,7 @@ _TOKEN = re.compile(rf"(?=[^\W_])[{_CLASS}]|[^\W_{_CLASS}]+")
 
 
 class Folded(NamedTuple):
-    """Normalised texts: those at `rows` of the batch, each `data[begins[i]:ends[i]]`. Valid until the next ones."""
+    """The normalised texts at `rows` of the batch, each `data[begins[i]:ends[i]]`. Valid until the next part."""
 
     rows: Int64
     data: UInt8
@@ -42,7 +42,7 @@ class Folded(NamedTuple):
 
 
 def fold(texts: pa.Array) -> Iterator[Folded]:
-    """Texts normalised for a `Classifier`, in parts; a row may come twice, and then the later one is valid."""
+    """Yield texts normalised for a `Classifier`, in parts. If a row comes twice, the later one is valid."""
     for part in Scanner(words=False).scan(texts):
         yield Folded(part.rows, part.text, np.concatenate([[0], part.text_ends[:-1]]), part.text_ends)
 
@@ -65,7 +65,7 @@ def word_kinds() -> UInt8:
 
 @functools.cache
 def term_kinds() -> UInt8:
-    """The same for words as `\\w+` finds them."""
+    """BREAK or LETTER for each code point, for words as `\\w+` finds them."""
     return np.where(characters(True, True).kinds & WORD, LETTER, BREAK).astype(np.uint8)
 
 

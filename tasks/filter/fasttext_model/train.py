@@ -1,7 +1,7 @@
 """Training a two-class fastText model: split by hash, training in a child process, calibration, evaluation.
 
-By default a tenth of the examples calibrates the score and another tenth evaluates it (see `TrainingConfig.held_out`);
-neither is trained on. The split and the order of training depend on hashes of IDs alone.
+By default a tenth of the examples calibrates the score and another tenth evaluates it (see `TrainingConfig.held_out`).
+Neither is trained on. The split and the order of training depend only on hashes of IDs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tasks.filter.fasttext_model.scorer import CALIBRATION, MODEL, NEGATIVE, POS
 from tasks.filter.fasttext_model.tokens import tokens
 from tasks.stage.output import Output
 
-LEAST = 50  # examples per class; with fewer, neither the model nor its figures mean anything
-FRESH_MEMORY_FROM = 1 << 16  # bytes; see `child.py`
+LEAST = 50  # examples per class: with fewer, neither the model nor its figures mean anything
+FRESH_MEMORY_FROM = 1 << 16  # bytes: see `child.py`
 CHILD = "tasks.filter.fasttext_model.child"
 BATCH = 4096  # examples scored at once
 
@@ -44,10 +44,11 @@ class Split(NamedTuple):
 def train_classifier(
     config: TrainingConfig, examples: Iterable[Example], out: Output, base_rate: float | None = None
 ) -> list[Example]:
-    """Train on examples; write model and calibration, count held-out figures, tabulate precision by threshold. Returns
-    the test set. Scores are probabilities where a share `base_rate` is positive; None: as many as in the examples.
+    """Train on examples, write model and calibration, count held-out figures, and tabulate precision by threshold.
+    Returns the test set. Scores are probabilities for data of which a share `base_rate` is positive (None: the share in
+    the examples).
 
-    Raises SourceError when a class has too few examples, TrainingError when training fails.
+    Raises SourceError if a class has too few examples, TrainingError if training fails.
     """
     parts = split(examples, config.held_out)
     lines = out.scratch / "examples.txt"
@@ -80,14 +81,15 @@ def train_classifier(
 
 
 def split(examples: Iterable[Example], held_out: float) -> Split:
-    """The splits, each in training order; a repeated ID counts once. Raises SourceError for too few of a class."""
+    """The splits, each in training order. A repeated ID counts once. Raises SourceError for too few examples of a
+    class."""
     known = {example.id: example for example in examples if tokens(example.text)}
     ordered = sorted(known.values(), key=lambda example: (draw(example.id, "order"), example.id))
     sizes = _sizes(ordered)
     for name, size in sizes.items():
         if size < LEAST:
             raise SourceError(
-                f"There are {size} {name} examples with words, and a classifier needs {LEAST}.",
+                f"There are {size} {name} examples with words, but a classifier needs {LEAST}.",
                 "Add sources or files of this class, or switch this classifier off.",
             )
     parts = Split([], [], [])
@@ -96,7 +98,8 @@ def split(examples: Iterable[Example], held_out: float) -> Split:
         parts[0 if place >= held_out else 1 if place >= held_out / 2 else 2].append(example)
     if any(0 in _sizes(part).values() for part in parts):
         raise SourceError(
-            f"{sizes[POSITIVE]} positive and {sizes[NEGATIVE]} negative examples leave a held-out split without one.",
+            f"{sizes[POSITIVE]} positive and {sizes[NEGATIVE]} negative examples leave a held-out split without one "
+            "class.",
             "Add sources or files, or raise `held_out`.",
         )
     return parts
@@ -116,7 +119,7 @@ def _outcomes(scorer: Scorer, examples: Sequence[Example]) -> tuple[Float64, Boo
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment with the allocator settings that `child.py` needs, and no other allocator."""
+    """This process's environment with only the allocator settings that `child.py` needs."""
     meddling = ("MALLOC_", "LD_PRELOAD", "GLIBC_TUNABLES")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(meddling)}
     return {**kept, "MALLOC_MMAP_THRESHOLD_": str(FRESH_MEMORY_FROM), "OMP_NUM_THREADS": "1"}

@@ -14,7 +14,7 @@ FNV_PRIME = np.uint32(16777619)
 
 @njit(cache=True, nogil=True, inline="always")
 def step(h, b):
-    """Add a byte to an FNV-1a hash; fastText takes bytes as signed, so those from 128 on also flip the upper bits."""
+    """Add a byte to an FNV-1a hash. fastText takes bytes as signed, so those from 128 on also flip the upper bits."""
     return np.uint32((h ^ np.uint32(np.int32(np.int8(b)))) * FNV_PRIME)
 
 

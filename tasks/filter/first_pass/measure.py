@@ -1,9 +1,8 @@
-"""Side files of signals that are measured for marked documents only; the others are null, which means not asked.
+"""Side files of signals that are measured only for marked documents. The signals of others are null.
 
-When a threshold moves, other documents are marked. Those that an earlier artifact of the same config has measured in a
-shard of the same bytes are taken from there, a row at a time, and only the new ones are measured. What is taken is what
-would have been measured, so the bytes are the same with it and without (law 4). A side file that is not as it was made
-is no error: its shard is measured anew, and a note says so.
+When a threshold moves, other documents are marked. Rows that an earlier artifact of the same config measured, in a
+shard with the same bytes, are copied from there, and only the rest is measured. Copies equal new measurements, so the
+bytes don't depend on them. A damaged side file is not an error: its shard is measured again, and a note says so.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ EARLIER = "earlier"
 
 
 class Group(NamedTuple):
-    """A row group: which of its documents are asked for, which of these are new, and what is known of the others."""
+    """A row group: which of its documents are requested, which of these are new, and the known signals of the rest."""
 
-    asked: Bool
+    requested: Bool
     new: Bool
     known: pa.RecordBatch | None
 
@@ -58,9 +57,9 @@ def write_passed(
     columns: Sequence[str] = ("text",),
     releases_gil: bool = False,
 ) -> None:
-    """As `write_signals`, for the documents that `passed` marks; None for all.
+    """Like `write_signals`, but only for the documents that `passed` marks, or for all if it is None.
 
-    For signals whose rows hang each on its own document, the config and the source code, and on nothing else.
+    For signals whose rows depend only on their own document, the config and the source code.
     """
     shards = measured_shards(documents, {} if passed is None else {PASSED: passed})
     earlier = made_before(documents, out, MEASURE, {FILE: ""}, [DOCUMENTS, PASSED])
@@ -69,7 +68,7 @@ def write_passed(
     collect(measured, FILE, out.path)
     record_shards(documents, [ShardResult(shard.folder, {}) for shard in measured], out, MEASURE)
     out.count(measured=sum(shard.counts["measured"] for shard in measured))
-    _tell(measured, out)
+    _report_reuse(measured, out)
 
 
 def _measure_shard(
@@ -92,49 +91,49 @@ def _measure_shard(
             writer.write_batch(_rows(group, measured))
         writer.add_key_value_metadata({IDS: digest.hex()})
     link.unlink(missing_ok=True)
-    asked = sum(int(group.asked.sum()) for group in groups)
-    counts = {"measured": asked, "taken": asked - len(new)}
+    requested = sum(int(group.requested.sum()) for group in groups)
+    counts = {"measured": requested, "taken": requested - len(new)}
     if earlier is None:
         return counts
     return {**counts, "damaged": earlier.files[FILE].name} if damaged else {**counts, "from": earlier.location}
 
 
 def _groups(shard: Measured, names: Sequence[str]) -> tuple[IdDigest, list[Group]]:
-    """The row groups of a shard, whose earlier signals have these names, and the digest of its IDs. Raises
-    DamagedArtifact for side files of other documents."""
+    """The digest of a shard's IDs, and its row groups, whose earlier signals have these names. Raises DamagedArtifact
+    for side files of other documents."""
     digest = IdDigest()
     groups = []
-    for _, batch, found in shard.batches(["id"]):
+    for _, batch, signals in shard.batches(["id"]):
         digest.update(batch["id"])
-        asked = np.ones(batch.num_rows, np.bool_)
+        requested = np.ones(batch.num_rows, np.bool_)
         if PASSED in shard.side_files:
-            asked = found[PASSED].to_numpy(zero_copy_only=False)
-        known = found.select(names) if EARLIER in shard.side_files else None
-        groups.append(Group(asked, asked if known is None else asked & ~_measured(known), known))
+            requested = signals[PASSED].to_numpy(zero_copy_only=False)
+        known = signals.select(names) if EARLIER in shard.side_files else None
+        groups.append(Group(requested, requested if known is None else requested & ~_measured(known), known))
     for side_file in shard.side_files.values():
         check_aligned(side_file, digest)
     return digest, groups
 
 
 def _measured(signals: pa.RecordBatch) -> Bool:
-    """Which rows have a value. One without was not asked for, or could not be measured and can't be again."""
+    """Mark the rows with a value. Others were not requested, or can't be measured."""
     valid = (pc.is_valid(column).to_numpy(zero_copy_only=False) for column in signals.columns)
-    found: Bool = functools.reduce(np.logical_or, valid)
-    return found
+    measured: Bool = functools.reduce(np.logical_or, valid)
+    return measured
 
 
 def _rows(group: Group, measured: pa.RecordBatch) -> pa.RecordBatch:
-    """A row for each document of a group: what is measured now, what is known, or null."""
-    places = np.zeros(len(group.asked), np.int64)
+    """A row for each document of a group: newly measured, known, or null."""
+    places = np.zeros(len(group.requested), np.int64)
     places[group.new] = np.arange(measured.num_rows)
     if group.known is not None:
-        known = group.asked & ~group.new
+        known = group.requested & ~group.new
         places[known] = measured.num_rows + np.flatnonzero(known)
         measured = pa.concat_batches([measured, group.known])
-    return measured.take(pa.array(places, mask=~group.asked))
+    return measured.take(pa.array(places, mask=~group.requested))
 
 
-def _tell(measured: Sequence[ShardResult], out: Output) -> None:
+def _report_reuse(measured: Sequence[ShardResult], out: Output) -> None:
     taken = Counter[str]()
     for shard in measured:
         taken[shard.counts.get("from", "")] += shard.counts["taken"]

@@ -1,7 +1,7 @@
 """C4's line rules as a transformation of a text (Raffel et al. 2020, section 2.2).
 
-The order of the tests, the citations and the phrases are those of the authors' code (`c4_utils.py` in
-tensorflow_datasets), which datatrove follows. The kernels count what these functions would leave.
+The order of the tests, the citations and the phrases follow the authors' code (`c4_utils.py` in tensorflow_datasets),
+as does datatrove. The kernels count what these functions would leave.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ELLIPSIS = "..."
 
 def keep_c4_lines(text: str, rules: C4LineRules, part_unspaced: bool) -> str:
     """The lines of a text that C4 keeps, stripped and without citations, joined by newlines. Words, here and below, are
-    those of `words/plain.py`."""
+    as in `words/plain.py`."""
     return "\n".join(c4_lines(text, rules, part_unspaced)).strip()
 
 
@@ -29,14 +29,14 @@ def c4_lines(text: str, rules: C4LineRules, part_unspaced: bool) -> list[str]:
 
 
 def count_sentences(line: str, part_unspaced: bool) -> int:
-    """Sentences of a line: one ends with a word that ends in terminal punctuation, ignoring closing quotation marks and
-    brackets; words after the last such word are a sentence, too."""
+    """Count the sentences of a line. A sentence ends with a word that ends in terminal punctuation, ignoring closing
+    quotation marks and brackets. Words after the last such word are a sentence, too."""
     ends = [ends_sentence(word, part_unspaced) for word in words_of(line, part_unspaced)]
     return sum(ends) + (bool(ends) and not ends[-1])
 
 
 def ends_line(line: str, part_unspaced: bool) -> bool:
-    """Whether a stripped line ends as C4 wants it; in scripts without spaces, with their own terminal punctuation."""
+    """Whether a stripped line ends as C4 requires or, in scripts without spaces, with their terminal punctuation."""
     if line.endswith(END_MARKS):
         return not line.endswith(ELLIPSIS)
     return part_unspaced and has_unspaced(line) and ends_sentence(line, part_unspaced)

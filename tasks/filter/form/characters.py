@@ -1,7 +1,7 @@
 """Unicode for the byte kernels: the classes of every code point, as bits.
 
 White space and letters are Python's (`str.isspace`, `str.isalpha`). Symbols and terminal punctuation are the sets of
-datatrove 0.10 (utils/text.py), with which FineWeb was made. Letters of scripts without spaces are those of
+datatrove 0.10 (utils/text.py), which made FineWeb. Letters of scripts without spaces are those of
 `tasks/text/characters.py`, as in deduplication.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from storage.shards.arrays import UInt16
 from tasks.text.characters import unspaced_letters
 
-SIZE = 0x40000  # no letter, white space or digit is assigned beyond; a test checks
+SIZE = 0x40000  # Unicode assigns no letter, white space or digit beyond, which a test checks
 
 ALPHABETIC = 1
 CONTENT = 2  # not a symbol
@@ -50,7 +50,7 @@ TERMINALS = "".join(chr(int(code, 16)) for code in TERMINAL_CODES.split())
 
 
 class CharacterClasses(NamedTuple):
-    """`codes[c]` are the classes of code point c < SIZE; `bytes[b]` those of an ASCII byte, or just SPECIAL."""
+    """`codes[c]` are the classes of code point c < SIZE, `bytes[b]` those of an ASCII byte. Other bytes are SPECIAL."""
 
     codes: UInt16
     bytes: UInt16

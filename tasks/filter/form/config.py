@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from tasks.filter.mathematics.config import MathematicsConfig
+from tasks.filter.form.latex import MathematicsConfig
 from tasks.stage.config import StageConfig
 
 Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
@@ -26,31 +26,31 @@ class C4LineRules(StageConfig):
 
 
 def stop_words_in(language: str) -> str:
-    """The signal that counts the distinct stop words of a language with a list of its own."""
+    """The name of the signal that counts the distinct stop words of a language with its own list."""
     return f"stop_words_{language}"
 
 
 class FormConfig(StageConfig):
-    """Word list, lengths and line rules; everything else follows the papers."""
+    """Word list, lengths and line rules. Everything else follows the papers."""
 
     as_datatrove: bool = Field(
         False,
         description="count exactly as datatrove 0.10 does: the most frequent n-gram counts even if it occurs once, a "
-        "line that ends in a closing quotation mark or in white space has no terminal punctuation, and blank lines are "
-        "duplicates of each other; words are cut at white space alone. Short texts and dialogue are removed for that, "
-        "so it is off by default",
+        "line that ends in a closing quotation mark or in white space lacks terminal punctuation, blank lines are "
+        "duplicates of each other, and words are cut only at white space. Off by default, because it removes short "
+        "texts and dialogue",
     )
     spacy: str | None = Field(
         None,
         pattern=r"^[a-z]{2,3}$",
-        description="cut words and sentences by spaCy's tokenizer of this language, such as en, in all documents, as "
-        "datatrove does by default, which takes hundreds of times as long; null: words are what white space separates "
-        "and, unless `as_datatrove`, each letter of a script without spaces",
+        description="cut words and sentences of all documents with spaCy's tokenizer for this language, such as en, as "
+        "datatrove does by default. It takes hundreds of times as long. With null, words are cut at white space and, "
+        "unless `as_datatrove`, each letter of a script without spaces is a word",
     )
     formulas: MathematicsConfig | None = Field(
         None,
-        description="formulas in LaTeX that counts of words and n-grams leave out, {} for the usual ones: rules over "
-        "words then judge the prose, and `mathematics` spares no document those of Gopher; null: all text counts",
+        description="LaTeX formulas that counts of words and n-grams leave out ({} for the usual ones), or null to "
+        "count all text. Rules over words then judge the prose, and `mathematics` exempts no document from Gopher's",
     )
     stop_words: list[Word] = Field(
         ["the", "be", "to", "of", "and", "that", "have", "with"],
@@ -64,8 +64,8 @@ class FormConfig(StageConfig):
     )
     fineweb_after_c4: bool = Field(
         False,
-        description="measure the signals of `fineweb` on the lines that C4 keeps: in datatrove's chain C4's filter has "
-        "rewritten a text before FineWeb's sees it. With `c4.remove_lines` that is the text that is kept",
+        description="measure the signals of `fineweb` on the lines that C4 keeps, because in datatrove's chain C4's "
+        "filter rewrites a text before FineWeb's sees it. With `c4.remove_lines` these lines are the kept text",
     )
     short_line_length: int = Field(30, ge=0, description="a line of at most this many characters is short (FineWeb)")
     c4: C4LineRules = Field(default_factory=C4LineRules, description="which lines C4 keeps")

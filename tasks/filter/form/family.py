@@ -25,8 +25,8 @@ LINES, CITATIONS = "c4_removed_lines", "c4_citations"  # signals
 
 @dataclass(frozen=True)
 class LineMender:
-    """Removes the lines that C4 would not keep. With `as_datatrove` a text that loses no line loses its blank lines and
-    the white space around lines, too."""
+    """Removes the lines that C4 would not keep. With `as_datatrove`, texts that lose none also lose their blank lines
+    and the white space around lines."""
 
     form: FormConfig
     turn: Turn = Turn.USUAL
@@ -54,7 +54,7 @@ def _rules(
     fineweb: FineWebRules | None,
     languages: Languages,
 ) -> Iterator[Rule]:
-    yield Bound("empty", "text_lines", "min", 1, Turn.FIRST)  # of an empty text nothing else can be said
+    yield Bound("empty", "text_lines", "min", 1, Turn.FIRST)  # other rules are meaningless for an empty text
     groups = {"gopher_quality": gopher_quality, "gopher_repetition": gopher_repetition, "c4": c4, "fineweb": fineweb}
     counted = {(STOP_WORDS, language): stop_words_in(language) for language in form.stop_words_of}
     for group, thresholds in groups.items():

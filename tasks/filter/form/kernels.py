@@ -1,6 +1,6 @@
 """The hot loop of form, compiled by numba: from a text's bytes to words and lines, and all counts of the four filters.
 
-One pass over the bytes finds words (hash, length, character classes) and line ends; everything after it works on words
+One pass over the bytes finds words (hash, length, character classes) and line ends. Everything after it works on words
 and lines. No Python string is created and nothing grows with the corpus: the words and lines of one text are in the
 workspace, which is reused. The rules are those of Gopher (Rae et al. 2021), C4 (Raffel et al. 2020) and FineWeb (Penedo
 et al. 2024) as datatrove 0.10 computes them. Compiled code is cached on disk (`tasks/__init__.py`).
@@ -41,8 +41,8 @@ from tasks.filter.form.repeat_kernels import (
 )
 from tasks.text.kernels import FNV_OFFSET, code_point, decode, fnv, mix64
 
-TOP = (2, 3, 4)  # n of the n-grams of which the most frequent one counts
-DUPLICATE = (5, 6, 7, 8, 9, 10)  # n of the n-grams of which every repeat counts
+TOP = (2, 3, 4)  # for these n only the most frequent n-gram counts
+DUPLICATE = (5, 6, 7, 8, 9, 10)  # for these n every repeat counts
 
 COUNTS = np.dtype(
     [
@@ -81,7 +81,7 @@ COUNTS = np.dtype(
 
 
 class Workspace(NamedTuple):
-    """One text's words and lines. Byte offsets are relative to the text; `lengths` is a running sum of characters."""
+    """One text's words and lines. Byte offsets are relative to the text. `lengths` is a running sum of characters."""
 
     word_hashes: UInt64
     word_starts: Int32
@@ -92,7 +92,7 @@ class Workspace(NamedTuple):
     newlines: Int32  # byte offset of each, words before it, and UTF-8 continuation bytes before it
     newline_words: Int32
     newline_continued: Int32
-    numbers: Int32  # of n-grams that repeat, and their start words; then counts and first start by number
+    numbers: Int32  # and `places`: n-grams that repeat, and their first words. `counts` and `firsts` are by number
     places: Int32
     counts: Int32
     firsts: Int32
@@ -112,8 +112,8 @@ class Tables(NamedTuple):
 class StopWords(NamedTuple):
     """Lists of stop words: hashes of words, the list of each, and whether a word with these low bits may be one.
 
-    One that is cut into several words, such as any of more than one letter in a script without spaces, is a sequence:
-    number s is `sequences[begins[s]:begins[s + 1]]` of list `sequence_lists[s]`.
+    A stop word that is cut into several words, such as any with several letters of a script without spaces, is a
+    sequence: number s is `sequences[begins[s]:begins[s + 1]]` of list `sequence_lists[s]`.
     """
 
     hashes: UInt64
@@ -140,14 +140,14 @@ class LineRules(NamedTuple):
 def read_words(data, begin, end, tables, work, row):
     """Find the words and lines of a text: (words, lines, newlines, continuation bytes).
 
-    Words are those of `words/plain.py`. A word's hash is FNV-1a over its code points, with a final mix. Its classes are
+    Words are as in `words/plain.py`. A word's hash is FNV-1a over its code points, with a final mix. Its classes are
     the union over its characters.
     """
     codes, classes = tables.codes, tables.bytes
     words, lines, newlines = 0, 0, 0
     continued = 0
     fresh = begin  # start of the current line
-    dots = 0  # consecutive dots, of which every third makes an ellipsis
+    dots = 0  # consecutive dots: every third one makes an ellipsis
     work.lengths[0] = 0
     i = begin
     while i < end:
@@ -158,7 +158,7 @@ def read_words(data, begin, end, tables, work, row):
         c = np.uint32(0)
         slow = SPECIAL
         cut = False
-        while i < end:  # one word, up to the next white space; none where white space follows white space
+        while i < end:  # one word, up to the next white space. Empty between two white space characters
             b = data[i]
             kind = classes[b]
             if not kind & slow:  # fast path: an ASCII character that neither ends a word nor is counted
@@ -190,7 +190,7 @@ def read_words(data, begin, end, tables, work, row):
             seen |= kind
             last = kind
             i += used
-        if i > first:  # a word ended; its characters are its bytes without continuation bytes
+        if i > first:  # a word ended. Its characters are its bytes without continuation bytes
             seen = word_classes(data, first, i, seen, last, codes)
             add_word(work, row, words, first - begin, i - begin, i - first - (continued - before), seen, h)
             words += 1
@@ -198,7 +198,7 @@ def read_words(data, begin, end, tables, work, row):
             break
         if cut:
             continue
-        if c != 0x20:  # the white space that ended the word; a plain space, the usual case, ends no line
+        if c != 0x20:  # the white space that ended the word. A plain space, the usual case, doesn't end a line
             if ends_line(c):
                 # \r\n is one line end, counted at the \r
                 if not (c == 0x0A and i > begin and data[i - 1] == 0x0D):
@@ -220,7 +220,7 @@ def read_words(data, begin, end, tables, work, row):
 
 @njit(cache=True, nogil=True, inline="always")
 def add_word(work, row, number, start, end, length, seen, h):
-    """Note a word of so many characters and these classes, with the hash `h` before its final mix, and count it."""
+    """Store and count a word with its length in characters, its classes, and its hash `h` before the final mix."""
     row.alphabetic_words += seen & ALPHABETIC
     row.content_words += (seen & CONTENT) != 0
     row.content_characters += length if seen & CONTENT else 0
@@ -236,7 +236,7 @@ def word_classes(data, start, end, seen, last, codes):
     """The classes of a word, from the union of its characters' classes (`seen`) and those of the last one (`last`)."""
     closers = closers_of(seen)
     seen &= ALPHABETIC | CONTENT | CURLY | BRACKET | UNSPACED
-    # Only a closing mark at the end makes the backward search for terminal punctuation necessary
+    # The backward search for terminal punctuation is needed only behind closing marks
     if last & TERMINAL:
         seen |= PUNCTUATED | ENDS_SENTENCE
     elif last & closers and ends_sentence(data, start, end, closers, codes):
@@ -257,7 +257,7 @@ def count_repetition(work, words, stop_words, as_datatrove, top, duplicates, sto
 
     Gopher, table A1 (Rae et al. 2021).
     """
-    # `places` is the number of positions left, where a longer n-gram can still repeat; each round shrinks it
+    # `places` is the number of positions where a longer n-gram can still repeat. Each round shrinks it
     places = number_words(work, words, stop_words, stops)
     if len(stop_words.sequence_lists):
         count_stop_sequences(work, words, stop_words, stops)
@@ -265,7 +265,7 @@ def count_repetition(work, words, stop_words, as_datatrove, top, duplicates, sto
         places, distinct = number_ngrams(work, places)
         top[k] = top_characters(work, words, k + 2, distinct, as_datatrove)
     for k in range(len(duplicates)):
-        # No n-gram repeats, so no longer one does
+        # If no n-gram repeats, neither does a longer one
         if not places:
             break
         places, _ = number_ngrams(work, places)
@@ -290,8 +290,8 @@ def count_form(
     """Write all counts of D texts to `rows` (COUNTS), `top` (D × 3), `duplicates` (D × 6) and `stops` (D × lists of
     stop words), which must be zeroed.
 
-    `data` holds the texts as UTF-8, text d at `offsets[d]:offsets[d + 1]`; lines up to `short` characters are short.
-    `as_datatrove` is that of `FormConfig`.
+    `data` contains the texts as UTF-8, text d at `offsets[d]:offsets[d + 1]`. Lines up to `short` characters are short.
+    `as_datatrove` is as in `FormConfig`.
     """
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
@@ -320,9 +320,9 @@ def count_tokens(
     duplicates: Int64,
     stops: Int64,
 ) -> None:
-    """Count words that are given in place of those that `count_form` finds: those of text d are
-    `data[starts[w]:ends[w]]` for w in `firsts[d]:firsts[d + 1]`. Overwritten are the counts of words in `rows`; `top`,
-    `duplicates` and `stops` are as for `count_form`, zeroed."""
+    """Count these words in place of those that `count_form` finds. The words of text d are `data[starts[w]:ends[w]]`
+    for w in `firsts[d]:firsts[d + 1]`. Overwrites the counts of words in `rows`. `top`, `duplicates` and `stops` are as
+    for `count_form`, zeroed."""
     for d in range(len(firsts) - 1):
         row = rows[d]
         words = firsts[d + 1] - firsts[d]
@@ -345,6 +345,6 @@ def count_tokens(
 
 @njit(cache=True, nogil=True)
 def hash_words(data: UInt8, tables: Tables, work: Workspace, rows: npt.NDArray[np.void]) -> UInt64:
-    """The hashes of one text's words, in the form in which `count_form` compares them with stop words."""
+    """The hashes of one text's words, as `count_form` compares them with stop words."""
     words, _, _, _ = read_words(data, np.int64(0), len(data), tables, work, rows[0])
     return work.word_hashes[:words].copy()

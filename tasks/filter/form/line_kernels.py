@@ -1,7 +1,7 @@
 """The hot loops over lines, compiled by numba. There are two kinds of lines.
 
 Gopher's quality rules (Rae et al. 2021, A.1.1) and C4 (Raffel et al. 2020, 2.2) split at every line boundary of
-`str.splitlines`; Gopher's repetition rules (table A1) and FineWeb (Penedo et al. 2024, 3.6) split at newlines. C4's
+`str.splitlines`. Gopher's repetition rules (table A1) and FineWeb (Penedo et al. 2024, 3.6) split at newlines. C4's
 tests are those of `c4.py`, in the same order.
 """
 
@@ -44,7 +44,7 @@ def ends_with_ellipsis(data, start, end):
 
 @njit(cache=True, nogil=True, inline="always")
 def starts_with_bullet(data, start, end):
-    """Whether `data[start:end]`, which is not empty, starts with - or •"""
+    """Whether the nonempty `data[start:end]` starts with - or •"""
     if data[start] == 0x2D:
         return True
     return end - start >= 3 and data[start] == 0xE2 and data[start + 1] == 0x80 and data[start + 2] == 0xA2
@@ -80,7 +80,7 @@ def ends_sentence(data, start, end, closers, codes):
 
 @njit(cache=True, nogil=True)
 def citation_length(data, i, end, codes):
-    """Bytes of the citation that starts with the bracket at `i`, such as [12], [edit], [citation needed]; 0 if none."""
+    """Bytes of the citation that the bracket at `i` opens, such as [12], [edit], [citation needed], or 0."""
     # `\d*` of Python's `re` matches decimals of every script, and an empty pair of brackets
     j = i + 1
     while j < end and data[j] != 0x5D:
@@ -116,9 +116,9 @@ def cut_citations(data, start, end, codes, out):
 
 @njit(cache=True, nogil=True, inline="always")
 def find_phrases(data, start, end, phrases):
-    """Which kinds of phrases are in `data[start:end]`, as bits (Wu and Manber 1994); `phrases` is a PhraseTables."""
+    """The kinds of phrases in `data[start:end]`, as bits (Wu and Manber 1994). `phrases` is a PhraseTables."""
     bits = 0
-    # `i` is the last byte of a window of REACH bytes; no phrase starts before the window
+    # `i` is the last byte of a window of REACH bytes. No phrase starts before the window
     i = start + REACH - 1
     while i < end:
         # The window's last two bytes say how far it may move without skipping a phrase's start
@@ -150,13 +150,13 @@ def starts_with(data, start, end, phrase, length):
 
 @njit(cache=True, nogil=True)
 def count_sentences(data, end, codes):
-    """Sentences in the first `end` bytes, as `c4.count_sentences` counts them."""
+    """Count the sentences in the first `end` bytes, as `c4.count_sentences` does."""
     sentences = 0
     open_end = False
     i = np.int64(0)
     start = np.int64(-1)
     seen = np.uint16(0)
-    # One step past the end, where a space is assumed, so that the last word is closed like all others
+    # One step past the end, where a space is assumed, so that the last word ends like all others
     while i <= end:
         c, used = np.uint32(0x20), 1
         if i < end:
@@ -185,7 +185,7 @@ def count_c4_line(data, start, end, words, longest, marks, sentences, rules, tab
     """
     if longest > rules.max_word_length:
         return
-    # Only a line with a bracket can have a citation; few have one, so cutting and recounting are rare
+    # Only a line with a bracket can have a citation. Few have one, so cutting and recounting are rare
     if rules.citations and marks & BRACKET:
         length, citations = cut_citations(data, start, end, tables.codes, scratch)
         if citations:
@@ -198,21 +198,21 @@ def count_c4_line(data, start, end, words, longest, marks, sentences, rules, tab
 
 @njit(cache=True, nogil=True, inline="always")
 def test_c4_line(data, start, end, words, marks, sentences, rules, tables, row):
-    """The tests that follow the cutting of citations; returns whether the line stays."""
+    """Apply the tests that follow the cutting of citations. Returns whether the line stays."""
     if rules.terminal_punctuation and not ends_c4_line(data, start, end, marks, tables.codes):
         return False
     if words < rules.min_words:
         return False
-    found = find_phrases(data, start, end, tables.phrases)
+    phrases = find_phrases(data, start, end, tables.phrases)
     # Page rules count before the later line rules, as in `c4_utils.py`
-    row.c4_lorem_ipsum_lines += (found & LOREM_IPSUM) != 0
-    if rules.javascript and found & JAVASCRIPT:
+    row.c4_lorem_ipsum_lines += (phrases & LOREM_IPSUM) != 0
+    if rules.javascript and phrases & JAVASCRIPT:
         return False
     row.c4_curly_bracket_lines += (marks & CURLY) != 0
-    if rules.policy and found & POLICY:
+    if rules.policy and phrases & POLICY:
         return False
     row.c4_lines += 1
-    # `count_lines` counted every line that is not blank as removed
+    # `count_lines` counted every non-blank line as removed
     row.c4_removed_lines -= words > 0
     row.c4_sentences += sentences
     return True
@@ -220,7 +220,7 @@ def test_c4_line(data, start, end, words, marks, sentences, rules, tables, row):
 
 @njit(cache=True, nogil=True, inline="always")
 def ends_c4_line(data, start, end, marks, codes):
-    """Whether a line ends as C4 wants it, as `c4.ends_line` says; `marks` is the union of its characters' classes."""
+    """Whether a line ends as C4 requires, as in `c4.ends_line`. `marks` is the union of its characters' classes."""
     if end == start:
         return False
     b = data[end - 1]
@@ -264,10 +264,10 @@ def count_lines(data, begin, work, lines, rules, tables, row):
 
 @njit(cache=True, nogil=True)
 def count_newline_lines(data, begin, end, work, newlines, words, continued, short, as_datatrove, row):
-    """Count over the lines between newlines: repeats (Gopher), and FineWeb's measures of non-blank ones.
+    """Count over the lines between newlines: repeats (Gopher), and FineWeb's measures of non-blank lines.
 
-    With `as_datatrove`, which splits at `\\n+` for Gopher, lines of white space count for repeats, as does an empty
-    piece before the first or after the last newline; and FineWeb's punctuation must be the line's very last character.
+    With `as_datatrove`, which splits at `\\n+` for Gopher, lines of white space count as repeats, and so does an empty
+    piece before the first or after the last newline. FineWeb's punctuation must then be the line's very last character.
     """
     places, continuing, kinds, ends, table = (
         work.newlines,
@@ -281,12 +281,12 @@ def count_newline_lines(data, begin, end, work, newlines, words, continued, shor
     size = end - begin
     start, w, before = 0, 0, 0
     for n in range(newlines + 1):
-        # The end of this line in bytes, in words and in continuation bytes; the last line ends with the text
+        # The end of this line in bytes, in words and in continuation bytes. The last line ends with the text
         if n < newlines:
             stop, last, after = places[n], work.newline_words[n], continuing[n]
         else:
             stop, last, after = size, words, continued
-        # Empty lines are nothing to either filter
+        # Both filters ignore empty lines
         if stop > start:
             characters = stop - start - (after - before)
             again = seen_before(table, shift, turn, hash_span(data, begin + start, begin + stop))

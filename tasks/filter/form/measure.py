@@ -1,6 +1,6 @@
 """Form signals of a column of texts: the kernels count, numpy divides.
 
-A share is null where its whole is zero: no line, no word, no character.
+A share is null if its denominator is zero: a text without lines, words or characters.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tasks.filter.form.kernels import (
     count_tokens,
     hash_words,
 )
+from tasks.filter.form.latex import without_formulas
 from tasks.filter.form.phrases import phrase_tables
 from tasks.filter.form.repeat_kernels import STOPPED
 from tasks.filter.form.words.tokens import count_sentences, tokenize
-from tasks.filter.mathematics.find import without_formulas
 from tasks.text.scan import utf8
 
 COUNTED = (
@@ -46,7 +46,7 @@ COUNTED = (
 )
 WORDED = re.compile(r"words|mean_word|alphabetic|hashes|ellipses|stop_words|top_|duplicate_\d+gram")
 FINEWEB = ("nonblank_lines", "punctuated_lines", "short_lines", "repeated_line_characters", "newlines_per_word")
-LARGE = 1 << 22  # bytes; workspaces for longer texts are not kept
+LARGE = 1 << 22  # bytes: workspaces for longer texts aren't kept
 TURNS = 1 << 31  # rounds after which a workspace is replaced: its table numbers them with 32 bits
 _local = threading.local()  # a workspace belongs to one thread
 
@@ -54,8 +54,8 @@ _local = threading.local()  # a workspace belongs to one thread
 def measure_form(config: FormConfig, texts: pa.Array) -> pa.RecordBatch:
     """The signals of D texts (a string column without nulls): D rows, a column per signal in `rules.py`.
 
-    Also: `text_lines`, the non-blank lines; and about the transformation `c4.keep_c4_lines`: lines kept, non-blank
-    lines removed, citations removed.
+    Additional columns are `text_lines`, the non-blank lines, and those of the transformation `c4.keep_c4_lines`: lines
+    kept, non-blank lines removed, citations removed.
     """
     columns = _measure(config, texts)
     columns["text_lines"] = columns["nonblank_lines"]
@@ -207,12 +207,12 @@ def _workspace(size: int) -> Workspace:
 
 
 def _new_workspace(size: int) -> Workspace:
-    words = size // 2 + 2  # upper bound, with one to spare
+    words = size // 2 + 2  # an upper bound, plus one
 
     def numbers(length: int) -> Int32:
         return np.empty(length, np.int32)
 
-    rows = 8  # a power of two, the most that `table_shift` indexes: twice the lines of a text of newlines
+    rows = 8  # the power of two that `table_shift` can index at most: twice the lines of a text of only newlines
     while rows < 2 * (size + 1):
         rows *= 2
     return Workspace(

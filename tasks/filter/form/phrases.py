@@ -1,8 +1,8 @@
 """Case-insensitive search for several phrases at once, reading a fraction of the bytes (Wu and Manber 1994).
 
-All phrases have at least REACH bytes. So if no phrase has the last two bytes of a window of REACH bytes among its first
+All phrases have at least REACH bytes. If no phrase has the last two bytes of a window of REACH bytes among its first
 REACH, no phrase starts there, and the window moves on as far as those two bytes allow. Case is that of `str.lower`,
-which maps only one character outside of ASCII to a letter of a phrase: the Kelvin sign, to k.
+which maps only one character outside ASCII to a letter of a phrase: the Kelvin sign, to k.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PHRASES = {
 }
 KELVIN = "\N{KELVIN SIGN}"
 REACH = min(map(len, PHRASES))
-LOW = 31  # the bits of a byte that index the tables; a letter's case is not among them
+LOW = 31  # the bits of a byte that index the tables, without the bit of a letter's case
 
 
 class PhraseTables(NamedTuple):
-    """`shifts[a, b]` is how far a window that ends in a and b (their LOW bits) may move; 0 if a phrase may start in it.
+    """`shifts[a, b]` is how far a window that ends in a and b (their LOW bits) may move, 0 if a phrase may start in it.
 
     Phrase p is `spelt[p, :lengths[p]]` in lower case, of kind `kinds[p]`.
     """

@@ -13,13 +13,13 @@ from tasks.stage.output import Output
 
 
 def fingerprints(config: FormConfig) -> dict[str, str]:
-    """The version of spaCy, if it cuts the words. Raises ConfigError where it can't."""
+    """The version of spaCy, if it cuts the words. Raises ConfigError if it can't cut this language."""
     return {PACKAGE: spacy_version(config.spacy)} if config.spacy else {}
 
 
 @stage(version=5, name="form", part_of="filter", runtime=("data",), sources=fingerprints)
 def form_signals(config: FormConfig, documents: Artifact, out: Output) -> None:
-    """Measure the signals of Gopher's quality and repetition rules, C4 and FineWeb; see `rules.py` for each.
+    """Measure the signals of Gopher's quality and repetition rules, C4 and FineWeb (see `rules.py`).
 
     Writes side files with a column per signal.
     """

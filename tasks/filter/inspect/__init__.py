@@ -1,1 +1,1 @@
-"""Tuning with eyes: the documents on which a rule's threshold decides, and what another threshold would change."""
+"""Inspection of a rule: the documents on which its threshold decides, and what another threshold would change."""

@@ -1,11 +1,11 @@
-"""What looking found, as a page for a browser: one file, no script, nothing loaded from elsewhere."""
+"""The result of an inspection as a page for a browser: one file without scripts, and without other resources."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from tasks.filter.inspect.near import Looked, Shown
+from tasks.filter.inspect.threshold import Inspection, Nearby
 
 STYLE = (
     "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
@@ -15,7 +15,7 @@ STYLE = (
 
 
 def page(
-    looked: Looked, profile: str, changes: Sequence[Mapping[str, str]], spread: Sequence[Mapping[str, str]]
+    looked: Inspection, profile: str, changes: Sequence[Mapping[str, str]], spread: Sequence[Mapping[str, str]]
 ) -> str:
     """HTML with the tables and the documents on both sides of the threshold, in full."""
     rule = looked.rule
@@ -44,7 +44,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
     return f"<table><tr>{heads}" + "".join(f"<tr>{row}" for row in cells) + "</table>"
 
 
-def _documents(shown: Iterable[Shown]) -> Iterable[str]:
+def _documents(shown: Iterable[Nearby]) -> Iterable[str]:
     for document in shown:
         named = html.escape(f"{document.id} from {document.source}")
         yield f"<h3>{document.value:.4g} · {named}</h3><pre>{html.escape(document.text)}</pre>"

@@ -1,1 +1,1 @@
-"""Labelled text from one's own corpus: a sample of pieces, the file of labels, an endpoint that labels, agreement."""
+"""Labelled text from the user's corpus: a sample of pieces, the file of labels, an endpoint that labels, agreement."""

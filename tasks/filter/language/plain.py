@@ -1,4 +1,4 @@
-"""Texts as languages are identified on: see `plain_kernels.py`."""
+"""The preparation of texts for language identification: see `plain_kernels.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.text.scan import utf8
 
 
 def plain_texts(texts: pa.Array) -> pa.Array:
-    """The texts of a string column without addresses and tags, lines of capitals in lower case."""
+    """The texts of a string column without addresses and tags, and with lines of capitals in lower case."""
     data, offsets = utf8(texts)
     out = np.empty(int(offsets[-1] - offsets[0]), np.uint8)
     ends = np.zeros(len(texts) + 1, np.int64)
@@ -34,7 +34,8 @@ def alphabetic() -> Bool:
 
 @functools.cache
 def _ending() -> Bool:
-    """Whether an address ends before each code point beyond ASCII: a sign, or a letter of a script without spaces."""
+    """By code point beyond ASCII, whether an address ends before it: at a sign, or a letter of a script without
+    spaces."""
     categories = map(unicodedata.category, ALL)
     ending = np.fromiter((category[0] not in "LMN" for category in categories), np.bool_, SIZE)
     for block in UNSPACED:
@@ -44,7 +45,7 @@ def _ending() -> Bool:
 
 @functools.cache
 def _lowered() -> UInt32:
-    """By code point: the small letter of a capital, if it takes as many bytes; 1 for a small letter; 0 for others."""
+    """By code point: the small letter of a capital if it takes as many bytes, 1 for a small letter, 0 for others."""
     lowered = np.zeros(SIZE, np.uint32)
     for text in map(chr, np.flatnonzero(alphabetic()).tolist()):
         if text.islower():

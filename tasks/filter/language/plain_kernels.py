@@ -1,9 +1,10 @@
-"""Texts as languages are identified on, compiled by numba: without addresses and tags, lines of capitals in lower case.
+"""The preparation of texts for language identification, compiled by numba: removes addresses and tags, and puts lines
+of capitals in lower case.
 
-fastText's vector of a text is a mean over its n-grams, and those of `https://`, `href` and `RIVER` say little of a
-language, or that it is another. Addresses are `scheme://…`, `www.…` and `name@host.tld`. The first two end at white
-space, a quote, a bracket of a tag, and beyond ASCII at a sign or a letter of a script without spaces, where text goes
-on right behind them. A line is in capitals where they are more than four fifths of the letters that have a case.
+fastText's vector of a text is a mean over its n-grams, and those of `https://`, `href` and `RIVER` say little about the
+language, or suggest another. Addresses are `scheme://…`, `www.…` and `name@host.tld`. The first two end at white space,
+a quote or a bracket of a tag. Beyond ASCII they end at a sign or at a letter of a script without spaces, in which text
+continues right after them. A line is in capitals if they are more than four fifths of the letters that have a case.
 """
 
 from __future__ import annotations
@@ -14,12 +15,8 @@ from numba import njit
 from tasks.text.kernels import code_point, encode
 
 LONGEST_TAG = 300  # bytes
-NONE, NAME, STOP, ALNUM = (
-    0,
-    1,
-    2,
-    4,
-)  # of bytes: in the name of an address of e-mail, behind an address, letter or digit
+# Classes of bytes: part of the name in an e-mail address, end of an address, letter or digit
+NONE, NAME, STOP, ALNUM = 0, 1, 2, 4
 KINDS = np.zeros(256, np.uint8)
 KINDS[[*b'\t\n\v\f\r <>"']] = STOP
 KINDS[[*b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"]] = NAME | ALNUM
@@ -47,7 +44,7 @@ def _address_end(data, i, end, kinds, ending):
 
 @njit(cache=True, nogil=True)
 def _found(data, begin, i, end, out, first, at, kinds, ending):
-    """(end in `data`, start in `out[first:at]`) of the tag or address that the sign at `i` shows; (i, at) for none."""
+    """(end in `data`, start in `out[first:at]`) of the tag or address that the sign at `i` marks, or (i, at)."""
     b = data[i]
     if b == 60:
         j = i + 2 if i + 1 < end and data[i + 1] == 47 else i + 1
@@ -111,13 +108,13 @@ def _lower(out, first, at, lowered):
 
 @njit(cache=True, nogil=True)
 def plain(data, offsets, lowered, alphabetic, ending, kinds, signs, out, out_ends):
-    """Write D texts, text d `data[offsets[d]:offsets[d + 1]]`, as this module's docstring says to `out`, ending at
-    `out_ends[d]`; one of which no letter would stay, as it is.
+    """Write D texts, prepared as the module's docstring says, to `out`. Text d is `data[offsets[d]:offsets[d + 1]]` and
+    ends at `out_ends[d]`. A text that would lose all its letters is written as it is.
 
-    `lowered[c]` is a capital's small letter, 1 for a letter that has a capital, and 0 for others; `ending[c]` is
+    `lowered[c]` is a capital's small letter, 1 for a letter that has a capital, and 0 for others. `ending[c]` says
     whether an address ends before c. `out` needs room for all of `data`.
     """
-    at = np.int64(0)  # of a plain 0 numba would compile a form of its own
+    at = np.int64(0)  # for a plain 0, numba would compile another version
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
         start = at

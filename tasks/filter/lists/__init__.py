@@ -1,1 +1,1 @@
-"""Lists of the user: hosts, addresses and words that documents may not have."""
+"""The user's lists: hosts, addresses and words that documents must not have."""

@@ -1,31 +1,51 @@
-"""Lists as a filter family."""
+"""The user's lists as a filter family."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field, model_validator
 
 from storage.errors import ConfigError
 from tasks.filter.family import Family, measuring_half
-from tasks.filter.lists.rules import ListsRules
-from tasks.filter.lists.stage import fingerprints, lists_signals
-from tasks.filter.rules import Rule, Tested, Turn
+from tasks.filter.lists.measure import ListsConfig, fingerprints, lists_signals
+from tasks.filter.rules import Rule, Section, Tested, Turn
 
 ANY = "any"  # the language of a list for all documents
 
 
+class ListsRules(Section):
+    """Hosts, addresses and words that documents must not have."""
+
+    measure: ListsConfig = Field(description="the lists")
+    keep_listed_words: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        {},
+        description="share of the documents with a listed word to keep, drawn by a hash of the text, by language as "
+        "in `measure.words`. 0 for other languages",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        unknown = sorted(self.keep_listed_words.keys() - self.measure.words.keys())
+        if unknown:
+            raise ValueError(f"keep_listed_words names {', '.join(unknown)}, but measure.words lacks a list for it")
+        return self
+
+
 @dataclass(frozen=True)
 class Unlisted:
-    """A document passes when it has no entry of a list: its signal is "". With `language`, for its documents only."""
+    """A document passes unless it has an entry of a list: its signal is "". With `language`, only for documents in
+    it."""
 
     name: str
     signal: str
     language: str = ANY
-    keep: float = 0.0  # share of the documents with an entry that pass
+    keep: float = 0.0  # share of the documents with an entry that pass anyway
     threshold: float | None = None
     turn: Turn = Turn.USUAL
 
@@ -35,8 +55,8 @@ class Unlisted:
         if self.language != ANY:
             if "language" not in signals.schema.names:
                 raise ConfigError(
-                    f"The words for {self.language} need the language of documents, which is not measured.",
-                    "Give `filter.language`, or name the list `any`.",
+                    f"The words for {self.language} need the language of documents, which isn't measured.",
+                    "Set `filter.language`, or name the list `any`.",
                 )
             mine = pc.equal(signals["language"], self.language).fill_null(False).to_numpy(zero_copy_only=False)
             fails = fails & mine
@@ -45,7 +65,7 @@ class Unlisted:
         return Tested(fails, np.zeros(len(fails), np.bool_), fails.astype(np.float64))
 
     def details(self, signals: pa.RecordBatch) -> pa.Array:
-        """The entry."""
+        """The entry that the document has."""
         return signals[self.signal]
 
 
@@ -65,7 +85,8 @@ def _rules(lists: ListsRules | None) -> Iterator[Rule]:
 
 
 def _fingerprints(lists: ListsRules | None) -> dict[str, str]:
-    """The verdicts hang on the files too, and what was measured is asked for only where no filtered documents are."""
+    """Digests of the files for the filter's own key: the verdicts depend on them, and if filtered documents are stored,
+    the measuring stage isn't asked."""
     return {} if lists is None else fingerprints(lists.measure)
 
 

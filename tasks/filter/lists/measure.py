@@ -1,17 +1,97 @@
-"""Which entries of the lists documents have."""
+"""The entries of the user's lists as signals: the settings, the stage, and the look-up.
+
+The digests of the lists' files are part of the key.
+"""
 
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
+from pydantic import Field
 
-from tasks.filter.lists.config import ListsConfig
+from storage.artifact import Artifact
+from storage.digest_cache import remembered_digest
+from storage.errors import EmptyOutput, SourceError
 from tasks.filter.lists.read import NOT_WORD, domains_of, host_of, hosts_in, plain_url, read_list
 from tasks.filter.lists.words import WITHOUT_SPACES, WordList
 from tasks.filter.metadata import first_texts
+from tasks.filter.side_files import read_signals, write_signals
+from tasks.stage import stage
+from tasks.stage.config import StageConfig
+from tasks.stage.output import Output
+
+
+class UrlWords(StageConfig):
+    """Words in addresses, as RefinedWeb counts them (Penedo et al. 2023, appendix G.1)."""
+
+    file: str = Field(description="path of the file, with one word per line")
+    least: int = Field(1, ge=1, description="minimum words of the file in an address (FineWeb: 1 hard, 2 soft words)")
+    anywhere: bool = Field(
+        False, description="also match within words, after removing everything but letters and digits from the address"
+    )
+
+
+class ListsConfig(StageConfig):
+    """Lists, and the fields with a document's address. A line that starts with # is a comment."""
+
+    url_fields: list[str] = Field(
+        ["url", "uri", "source_url"],
+        min_length=1,
+        description="metadata fields with the address, or paths such as `meta.url`",
+    )
+    hosts: list[str] = Field(
+        [], description="files with a host or domain per line, plain or as in /etc/hosts, which includes its subdomains"
+    )
+    urls: list[str] = Field(
+        [], description="files with an address per line, whose `https://`, `www.` and final / don't matter"
+    )
+    url_words: list[UrlWords] = Field([], description="words in addresses")
+    words: dict[str, str] = Field(
+        {},
+        description="files with a word or phrase per line, by the language of the documents they apply to, or `any`. "
+        "They match in upper or lower case, as whole words, and in ja, th and zh also within words (C4)",
+    )
+
+
+def fingerprints(config: ListsConfig) -> dict[str, str]:
+    """Digests of the files. Raises SourceError for a missing file."""
+    files = [*config.hosts, *config.urls, *(each.file for each in config.url_words), *config.words.values()]
+    digests = {}
+    for file in files:
+        path = Path(file).expanduser()
+        if not path.is_file():
+            raise SourceError(f"{file} does not exist.", "Check the paths under `lists`.")
+        digests[file] = remembered_digest(path)
+    return digests
+
+
+@stage(version=2, name="lists", part_of="filter", runtime=("data",), sources=fingerprints)
+def lists_signals(config: ListsConfig, documents: Artifact, out: Output) -> None:
+    """Look for listed hosts, addresses and words.
+
+    Columns: `listed_url_known` (whether the metadata has an address), `listed_host`, `listed_url`, `listed_url_words`
+    and, for each language with a list, `listed_word_LANGUAGE`: the entry that a document has, or "". With lists of
+    words, also `listed_draw`, a number from 0 to 1 by a hash of the text. Raises EmptyOutput if hosts or addresses are
+    listed but no document has an address, because the field must then be another one.
+    """
+    write_signals(functools.partial(measure_lists, config), documents, out, columns=["text", "metadata"])
+    known = total = 0
+    for path in sorted(out.path.glob("*.parquet")):
+        for batch in read_signals(path, ["listed_url_known"]):
+            total += batch.num_rows
+            known += pc.sum(batch["listed_url_known"]).as_py() or 0
+    out.count(with_url=known)
+    if total and not known and (config.hosts or config.urls or config.url_words):
+        fields = ", ".join(config.url_fields)
+        raise EmptyOutput(
+            f"None of {total:,} documents has an address in its metadata ({fields}).",
+            "Name the field of your documents in filter.lists.measure.url_fields, or leave hosts and urls out.",
+        )
 
 
 class UrlList(NamedTuple):
@@ -22,11 +102,11 @@ class UrlList(NamedTuple):
     anywhere: bool
 
     def find(self, url: str) -> str:
-        """The words that are in the address, joined by commas; "" where they are fewer than `least`."""
-        where = {word.lower() for word in NOT_WORD.split(url)}
+        """The words in the address, joined by commas, or "" if they are fewer than `least`."""
+        split = {word.lower() for word in NOT_WORD.split(url)}
         joined = NOT_WORD.sub("", url).lower() if self.anywhere else ""
-        found = [word for word in self.words if (word in joined if self.anywhere else word in where)]
-        return ",".join(found) if len(found) >= self.least else ""
+        matches = [word for word in self.words if (word in joined if self.anywhere else word in split)]
+        return ",".join(matches) if len(matches) >= self.least else ""
 
 
 class Lists(NamedTuple):
@@ -39,7 +119,7 @@ class Lists(NamedTuple):
 
 
 def measure_lists(config: ListsConfig, texts: pa.Array, metadata: pa.Array) -> pa.RecordBatch:
-    """The entries that D documents have; see `stage.py` for the columns."""
+    """The entries that D documents have. For the columns see `lists_signals`."""
     lists = _lists(config.model_dump_json())
     urls = first_texts(metadata, config.url_fields)
     columns = {
@@ -70,12 +150,12 @@ def _listed_url(lists: Lists, url: str) -> str:
 
 
 def _listed_words(lists: Lists, url: str) -> str:
-    return next((found for each in lists.url_words if (found := each.find(url))), "")
+    return next((words for each in lists.url_words if (words := each.find(url))), "")
 
 
 @functools.lru_cache(1)
 def _lists(config_json: str) -> Lists:
-    """Read once per process."""
+    """The lists of a config, read once per process."""
     config = ListsConfig.model_validate_json(config_json)
     url_words = [
         UrlList(tuple(sorted({NOT_WORD.sub("", word).lower() for word in read_list(each.file)} - {""})), *chosen)

@@ -1,7 +1,7 @@
-"""Finding the words of a list in texts, as C4 does (`c4_utils.py` in tensorflow_datasets; the same in datatrove).
+"""Finds the words of a list in texts, as do C4 (`c4_utils.py` in tensorflow_datasets) and datatrove.
 
-C4 searches for all of them by one regular expression. Here the words of a text are looked up in a table, so that time
-does not grow with the list: an entry can only be where its first word is.
+C4 searches for all of them with one regular expression. Here the words of a text are looked up in a table, so that time
+doesn't grow with the list: an entry can occur only where its first word does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WORD = re.compile(r"\w+")
 
 
 class WordList:
-    """The entries of a list; `whole` for those that must stand between other characters than letters and digits."""
+    """The entries of a list. With `whole`, an entry must not be preceded or followed by a letter or a digit."""
 
     def __init__(self, entries: Iterable[str], *, whole: bool) -> None:
         self.whole = whole
@@ -29,14 +29,14 @@ class WordList:
         self.firsts = frozenset(self.by_first)
 
     def find(self, text: str) -> str:
-        """The first entry, by alphabet, that is in the text, "" for none."""
+        """The first entry, in alphabetical order, that the text contains, or ""."""
         text = text.lower()
-        found = [entry for entry in self.anywhere if entry in text]
+        candidates = [entry for entry in self.anywhere if entry in text]
         if self.firsts:
-            met = self.firsts.intersection(WORD.findall(text))
-            found += [entry for first in met for entry in self.by_first[first]]
-        return next((entry for entry in sorted(found) if not self.whole or _stands_in(entry, text)), "")
+            firsts = self.firsts.intersection(WORD.findall(text))
+            candidates += [entry for first in firsts for entry in self.by_first[first]]
+        return next((entry for entry in sorted(candidates) if not self.whole or _has_entry(entry, text)), "")
 
 
-def _stands_in(entry: str, text: str) -> bool:
+def _has_entry(entry: str, text: str) -> bool:
     return entry == text or re.search(rf"(?:\W|^){re.escape(entry)}(?:\W|$)", text) is not None

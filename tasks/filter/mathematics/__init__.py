@@ -1,1 +1,1 @@
-"""Mathematics in LaTeX, which rules of prose should not count as symbols."""
+"""Mathematics in LaTeX, whose symbols the rules for prose should not count."""

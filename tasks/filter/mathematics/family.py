@@ -1,4 +1,4 @@
-"""Mathematics as a filter family: it has no rule of its own, and spares documents those that count symbols."""
+"""Mathematics as a filter family. It only exempts documents with formulas from rules that count symbols."""
 
 from __future__ import annotations
 
@@ -7,16 +7,41 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 
 from storage.shards.arrays import Bool
 from tasks.filter.family import Family, Spared
 from tasks.filter.form.config import FormConfig
-from tasks.filter.mathematics.config import MathematicsConfig
-from tasks.filter.mathematics.rules import MathematicsRules
-from tasks.filter.mathematics.stage import mathematics_signals
-from tasks.filter.rules import Rule
+from tasks.filter.form.latex import MathematicsConfig
+from tasks.filter.mathematics.measure import mathematics_signals
+from tasks.filter.rules import Rule, Section
 
 WORDED = ("gopher_quality", "gopher_repetition")
+
+
+class MathematicsRules(Section):
+    """Exempts documents with LaTeX formulas from the rules that count their symbols."""
+
+    measure: MathematicsConfig = Field(default_factory=MathematicsConfig, description="what counts as mathematics")
+    min_share: float = Field(
+        0.02, gt=0, le=1, description="minimum share of characters in formulas that makes a document mathematics"
+    )
+    spares: list[str] = Field(
+        [
+            "gopher_quality.min_mean_word_length",
+            "gopher_quality.max_mean_word_length",
+            "gopher_quality.min_alphabetic_words",
+            "gopher_quality.max_hashes_per_word",
+            "gopher_quality.max_ellipses_per_word",
+            "c4.max_c4_curly_bracket_lines",
+            "gopher_repetition.max_top_2gram_characters",
+            "gopher_repetition.max_top_3gram_characters",
+            "gopher_repetition.max_top_4gram_characters",
+            "fineweb.max_short_lines",
+            "fineweb.min_punctuated_lines",
+        ],
+        description="rules, or sections of rules, that don't apply to mathematics",
+    )
 
 
 def _is_mathematics(least: float, signals: pa.RecordBatch) -> Bool:
@@ -35,7 +60,7 @@ def _rules(mathematics: MathematicsRules | None, form: FormConfig) -> Iterable[R
 def _spares(mathematics: MathematicsRules | None, form: FormConfig) -> Spared | None:
     if mathematics is None:
         return None
-    # Rules over words judge the prose around formulas where form leaves these out
+    # If form leaves formulas out, rules over words judge the prose around them
     spared = [name for name in mathematics.spares if not form.formulas or name.partition(".")[0] not in WORDED]
     return Spared(tuple(spared), functools.partial(_is_mathematics, mathematics.min_share))
 

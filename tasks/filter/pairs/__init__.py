@@ -1,1 +1,1 @@
-"""Personal data in instruction and preference pairs, which no document stage reads."""
+"""Personal data in instruction and preference pairs, which document stages don't read."""

@@ -1,7 +1,7 @@
-"""What is done with a file of pairs: the rules and the changes are those for documents.
+"""Decides on a file of pairs, with the rules and the changes for documents.
 
-A pair is judged as a whole, as if its messages were one text, and changed message by message. A file in which nothing
-is found is copied byte for byte.
+A pair is judged as a whole, as if its messages were one text, and changed message by message. A file without findings
+is copied byte for byte.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from storage.errors import DamagedArtifact
 from storage.shards.documents import LEDGER_SCHEMA, BatchWriter, Verdict, ledger_batches
 from storage.shards.lines import write_json_lines
 from tasks.filter.decide import decide, ledger
-from tasks.filter.pairs.contents import Pair, groups, texts_of, with_texts
-from tasks.filter.pairs.measure import read_messages
-from tasks.filter.pii.family import FAMILY, PiiMender, describe
+from tasks.filter.pairs.measure import Pair, groups, read_messages, texts_of, with_texts
+from tasks.filter.pii.family import FAMILY, PiiMender, PiiRules, describe
 from tasks.filter.pii.findings import SCHEMA, Finding
-from tasks.filter.pii.rules import PiiRules
 from tasks.filter.pii.salt import read_salt
 from tasks.filter.rules import Rule, reason
 from tasks.filter.side_files import IdDigest, check_aligned
@@ -41,7 +39,7 @@ class Job(NamedTuple):
 
 
 def decide_pairs(config: PiiRules, job: Job, folder: Path) -> dict[str, Any]:
-    """Write the pairs that are kept and a ledger; return counts by source, reason and kind of finding."""
+    """Write the kept pairs and a ledger, and return counts by source, reason and kind of finding."""
     deciding = _Deciding(config)
     kept: list[Pair] = []
     digest = IdDigest()
@@ -49,7 +47,7 @@ def decide_pairs(config: PiiRules, job: Job, folder: Path) -> dict[str, Any]:
         for group, messages in zip_longest(groups(job.pairs), read_messages(job.signals)):
             texts = [texts_of(pair) for pair in group or ()]
             if messages is None or sum(map(len, texts)) != messages.num_rows:
-                raise _of_others(job)
+                raise _mismatch(job)
             digest.update(pa.array([pair["id"] for pair in group], pa.string()))
             kept += deciding.group(group, texts, messages, verdicts)
     check_aligned(job.signals, digest)
@@ -61,7 +59,7 @@ def decide_pairs(config: PiiRules, job: Job, folder: Path) -> dict[str, Any]:
 
 
 class _Counts:
-    """Of pairs by source, those removed by reason, and findings by kind."""
+    """Numbers of pairs by source, of removed pairs by reason, and of findings by kind."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -80,13 +78,13 @@ class _Deciding:
 
     @property
     def untouched(self) -> bool:
-        """Whether every pair so far is as it was."""
+        """Whether every pair so far is unchanged."""
         return not self.counts.changed and not self.counts.removed
 
     def group(
         self, group: list[Pair], texts: list[list[str]], messages: pa.RecordBatch, verdicts: BatchWriter
     ) -> list[Pair]:
-        """The pairs of a group that are kept, changed where they must be."""
+        """The pairs of a group to keep, with findings replaced."""
         starts = np.concatenate([[0], np.cumsum([len(each) for each in texts])])
         columns = {name: pa.array([pair[name] for pair in group], pa.string()) for name in ("id", "source")}
         signals = by_pair(messages, starts)
@@ -115,11 +113,11 @@ class _Deciding:
         return kept
 
     def _change(
-        self, pair: Pair, texts: Sequence[str], found: Sequence[list[dict[str, Any]]], changes: list[Verdict]
+        self, pair: Pair, texts: Sequence[str], by_text: Sequence[list[dict[str, Any]]], changes: list[Verdict]
     ) -> Pair:
         new: list[str] = []
         kinds: Counter[str] = Counter()
-        for text, findings in zip(texts, found, strict=True):
+        for text, findings in zip(texts, by_text, strict=True):
             replaced, done = self.mender.replace(text, (Finding(**finding) for finding in findings))
             new.append(replaced)
             kinds += done
@@ -128,8 +126,8 @@ class _Deciding:
 
 
 def by_pair(messages: pa.RecordBatch, starts: np.ndarray) -> pa.RecordBatch:
-    """The signals of pairs: the findings of their messages together. Messages `starts[i]` to `starts[i + 1]` are those
-    of pair i."""
+    """The signals of pairs: the findings of all their messages. Pair i has the messages from `starts[i]` up to
+    `starts[i + 1]`."""
     offsets = messages["pii"].offsets.take(pa.array(starts))
     findings = pa.ListArray.from_arrays(offsets.cast(pa.int32()), messages["pii"].values)
     return pa.record_batch(
@@ -137,8 +135,8 @@ def by_pair(messages: pa.RecordBatch, starts: np.ndarray) -> pa.RecordBatch:
     )
 
 
-def _of_others(job: Job) -> DamagedArtifact:
+def _mismatch(job: Job) -> DamagedArtifact:
     return DamagedArtifact(
-        f"The signals {job.signals.parent.name}/{job.signals.name} are not of {job.pairs.name}.",
+        f"The signals {job.signals.parent.name}/{job.signals.name} don't belong to {job.pairs.name}.",
         "Measure again: --refresh pii_pairs.",
     )

@@ -1,22 +1,55 @@
-"""Findings of personal data in pairs, a row per message; the side file carries a digest of the pairs' ids."""
+"""The texts of pairs, and the findings of personal data in them, a row per message.
+
+The texts are the messages of a conversation, or of a prompt and its two answers. A side file carries a digest of the
+pairs' ids.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from storage.errors import DamagedArtifact, make_again
+from storage.shards.lines import read_json_lines
 from storage.shards.parquet import open_parquet, parquet_writer
-from tasks.filter.pairs.contents import groups, texts_of
 from tasks.filter.pii.config import PiiConfig
 from tasks.filter.pii.findings import SCHEMA
 from tasks.filter.pii.measure import measure_pii
 from tasks.filter.side_files import FILE, IDS, IdDigest
 
+Pair = dict[str, Any]
+TURNS = ("messages", "prompt", "chosen", "rejected", "completion")  # the lists of messages that a pair may have
+GROUP = 1024  # pairs in memory at a time, and in a row group of their signals
+
+
+def groups(path: Path) -> Iterator[list[Pair]]:
+    """The pairs of a file, in order, `GROUP` at a time. Raises DamagedArtifact."""
+    rows = read_json_lines(path)
+    try:
+        while group := list(islice(rows, GROUP)):
+            yield group
+    except ValueError as error:
+        raise DamagedArtifact(f"{path} is not JSON: {error}.", make_again("download")) from error
+
+
+def texts_of(pair: Pair) -> list[str]:
+    """The contents of its messages, in order."""
+    return [message["content"] for turn in TURNS for message in pair.get(turn, ())]
+
+
+def with_texts(pair: Pair, texts: Sequence[str]) -> Pair:
+    """The pair with its messages' contents replaced by `texts`, in the order of `texts_of`."""
+    left = iter(texts)
+    turns = {turn: [{**message, "content": next(left)} for message in pair[turn]] for turn in TURNS if turn in pair}
+    return {**pair, **turns}
+
 
 def measure_pairs(config: PiiConfig, path: Path, folder: Path) -> dict[str, int]:
-    """Write the signals of a file of pairs, a row group for each of its groups; return the number of pairs."""
+    """Write the signals of a file of pairs, a row group for each of its groups, and return the number of pairs."""
     digest = IdDigest()
     pairs = 0
     with parquet_writer(folder / FILE, SCHEMA, compression="zstd") as writer:
@@ -30,7 +63,7 @@ def measure_pairs(config: PiiConfig, path: Path, folder: Path) -> dict[str, int]
 
 
 def read_messages(path: Path) -> Iterator[pa.RecordBatch]:
-    """The signals of a file of pairs, a batch per group."""
+    """Yield the signals of a file of pairs, a batch per group."""
     with open_parquet(path) as file:
         for number in range(file.num_row_groups):
             table = file.read_row_group(number, use_threads=False).combine_chunks()

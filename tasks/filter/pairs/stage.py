@@ -1,7 +1,7 @@
 """The stages for personal data in pairs: `pii_pairs` finds it, `pairs` decides.
 
-Pairs are no documents: neither dedup nor the rules over texts see them, and new ones must not make the filter copy the
-corpus again. So they have a stage of their own, with the section `filter.pii` as its config.
+Pairs are not documents: neither dedup nor the rules over texts see them, and new pairs must not make the filter copy
+the corpus again. So they have their own stage, with the section `filter.pii` as its config.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
 from tasks.filter.pii.config import PiiConfig
-from tasks.filter.pii.family import fingerprints
-from tasks.filter.pii.rules import PiiRules
+from tasks.filter.pii.family import PiiRules, fingerprints
 from tasks.filter.side_files import FILE
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage import stage
@@ -29,7 +28,7 @@ def pair_signals(
 ) -> None:
     """Find personal data in instruction and preference pairs and labelled rows, as `pii` does in documents.
 
-    Written for each role and file: `pii`, a list of (entity, start, end, score), and `pii_findings`, a row per message.
+    Writes for each role and file `pii`, a list of (entity, start, end, score), and `pii_findings`, a row per message.
     """
     from tasks.filter.pairs.measure import measure_pairs
 
@@ -39,7 +38,7 @@ def pair_signals(
 
 
 def check(config: PiiRules, runtime: Runtime) -> None:
-    """Raises ConfigError for a salt that can't be read."""
+    """Raise ConfigError for a salt that can't be read."""
     fingerprints(config)
 
 
@@ -47,12 +46,11 @@ def check(config: PiiRules, runtime: Runtime) -> None:
 def filter_pairs(
     config: PiiRules, instructions: Artifact, preferences: Artifact, labelled: Artifact | None, out: Output
 ) -> None:
-    """Look for personal data in instruction and preference pairs, and in labelled rows where there are any, with the
-    rules and the actions for documents.
+    """Search instruction and preference pairs, and labelled rows if any, for personal data, with the rules and actions
+    for documents.
 
-    Writes instructions/, preferences/ and labelled/ under the names of the files that came in, and ledger/ with a
-    verdict for each pair that was changed or removed. What was removed stands nowhere else than in the artifact of
-    `download`.
+    Writes instructions/, preferences/ and labelled/ under the input's file names, and ledger/ with a verdict for each
+    changed or removed pair. The removed data remains only in the artifact of `download`.
     """
     from tasks.filter.pairs.decide import LEDGER, PAIRS, Job, decide_pairs
 
@@ -62,7 +60,7 @@ def filter_pairs(
         files, side_files = pairs.files("*.jsonl"), signals.part(role).files("*.parquet")
         if len(files) != len(side_files):
             raise DamagedArtifact(
-                f"There are signals of {len(side_files)} files for {len(files)} files of {role}.",
+                f"The signals cover {len(side_files)} files, but there are {len(files)} files of {role}.",
                 "Measure again: --refresh pii_pairs.",
             )
         jobs = [Job(*both) for both in zip(files, side_files, strict=True)]
@@ -74,26 +72,26 @@ def filter_pairs(
 
 
 def _by_role(instructions: Artifact, preferences: Artifact, labelled: Artifact | None) -> dict[str, Artifact]:
-    given = {"instructions": instructions, "preferences": preferences, "labelled": labelled}
-    return {role: pairs for role, pairs in given.items() if pairs is not None}
+    inputs = {"instructions": instructions, "preferences": preferences, "labelled": labelled}
+    return {role: pairs for role, pairs in inputs.items() if pairs is not None}
 
 
-def _link(made: Path, path: Path) -> None:
+def _link(target: Path, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
-    path.hardlink_to(made)
+    path.hardlink_to(target)
 
 
 def _report(config: PiiRules, decided: dict[str, list[ShardResult]], out: Output) -> None:
     by_source: list[dict[str, Any]] = []
-    found: dict[str, Counter[str]] = {}
+    findings: dict[str, Counter[str]] = {}
     for role, results in decided.items():
         total: dict[str, Counter[str]] = {}
         for result in results:
             for name, count in result.counts.items():
                 total.setdefault(name, Counter()).update(count)
         seen, kept, changed = total["seen"], total["kept"], total["changed"]
-        found[role] = total["found"]
-        if seen:  # a profile may have none
+        findings[role] = total["found"]
+        if seen:  # a profile may lack pairs of a role
             out.account(
                 what=role, section="filter.pii", documents_in=seen.total(), kept=kept.total(), removed=total["removed"]
             )
@@ -110,11 +108,11 @@ def _report(config: PiiRules, decided: dict[str, list[ShardResult]], out: Output
             for source, count in sorted(seen.items())
         ]
     out.table("Pairs", by_source)
-    kinds = sorted(set().union(*found.values()))
+    kinds = sorted(set().union(*findings.values()))
     out.table(
         "Personal data",
         [
-            {"kind": kind, "action": config.action_of(kind), **{role: found[role][kind] for role in decided}}
+            {"kind": kind, "action": config.action_of(kind), **{role: findings[role][kind] for role in decided}}
             for kind in kinds
         ],
     )

@@ -1,9 +1,9 @@
 """Estimating an n-gram model: interpolated modified Kneser-Ney smoothing, with the arithmetic of KenLM's `lmplz`.
 
-Discounts are Chen and Goodman's closed form (1998, equation 26), or 0.5, 1 and 1.5 for an order for which the counts of
-counts don't give one (`--discount_fallback`). Unigrams are interpolated with the uniform distribution over the
-vocabulary, which includes the unknown word. Words with fewer than `min_count` occurrences are unknown: their n-grams
-are counted and then left out, and their mass goes to the shorter n-grams (`--limit_vocab_file`).
+Discounts are Chen and Goodman's closed form (1998, equation 26), or 0.5, 1 and 1.5 for an order whose counts of counts
+don't allow it (`--discount_fallback`). Unigrams are interpolated with the uniform distribution over the vocabulary,
+which includes the unknown word. Words with fewer than `min_count` occurrences are unknown: their n-grams are counted
+and then left out, and their mass goes to the shorter n-grams (`--limit_vocab_file`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Tables = tuple[UInt64, ...]
 
 
 class Smoothed(NamedTuple):
-    """For one order: probabilities by slot, and per context, which is a word shorter, the total and the freed mass."""
+    """For one order: probabilities by slot, and the total and freed mass of each context, which is a word shorter."""
 
     probabilities: Float64
     total: Int64
@@ -32,9 +32,9 @@ class Smoothed(NamedTuple):
 
 
 def estimate(tokens: UInt64, order: int, min_count: int = 1) -> tuple[NgramModel, list[int]]:
-    """The model of sentences as `read_tokens` returns them, and its number of n-grams by order.
+    """Estimate the model of sentences as `read_tokens` returns them. Returns it and its number of n-grams by order.
 
-    Deterministic to the byte. Memory: 8 bytes per token and 25 to 50 per distinct n-gram.
+    Deterministic to the byte. Takes 8 bytes of memory per token and 25 to 50 per distinct n-gram.
     """
     tables = _count(tokens, order)
     rare = _rare(tokens, min_count)
@@ -96,7 +96,7 @@ def _rare(tokens: UInt64, min_count: int) -> Bool:
 
 
 def _vocabulary(rare: Bool, table: UInt64) -> int:
-    """The number of possible tokens: words that are not rare, END, and the unknown word in place of START."""
+    """The number of possible tokens: words that aren't rare, END, and the unknown word in place of START."""
     places = table[table[:, 0] != 0, 1] & np.uint64(0xFFFFFFFF)
     return int(np.count_nonzero(~rare[places]))
 

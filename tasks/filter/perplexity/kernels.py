@@ -1,10 +1,10 @@
 """The hot loops of the n-gram model, compiled by numba: counting, smoothing, scoring.
 
-An n-gram is identified by a 64-bit key alone, a polynomial over the hashes of its words, as in KenLM's probing model
-(Heafield 2011): the probability that any of a billion look-ups among a billion n-grams is wrong is 5 %. Tables are
-open-addressed with linear probing; a slot is two 64-bit numbers, the key and the n-gram's data, so a look-up costs one
-cache line. While counting, the data is the count (upper half) and the position of the n-gram's last word (lower half);
-in the model, the base-10 logarithms of probability and backoff as two 32-bit floats.
+An n-gram is identified only by a 64-bit key, a polynomial over the hashes of its words, as in KenLM's probing model
+(Heafield 2011). The probability that any of a billion look-ups among a billion n-grams is wrong is 5 %. Tables are
+open-addressed with linear probing. A slot is two 64-bit numbers, the key and the n-gram's data, so a look-up costs one
+cache line. While counting, the data is the count (upper half) and the position of the n-gram's last word (lower half).
+In the model, it is the base-10 logarithms of probability and backoff as two 32-bit floats.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tasks.text.kernels import GOLDEN, code_point
 from tasks.text.ngram_kernels import key_of
 from tasks.text.table_kernels import HALF, locate
 
-# Keys of the pseudo-words: start and end of a sentence, and any word that the model has not seen
+# Keys of the pseudo-words: start and end of a sentence, and any word unknown to the model
 START = np.uint64(0xA0761D6478BD642F)
 END = np.uint64(0xE7037ED1A0B428DB)
 UNKNOWN = np.uint64(0x8EBC6AF09C88C6E3)
@@ -36,7 +36,7 @@ def rehash(table, larger):
 
 @njit(cache=True, nogil=True)
 def count_words(tokens, table):
-    """Count each token; returns the number of distinct ones."""
+    """Count each token. Returns the number of distinct tokens."""
     used = 0
     for p in range(len(tokens)):
         slot = locate(table, 0, len(table), tokens[p])
@@ -58,9 +58,9 @@ def rare_words(tokens, table, min_count, rare):
 def count_ngrams(tokens, begin, end, tables, used):
     """Add the sentences of `tokens[begin:end]`, each from START to END, to one table per order, shortest first.
 
-    An n-gram of the highest order, or one that begins a sentence, counts its occurrences; any other counts the distinct
+    An n-gram of the highest order, or one that begins a sentence, counts its occurrences. Any other counts the distinct
     words before it (Chen and Goodman 1998, section 3). A word is new before an n-gram exactly when the n-gram extended
-    by it is new, so the descent from the longest n-gram stops at the first that is known.
+    by it is new, so the descent from the longest n-gram stops at the first known one.
     """
     order = len(tables)
     keys = np.empty(order + 1, np.uint64)
@@ -75,7 +75,7 @@ def count_ngrams(tokens, begin, end, tables, used):
                 used[0] += 1
             length = 1
             continue
-        # No n-gram reaches back over the start of its sentence
+        # An n-gram doesn't reach back beyond the start of its sentence
         longest = min(order, length + 1)
         power = np.uint64(1)
         # Keys of all n-grams that end at p, each from the one shorter by a word
@@ -85,11 +85,11 @@ def count_ngrams(tokens, begin, end, tables, used):
         for n in range(longest, 0, -1):
             table = tables[n - 1]
             slot = locate(table, 0, len(table), keys[n])
-            # Known: its own count grows, but no shorter n-gram gets a new word before it
+            # Known: its own count grows, but shorter n-grams don't get a new word before them
             if table[slot, 0] == keys[n]:
                 table[slot, 1] += ONE
                 break
-            # New: so is the word before the next shorter n-gram; go on down
+            # New: so is the word before the next shorter n-gram. Go on down
             table[slot, 0] = keys[n]
             table[slot, 1] = ONE | np.uint64(p)
             used[n - 1] += 1
@@ -97,11 +97,11 @@ def count_ngrams(tokens, begin, end, tables, used):
 
 
 @njit(cache=True, nogil=True)
-def counts_of_counts(table, found):
-    """Add the numbers of n-grams with count 1, 2, 3 and 4 to `found[1:5]`; the discounts follow from them."""
+def counts_of_counts(table, numbers):
+    """Add the numbers of n-grams with count 1, 2, 3 and 4 to `numbers[1:5]`, from which the discounts follow."""
     for slot in range(len(table)):
         if table[slot, 0] != 0 and (table[slot, 1] >> HALF) < 5:
-            found[table[slot, 1] >> HALF] += 1
+            numbers[table[slot, 1] >> HALF] += 1
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -113,14 +113,14 @@ def all_known(rare, last, n):
 @njit(cache=True, nogil=True)
 def sum_contexts(tokens, rare, n, table, shorter, discounts, total, freed):
     """For each context (an entry of the table of n − 1 words), sum the counts of its n-grams into `total` and the mass
-    that smoothing frees into `freed`: a discount per n-gram, and the whole count of one with a rare word."""
+    that smoothing frees into `freed`: a discount per n-gram, and the whole count of an n-gram with a rare word."""
     for slot in range(len(table)):
-        # Empty, or the START that only is a context
+        # Empty, or START, which is only a context
         if table[slot, 0] == 0 or table[slot, 1] < ONE:
             continue
         count = np.int64(table[slot, 1] >> HALF)
         last = np.int64(table[slot, 1] & np.uint64(0xFFFFFFFF))
-        # The n-gram's words are read back from the text, at the position that its slot holds
+        # The n-gram's words are read back from the text, at the position in its slot
         context = locate(shorter, 0, len(shorter), key_of(tokens, last - n + 1, n - 1)) if n > 1 else 0
         # Three discounts, for counts 1, 2 and 3 or more (modified Kneser-Ney)
         total[context] += count
@@ -129,7 +129,7 @@ def sum_contexts(tokens, rare, n, table, shorter, discounts, total, freed):
 
 @njit(cache=True, nogil=True)
 def smooth(tokens, rare, n, table, shorter, discounts, total, freed, below, probabilities):
-    """Interpolated probabilities of a table's n-grams (Heafield et al. 2013, section 3.4); 0 with a rare word.
+    """Interpolated probabilities of a table's n-grams (Heafield et al. 2013, section 3.4), 0 with a rare word.
 
     `below` are the probabilities of the table of n − 1 words.
     """
@@ -153,8 +153,8 @@ def smooth(tokens, rare, n, table, shorter, discounts, total, freed, below, prob
 def enter(table, probabilities, total, freed, model, logs, start, size):
     """Insert the n-grams of a table that have a probability into `size` slots of the model from `start` on.
 
-    `total` and `freed` are theirs as contexts, and give the backoff. `logs` is the model viewed as 32-bit floats, four
-    per slot.
+    `total` and `freed` are those of the n-grams as contexts, and give the backoff. `logs` is the model viewed as 32-bit
+    floats, four per slot.
     """
     for slot in range(len(table)):
         if probabilities[slot] > 0:
@@ -167,7 +167,7 @@ def enter(table, probabilities, total, freed, model, logs, start, size):
 
 @njit(cache=True, nogil=True)
 def has_word(text, begin, end, kinds):
-    """Whether normalised text has a word in it."""
+    """Whether normalised text contains a word."""
     while begin < end:
         c, used = code_point(text, begin, end)
         if c < SIZE and kinds[c] & WORD:
@@ -178,11 +178,11 @@ def has_word(text, begin, end, kinds):
 
 @njit(cache=True, nogil=True)
 def count_tokens(text, text_ends, word_ends, kinds, tokens):
-    """Tokens of each scanned text: its words and the end; 0 for a text without words, where the scanner reports one."""
+    """Count the tokens of each scanned text: its words and the end, or 0 without words, where the scanner reports 1."""
     begin, first = 0, 0
     for d in range(len(word_ends)):
         words = word_ends[d] - first
-        # Only a single "word" can be the scanner's stand-in for none, so the text is read just then
+        # Only a single "word" can be the scanner's stand-in for none, so only then is the text read
         tokens[d] = words + 1 if words > 1 or has_word(text, begin, text_ends[d], kinds) else 0
         begin, first = text_ends[d], word_ends[d]
 
@@ -201,10 +201,10 @@ def sentences(words, starts, tokens, out):
 
 @njit(cache=True, nogil=True)
 def score(words, word_ends, tokens, model, logs, starts, scores):
-    """The base-10 logarithm of each text's probability as a sentence; `tokens` as `count_tokens` gives them.
+    """The base-10 logarithm of each text's probability as a sentence, with `tokens` from `count_tokens`.
 
-    `starts[n - 1]:starts[n]` are the model's slots for order n. The model has every suffix of an n-gram that it has, so
-    the first miss ends the search; the unmatched rest of the context contributes its backoffs (Katz 1987).
+    `starts[n - 1]:starts[n]` are the model's slots for order n. The model has every suffix of its n-grams, so the first
+    miss ends the search. The unmatched rest of the context contributes its backoffs (Katz 1987).
     """
     order = len(starts) - 1
     unknown = logs[locate(model, starts[0], starts[1] - starts[0], UNKNOWN), 2]
@@ -217,7 +217,7 @@ def score(words, word_ends, tokens, model, logs, starts, scores):
         known = 1  # words of context that the model has
         # A text starts with START as its context
         backoffs[1] = opening
-        # END stands at `word_ends[d]`; a text without words has no position at all
+        # END is at `word_ends[d]`. A text without words doesn't have a position
         last = word_ends[d] if tokens[d] else first - 1
         for place in range(first, last + 1):
             key = END if place == last else words[place]
@@ -225,7 +225,7 @@ def score(words, word_ends, tokens, model, logs, starts, scores):
             probability = np.float64(unknown)
             matched = 0
             longest = min(order, place - first + 2)
-            # The longest n-gram that ends here; the key grows by the word in front
+            # The longest n-gram that ends here. The key grows by the word in front
             for n in range(1, longest + 1):
                 if n > 1:
                     before = place - n + 1
@@ -237,7 +237,7 @@ def score(words, word_ends, tokens, model, logs, starts, scores):
                 probability = np.float64(logs[slot, 2])
                 following[n] = logs[slot, 3]
                 matched = n
-            # Backoffs of the contexts that are known, but not with this word
+            # Backoffs of the contexts that are known, but not in front of this word
             for n in range(max(matched, 1), known + 1):
                 probability += backoffs[n]
             # The n-grams matched here are the contexts of the next word

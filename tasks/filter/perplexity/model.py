@@ -1,7 +1,7 @@
 """N-gram models: their files, and the probability of texts under them.
 
-There are two models, each trained on one half of the texts, and a text is scored by the one that has not seen it. With
-a single model, perplexity would mainly reveal which documents it was trained on, which in a small corpus are many.
+Each of two models is trained on one half of the texts, and scores the texts of the other half. With a single model,
+perplexity would mainly reveal the documents that it was trained on, which in a small corpus are many.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HALVES = 2
 
 
 class NgramModel(NamedTuple):
-    """`table` has slots × 2 numbers (see kernels.py); those of order n are `table[starts[n - 1]:starts[n]]`."""
+    """`table` has slots × 2 numbers (see kernels.py). Those of order n are `table[starts[n - 1]:starts[n]]`."""
 
     table: UInt64
     starts: Int64
@@ -36,7 +36,7 @@ class NgramModel(NamedTuple):
         return self.table.view(np.float32)
 
     def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
-        """For each text log10 of its probability and its number of tokens, which are its words and an end per sentence.
+        """For each text log10 of its probability and its number of tokens, which are words and an end per sentence.
         Both are 0 for a text without words."""
         lines, firsts = split_lines(texts)
         scores, tokens = np.zeros(len(lines)), np.zeros(len(lines), np.int64)
@@ -51,7 +51,7 @@ class NgramModel(NamedTuple):
 
 
 def halves(texts: pa.Array) -> Int64:
-    """The half, 0 or 1, that each text belongs to, by its hash."""
+    """The half, 0 or 1, of each text, by its hash."""
     data, offsets = utf8(texts)
     view = data.data
     bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
@@ -59,7 +59,7 @@ def halves(texts: pa.Array) -> Int64:
 
 
 def score_unseen(models: Sequence[NgramModel], texts: pa.Array) -> tuple[Float64, Int64]:
-    """`score` of each text under the model that was not trained on its half."""
+    """The `score` of each text under the model trained on the other half."""
     scores, tokens = np.zeros(len(texts)), np.zeros(len(texts), np.int64)
     half = halves(texts)
     for number, model in enumerate(models):
@@ -69,7 +69,7 @@ def score_unseen(models: Sequence[NgramModel], texts: pa.Array) -> tuple[Float64
 
 
 def perplexity(scores: Float64, tokens: Int64) -> Float64:
-    """Perplexity per token, 10^(−log10 p / tokens); NaN without tokens."""
+    """Perplexity per token, 10^(−log10 p / tokens), or NaN without tokens."""
     return np.power(10.0, -scores / np.where(tokens, tokens, np.nan))
 
 
@@ -82,7 +82,7 @@ def save(models: Sequence[NgramModel], figures: dict[str, Any], folder: Path) ->
 
 
 def load(folder: Path) -> tuple[list[NgramModel], dict[str, Any]]:
-    """Saved models, mapped into memory and so shared by all processes, and their figures."""
+    """Load saved models and their figures. The models are mapped into memory, and so shared by all processes."""
     figures = json.loads((folder / FIGURES).read_text())
     tables = [np.asarray(np.load(_file(folder, number), mmap_mode="r")) for number in range(HALVES)]
     starts = [np.array(bounds, np.int64) for bounds in figures["starts"]]

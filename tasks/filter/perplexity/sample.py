@@ -1,6 +1,6 @@
-"""Sampling of documents for training and for percentiles, by the hash of their ID.
+"""Samples of documents for training and for percentiles, by the hash of their ID.
 
-A sample thus depends neither on the order nor on the number of shards, and a larger one includes a smaller one.
+A sample thus depends neither on the order nor on the number of shards, and a larger sample includes a smaller one.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ TRAINING, USUAL = 1, 2  # hash seeds: the two samples are independent
 
 
 class Sample(NamedTuple):
-    """Texts to train on, and per shard the rows whose perplexity gives the percentiles."""
+    """Texts to train on, and the rows of each shard whose perplexity gives the percentiles."""
 
     training: pa.StringArray
     usual: list[Int64]
 
 
 def choose(config: PerplexityModelConfig, documents: Artifact, out: Output) -> Sample:
-    """The samples that the config asks for. Memory: 24 bytes per document of the corpus, and the texts to train on.
+    """Draw the samples of the config. Takes memory for the texts to train on, and 24 bytes per document of the corpus.
 
-    Raises SourceError when one of the sources has no document.
+    Raises SourceError for a source without documents.
     """
     shards = documents.files("*.parquet")
     ranked = map_shards(functools.partial(_rank_shard, config.sources), shards, out, "rank", releases_gil=True)
     missing = set(config.sources).difference(*(shard.counts["sources"] for shard in ranked))
     if missing:
         raise SourceError(
-            f"There is no document of the source {', '.join(sorted(missing))}.",
-            "List sources of the profile's download under `sources` of the perplexity model.",
+            f"No document is from {', '.join(sorted(missing))}.",
+            "List sources of the profile's download in `sources` of the perplexity model.",
         )
     sizes = [shard.counts["documents"] for shard in ranked]
     ranks = np.concatenate([np.load(shard.folder / RANKS) for shard in ranked])
@@ -55,7 +55,7 @@ def choose(config: PerplexityModelConfig, documents: Artifact, out: Output) -> S
 
 
 def _rank_shard(sources: Sequence[str], shard: Path, folder: Path) -> dict[str, object]:
-    """For each document its rank in both samples, and its size if it may be trained on."""
+    """Write each document's rank in both samples, and its size if it may be trained on."""
     parts = [np.empty(0, [("training", np.uint64), ("usual", np.uint64), ("bytes", np.int64)])]
     seen: set[str] = set()
     for _, batch in read_batches(shard, ["id", "source", "text"]):
@@ -74,7 +74,7 @@ def _rank_shard(sources: Sequence[str], shard: Path, folder: Path) -> dict[str, 
 
 
 def _by_bytes(ranks: UInt64, sizes: Int64, limit: int) -> Int64:
-    """Positions of documents in the order of their rank, as many as fit into `limit` bytes."""
+    """Positions of documents by rank, as many as fit into `limit` bytes."""
     places = np.flatnonzero(sizes)
     places = places[np.argsort(ranks[places], kind="stable")]
     return places[: np.searchsorted(np.cumsum(sizes[places]), limit, "right")]
@@ -97,7 +97,7 @@ def _read(shards: Sequence[Path], sizes: Sequence[int], places: Int64) -> pa.Str
 
 
 def read_rows(shard: Path, rows: Int64) -> list[pa.StringArray]:
-    """The texts of a shard's rows, which are ascending: an array per row group that has any."""
+    """The texts of a shard's rows, given in ascending order: an array per row group that has any."""
     found = []
     for start, batch in read_batches(shard, ["text"], holding=rows.tolist()):
         local = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + batch.num_rows)] - start

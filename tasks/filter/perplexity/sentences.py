@@ -1,8 +1,8 @@
 """Tokenization for the n-gram model: texts as sentences of hashed words.
 
-A sentence is a line with at least one word, as KenLM reads a corpus and as CCNet scores one (Wenzek et al. 2020); words
-are runs of letters, digits and underscores, case-folded. Scripts without spaces between words give long runs that no
-model has seen: such text is scored, and its perplexity is high.
+A sentence is a line with at least one word, as KenLM reads a corpus and as CCNet scores one (Wenzek et al. 2020). Words
+are runs of letters, digits and underscores, case-folded. In scripts without spaces between words, runs are long and
+unknown to any model: such text gets a high perplexity.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read_tokens(texts: pa.Array) -> UInt64:
 
 
 def split_lines(texts: pa.Array) -> tuple[pa.Array, Int64]:
-    """(all lines of the texts, without copying; firsts): text i has the lines `firsts[i]:firsts[i + 1]`."""
+    """(lines, firsts): all lines of the texts, not copied. Text i has the lines `firsts[i]:firsts[i + 1]`."""
     data, offsets = utf8(texts)
     breaks = offsets[0] + np.flatnonzero(data[offsets[0] : offsets[-1]] == NEWLINE) + 1
     bounds = np.unique(np.concatenate((offsets, breaks)))
@@ -37,7 +37,7 @@ def split_lines(texts: pa.Array) -> tuple[pa.Array, Int64]:
 
 
 def scan_sentences(lines: pa.Array) -> Iterator[tuple[Scanned, Int64]]:
-    """Scanned lines, each with its number of tokens: its words and an end, or 0 without words."""
+    """Yield scanned lines, each with its number of tokens: its words and an end, or 0 without words."""
     scanner = Scanner()
     for scanned in scanner.scan(lines):
         tokens = np.empty(len(scanned.rows), np.int64)

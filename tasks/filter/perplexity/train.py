@@ -58,7 +58,7 @@ def _train(config: PerplexityModelConfig, texts: pa.StringArray) -> tuple[list[N
         tokens = read_tokens(texts.take(pa.array(np.flatnonzero(half == number))))
         if not len(tokens):
             raise SourceError(
-                "There are too few documents to train a language model on: one of their halves has no word.",
+                "There are too few documents to train a language model: one of the two halves is without a word.",
                 "Give the perplexity model more `sources`, or a larger `sample_bytes`.",
             )
         model, counts = estimate(tokens, config.order, config.min_count)
@@ -72,15 +72,15 @@ def _usual(models: Sequence[NgramModel], documents: Artifact, rows: Sequence[Int
     """The perplexity of each document of the sample that has words."""
     jobs = list(zip(documents.files("*.parquet"), rows, strict=True))
     scored = map_shards(functools.partial(_score_shard, models), jobs, out, "score", releases_gil=True)
-    found: Float64 = np.concatenate([np.load(shard.folder / PERPLEXITIES) for shard in scored])
-    if not len(found):
+    usual: Float64 = np.concatenate([np.load(shard.folder / PERPLEXITIES) for shard in scored])
+    if not len(usual):
         raise SourceError("No document of the sample for percentiles has a word.", "Raise `percentile_documents`.")
-    return found
+    return usual
 
 
 def _score_shard(models: Sequence[NgramModel], job: tuple[Path, Int64], folder: Path) -> dict[str, Any]:
     shard, rows = job
     parts = [perplexity(*score_unseen(models, texts)) for texts in read_rows(shard, rows)]
-    found = np.concatenate([np.empty(0), *parts])
-    np.save(folder / PERPLEXITIES, found[~np.isnan(found)])
+    values = np.concatenate([np.empty(0), *parts])
+    np.save(folder / PERPLEXITIES, values[~np.isnan(values)])
     return {}

@@ -1,29 +1,89 @@
-"""Personal data as a filter family: what is found is replaced, or its documents are removed."""
+"""Personal data as a filter family: replaces findings, or removes their documents."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from storage.shards.arrays import Bool
 from tasks.filter.family import Change, Family, measuring_half
+from tasks.filter.pii.config import Action, NameEntity, PatternEntity, PiiConfig
 from tasks.filter.pii.findings import Finding
+from tasks.filter.pii.measure import measure_pii, pii_signals
 from tasks.filter.pii.replace import replace
-from tasks.filter.pii.rules import PiiRules
-from tasks.filter.pii.salt import read_salt, salt_digest
-from tasks.filter.pii.stage import pii_signals
-from tasks.filter.rules import Rule, Tested, Turn, bounds, no_details
+from tasks.filter.pii.salt import HIDDEN, REMEDY, SaltSource, read_salt, salt_digest, without_secret
+from tasks.filter.rules import Rule, Section, Tested, Turn, bounds, no_details
+
+# Half of all sentences name a place or a people. A person's name gets a surrogate, so that sentences stay readable
+USUAL_ACTIONS: dict[str, Action] = {"PERSON": "surrogate", "LOCATION": "keep", "NRP": "keep", "ORGANIZATION": "keep"}
+
+
+class PiiRules(Section):
+    """Actions on personal data by kind: redact (insert a placeholder), surrogate (insert a made-up value), drop (remove
+    the document), keep."""
+
+    measure: PiiConfig = Field(default_factory=PiiConfig, description="how personal data is found")
+    confidence: float = Field(0.4, ge=0, le=1, description="minimum score of a finding, as Presidio scores it")
+    max_findings: int | None = Field(
+        None, ge=0, description="maximum number of findings. A document with more is a directory, and is removed"
+    )
+    action: Action = Field(
+        "redact",
+        description="action for kinds that aren't in `actions`, except PERSON (surrogate), LOCATION, NRP and "
+        "ORGANIZATION (keep)",
+    )
+    actions: dict[PatternEntity | NameEntity, Action] = Field(
+        {},
+        description="actions by entity, such as {EMAIL_ADDRESS: surrogate}. Entities without reserved values are "
+        "redacted instead of getting a surrogate",
+    )
+    salt: SaltSource | None = Field(
+        None,
+        description="where to read the secret salt of surrogates: {env: NAME} or {file: PATH}. Without a salt, anyone "
+        "can compute the surrogate of a value that they guess",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hide_salt(cls, data: Any) -> Any:
+        """Errors quote their input, so remove a salt in clear before any check."""
+        if isinstance(data, Mapping) and "salt" in data:
+            return {**data, "salt": without_secret(data["salt"])}
+        return data
+
+    @field_validator("salt", mode="before")
+    @classmethod
+    def _refuse_salt_in_clear(cls, value: Any) -> Any:
+        if value == HIDDEN:
+            raise ValueError(REMEDY)
+        return value
+
+    @field_serializer("salt", when_used="json")
+    def _spell_no_salt(self, salt: SaltSource | None) -> dict[str, str] | str:
+        """Write a missing salt as an empty string in keys, as keys did when a salt was a string."""
+        return "" if salt is None else salt.model_dump(exclude_none=True)
+
+    def action_of(self, entity: str) -> Action:
+        """The action for findings of a kind."""
+        named = {str(name): action for name, action in self.actions.items()}
+        return (USUAL_ACTIONS | named).get(entity, self.action)
+
+    def kinds(self, *actions: Action) -> list[str]:
+        """The kinds of findings with one of these actions."""
+        return [entity for entity in self.measure.entities if self.action_of(entity) in actions]
 
 
 @dataclass(frozen=True)
 class NoFinding:
-    """A document passes when it holds no finding of this kind with at least the threshold's score."""
+    """A document passes unless it contains a finding of this kind with at least the threshold's score."""
 
     name: str
     entity: str
@@ -37,11 +97,11 @@ class NoFinding:
         rows = pc.list_parent_indices(findings).to_numpy()
         parts = pc.list_flatten(findings)
         scores = parts.field("score").to_numpy(zero_copy_only=False)
-        found = pc.equal(parts.field("entity"), self.entity).to_numpy(zero_copy_only=False)
+        same_kind = pc.equal(parts.field("entity"), self.entity).to_numpy(zero_copy_only=False)
         values = np.zeros(signals.num_rows)
-        np.maximum.at(values, rows[found], scores[found])
+        np.maximum.at(values, rows[same_kind], scores[same_kind])
         fails = np.zeros(signals.num_rows, np.bool_)
-        fails[rows[found & (scores >= self.threshold)]] = True
+        fails[rows[same_kind & (scores >= self.threshold)]] = True
         return Tested(fails, np.zeros(signals.num_rows, np.bool_), values)
 
     def details(self, signals: pa.RecordBatch) -> pa.Array:
@@ -51,7 +111,8 @@ class NoFinding:
 
 @dataclass(frozen=True)
 class PiiMender:
-    """Replaces findings by placeholders or surrogates. First, since findings are places in the text as measured."""
+    """Replaces findings by placeholders or surrogates. It goes first, because findings are offsets in the measured
+    text."""
 
     rules: PiiRules
     salt: str = field(repr=False)
@@ -74,14 +135,14 @@ class PiiMender:
         return Change(new, self.signal, kinds.total(), describe(kinds))
 
     def replace(self, text: str, findings: Iterable[Finding]) -> tuple[str, Counter[str]]:
-        """The text with those findings replaced that are sure enough, and how many there were of each kind."""
+        """Replace the findings that are sure enough. Returns the text, and the number of replacements of each kind."""
         sure = [finding for finding in findings if finding.score >= self.rules.confidence]
         new, done = replace(text, sure, lambda finding: self.rules.action_of(finding.entity), self.salt)
         return new, Counter(replacement.finding.entity for replacement in done)
 
 
 def describe(kinds: Counter[str]) -> str:
-    """Kinds of findings with their numbers, as the ledger has them."""
+    """Kinds of findings with their numbers, as written in the ledger."""
     return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
@@ -99,15 +160,14 @@ def _mender(pii: PiiRules | None) -> PiiMender | None:
 
 
 def fingerprints(pii: PiiRules | None) -> dict[str, str]:
-    """The digest of the salt, if there is one. Raises ConfigError for one that can't be read."""
+    """The digest of the salt, if any. Raises ConfigError for a salt that can't be read."""
     return {} if pii is None or pii.salt is None else {"pii.salt": salt_digest(read_salt(pii.salt))}
 
 
 def _redact(pii: PiiRules | None, texts: list[str]) -> list[str]:
-    """Every finding as its placeholder, however unsure and whatever the profile does with its kind."""
+    """Replace every finding by its placeholder, however unsure, and whatever the profile does with its kind."""
     if pii is None:
         return texts
-    from tasks.filter.pii.measure import measure_pii
 
     rows = measure_pii(pii.measure, pa.array(texts, pa.string()))["pii"].to_pylist()
     found = [[Finding(**finding) for finding in row] for row in rows]

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 class Finding(NamedTuple):
-    """One finding: text[start:end] in characters, with the recogniser's score between 0 and 1."""
+    """One finding: text[start:end] in characters, and the recogniser's score between 0 and 1."""
 
     entity: str
     start: int
@@ -24,7 +24,7 @@ SCHEMA = pa.schema([("pii", pa.list_(FINDING)), ("pii_findings", pa.int64())])
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings by position; of those that differ only in their score, the one with the highest."""
+    """Sort findings by position. Of findings that differ only in their score, keep the highest."""
     best: dict[tuple[str, int, int], float] = {}
     for entity, start, end, score in findings:
         place = (entity, start, end)

@@ -1,5 +1,5 @@
-"""Other forms of ASCII characters, made ASCII one for one, so that places in a text stay as they are; and the signs of
-an e-mail address that are written otherwise."""
+"""Other forms of ASCII characters, mapped to ASCII one for one, so that offsets in a text stay valid, and other ways to
+write the signs of an e-mail address."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _UNSEEN = re.compile(f"[{UNSEEN}]")
 
 
 def fold(text: str) -> str:
-    """The text with other forms of digits, spaces, dashes and ASCII characters in ASCII, each in its place."""
+    """The text with other forms of digits, spaces, dashes and ASCII characters mapped to ASCII, one for one."""
     return text if text.isascii() else _FOLDABLE.sub(lambda match: _FOLDED[match[0]], text)
 
 
 def spelled_plainly(address: str) -> str:
-    """An e-mail address, or a part of one, with @ and dots for what stands for them, without unseen characters."""
+    """An e-mail address, or a part of it, with plain @ and dots, and without invisible characters."""
     return _DOT_SIGN.sub(".", _AT_SIGN.sub("@", _UNSEEN.sub("", address)))

@@ -1,9 +1,9 @@
 """Possible positions of names in a text: capitals that neither grammar nor code explains.
 
-spaCy's encoder sees four tokens on each side (four convolutions of width 3), so its label of a word depends only on a
-window around it: findings in windows are those in the whole text. Skipped are words of code (`DataFrame`, `os.Path`),
+spaCy's encoder sees four tokens on each side (four convolutions of width 3), so a word's label depends only on a window
+around it, and findings in windows equal those in the whole text. Skipped are words of code (`DataFrame`, `os.Path`),
 abbreviations in capitals, function words, and at the start of a sentence verbs, adverbs and words that the same text
-also has in lower case. In a text without any capital, each word that is in no dictionary may be a name.
+also has in lower case. In a text without capitals, each word that isn't in the dictionary may be a name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 Span = tuple[int, int]
 
-# Not with code on either side. The ranges beyond ASCII, Latin, Greek and Cyrillic, include both cases
+# Not beside code. The ranges beyond ASCII (Latin, Greek and Cyrillic) include both cases
 _CAPITALISED = re.compile(
     r"(?<![\w.\\/@#$`=<{])[A-Z\u00c0-\u00de\u0100-\u024f\u0370-\u04ff\u1e00-\u1eff][\w'’\-]*+(?![(\[{=_\\]|[.:/]\w)"
 )
@@ -23,9 +23,7 @@ _SMALL = re.compile(r"(?<![\w.\\/@#$`])[a-z]{2,}")
 _START = re.compile(
     r"(?:[.!?:;][\"')\]]*\s|\n\s*\n|\n[ \t]*(?:[>*\-•|#+]|\d+[.)]))[\s>*\-•\"'(\[|#+]*\Z|\A[\s\"'(\[>]*\Z"
 )
-_ALONE = re.compile(
-    r"[ \t]*(?:\Z|\n(?![ \t]*[-=~^*#\"]{3}))"
-)  # nothing else on the line, which is not a heading above a rule
+_ALONE = re.compile(r"[ \t]*(?:\Z|\n(?![ \t]*[-=~^*#\"]{3}))")  # last on its line, and not in an underlined heading
 _LONGEST = 40  # characters of a possible name
 _BACK = 12  # characters before a word that decide whether it starts a sentence
 _CODE = re.compile(r"(?<!\AMc)(?<!\AMac)(?<!\A[DL][aei])(?<!\AVan)(?<=[a-zß-ÿ])[A-Z]|\d|_")
@@ -38,7 +36,7 @@ _NEVER = frozenset(
 
 
 class Lexicon(NamedTuple):
-    """English words in lower case: function words, those that often start a sentence, all of a dictionary."""
+    """English words in lower case: function words, words that often start a sentence, and a whole dictionary."""
 
     function: frozenset[str]
     starters: frozenset[str]
@@ -46,7 +44,7 @@ class Lexicon(NamedTuple):
 
 
 def places(text: str, lexicon: Lexicon) -> Iterator[Span]:
-    """The words of a text that may be part of a name, by position."""
+    """Yield the words of a text that may be part of a name, by position."""
     if text.islower():
         for match in _WORD.finditer(text):
             if match.end() - match.start() <= _LONGEST and match.group() not in lexicon.known:

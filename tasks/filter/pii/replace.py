@@ -24,13 +24,13 @@ def replace(
 ) -> tuple[str, list[Replacement]]:
     """The text with findings replaced according to `action_of`, and the replacements by position.
 
-    `redact` inserts a typed placeholder such as <EMAIL_ADDRESS>; `surrogate` a value of the same kind that nobody has,
-    the same for the same value and `salt` in any text, or the placeholder where no values are reserved. Findings with
-    `keep` or `drop` stay: dropping is for documents. Of overlapping findings the one with the highest score is
-    replaced, of equal ones the longest.
+    `redact` inserts a typed placeholder such as <EMAIL_ADDRESS>. `surrogate` inserts a value of the same kind that
+    nobody has, the same for the same value and `salt` in any text, or the placeholder if no values are reserved for the
+    kind. Findings with `keep` or `drop` stay, because dropping removes documents. Of overlapping findings the one with
+    the highest score is replaced, of equal ones the longest.
     """
-    asked = [(finding, action_of(finding)) for finding in findings]
-    actions = {finding: action for finding, action in asked if action in ("redact", "surrogate")}
+    planned = [(finding, action_of(finding)) for finding in findings]
+    actions = {finding: action for finding, action in planned if action in ("redact", "surrogate")}
     parts: list[str] = []
     done: list[Replacement] = []
     position = length = 0
@@ -48,21 +48,21 @@ def replace(
 def without_overlaps(findings: Iterable[Finding]) -> list[Finding]:
     """Findings without overlaps, by position: of overlapping ones the highest score, of equal ones the longest.
 
-    Groups of touching findings are resolved one by one, so that a text with many findings takes O(n log n).
+    Each group of overlapping findings is resolved by itself, so that a text with n findings takes O(n log n).
     """
     taken: list[Finding] = []
     group: list[Finding] = []
     reach = 0
     for finding in sorted(findings, key=lambda f: (f.start, f.end)):
         if group and finding.start >= reach:
-            taken += _settled(group)
+            taken += _resolve(group)
             group = []
         group.append(finding)
         reach = max(reach, finding.end) if len(group) > 1 else finding.end
-    return taken + _settled(group)
+    return taken + _resolve(group)
 
 
-def _settled(group: list[Finding]) -> list[Finding]:
+def _resolve(group: list[Finding]) -> list[Finding]:
     if len(group) == 1:
         return group
     taken: list[Finding] = []  # by position, so that only the neighbours can overlap

@@ -1,7 +1,7 @@
 """The secret that surrogates depend on: the config says where it is, never what it is.
 
 Whoever knows the salt can look up the surrogate of any value that they guess, so the salt stays out of profiles, keys,
-manifests, logs and the store. Every process reads it from its own environment or file; a key holds its digest.
+manifests, logs and the store. Every process reads it from its own environment or file. A key contains its digest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from storage.errors import ConfigError
 from tasks.stage.config import StageConfig
 
-REMEDY = "name an environment variable, {env: NAME}, or a file, {file: PATH}; never write the salt itself"
+REMEDY = "name an environment variable, {env: NAME}, or a file, {file: PATH}, but never write the salt itself"
 HIDDEN = "(hidden)"
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
@@ -27,9 +27,9 @@ _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 class SaltSource(StageConfig):
     """Where the salt is: in an environment variable or in a file."""
 
-    env: str | None = Field(None, pattern=_VARIABLE, description="environment variable that holds the salt")
+    env: str | None = Field(None, pattern=_VARIABLE, description="environment variable with the salt")
     file: str | None = Field(
-        None, min_length=1, description="text file that holds the salt; a line break at its end is dropped"
+        None, min_length=1, description="text file with the salt, without the line break at its end"
     )
 
     @model_validator(mode="after")
@@ -40,20 +40,20 @@ class SaltSource(StageConfig):
 
 
 def without_secret(value: Any) -> Any:
-    """A raw config value as it may be shown: HIDDEN for anything that may be a salt in clear."""
+    """A raw config value that is safe to show: HIDDEN in place of anything that may be a salt in clear."""
     if value is None or value == "" or isinstance(value, SaltSource):
         return value or None
     if isinstance(value, Mapping):
-        given = {name: where for name, where in value.items() if where is not None}
-        if given.keys() == {"file"} and isinstance(given["file"], str):
+        fields = {name: where for name, where in value.items() if where is not None}
+        if fields.keys() == {"file"} and isinstance(fields["file"], str):
             return value
-        if given.keys() == {"env"} and re.fullmatch(_VARIABLE, str(given["env"])):
+        if fields.keys() == {"env"} and re.fullmatch(_VARIABLE, str(fields["env"])):
             return value
     return HIDDEN
 
 
 def read_salt(source: SaltSource | None) -> str:
-    """The salt; empty without a source. Raises ConfigError for a missing variable and for a file without a salt."""
+    """The salt, empty without a source. Raises ConfigError for a missing variable, or a file without a salt."""
     if source is None:
         return ""
     if source.env is not None:
@@ -71,7 +71,7 @@ def read_salt(source: SaltSource | None) -> str:
         salt = Path(source.file).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
     except OSError as error:
         salt, problem = "", f"can't be read: {error.strerror}"
-    except UnicodeDecodeError:  # its text quotes the file
+    except UnicodeDecodeError:  # whose text would quote the file
         salt, problem = "", "is not UTF-8"
     if not salt:
         raise ConfigError(f"filter.pii.salt: the file {source.file} {problem}.", "Write the salt into this file.")
@@ -82,8 +82,8 @@ def read_salt(source: SaltSource | None) -> str:
 def salt_digest(salt: str) -> str:
     """A digest that may be published in manifests: 64 hex digits.
 
-    scrypt (RFC 7914) instead of SHA-256, since salts are often short: each guess costs 16 MiB and tens of
-    milliseconds. Its own salt is fixed, because equal salts must give equal keys; that allows a table for this
-    program, so a salt should still be long and random.
+    It uses scrypt (RFC 7914) instead of SHA-256 because salts are often short: each guess costs 16 MiB and tens of
+    milliseconds. scrypt's own salt is fixed, because equal salts must give equal keys. That allows precomputing a table
+    for this program, so a salt should still be long and random.
     """
     return hashlib.scrypt(salt.encode(), salt=b"gristmill filter.pii.salt", n=2**14, r=8, p=1, dklen=32).hex()

@@ -1,13 +1,13 @@
 """Surrogates: consistent values of the same kind and shape that nobody has, from ranges reserved for examples.
 
 - e-mail: example.com, .net, .org (RFC 2606)
-- telephone: 555-0100 to 555-0199 (reserved for fiction in the NANP), after a North American area code or digits that
-  no numbering plan has
+- telephone: 555-0100 to 555-0199 (reserved for fiction in the NANP), after a North American area code or digits
+  outside all numbering plans
 - IPv4 192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24 (RFC 5737), IPv6 2001:db8::/32 (RFC 3849), MAC 00-00-5E-00-53-xx
   (RFC 7042)
-- card: 4242 42…, accepted by card processors in test mode only, with a wrong checksum, as no card has
+- card: 4242 42…, which card processors accept only in test mode, with a wrong checksum, which real cards never have
 - IBAN: country and form of the original, a bank code of zeros, and a valid checksum
-- US social security number: area 9xx, which is never issued, with a group that no tax number has
+- US social security number: area 9xx, which is never issued, with a group that tax numbers don't use
 
 The same value gets the same surrogate in every document and every run with the same salt, so text stays coherent.
 Ranges are small (100 telephone numbers, 762 IPv4 addresses), so different values may collide. Whoever knows the salt
@@ -69,7 +69,7 @@ LAST = (
 )
 _DOMAINS = ("com", "net", "org")
 _NETWORKS = ("192.0.2", "198.51.100", "203.0.113")
-_BANK_CODE = 8  # characters of an IBAN after its checksum that hold the bank's code in every country
+_BANK_CODE = 8  # characters of an IBAN after its checksum that contain the bank's code in every country
 
 Draw = Callable[[int], int]  # below → a number from 0 to below - 1
 

@@ -10,13 +10,11 @@ import pyarrow as pa
 
 from storage.shards.arrays import Bool
 from tasks.filter.family import Change, Family
-from tasks.filter.pii.family import NoFinding, PiiMender
+from tasks.filter.pii.family import NoFinding, PiiMender, PiiRules
 from tasks.filter.pii.findings import Finding
-from tasks.filter.pii.rules import PiiRules
 from tasks.filter.pii.salt import read_salt
-from tasks.filter.pii_metadata.config import Fields, MetadataConfig
-from tasks.filter.pii_metadata.fields import replace_fields
-from tasks.filter.pii_metadata.stage import metadata_signals
+from tasks.filter.pii_metadata.fields import Fields, replace_fields
+from tasks.filter.pii_metadata.measure import MetadataConfig, metadata_signals
 from tasks.filter.rules import Rule, Turn
 
 SIGNAL = "pii_metadata"
@@ -36,19 +34,19 @@ class MetadataMender:
 
     def mend(self, text: str, signals: pa.RecordBatch, row: int) -> Change:
         """See `Mender`."""
-        found: dict[str, list[Finding]] = {}
+        findings: dict[str, list[Finding]] = {}
         for finding in signals[SIGNAL][row].as_py():
-            found.setdefault(finding.pop("field"), []).append(Finding(**finding))
+            findings.setdefault(finding.pop("field"), []).append(Finding(**finding))
         done: Counter[str] = Counter()
 
         def change(name: str, value: str) -> str:
-            new, kinds = self.inner.replace(value, found.get(name, []))
+            new, kinds = self.inner.replace(value, findings.get(name, []))
             done.update({f"{kind} in {name or 'metadata'}": count for kind, count in kinds.items()})
             return new
 
         new = replace_fields(text, change)
-        told = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
-        return Change(new, SIGNAL, done.total(), told)
+        detail = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
+        return Change(new, SIGNAL, done.total(), detail)
 
 
 def _measured_by(pii: PiiRules | None, fields: Fields) -> MetadataConfig | None:

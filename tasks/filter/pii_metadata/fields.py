@@ -1,7 +1,7 @@
-"""The texts in metadata, which is JSON by our own `download` and may be anything in adopted documents.
+"""The texts in metadata, which is JSON if our own `download` wrote it, and may be anything in adopted documents.
 
-A text is named by its path: `author`, `meta.url`, `tags[0]`, `authors[1].email`. A key that would be mistaken for a
-path is in brackets and quotes: `["a.b"]`.
+A path names a text: `author`, `meta.url`, `tags[0]`, `authors[1].email`. A key that could be mistaken for a path is in
+brackets and quotes: `["a.b"]`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from tasks.filter.pii_metadata.config import Fields
-
-DEPTH = 100  # deeper than any metadata; what is nested deeper is taken as plain text
+Fields = Literal["all"] | list[str]
+DEPTH = 100  # more than real metadata has. JSON that is nested deeper counts as plain text
 INDEX = re.compile(r"\[\d+\]")
 PLAIN = re.compile(r'[^.\[\]"]+')
 
 
 class Text(NamedTuple):
-    """A text in metadata: its path, the keys that it stands under, and the object or list that holds it."""
+    """A text in metadata: its path, the keys on it, and the object or list that contains the text."""
 
     path: str
     keys: tuple[str | int, ...]
@@ -27,7 +26,7 @@ class Text(NamedTuple):
     value: str
 
     def is_wanted(self, wanted: Fields) -> bool:
-        """Whether fields name it: by its path, with or without the indices, or by what it stands in."""
+        """Whether `wanted` names it, by its path with or without indices, or names something that contains it."""
         if wanted == "all":
             return True
         names = {self.keys[0], self.path, INDEX.sub("", self.path)}
@@ -38,7 +37,7 @@ class Text(NamedTuple):
 
 
 def fields_of(metadata: str | None) -> dict[str, Any]:
-    """The fields of metadata; of a text that is no JSON object, or nested too deep, itself under the name ""."""
+    """The fields of metadata, or the whole text under the name "" if it isn't a JSON object or is nested too deep."""
     try:
         fields = json.loads(metadata or "{}")
     except (ValueError, RecursionError):
@@ -47,7 +46,7 @@ def fields_of(metadata: str | None) -> dict[str, Any]:
 
 
 def replace_fields(metadata: str, change: Callable[[str, str], str]) -> str:
-    """The metadata with each text as `change(path, value)` gives it."""
+    """The metadata with each text replaced by `change(path, value)`."""
     fields = fields_of(metadata)
     for text in [*texts_of(fields, "all")]:
         text.holder[text.keys[-1]] = change(text.path, text.value)
@@ -55,7 +54,7 @@ def replace_fields(metadata: str, change: Callable[[str, str], str]) -> str:
 
 
 def texts_of(fields: dict[str, Any], wanted: Fields) -> Iterator[Text]:
-    """The wanted texts, in order."""
+    """Yield the wanted texts, in order."""
     for text in _texts(fields, "", ()):
         if text.is_wanted(wanted):
             yield text

@@ -1,1 +1,1 @@
-"""Model-based quality: a classifier of good against ordinary text."""
+"""Model-based quality: a classifier that separates good from ordinary text."""

@@ -1,11 +1,11 @@
-"""Control and invisible characters: removed where they have no effect, kept where a script needs them.
+"""Control and invisible characters, removed where they do nothing and kept where a script needs them.
 
 Line ends of every kind become line feeds. Removed are the other C0 and C1 controls, terminal escapes, byte order marks,
 word joiners, invisible operators, interlinear and deprecated format characters, and soft hyphens within a line.
 
-Others depend on the character before them: joiners (ZWJ, ZWNJ) are spelling in Arabic and Indic scripts and join emoji;
-the zero-width space separates words in Thai, Lao, Khmer and Burmese; tags spell the flags of regions. Direction marks
-stay in texts with right-to-left letters. Anywhere else these are noise, or hide text from a reader.
+Others depend on the character before them. Joiners (ZWJ, ZWNJ) are part of the spelling in Arabic and Indic scripts,
+and join emoji. The zero-width space separates words in Thai, Lao, Khmer and Burmese. Tags spell the flags of regions.
+Direction marks stay in texts with right-to-left letters. Anywhere else these are noise, or hide text from a reader.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NOISE = re.compile(
 
 
 def repair_characters(text: str) -> tuple[str, int]:
-    """The text without characters that have no effect, and the number removed or replaced."""
+    """The text without ineffective characters, and the number of characters removed or replaced."""
     plain, ends = _LINE_END.subn("\n", text)
     length = len(plain)
     if not _RIGHT_TO_LEFT.search(plain):

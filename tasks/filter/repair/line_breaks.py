@@ -1,18 +1,19 @@
-"""Unwrapping paragraphs that were wrapped at a fixed width. The rule is conservative.
+"""Unwraps paragraphs that were wrapped at a fixed width, by a conservative rule.
 
-Candidates are blocks of at least two lines between blank lines. A block is joined when all of these hold:
+Candidates are blocks of at least two lines between blank lines, outside code fences. A block is joined if all of these
+hold (in brackets, what each condition excludes):
 
-- no line but the first is indented; none has a tab or, except after a full stop, two spaces in a row (tables, code, a
-  Markdown line break); and none starts in a way that prose doesn't, with a bullet, a number, a quotation or comment
-  sign, or markup; code fences are left alone;
-- at most one in thirty of its characters is not a letter, a digit, white space or punctuation of prose (code);
-- its longest line, the width, has 50 to 120 characters, and every break was forced: the first word of the next line
-  would not have fitted (headings, lists, addresses, letters with short lines);
-- every line that a break ends has five words or more (lists of names and paths), and at least half of the breaks are
-  within a sentence: no full stop before, a lower-case letter after (lines of verse start with capitals).
+- only the first line may be indented (lists, code)
+- no line has a tab or, except after a full stop, two spaces in a row (tables, code, a Markdown line break)
+- no line starts as prose doesn't: with a bullet, a number, a quotation or comment sign, or markup
+- at most one in thirty characters is not a letter, a digit, white space or punctuation of prose (code)
+- the longest line, which is the width, has 50 to 120 characters, and every break was forced, because the first word of
+  the next line would not have fitted (headings, lists, addresses, letters with short lines)
+- every line that a break ends has five words or more (lists of names and paths)
+- at least half of the breaks are within a sentence: no full stop before, a lower-case letter after (verse)
 
-So nothing is joined in scripts without lower case or without spaces. A hyphen at a line's end is removed if the text
-also has the word without it, a soft hyphen always; a hyphen that stays gets no space after it.
+So nothing is joined in scripts without lower case or without spaces. A hyphen at a line end is removed if the text also
+has the word without it, and a soft hyphen always. After a hyphen that stays, no space is added.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def repair_line_breaks(text: str) -> tuple[str, int]:
 
 
 def _blocks(text: str) -> Iterator[list[str]]:
-    """All lines: those of a block together, blank and fenced ones one by one."""
+    """Yield all lines: those of a block together, blank and fenced lines one by one."""
     block: list[str] = []
     fenced = False
     for line in text.split("\n"):

@@ -1,12 +1,10 @@
 """Documents that say the same in other words, by their embeddings: SemDeDup (Abbas et al. 2023).
 
-config.py    the model, and the clusters
-source.py    the model's files, checked
-encoder.py   documents to embeddings
-embed.py     the embeddings of all documents, in files beside the shards
+config.py    the settings of the model and the clusters
+encoder.py   embeds documents
+embed.py     writes the embeddings of all documents to files, one per shard
 clusters.py  k-means over a sample
-compare.py   documents of a cluster compared with one another
-rules.py     what is removed
-stage.py     the stages
-family.py    as a filter family
+compare.py   compares the documents of a cluster
+stage.py     the stages, and the checks of the model's files
+family.py    the filter family, and its threshold
 """

@@ -1,4 +1,4 @@
-"""Spherical k-means: unit vectors belong to the centre to which their cosine is highest (Dhillon and Modha 2001).
+"""Spherical k-means: a unit vector belongs to the centre with which its cosine is highest (Dhillon and Modha 2001).
 
 It starts from vectors drawn by the seed. One thread computes, and sums are in float64 in the order of the vectors, so
 that the same vectors give the same centres on any number of workers.
@@ -17,8 +17,8 @@ ROWS = 8192  # vectors compared with all centres at a time
 
 
 def cosines(vectors: Float32, others: Float32) -> Any:
-    """The cosines of unit vectors (N, C) with others (M, C), as a tensor (N, M). Copied, so that memory is aligned as
-    torch aligns it, whatever it was before: products of equal numbers are then equal."""
+    """The cosines of unit vectors (N, C) with others (M, C), as a tensor (N, M). The inputs are copied, so that memory
+    is always aligned as torch aligns it: products of equal numbers are then equal."""
     import torch
 
     return torch.tensor(vectors) @ torch.tensor(others).T
@@ -29,15 +29,15 @@ def nearest(vectors: Float32, centres: Float32) -> tuple[Int64, Float32]:
     places, values = np.empty(len(vectors), np.int64), np.empty(len(vectors), np.float32)
     with one_thread("cpu"):
         for start in range(0, len(vectors), ROWS):
-            found = cosines(vectors[start : start + ROWS], centres).numpy()
-            places[start : start + ROWS] = found.argmax(axis=1)
-            values[start : start + ROWS] = found.max(axis=1)
+            block = cosines(vectors[start : start + ROWS], centres).numpy()
+            places[start : start + ROWS] = block.argmax(axis=1)
+            values[start : start + ROWS] = block.max(axis=1)
     return places, values
 
 
 def find_centres(vectors: Float32, count: int, iterations: int, seed: int) -> Float32:
-    """The centres (count, C) of unit vectors (N, C), of length 1; fewer where there are fewer vectors. A centre that no
-    vector belongs to stays where it was."""
+    """The centres (count, C), of length 1, of unit vectors (N, C), or N centres if that is fewer. A centre without
+    vectors stays where it was."""
     start = np.random.default_rng(seed).permutation(len(vectors))[:count]
     centres = vectors[np.sort(start)]
     before = np.full(len(vectors), -1)

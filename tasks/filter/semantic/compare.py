@@ -1,10 +1,10 @@
-"""Documents of a cluster compared with one another, in the order in which they are preferred.
+"""Compares the documents of a cluster with one another, in order of preference.
 
-Abbas et al. 2023, as their code has it (`semdedup.py`): the documents of a cluster are ordered by their distance from
-its centre, the farthest first, and the signal of each is its highest cosine to one before it. Whether that one is kept
-itself does not matter, so the signal hangs on no threshold.
+As in the code of Abbas et al. 2023 (`semdedup.py`), the documents of a cluster are ordered by their distance from its
+centre, the farthest first. The signal of each is its highest cosine to one before it, whether or not that one is kept,
+so the signal doesn't depend on a threshold.
 
-In memory are 80 bytes for each document, and one cluster for each worker.
+Takes 80 bytes of memory for each document, and one cluster for each worker.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tasks.filter.side_files import FILE, IDS, IdDigest, check_aligned, read_sig
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output
 
-IN_CLUSTER = 5000  # documents, where the config says nothing
-DECIMALS = 5  # of a cosine: float16 has no more to say
+IN_CLUSTER = 5000  # documents, by default
+DECIMALS = 5  # of a cosine: the precision of float16 allows no more
 ROWS = 1024  # documents compared with all before them at a time
 RESULT, CENTRES = "found.npz", "centres.npy"
 SCHEMA = pa.schema(
@@ -40,25 +40,25 @@ SHOWN = (0.99, 0.98, 0.97, 0.96, 0.95, 0.93, 0.9, 0.85, 0.8)
 
 
 class Vectors(NamedTuple):
-    """The embeddings of all documents, which are rows: the file of each shard, and its first row."""
+    """The embeddings of all documents, one row each: the file of each shard, and its first row."""
 
     files: list[Path]
     starts: Int64
 
     def read(self, rows: Int64) -> Float32:
-        """Those of some rows, of length 1."""
+        """The embeddings of some rows, scaled to length 1."""
         width = np.load(self.files[0], mmap_mode="r").shape[1] if self.files else 0
-        found = np.empty((len(rows), width), np.float32)
+        vectors = np.empty((len(rows), width), np.float32)
         shard = np.searchsorted(self.starts, rows, "right") - 1
         for number in np.unique(shard).tolist():
             mine = shard == number
-            found[mine] = np.load(self.files[number], mmap_mode="r")[rows[mine] - self.starts[number]]
-        return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+            vectors[mine] = np.load(self.files[number], mmap_mode="r")[rows[mine] - self.starts[number]]
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
-class Found(NamedTuple):
-    """Of each row the beginning of the document's id, its cluster, its highest cosine to one before it, and the row of
-    that one; -1 for none."""
+class Similarities(NamedTuple):
+    """For each row the beginning of the document's id, its cluster, its highest cosine to one before it, and the row of
+    that one (-1 for none)."""
 
     ids: UInt64
     clusters: Int64
@@ -82,15 +82,15 @@ def find_semantic_duplicates(config: SemanticConfig, documents: Artifact, embedd
     compared = map_shards(
         functools.partial(_compare, vectors), [rows[part] for part in parts], out, "compare", "clusters"
     )
-    found = Found(ids, np.full(len(ids), -1), np.zeros(len(ids)), np.full(len(ids), -1))
-    found.clusters[rows] = clusters
+    similar = Similarities(ids, np.full(len(ids), -1), np.zeros(len(ids)), np.full(len(ids), -1))
+    similar.clusters[rows] = clusters
     for part, result in zip(parts, compared, strict=True):
         with np.load(result.folder / RESULT) as stored:
-            found.values[rows[part]], found.others[rows[part]] = stored["values"], stored["others"]
+            similar.values[rows[part]], similar.others[rows[part]] = stored["values"], stored["others"]
     written = [(shard, int(start)) for shard, start in zip(shards, starts, strict=False)]
-    collect(map_shards(functools.partial(_write, found), written, out, "write", releases_gil=True), FILE, out.path)
+    collect(map_shards(functools.partial(_write, similar), written, out, "write", releases_gil=True), FILE, out.path)
     out.count(measured=len(ids))
-    _report(found.values[rows], clusters, out)
+    _report(similar.values[rows], clusters, out)
 
 
 def _cluster(config: SemanticConfig, vectors: Vectors, sample: Int64, documents: int, out: Output) -> None:
@@ -118,41 +118,42 @@ def _read_ids(job: tuple[Path, Path], folder: Path) -> dict[str, Any]:
 
 
 def _assign(vectors: Vectors, centres: Path, rows: Int64, folder: Path) -> dict[str, Any]:
-    """The nearest centre of each document of a shard that has an embedding, and its cosine."""
+    """Write the nearest centre, and its cosine, of each document of a shard that has an embedding."""
     clusters, values = nearest(vectors.read(rows), np.load(centres))
     np.savez(folder / RESULT, clusters=clusters, cosines=values.astype(np.float64).round(DECIMALS))
     return {}
 
 
 def _compare(vectors: Vectors, rows: Int64, folder: Path) -> dict[str, Any]:
-    """The highest cosine of each document of a cluster to one before it, and which that is: the first, if several."""
+    """Write each document's highest cosine to one before it in the cluster, and the row of that one (the first, if
+    several)."""
     read = vectors.read(rows)
     values, others = np.zeros(len(rows)), np.full(len(rows), -1)
     with one_thread("cpu"):
         for start in range(0, len(rows), ROWS):
             stop = min(start + ROWS, len(rows))
-            found = cosines(read[start:stop], read[:stop]).double().numpy().round(DECIMALS)
-            found[np.arange(start, stop)[:, None] <= np.arange(stop)] = -2.0
-            best = found.argmax(axis=1)
-            cosine = found[np.arange(len(best)), best]
+            block = cosines(read[start:stop], read[:stop]).double().numpy().round(DECIMALS)
+            block[np.arange(start, stop)[:, None] <= np.arange(stop)] = -2.0
+            best = block.argmax(axis=1)
+            cosine = block[np.arange(len(best)), best]
             values[start:stop] = np.clip(cosine, 0, 1)
             others[start:stop] = np.where(cosine > 0, rows[best], -1)
     np.savez(folder / RESULT, values=values, others=others)
     return {}
 
 
-def _write(found: Found, job: tuple[Path, int], folder: Path) -> dict[str, Any]:
+def _write(similar: Similarities, job: tuple[Path, int], folder: Path) -> dict[str, Any]:
     shard, start = job
     digest = IdDigest()
     with parquet_writer(folder / FILE, SCHEMA, compression="zstd") as writer:
         for first, batch in read_batches(shard, ["id"]):
             rows = slice(start + first, start + first + len(batch))
-            missing = found.clusters[rows] < 0
-            like = [f"{found.ids[other]:016x}" if other >= 0 else "" for other in found.others[rows].tolist()]
+            missing = similar.clusters[rows] < 0
+            others = [f"{similar.ids[other]:016x}" if other >= 0 else "" for other in similar.others[rows].tolist()]
             columns = [
-                pa.array(found.values[rows], mask=missing),
-                pa.array(found.clusters[rows], mask=missing),
-                pa.array(like, pa.string(), mask=missing),
+                pa.array(similar.values[rows], mask=missing),
+                pa.array(similar.clusters[rows], mask=missing),
+                pa.array(others, pa.string(), mask=missing),
             ]
             writer.write_batch(pa.record_batch(columns, SCHEMA))
             digest.update(batch["id"])
@@ -161,7 +162,7 @@ def _write(found: Found, job: tuple[Path, int], folder: Path) -> dict[str, Any]:
 
 
 def _report(values: Float64, clusters: Int64, out: Output) -> None:
-    """How many documents a threshold would remove, and how large clusters are."""
+    """Report how many documents each threshold would remove, and the sizes of clusters."""
     sizes = np.bincount(clusters) if len(clusters) else np.zeros(0, np.int64)
     out.count(clusters=int((sizes > 0).sum()), largest_cluster=int(sizes.max(initial=0)))
     out.table(

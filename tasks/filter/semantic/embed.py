@@ -1,5 +1,5 @@
-"""The embeddings of all documents: for each shard an array of float16 that is mapped, and a side file that says how
-many tokens of each document were read."""
+"""The embeddings of all documents: for each shard an array of float16 to map into memory, and a side file with the
+number of tokens read of each document."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def embed_documents(config: EmbeddingsConfig, documents: Artifact, encoder: Arti
     """See the stage `embeddings`."""
     where = placement(out)
     work = functools.partial(_embed_shard, config.model_dump_json(), encoder.path, where)
-    name = f"embed-{where.device}"  # another device rounds otherwise
+    name = f"embed-{where.device}"  # another device rounds differently
     embedded = map_new_shards(work, documents, out, name, files=FOLDERS, accelerators=where.accelerators)
     open_encoder.cache_clear()  # of this process, if it was the only worker
     collect_all(embedded, FOLDERS, out.path)
@@ -49,8 +49,8 @@ def _embed_shard(config_json: str, encoder: Path, where: Placement, shard: Path,
     total = cut = 0
     with parquet_writer(folder / FILE, SCHEMA, compression="zstd") as writer:
         for _, batch in read_batches(shard, ["id", "text"]):
-            found, read = opened.embed(batch["text"])
-            vectors.append(found)
+            embedded, read = opened.embed(batch["text"])
+            vectors.append(embedded)
             writer.write_batch(pa.record_batch([pa.array(read, mask=read == 0)], SCHEMA))
             digest.update(batch["id"])
             total += int(read.sum())

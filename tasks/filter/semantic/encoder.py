@@ -1,6 +1,6 @@
 """Texts to embeddings: the mean of a model's last hidden states over a text's tokens, of length 1, in float16.
 
-As in the scorer of classifiers, a batch hangs on nothing but the row group, and on a CPU one thread computes: so the
+As in the scorer of classifiers, a batch depends only on the row group, and on a CPU one thread computes. So the
 embeddings don't depend on the number of workers.
 """
 
@@ -41,16 +41,16 @@ class Encoder:
         self.width = int(model.config.hidden_size)
 
     def embed(self, texts: pa.Array) -> tuple[Float16, Int64]:
-        """The embedding of each of D texts (D, width), and the tokens that were read: none of a text without words,
-        whose embedding is 0."""
+        """The embedding of each of D texts (D, width), and the number of tokens read: 0 for a text without words, whose
+        embedding is 0."""
         import torch
 
-        found = np.zeros((len(texts), self.width), np.float16)
+        vectors = np.zeros((len(texts), self.width), np.float16)
         read = np.zeros(len(texts), np.int64)
         parts = [text[:CHARACTERS] for text in texts.to_pylist()]
         rows = [row for row, text in enumerate(parts) if WORD.search(text)]
         if not rows:
-            return found, read
+            return vectors, read
         encoded = self.tokenizer(
             [parts[row] for row in rows], truncation=True, max_length=self.limit, return_attention_mask=False
         )
@@ -59,15 +59,15 @@ class Encoder:
         with one_thread(self.device), torch.inference_mode():
             for batch in batches_of(ids, self.config.batch_tokens):
                 padded = self.tokenizer.pad({"input_ids": [ids[place] for place in batch]}, return_tensors="pt")
-                given = {name: tensor.to(self.device) for name, tensor in padded.items()}
-                hidden_BTC = self.model(**given).last_hidden_state.float()
-                real_BT1 = given["attention_mask"].unsqueeze(-1).float()
+                inputs = {name: tensor.to(self.device) for name, tensor in padded.items()}
+                hidden_BTC = self.model(**inputs).last_hidden_state.float()
+                real_BT1 = inputs["attention_mask"].unsqueeze(-1).float()
                 means_BC = (hidden_BTC * real_BT1).sum(1) / real_BT1.sum(1)
-                found[[rows[place] for place in batch]] = torch.nn.functional.normalize(means_BC).cpu().numpy()
-        return found, read
+                vectors[[rows[place] for place in batch]] = torch.nn.functional.normalize(means_BC).cpu().numpy()
+        return vectors, read
 
 
 @functools.lru_cache(maxsize=1)
 def open_encoder(config_json: str, folder: Path, device: str) -> Encoder:
-    """Loaded once per process."""
+    """The encoder, loaded once per process."""
     return Encoder(EmbeddingsConfig.model_validate_json(config_json), folder, device)

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pydantic import Field
+
 from tasks.checks.extras import need
 from tasks.children.devices import check_device_here
 from tasks.filter.family import Family, measuring_half
-from tasks.filter.rules import NamedBound, Rule
-from tasks.filter.semantic.rules import SemanticRules
-from tasks.filter.semantic.source import fingerprints
-from tasks.filter.semantic.stage import embeddings, semantic_signals
+from tasks.filter.rules import NamedBound, Rule, Section
+from tasks.filter.semantic.config import SemanticConfig
+from tasks.filter.semantic.stage import embeddings, fingerprints, semantic_signals
 from tasks.stage.runtime import Runtime
+
+
+class SemanticRules(Section):
+    """Removes documents that say the same as another, by their embeddings (SemDeDup: Abbas et al. 2023)."""
+
+    measure: SemanticConfig = Field(description="how documents are embedded and clustered")
+    max_similarity: float | None = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="maximum cosine to a preferred document of the cluster, 1 − ε in the paper. The right value "
+        "differs from model to model, so look at examples",
+    )
 
 
 def _rules(semantic: SemanticRules | None) -> Iterator[Rule]:

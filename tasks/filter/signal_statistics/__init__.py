@@ -1,1 +1,1 @@
-"""A table of measures by language, and the thresholds that it suggests."""
+"""A table of signals by language, and the thresholds that it suggests."""

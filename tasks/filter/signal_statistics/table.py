@@ -1,8 +1,8 @@
-"""How every signal is spread in each language, and where thresholds would be.
+"""The spread of every signal in each language, and the thresholds that it suggests.
 
-FineWeb 2 (Penedo et al. 2025) carries thresholds that are known to be good in English over to other languages by their
-place in the distribution. Two of its ways are here: the quantile at which the threshold is in the reference language,
-and the tail of a fixed share of the documents. Which one is better is an experiment per rule; the table only suggests.
+FineWeb 2 (Penedo et al. 2025) transfers thresholds that are known to be good in English to other languages by their
+place in the distribution. Two of its methods are here: the same quantile as in the reference language, and a tail of a
+fixed share of the documents. Which one is better needs an experiment per rule. The table only suggests.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
+from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.errors import ConfigError
@@ -25,15 +26,29 @@ from storage.shards.lines import write_json_lines
 from tasks.filter.form.languages.thresholds import GROUPS
 from tasks.filter.rules import Bound, Rule, Where
 from tasks.filter.side_files import read_signals
-from tasks.filter.signal_statistics.config import MeasuresConfig
+from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 
 LANGUAGE, ID = "language", "id"
 QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 FOLDER = "measures"
 DIGITS = 4  # of suggested thresholds
+Values = Mapping[str, Float64]  # by signal, NaN for a document without a value
 
-Values = Mapping[str, Float64]  # of each signal, NaN where a document has none
+
+class MeasuresConfig(StageConfig):
+    """The spread of signals in each language, and the thresholds it suggests (Penedo et al. 2025, FineWeb 2)."""
+
+    reference: str = Field(
+        "en", description="language of the profile's thresholds. Other languages get those at the same quantiles"
+    )
+    tail: float = Field(
+        0.1, gt=0, lt=0.5, description="share of a language's documents to remove by the second kind of threshold"
+    )
+    min_documents: int = Field(100, ge=2, description="minimum documents of a language. With fewer it is only counted")
+    sample: int = Field(
+        10_000, ge=100, description="documents of each language to measure, those with the smallest IDs"
+    )
 
 
 def write_measures(
@@ -42,7 +57,7 @@ def write_measures(
     """Write measures/signals.jsonl (a line per language and signal), measures/thresholds.jsonl (a line per language and
     rule with a number) and measures/thresholds.yaml, the thresholds at the reference's quantiles as `filter.languages`.
 
-    Raises ConfigError where languages are not measured, or the reference has too few documents.
+    Raises ConfigError if languages aren't measured, or the reference has too few documents.
     """
     samples, counts = _sample(config, documents, measured)
     if len(samples.get(config.reference, {ID: ()})[ID]) < config.min_documents:
@@ -79,9 +94,9 @@ def _bound(rule: Rule) -> Bound | None:
 def _sample(
     config: MeasuresConfig, documents: Artifact, measured: Mapping[str, Artifact]
 ) -> tuple[dict[str, Values], Counter[str]]:
-    """The numbers of the documents with the smallest IDs of each language, by signal, and how many documents it has.
+    """For each language the signals of the documents with the smallest IDs, and its number of documents.
 
-    The same for any order of the shards; memory for twice the sample of each language.
+    Independent of the order of the shards. Takes memory for twice the sample of each language.
     """
     kept: dict[str, pa.Table] = {}
     counts: Counter[str] = Counter()
@@ -100,7 +115,7 @@ def _sample(
 
 
 def _numbers(signals: Sequence[pa.RecordBatch]) -> dict[str, pa.Array]:
-    """The columns that are numbers, as floats, and the language."""
+    """The numeric columns, as floats, and the language."""
     columns = {
         field.name: column.cast(pa.float64())
         for batch in signals
@@ -110,7 +125,7 @@ def _numbers(signals: Sequence[pa.RecordBatch]) -> dict[str, pa.Array]:
     language = next((batch[LANGUAGE] for batch in signals if LANGUAGE in batch.schema.names), None)
     if language is None:
         raise ConfigError(
-            "filter.measures needs the language of documents, which is not measured.", "Give `filter.language`."
+            "filter.measures needs the language of documents, which isn't measured.", "Set `filter.language`."
         )
     return {LANGUAGE: language, **columns}
 
@@ -126,8 +141,8 @@ def _values(table: pa.Table) -> Values:
 def _spread(samples: Mapping[str, Values], counts: Counter[str]) -> list[dict[str, Any]]:
     lines = []
     for language, values in sorted(samples.items()):
-        for signal, found in sorted(values.items()):
-            known = np.empty(0) if signal == ID else found[~np.isnan(found)]
+        for signal, column in sorted(values.items()):
+            known = np.empty(0) if signal == ID else column[~np.isnan(column)]
             if len(known):
                 line = {"language": language, "documents": counts[language], "signal": signal, "measured": len(known)}
                 line |= {"mean": _rounded(known.mean()), "deviation": _rounded(known.std())}
@@ -139,7 +154,7 @@ def _spread(samples: Mapping[str, Values], counts: Counter[str]) -> list[dict[st
 def _threshold(
     config: MeasuresConfig, rule: Bound, language: str, values: Values, reference: Values
 ) -> dict[str, Any] | None:
-    """What two ways suggest for one rule in one language, and what each would remove there."""
+    """The suggestions of both methods for a rule in a language, and the share that each would remove there."""
     if rule.signal not in values:
         return None
     mine, theirs = (each[rule.signal][~np.isnan(each[rule.signal])] for each in (values, reference))

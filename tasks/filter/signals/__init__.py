@@ -1,10 +1,9 @@
 """Signals of the profile: a user's own function, or a sequence classifier, under a name and with bounds.
 
-config.py      what is measured: a Python function, or a classifier
-rules.py       the bounds on what was measured
-family.py      each signal of a profile as a family of the filter
+config.py      the settings: a Python function, or a classifier
+family.py      each signal of a profile as a filter family, and the bounds on its columns
 stage.py       the stages: the classifier of a signal, and the signal itself
-hook.py        a user's function: found, known by its source, loaded
-functions.py   what a function returns, checked, as a side file
-scores.py      what a classifier says of the pieces of a document, in columns
+hook.py        finds a user's function, digests its source and loads it
+functions.py   checks what a function returns, and writes it to a side file
+scores.py      sums up a classifier's scores of a document's pieces in columns
 """

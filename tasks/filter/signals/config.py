@@ -1,4 +1,4 @@
-"""What a signal of the profile is measured by: a function of the user's, or a sequence classifier."""
+"""The settings of a profile's own signal: a user's function, or a sequence classifier."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from tasks.stage.config import StageConfig
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 ERROR = "error"  # the column that says why a document has no values
-SCORED_BY = "scored_by"  # the column that says which model of a cascade scored it
+SCORED_BY = "scored_by"  # the column that says which model of a cascade scored the document
 SCORES = ("score", "highest", "lowest", "share", "first")  # a classifier's
 
 
 class PythonSignalConfig(StageConfig):
-    """A Python function over batches of documents, which returns a number for each, in one column or more."""
+    """A Python function over batches of documents, which returns a number for each, in one or more columns."""
 
     kind: Literal["python"] = "python"
     file: str | None = Field(
-        None, min_length=1, description="Python file with the function; its digest is part of the key. It is run"
+        None, min_length=1, description="Python file with the function, which is run. Its digest is part of the key"
     )
     function: str = Field("measure", pattern=r"^[A-Za-z_]\w*$", description="name of the function in `file`")
     entry_point: str | None = Field(
         None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="in place of `file`, `package.module:function` of an installed package; its version and the "
+        description="in place of `file`, `package.module:function` of an installed package. Its version and the "
         "module's source are part of the key",
     )
     gets: Literal["texts", "documents"] = Field(
         "texts",
-        description="what the function gets: a list of texts, or of mappings with id, text, source and metadata",
+        description="the function's argument: a list of texts, or of mappings with id, text, source and metadata",
     )
     columns: list[str] = Field(
-        ["score"], min_length=1, description="names of the columns that it returns, in small letters"
+        ["score"], min_length=1, description="names of the columns that it returns, in lower case"
     )
-    reads: list[str] = Field([], description="files that the function reads; their digests are part of the key")
+    reads: list[str] = Field([], description="files that the function reads, whose digests are part of the key")
 
     @property
     def remark(self) -> str:
@@ -46,31 +46,31 @@ class PythonSignalConfig(StageConfig):
 
     @property
     def where(self) -> str:
-        """The function, as messages name it."""
+        """The function's name in messages."""
         return self.entry_point or f"{self.file}:{self.function}"
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.file is None) == (self.entry_point is None):
-            raise ValueError("name one: a file, or an entry_point")
+            raise ValueError("set one of them: a file, or an entry_point")
         wrong = [name for name in self.columns if not NAME.fullmatch(name) or name == ERROR]
         if wrong or len(set(self.columns)) < len(self.columns):
             raise ValueError(
-                f"columns are {', '.join(self.columns)}: write each once, in small letters, digits and _; {ERROR} is "
-                "taken"
+                f"columns are {', '.join(self.columns)}: write each once, in lower-case letters, digits and _, and "
+                f"don't use {ERROR}, which is taken"
             )
         return self
 
 
 class ClassifierSignalConfig(ClassifierConfig):
-    """A sequence classifier of transformers, in a folder or in a repository of the hub; its scores of the pieces of a
-    document are summed up in columns."""
+    """A transformers sequence classifier, from a folder or a repository on the hub, whose scores of a document's pieces
+    are summed up in columns."""
 
     piece_threshold: float = Field(0.5, description="score above which a piece counts in the column `share`")
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What can be bounded."""
+        """The columns that bounds may name."""
         return SCORES
 
     @property
@@ -79,7 +79,7 @@ class ClassifierSignalConfig(ClassifierConfig):
         return SCORED_BY
 
     def scorer(self) -> ClassifierConfig:
-        """What scores a piece, whatever is made of the scores."""
+        """The part of the config that determines the scores of pieces."""
         return ClassifierConfig.model_validate(self.model_dump(exclude={"piece_threshold"}))
 
 

@@ -1,4 +1,4 @@
-"""What a classifier says of the pieces of a document, in columns."""
+"""A classifier's scores of a document's pieces, summed up in columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BY = pa.array(["model", "both", "first"])
 def measure_scores(
     config: ClassifierSignalConfig, model: Path, texts: pa.Array, where: Placement = CPU
 ) -> pa.RecordBatch:
-    """The columns of each text; see `stage.py`. Null for a text without words."""
+    """The columns of each text, null for a text without words. For the columns see `signals`."""
     scorer = open_classifier(model, where.here())
     cut = [scorer.pieces(text) for text in texts.to_pylist()]
     scores, settled = scorer.score_pieces([piece for pieces in cut for piece in pieces])

@@ -1,4 +1,4 @@
-"""The stages of a signal of the profile: the model of a classifier, and the signal."""
+"""The stages of a profile's own signal: the model of a classifier, and the signal."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SHOWN = 20  # failures in the table
 
 @stage(version=1, part_of="filter", runtime=("data", "compute"), sources=classifier_fingerprints)
 def signals_model(config: ClassifierConfig, documents: Artifact, out: Output) -> None:
-    """A sequence classifier of transformers, ready to score: with the first model of its cascade, if it has one.
+    """Prepare a transformers sequence classifier to score, with the first model of its cascade, if any.
 
-    Writes model/, scorer.json and first/; tabulates how much the first model settles and how well it agrees, and what
-    threshold brings what precision where there are labelled texts.
+    Writes model/, scorer.json and first/. Tabulates how much the first model settles and how well it agrees, and with
+    labelled texts the precision by threshold.
     """
     from tasks.filter.classifier.signal_model import make_classifier
 
@@ -32,19 +32,22 @@ def signals_model(config: ClassifierConfig, documents: Artifact, out: Output) ->
 
 
 def sources(config: SignalConfig) -> dict[str, str]:
-    """Digests of what the measuring itself reads outside the store. Raises SourceError for what is not there."""
+    """Digests of what measuring itself reads outside the store. Raises SourceError if something is missing."""
     return function_fingerprints(config) if isinstance(config, PythonSignalConfig) else {}
 
 
 @stage(version=3, part_of="filter", runtime=("data", "compute"), sources=sources)
 def signals(config: SignalConfig, documents: Artifact, model: Artifact | None, out: Output) -> None:
-    """A signal of the profile. By a function of the user's, in worker processes of its own: its columns, and `error`,
-    why a document has no values.
+    """Measure a profile's own signal with a user's function, in separate worker processes, or a classifier.
 
-    By a classifier: `score`, the mean score of a document's pieces weighted by their characters; `highest` and
-    `lowest`; `share`, of the characters those in pieces above `piece_threshold`; `first`, the score of the first piece;
-    `settled`, the share of the characters in pieces that the first model of a cascade settled; `scored_by`, model,
-    first or both. Null for a text without words.
+    The columns of a function are its own, and `error`: why a document lacks values. Those of a classifier are null for
+    a text without words:
+
+    - `score`: the mean score of a document's pieces, weighted by their characters
+    - `highest`, `lowest` and `first`: the highest, the lowest and the first piece's score
+    - `share`: the share of characters in pieces above `piece_threshold`
+    - `settled`: the share of characters in pieces that the first model of a cascade settled
+    - `scored_by`: model, first or both
     """
     if isinstance(config, PythonSignalConfig):
         _call(config, documents, out)
@@ -59,7 +62,7 @@ def _call(config: PythonSignalConfig, documents: Artifact, out: Output) -> None:
     digests = json.dumps(sources(config), sort_keys=True)
     measure = functools.partial(measure_with, config, digests)
     write_signals(measure, documents, out, columns=COLUMNS, isolated=True)
-    _tell_failures(config, documents, out)
+    _report_failures(config, documents, out)
 
 
 def _score(config: ClassifierSignalConfig, documents: Artifact, model: Artifact, out: Output) -> None:
@@ -75,13 +78,13 @@ def _score(config: ClassifierSignalConfig, documents: Artifact, model: Artifact,
     out.table("Scored by", [{"scored by": by, "documents": count} for by, count in sorted(counted.items())])
 
 
-def _tell_failures(config: PythonSignalConfig, documents: Artifact, out: Output) -> None:
+def _report_failures(config: PythonSignalConfig, documents: Artifact, out: Output) -> None:
     """Count the documents that the function failed on, and name the first."""
     counted: Counter[str] = Counter()
     rows: list[dict[str, str]] = []
     for shard, side_file in zip(documents.files("*.parquet"), sorted(out.path.glob("*.parquet")), strict=True):
-        for (_, batch), found in zip(read_batches(shard, ["id"]), read_signals(side_file, [ERROR]), strict=True):
-            for identity, error in zip(batch["id"].to_pylist(), found[ERROR].to_pylist(), strict=True):
+        for (_, batch), columns in zip(read_batches(shard, ["id"]), read_signals(side_file, [ERROR]), strict=True):
+            for identity, error in zip(batch["id"].to_pylist(), columns[ERROR].to_pylist(), strict=True):
                 if error is not None:
                     counted[error.partition(":")[0]] += 1
                     rows.append({"document": identity, "error": error})
@@ -89,4 +92,4 @@ def _tell_failures(config: PythonSignalConfig, documents: Artifact, out: Output)
     if rows:
         out.table("Documents that the function failed on", sorted(rows, key=lambda row: row["document"])[:SHOWN])
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in counted.most_common(3))
-        out.warn(f"{config.where} failed on {counted.total():,} documents ({kinds}), which have no values")
+        out.warn(f"{config.where} failed on {counted.total():,} documents ({kinds}), which are left without values")

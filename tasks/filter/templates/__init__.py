@@ -1,13 +1,11 @@
-"""Text that a host fills into templates: sentences that many of its documents have, but for names and numbers.
+"""Text that a host fills into templates: sentences that many of its documents share, except for names and numbers.
 
-config.py       which sentences count as a host's templates
-characters.py   what each character is to a template
+config.py       the settings: which sentences count as a host's templates
+characters.py   classes of characters
 kernels.py      compiled: sentences to templates
 sentences.py    the sentences of a batch of documents, with the keys under which they are counted
-count.py        how many documents of a host have each sentence and template, counted once over all documents
-frequent.py     those of many documents, as the signals look them up, and as people read them
-measure.py      the signals of a document
-rules.py        what is removed
-stage.py        the stages
-family.py       as a filter family
+count.py        counts the documents of a host that have each sentence and template, once over all documents
+frequent.py     the frequent ones, as tables for the signals and as text for people
+measure.py      the stages, and the signals of a document
+family.py       the filter family, and its thresholds
 """

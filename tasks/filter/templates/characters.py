@@ -1,4 +1,4 @@
-"""What each character is to a template: tables by code point."""
+"""Classes of characters for templates: tables by code point."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from storage.shards.arrays import UInt8, UInt32
 from tasks.text.characters import ALONE, SIZE, SPACE, WORD, characters
 
-MARK, JOINER, BREAK = 4, 16, 32  # beside WORD, SPACE and ALONE; the bits that those tables use for others
-JOINERS = "-'’\u2010\u2011"  # within a word; so are combining marks, soft hyphens and their like
+MARK, JOINER, BREAK = 4, 16, 32  # beside WORD, SPACE and ALONE, in place of other bits of those tables
+JOINERS = "-'’\u2010\u2011"  # within a word, as are combining marks, soft hyphens and similar characters
 BREAKS = "–—―…|·•→"  # end a word without white space around
 QUOTES = {'"': '"', "“": "”", "„": "“", "«": "»", "‘": "’", "'": "'", "`": "`", "「": "」", "『": "』"}
 
 
 class TemplateCharacters(NamedTuple):
-    """`kinds[c]` has the bits above: MARK is a digit or an underscore. `folded[c]` is the small letter of c, which is
-    another for capitals, and `closers[c]` the quotation mark that closes c, 0 for what opens none."""
+    """`kinds[c]` has the bits above, where MARK is a digit or an underscore. `folded[c]` is the small letter of c,
+    which differs from c for capitals. `closers[c]` is the quotation mark that closes c, 0 if c doesn't open one."""
 
     kinds: UInt8
     folded: UInt32

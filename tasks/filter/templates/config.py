@@ -1,4 +1,4 @@
-"""Which sentences count as templates of a host."""
+"""The settings that say which sentences count as templates of a host."""
 
 from __future__ import annotations
 
@@ -10,28 +10,25 @@ from tasks.stage.config import StageConfig
 
 
 class TemplateCountsConfig(StageConfig):
-    """What is counted, once over all documents."""
+    """Settings of the counts, which are made once over all documents."""
 
     by: Literal["host", "source"] = Field(
         "host",
-        description="count by host, of the address in the metadata, or by source where there is none; or by source",
+        description="count by the host in the metadata's address (by source if it is missing), or always by source",
     )
     documents: int = Field(
-        10, ge=2, description="documents of a host that must have a template; hosts with fewer documents have none"
+        10, ge=2, description="minimum documents of a host with a template. Hosts with fewer documents have none"
     )
     share: float = Field(
-        0.02, ge=0, le=1, description="and share of the host's documents, so that large hosts need more of them"
+        0.02, ge=0, le=1, description="minimum share of a host's documents with a template, for large hosts"
     )
     words: int = Field(
         3,
         ge=1,
-        description="words that a sentence must have, and a template without its names and numbers; there a label "
-        "before a colon counts as three",
+        description="minimum words of a sentence, and of a template without names and numbers (a `label:` counts as 3)",
     )
     opening_words: int = Field(
-        8,
-        ge=1,
-        description="words, names and numbers left out, of which as many first sentences are a document's opening",
+        8, ge=1, description="minimum words of a document's opening, its first sentences, without names and numbers"
     )
 
 

@@ -1,7 +1,7 @@
-"""How many documents of a host have each sentence, each template and each opening, over all documents.
+"""Counts how many documents of a host have each sentence, each template and each opening, over all documents.
 
-Keys are spilled by range and counted range by range, as dedup does it: 12 bytes on disk for each, about a fifth of the
-text. In memory are one range, within the memory limit, and 48 bytes for each document.
+Keys are spilled by range and counted range by range, as in dedup. Each takes 12 bytes on disk, in all about a fifth of
+the text. Memory holds one range, within the memory limit, and 48 bytes for each document.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tasks.dedup.partitions import Parts, PartWriter, range_of
 from tasks.dedup.spans.kinds import salts_of
 from tasks.filter.templates.config import TemplateCountsConfig
 from tasks.filter.templates.frequent import HOSTS, Frequent, look_up, write_shown, write_table
-from tasks.filter.templates.sentences import COUNTED, Found, find_sentences
+from tasks.filter.templates.sentences import COUNTED, Counted, find_sentences
 from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
 
 DOCUMENTS, FREQUENT = "documents.npy", "frequent.npz"
-BYTES_A_SENTENCE = 32  # as a rule it has more
+BYTES_A_SENTENCE = 32  # a lower bound for most sentences
 
 
 class Corpus(NamedTuple):
-    """All documents as rows: the first row of each shard; of each document the hash of its host and the beginning of
-    its id; the hosts with enough documents, ascending, and how many they have."""
+    """All documents as rows: the first row of each shard, the hash of each document's host and the beginning of its id,
+    and the hosts with enough documents, ascending, with their numbers of documents."""
 
     shards: list[Path]
     starts: list[int]
@@ -41,7 +41,7 @@ class Corpus(NamedTuple):
     sizes: Int64
 
     def documents_of(self, salts: UInt64) -> Int64:
-        """How many documents each host has, 0 for one with too few."""
+        """The number of documents of each host, 0 for a host with too few."""
         return look_up(self.hosts, self.sizes, salts)
 
 
@@ -65,7 +65,7 @@ def count_templates(config: TemplateCountsConfig, documents: Artifact, out: Outp
         documents=len(corpus.salts),
         hosts=len(corpus.hosts),
         documents_of_hosts=int(corpus.sizes.sum()),
-        **{kind: len(found.keys) for kind, found in frequent.items()},
+        **{kind: len(table.keys) for kind, table in frequent.items()},
     )
 
 
@@ -104,7 +104,7 @@ def _most_keys(shards: list[Path]) -> int:
 def _spill(
     config: TemplateCountsConfig, corpus: Corpus, ranges: int, job: tuple[Path, int], folder: Path
 ) -> dict[str, Any]:
-    """Write the keys of a shard's documents, each once for a document, by kind and range."""
+    """Write the keys of a shard's documents, each once per document, by kind and range."""
     shard, first = job
     with PartWriter(folder, TYPES) as file:
         for start, batch in read_batches(shard, ["text"]):
@@ -112,23 +112,23 @@ def _spill(
             rows = np.flatnonzero(corpus.documents_of(salts))
             sentences = find_sentences(config, batch["text"].take(rows), salts[rows])
             for number, kind in enumerate(COUNTED):
-                keys, documents = _once(sentences.found[kind])
+                keys, documents = _distinct(sentences.counted[kind])
                 places = (rows[documents] + start).astype(np.uint32)
                 file.write(range_of(keys, ranges), ranges, [keys, places], number * ranges)
     return file.counts
 
 
-def _once(found: Found) -> tuple[UInt64, Int64]:
+def _distinct(counted: Counted) -> tuple[UInt64, Int64]:
     """(keys, documents), each pair once."""
-    order = np.lexsort((found.keys, found.documents))
-    keys, documents = found.keys[order], found.documents[order]
+    order = np.lexsort((counted.keys, counted.documents))
+    keys, documents = counted.keys[order], counted.documents[order]
     new = np.ones(len(keys), np.bool_)
     new[1:] = (keys[1:] != keys[:-1]) | (documents[1:] != documents[:-1])
     return keys[new], documents[new]
 
 
 def _reduce(config: TemplateCountsConfig, corpus: Corpus, spilled: Parts, number: int, folder: Path) -> dict[str, Any]:
-    """Write the frequent keys of a partition, with the document of the smallest id that has each."""
+    """Write the frequent keys of a partition, each with the document of the smallest id that has it."""
     members, ends, keys = grouped(spilled, corpus.starts, number)
     sizes = np.diff(ends, prepend=0)
     of_host = corpus.documents_of(corpus.salts[members[ends - 1]])

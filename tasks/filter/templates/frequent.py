@@ -1,6 +1,7 @@
-"""What enough documents of a host have in common: as the signals look it up, and as people read it.
+"""What enough documents of a host have in common, as tables for the signals and as text for people.
 
-People read templates with … for each gap: so the table shows what the documents share, and nobody's name or number.
+In text, … stands for each gap of a template, so that a table shows what the documents share, and nobody's name or
+number.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ SHOWN, OF_A_HOST = 20, 3  # in a table
 CHARACTERS = 160
 TITLES = {"sentences": "Repeated sentences", "templates": "Templates", "openings": "Openings"}
 
-Key = tuple[str, int]  # a kind and a key of it
+Key = tuple[str, int]  # a kind and a key of this kind
 
 
 class Frequent(NamedTuple):
-    """Keys, ascending; how many documents have each, and how many its host has; the row of one that has it."""
+    """Keys, ascending, with the number of documents that have each, the number of its host's documents, and the row of
+    a document that has it."""
 
     keys: UInt64
     documents: Int64
@@ -40,18 +42,18 @@ class Frequent(NamedTuple):
 
 
 def write_table(name: str, keys: UInt64, documents: Int64, folder: Path) -> None:
-    """Write NAME.npy, to be mapped: the keys, ascending, and the documents of each, two rows of 64 bits."""
+    """Write NAME.npy, to map into memory: the keys, ascending, and the documents of each, two rows of 64 bits."""
     np.save(folder / f"{name}.npy", np.stack((keys, documents.astype(np.uint64))))
 
 
 def load_table(name: str, folder: Path) -> tuple[UInt64, Int64]:
-    """The keys and documents that `write_table` wrote."""
+    """The keys and documents in a table of `write_table`."""
     keys, documents = np.load(folder / f"{name}.npy", mmap_mode="r")
     return keys, documents.view(np.int64)
 
 
 def look_up(keys: UInt64, values: Int64, wanted: UInt64) -> Int64:
-    """The values of some keys, which are ascending; 0 for a key that there is not."""
+    """The values of the `wanted` keys, 0 for an unknown one. `keys` are ascending."""
     if not len(keys):
         return np.zeros(len(wanted), np.int64)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
@@ -65,24 +67,24 @@ def write_shown(
     frequent: dict[str, Frequent],
     out: Output,
 ) -> None:
-    """Write templates.jsonl with the LISTED most frequent of each kind, and show some of each host as tables."""
-    chosen = {kind: _most(found) for kind, found in frequent.items()}
+    """Write templates.jsonl with the LISTED most frequent of each kind, and show some of each host in tables."""
+    chosen = {kind: _most(table) for kind, table in frequent.items()}
     wanted = np.unique(np.concatenate([frequent[kind].rows[chosen[kind]] for kind in COUNTED]))
     keys = {(kind, key) for kind in COUNTED for key in frequent[kind].keys[chosen[kind]].tolist()}
     read = _read(config, shards, starts, wanted, keys)
     listed = []
     for kind in COUNTED:
-        found = frequent[kind]
+        table = frequent[kind]
         rows: list[dict[str, Any]] = []
         for place in chosen[kind].tolist():
-            host, texts = read[int(found.rows[place])]
-            documents, of_host = int(found.documents[place]), int(found.of_host[place])
+            host, texts = read[int(table.rows[place])]
+            documents, of_host = int(table.documents[place]), int(table.of_host[place])
             rows.append(
                 {
                     "host": host,
                     "documents": documents,
                     "share of the host": round(documents / of_host, 4),
-                    "text": texts[kind, int(found.keys[place])],
+                    "text": texts[kind, int(table.keys[place])],
                 }
             )
         listed += [{"kind": kind, **row} for row in rows]
@@ -96,14 +98,14 @@ def write_shown(
     write_json_lines(out.path / "templates.jsonl", listed)
 
 
-def _most(found: Frequent) -> Int64:
-    return np.lexsort((found.keys, -found.documents))[:LISTED]
+def _most(table: Frequent) -> Int64:
+    return np.lexsort((table.keys, -table.documents))[:LISTED]
 
 
 def _read(
     config: TemplateCountsConfig, shards: Sequence[Path], starts: Sequence[int], wanted: Int64, keys: set[Key]
 ) -> dict[int, tuple[str, dict[Key, str]]]:
-    """By row, the host of a document, and what it has of these keys as people read it."""
+    """By row, the host of a document, and the text of those of these keys that it has."""
     read = {}
     for shard, first in zip(shards, starts, strict=True):
         after = wanted[wanted >= first] - first
@@ -122,8 +124,8 @@ def _texts(config: TemplateCountsConfig, row: pa.RecordBatch, keys: set[Key]) ->
     sentences = find_sentences(config, text, salts, mark=True)
     written = text[0].as_py().encode()
     texts: dict[Key, str] = {}
-    for kind, found in sentences.found.items():
-        columns = (found.places, found.stops, found.keys)
+    for kind, counted in sentences.counted.items():
+        columns = (counted.places, counted.stops, counted.keys)
         for place, stop, key in zip(*(column.tolist() for column in columns), strict=True):
             if (kind, key) in keys and (kind, key) not in texts:
                 part = slice(int(sentences.starts[place]), int(sentences.starts[stop]))
@@ -132,7 +134,7 @@ def _texts(config: TemplateCountsConfig, row: pa.RecordBatch, keys: set[Key]) ->
 
 
 def _with_gaps(text: bytes, marks: bytes) -> str:
-    """The text with … for what is marked, on one line."""
+    """The text on one line, with … in place of marked bytes."""
     parts: list[bytes] = []
     at = 0
     while at < len(text) and len(parts) < CHARACTERS:

@@ -1,15 +1,15 @@
 """Sentences to templates, compiled by numba: names, numbers, identifiers and quotations are left out.
 
-A word is what stands between white space, from its first letter or digit on, or a letter of a script that is written
+A word is the text between white space, from its first letter or digit on, or a letter of a script that is written
 without spaces. Left out are
 
-- identifiers: words with a digit, an underscore or a capital after a small letter, and words that signs other than
-  hyphens and apostrophes join (`a.b`, `and/or`, addresses);
-- names: words that begin with a capital. The first word of a sentence is one only if a second follows it directly;
-- quotations within a sentence, up to LONGEST_QUOTED bytes.
+- identifiers: words with a digit, an underscore or a capital after a small letter, and words joined by signs other than
+  hyphens and apostrophes (`a.b`, `and/or`, addresses)
+- names: words that begin with a capital. The first word of a sentence is one only if a second follows it directly
+- quotations within a sentence, up to LONGEST_QUOTED bytes
 
-In a label, up to LABEL_WORDS words before a colon, all words are kept. A run of what is left out is one gap, however
-many they are; what is left, in small letters, is the template.
+In a label, up to LABEL_WORDS words before a colon, all words are kept. A run of words and quotations that are left out
+is one gap, whatever its length. The template is what remains, in lower case.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def find_templates(
     """Write the hash of each sentence's template to `hashes` (S), add its counts to `rows` (S, COLUMNS), and set
     `marks`, unless it is empty, to 1 for each byte of `data` that is left out.
 
-    Text d is `data[offsets[d]:offsets[d + 1]]`; its sentences are laid out as `find_sentences` says.
+    Text d is `data[offsets[d]:offsets[d + 1]]`. Its sentences are laid out as in `find_sentences`.
     """
     first = 0
     for d in range(len(ends)):
@@ -62,7 +62,7 @@ def find_templates(
 def _template(data, begin, stop, kinds, folded, closers, row, marks):
     h = FNV_OFFSET
     gap = False  # whether the template so far ends with a gap
-    held_at = held_end = -1  # the first word, if it begins with a capital: what follows decides whether it is a name
+    held_at = held_end = -1  # the first word, if it begins with a capital: the next word decides whether it is a name
     held = FNV_OFFSET
     before = 0  # the kind of the character before
     label = _label(data, begin, stop, kinds)
@@ -106,8 +106,8 @@ def _template(data, begin, stop, kinds, folded, closers, row, marks):
 
 @njit(cache=True, nogil=True)
 def _label(data, begin, stop, kinds):
-    """Where the colon stands that ends a sentence's label, `begin` for none: up to LABEL_WORDS words of letters, a
-    colon, white space."""
+    """The place of the colon that ends a sentence's label, or `begin`. A label is up to LABEL_WORDS words of letters, a
+    colon, and white space."""
     words = 0
     inside = False
     i = begin
@@ -151,7 +151,7 @@ def _leave_out(h, gap, row, marks, begin, end):
 
 @njit(cache=True, nogil=True)
 def _word(data, i, stop, kinds, folded):
-    """(end, hash, whether it begins with a capital, whether it is an identifier, whether a sign follows it) of the word
+    """(end, hash, whether it begins with a capital, whether it is an identifier, whether a sign follows) of the word
     that begins at `i`."""
     c, used = code_point(data, i, stop)
     kind = np.int64(kinds[c])
@@ -163,7 +163,7 @@ def _word(data, i, stop, kinds, folded):
     if kind & ALONE:
         return end, mix64(h), False, False, False
     small = not name
-    joined = apart = False  # signs since the last letter: those that join a word's parts, and others
+    joined = apart = False  # since the last letter: signs that join the parts of a word, and other signs
     while i < stop:
         c, used = code_point(data, i, stop)
         kind = np.int64(kinds[c]) if c < SIZE else 0
@@ -186,8 +186,8 @@ def _word(data, i, stop, kinds, folded):
 
 @njit(cache=True, nogil=True)
 def _closed(data, i, stop, closer, kinds):
-    """Behind the quotation mark that closes a quotation whose text begins at `i`, 0 for none: one that no letter
-    follows, with something within."""
+    """The place after the mark that closes a nonempty quotation whose text begins at `i`, or 0. A letter must not
+    follow the mark."""
     begin = i
     last = min(stop, i + LONGEST_QUOTED)
     while i < last:
@@ -214,8 +214,8 @@ def _visible(data, i, stop, kinds):
 
 @njit(cache=True, nogil=True)
 def find_openings(hashes: UInt64, rows: Int64, ends: Int64, least: int, openings: UInt64, stops: Int64) -> Int64:
-    """The words left in the opening of each of D documents, the templates of as many first sentences as it takes for
-    `least` words, or of all. Its hash is written to `openings` (D), the sentence behind it to `stops` (D)."""
+    """The number of words left in the opening of each of D documents: the templates of its first sentences up to
+    `least` words, or of all. Writes the opening's hash to `openings` (D), and the sentence after it to `stops` (D)."""
     kept = np.zeros(len(ends), np.int64)
     first = 0
     for d in range(len(ends)):

@@ -1,8 +1,8 @@
 """The sentences of documents, and the keys under which they and their templates are counted, host by host.
 
-A sentence ends as for `dedup.sentences`, at a line's end too. It counts word for word, and, if something is left out of
-it and enough words stay, as a template. The first sentences of a document whose templates have enough words are its
-opening.
+A sentence ends as in `dedup.sentences`, and also at a line end. It counts word for word, and also as a template if
+something is left out of it and enough words remain. A document's opening is its first sentences, up to enough words in
+their templates.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NOT_MARKED = np.empty(0, np.uint8)
 SENTENCES, TEMPLATES, OPENINGS = COUNTED = ("sentences", "templates", "openings")
 
 
-class Found(NamedTuple):
-    """What of one kind is counted: the documents' numbers, the sentences from `places` up to `stops`, and the keys."""
+class Counted(NamedTuple):
+    """Everything of one kind to count: document numbers, sentences from `places` up to `stops`, and keys."""
 
     documents: Int64
     places: Int64
@@ -35,19 +35,19 @@ class Found(NamedTuple):
 
 
 class Sentences(NamedTuple):
-    """The S sentences of D documents: for each its document, its characters without white space, and where it begins;
-    and what is counted, by kind."""
+    """The S sentences of D documents, each with its document, its characters without white space, and its begin, and
+    what to count, by kind. `marks` are empty unless requested."""
 
     documents: Int64
     sizes: Int64
-    found: dict[str, Found]
+    counted: dict[str, Counted]
     starts: Int64
     marks: UInt8
 
 
 def find_sentences(config: TemplateCountsConfig, texts: pa.Array, salts: UInt64, *, mark: bool = False) -> Sentences:
-    """The sentences of D texts, whose keys differ by the documents' salts (D). With `mark`, `marks` says of each byte
-    whether templates leave it out."""
+    """The sentences of D texts, with keys that include the documents' salts (D). With `mark`, `marks` says for each
+    byte whether templates leave it out."""
     data, offsets = utf8(texts)
     exact, starts, ends = word_kernels.find_sentences(data, offsets, *characters(True, True), stops(True))
     count = int(ends[-1]) if len(ends) else 0
@@ -64,9 +64,9 @@ def find_sentences(config: TemplateCountsConfig, texts: pa.Array, salts: UInt64,
     filled = np.flatnonzero((gaps > 0) & (left >= config.words))
     opened = np.flatnonzero(kept >= config.words)
     firsts = ends - np.diff(ends, prepend=0)
-    found = {
-        SENTENCES: Found(documents[whole], whole, whole + 1, exact[whole] ^ salted[whole]),
-        TEMPLATES: Found(documents[filled], filled, filled + 1, hashes[filled] ^ salted[filled]),
-        OPENINGS: Found(opened, firsts[opened], after[opened], openings[opened] ^ salts[opened]),
+    counted = {
+        SENTENCES: Counted(documents[whole], whole, whole + 1, exact[whole] ^ salted[whole]),
+        TEMPLATES: Counted(documents[filled], filled, filled + 1, hashes[filled] ^ salted[filled]),
+        OPENINGS: Counted(opened, firsts[opened], after[opened], openings[opened] ^ salts[opened]),
     }
-    return Sentences(documents, sizes, found, starts, marks)
+    return Sentences(documents, sizes, counted, starts, marks)

@@ -1,4 +1,4 @@
-"""Which toxicity classifier is used, and how it is trained."""
+"""The settings of the toxicity classifier, and of its training."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ BaseRate = Annotated[
     Field(
         gt=0,
         lt=1,
-        description="share of text that you expect to be toxic; scores are probabilities at this share, not at that of "
-        "the labelled texts, where every tenth to second is",
+        description="share of text that you expect to be toxic. Scores are probabilities at this share, not at that of "
+        "the labelled texts, of which every tenth to second is toxic",
     ),
 ]
 
 
 class PackageModelConfig(StageConfig):
-    """Two models that come with packages: a linear one settles most pieces, and an LSTM trained on comments of
-    Wikipedia's editors the rest. Insults and slurs, seldom implicit hate; English only."""
+    """Two models from packages: a linear one settles most pieces, and an LSTM trained on comments of Wikipedia's
+    editors settles the rest. They find insults and slurs, seldom implicit hate, and only in English."""
 
     kind: Literal["package"] = "package"
     base_rate: BaseRate = 0.01
@@ -33,28 +33,28 @@ class TrainedModelConfig(StageConfig):
     """A fastText classifier, trained on labelled texts and on the pipeline's own documents."""
 
     kind: Literal["trained"] = "trained"
-    files: list[LabelledFile] = Field(min_length=1, description="labelled texts; positive is what is toxic")
+    files: list[LabelledFile] = Field(min_length=1, description="labelled texts, where positive means toxic")
     clean_sources: list[str] = Field(
         [],
-        description="sources of documents used as non-toxic examples; without any, text that merely differs from the "
-        "labelled texts may be flagged",
+        description="sources of documents to use as non-toxic examples. Without them, text that merely differs from "
+        "the labelled texts may be flagged",
     )
     clean_sample: int = Field(
-        10_000, ge=1, description="maximum documents of those sources, chosen by the hash of their ID"
+        10_000, ge=1, description="maximum documents of `clean_sources`, chosen by the hash of their ID"
     )
     characters: int = Field(
         10_000,
         ge=100,
-        description="characters at the beginning of each document, of which two pieces, chosen by hash, are examples",
+        description="characters at the beginning of each document from which two pieces, chosen by hash, are examples",
     )
-    piece_bytes: int = Field(300, ge=50, description="length of these pieces; as in `measure.piece_bytes`")
+    piece_bytes: int = Field(300, ge=50, description="length of these pieces, as in `measure.piece_bytes`")
     base_rate: BaseRate = 0.01
     target_precision: float = Field(
         0.9,
         gt=0,
         lt=1,
-        description="the artifact names the lowest `max_score` that reaches this precision on held-out documents, at "
-        "that share of toxic ones",
+        description="precision on held-out documents, at `base_rate`, for which the artifact reports the lowest "
+        "`max_score`",
     )
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="fastText's parameters")
 
@@ -71,7 +71,5 @@ class ToxicityConfig(StageConfig):
 
     model: ToxicityModelConfig = Field(default_factory=PackageModelConfig, description="the classifier")
     piece_bytes: int = Field(
-        300,
-        ge=50,
-        description="a piece is as many whole sentences as fit into this many UTF-8 bytes, wherever lines end",
+        300, ge=50, description="maximum UTF-8 bytes of a piece, which consists of whole sentences, wherever lines end"
     )

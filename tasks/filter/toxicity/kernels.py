@@ -18,21 +18,21 @@ CLOSERS = np.array([ord(c) for c in "\"')]}»”’」』"], np.uint32)  # belon
 @njit(cache=True, nogil=True, inline="always")
 def among(c, characters):
     """Whether a character is one of these."""
-    found = False
+    match = False
     for other in characters:
-        found |= c == other
-    return found
+        match |= c == other
+    return match
 
 
 @njit(cache=True, nogil=True)
 def cut_pieces(data: UInt8, offsets: Int64, kinds: UInt8, most: int, begins: Int64, sizes: Int64, firsts: Int64) -> int:
     """Cut D documents `data[offsets[d]:offsets[d + 1]]` into pieces of whole sentences, as many as fit into `most`
-    bytes; a longer sentence is cut where a word begins.
+    bytes. A longer sentence is cut where a word begins.
 
-    A run of white space counts as one byte, whatever it consists of, so that pieces do not depend on where lines end.
-    Written: the begin of each piece (it ends where the next one begins), its size so counted, and in `firsts[d]` the
-    number of a document's first piece: each has at least one. Returns the number of pieces, at most
-    `2 * len(data) // most + 2 * D`. `kinds` are those of `fasttext_model.kernels.Tables`.
+    A run of white space counts as one byte, so that pieces don't depend on where lines end. Writes the begin of each
+    piece (it ends where the next one begins), its size counted this way, and in `firsts[d]` the number of a document's
+    first piece: each has at least one. Returns the number of pieces, at most `2 * len(data) // most + 2 * D`. `kinds`
+    are those of `fasttext_model.kernels.Tables`.
     """
     count = 0
     beyond = len(kinds) - 1
@@ -42,7 +42,8 @@ def cut_pieces(data: UInt8, offsets: Int64, kinds: UInt8, most: int, begins: Int
         begin, size = i, 0
         # Begin of the last sentence in this piece, the piece's size before it, and the white space between
         sentence, sentence_at, sentence_gap = i, 0, 0
-        blank, ended, fresh = False, False, False  # after white space; after a sentence's end; a sentence may begin
+        # Whether this is after white space, after a sentence's end, and where a sentence may begin
+        blank, ended, fresh = False, False, False
         before = BREAK
         while i < stop:
             c, used = np.uint32(data[i]), 1
@@ -93,15 +94,15 @@ def sum_terms(
     norms: Float64,
     words: Int64,
 ) -> None:
-    """For each text `data[begins[p]:ends[p]]`: the sum of `weights[w, 1:]` over its known words in `sums[p]`, the L2
-    norm of its tf-idf vector in `norms[p]` (`weights[w, 0]` is a word's idf), and its number of words.
+    """Write for each text `data[begins[p]:ends[p]]` the sum of `weights[w, 1:]` over its known words to `sums[p]`, the
+    L2 norm of its tf-idf vector to `norms[p]` (`weights[w, 0]` is a word's idf), and its number of words.
 
     The features are those of scikit-learn's TfidfVectorizer: term frequency times idf, divided by the L2 norm. The norm
     is updated word by word, (t + 1)² − t² = 2t + 1, so no second pass over the vocabulary is needed.
     """
     known = len(weights)
     times = np.zeros(known, np.int64)
-    last = np.full(known, -1, np.int64)  # the text that `times` belongs to, so that nothing is cleared between texts
+    last = np.full(known, -1, np.int64)  # the text to which `times` refers, so that nothing is cleared between texts
     beyond = len(kinds) - 1
     for p in range(len(begins)):
         i, stop = begins[p], ends[p]

@@ -1,8 +1,8 @@
 """The model of `alt-profanity-check` as plain arrays: tf-idf of words, five linear classifiers, and their mean.
 
-The package pickles the model and calls scikit-learn, word by word in Python. Its weights are exported once; scoring
-reads only arrays and is ten times as fast. Words are folded as everywhere in the filter (NFC and case folding), which
-equals the package's `lower()` except for a few letters such as ß.
+The package pickles the model and calls scikit-learn, word by word in Python. Its weights are exported once. Scoring
+then reads only arrays, and is ten times as fast. Words are folded as everywhere in the filter (NFC and case folding),
+which equals the package's `lower()` except for a few letters such as ß.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Linear:
         self.intercepts, self.slopes, self.offsets = np.array(json.loads((folder / FOLDS).read_text())).T
 
     def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
-        """The probability that a text is profane, and its number of words, for each text."""
+        """For each text the probability that it is profane, and its number of words."""
         from scipy.special import expit
 
         scores, words = np.zeros(len(texts)), np.zeros(len(texts), np.int64)

@@ -1,8 +1,8 @@
 """The hot loop of a bidirectional LSTM with a maximum over time, compiled by numba: UTF-8 bytes to log-odds.
 
 Hochreiter and Schmidhuber 1997, in Keras's form and order of gates. The input's half of the gates is a table with a row
-per word, so that a step costs the recurrent half alone. One text at a time and no padding: a text's score then does not
-depend on the texts beside it.
+per word, so that a step costs only the recurrent half. It takes one text at a time, without padding, so that a text's
+score doesn't depend on the texts beside it.
 
 Tensor names: V words of the vocabulary, H units a direction, G = 4 H gates (input, forget, cell, output).
 """
@@ -17,7 +17,7 @@ from tasks.filter.fasttext_model.word_kernels import BREAK, FNV_OFFSET, find, st
 from tasks.text.kernels import decode
 
 ONE, TWO = np.float32(1), np.float32(2)
-AT_ONCE = 5  # units of the state, so that the gates are read and written a fifth as often
+AT_ONCE = 5  # units of the state per pass, so that the gates are read and written a fifth as often
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -28,7 +28,7 @@ def sigmoid(x):
 
 @njit(cache=True, nogil=True, inline="always")
 def tanh(x):
-    """The hyperbolic tangent, by one exponential: the library's takes twice the time."""
+    """The hyperbolic tangent from one exponential: the library's takes twice the time."""
     return TWO * sigmoid(TWO * x) - ONE
 
 
@@ -80,10 +80,10 @@ def score_texts(
     longest: int,
     odds: Float64,
 ) -> None:
-    """The log-odds of each text `data[begins[p]:ends[p]]`, from the last `longest` of its known words; −∞ without one.
+    """The log-odds of each text `data[begins[p]:ends[p]]`, from the last `longest` of its known words. −∞ without any.
 
-    The first line of arguments finds words, see `fasttext_model.classifier.word_table`; the second line is the LSTM,
-    the third the two layers above it: (2 H, K), (K), (K) and a number.
+    The arguments from `slots` on find words (see `fasttext_model.classifier.word_table`), those from `forward_VG` on
+    are the LSTM, and those from `hidden` on the two layers above it: (2 H, K), (K), (K) and a number.
     """
     units = len(forward_HG)
     ring, words = np.empty(longest, np.int64), np.empty(longest, np.int64)

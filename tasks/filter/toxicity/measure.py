@@ -1,9 +1,9 @@
-"""Toxicity scores: the classifier scores pieces of a text; a document gets their mean and maximum.
+"""Toxicity scores: the classifier scores pieces of a text, and a document gets their mean and maximum.
 
-The score of a whole book would say little, since the words that matter are diluted. So the classifier sees pieces of a
-few sentences, as long as the comments on which such classifiers are trained. Their scores are probabilities at a low
-base rate, so that the mean over a document, weighted by length, is the share of it that is to be expected toxic: one
-doubtful piece in a long text adds next to nothing, and where lines end makes no difference.
+The score of a whole book would say little, since the words that matter are diluted. The classifier therefore sees
+pieces of a few sentences, as long as the comments on which such classifiers are trained. Their scores are probabilities
+at a low base rate, so that the mean over a document, weighted by length, is its expected toxic share. One doubtful
+piece in a long text adds next to nothing, and line ends make no difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCHEMA = pa.schema([("toxicity_score", pa.float64()), ("toxicity_piece", pa.floa
 
 
 def measure_toxicity(config: ToxicityConfig, model: Path, texts: pa.Array, where: Placement = CPU) -> pa.RecordBatch:
-    """The scores of each text under the model in this folder; see `stage.py` for the columns."""
+    """The scores of each text under the model in this folder. For the columns see `toxicity_signals`."""
     mean, worst, total = score_documents(load_model(model, where), texts, config.piece_bytes)
     return pa.record_batch([pa.array(mean, mask=total == 0), pa.array(worst, mask=total == 0)], SCHEMA)
 
@@ -46,8 +46,8 @@ def score_documents(
 
 
 def pieces(texts: pa.Array, most: int) -> tuple[pa.Array, Int64, Int64]:
-    """The pieces of D texts, without copying: all as one array of strings, their bytes where a run of white space
-    counts as one, and the number of each text's first piece (D)."""
+    """Cut D texts into pieces without copying. Returns all pieces as one array of strings, their bytes (a run of white
+    space counts as one), and the number of each text's first piece (D)."""
     data, offsets = utf8(texts)
     limit = 2 * (int(offsets[-1] - offsets[0]) // most + len(texts))
     begins, sizes = np.empty(limit + 1, np.int64), np.empty(limit, np.int64)
@@ -59,7 +59,7 @@ def pieces(texts: pa.Array, most: int) -> tuple[pa.Array, Int64, Int64]:
 
 
 def load_model(folder: Path, where: Placement = CPU) -> Scorer | PackageScorer | ClassifierScorer:
-    """The model of an artifact, loaded once per process; a classifier of transformers on its device."""
+    """The model of an artifact, loaded once per process, a transformers classifier on its device."""
     return open_classifier(folder, where.here()) if is_classifier(folder) else _load_linear(folder)
 
 

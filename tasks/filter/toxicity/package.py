@@ -1,8 +1,8 @@
-"""A cascade of two models that come with packages: the linear one settles most pieces, the LSTM the rest.
+"""A cascade of two models from packages: the linear one settles most pieces, the LSTM the rest.
 
-The linear model alone (see `linear.py`) calls every oath and many a donkey toxic, but what it finds harmless is: of the
-labelled posts that the LSTM calls toxic it passes on 98.9 %. It is a hundred times as fast, and passes on 1 to 3 % of
-expository text and 15 % of fiction.
+The linear model by itself (see `linear.py`) calls every oath and many a donkey toxic, but what it finds harmless is
+harmless: it passes on 98.9 % of the labelled posts that the LSTM calls toxic. It is a hundred times as fast, and passes
+on 1 to 3 % of expository text and 15 % of fiction.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tasks.filter.toxicity.lstm import TOXIC_SHARE, WEIGHTS_FILE, Lstm, export_l
 from tasks.stage.output import Output
 
 BASE_RATE = "base_rate.json"
-PASSED_ON = 0.2  # the linear score from which the LSTM decides
+PASSED_ON = 0.2  # minimum linear score of pieces that the LSTM decides on
 
 __all__ = ["WEIGHTS_FILE", "PackageScorer", "export_package"]
 
 
 def export_package(config: PackageModelConfig, out: Output) -> None:
-    """Write both models and the base rate. Raises SourceError for a package that is missing or of other contents."""
+    """Write both models and the base rate. Raises SourceError for a package that is missing or has other contents."""
     out.progress(0, 1, "models", "export")
     export_linear(out)
     export_lstm(out)
@@ -44,8 +44,8 @@ class PackageScorer:
         self.sigmoid = Sigmoid(1.0, 0.0).at_rate(TOXIC_SHARE, self.base_rate)
 
     def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
-        """The probability that a text is toxic at the base rate, and its number of words, for each text. What the
-        linear model settles has its score times that rate, so that its order remains."""
+        """For each text the probability that it is toxic at the base rate, and its number of words. A text settled by
+        the linear model gets its score times that rate, which keeps the order."""
         gate, words = self.linear.score(texts)
         scores = gate * self.base_rate
         rows = np.flatnonzero(gate >= PASSED_ON)

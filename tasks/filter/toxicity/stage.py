@@ -30,12 +30,13 @@ def fingerprints(config: PackageModelConfig | TrainedModelConfig | ClassifierCon
 def toxicity_model(
     config: PackageModelConfig | TrainedModelConfig | ClassifierConfig, documents: Artifact, out: Output
 ) -> None:
-    """A classifier of toxic text: fastText (Joulin et al. 2016) trained on labelled files and clean documents, with
-    Platt's calibration, and precision by threshold of texts and of documents that were held out; or a cascade of the
-    models in the packages `alt-profanity-check` and `tox-block`; or a sequence classifier of transformers.
+    """Make or take a classifier of toxic text, one of:
 
-    Writes model.bin and calibration.json; or words.txt, weights.npy and folds.json (the linear model), lstm_words.txt
-    and lstm.npz, base_rate.json; or model/ and scorer.json.
+    - fastText (Joulin et al. 2016) trained on labelled files and clean documents, with Platt's calibration, and
+      precision by threshold on held-out texts and documents: writes model.bin and calibration.json
+    - a cascade of the models in the packages `alt-profanity-check` and `tox-block`: writes words.txt, weights.npy and
+      folds.json (the linear model), lstm_words.txt and lstm.npz, and base_rate.json
+    - a transformers sequence classifier: writes model/ and scorer.json
     """
     from tasks.filter.classifier.signal_model import make_classifier
     from tasks.filter.toxicity.package import export_package
@@ -51,8 +52,8 @@ def toxicity_model(
 
 @stage(version=5, name="toxicity", part_of="filter", runtime=("data", "compute"))
 def toxicity_signals(config: ToxicityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
-    """`toxicity_score`: the share of the text that is to be expected toxic, the mean score of its pieces by their
-    length; `toxicity_piece`: the highest. Null for a text without words."""
+    """Score documents. Columns: `toxicity_score`, the expected toxic share of the text (the mean score of its pieces,
+    weighted by length), and `toxicity_piece`, the highest score. Null for a text without words."""
     from tasks.filter.classifier.workers import score_signals
     from tasks.filter.toxicity.measure import measure_toxicity
 

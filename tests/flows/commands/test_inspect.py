@@ -139,13 +139,13 @@ def test_rules_are_listed_with_their_thresholds(store: Store) -> None:
     ("arguments", "named"),
     [
         (["gopher_quality.min_wordz"], "Did you mean gopher_quality.min_words"),
-        (["language", "--threshold=1"], "compares no number"),
+        (["language", "--threshold=1"], "doesn.t compare numbers"),
         (["gopher_quality.min_words", "--threshold=nan"], "is not a finite number"),
         (["language", "--source=nowhere"], "The sources are coast, hills, letters"),
-        (["language", "--set=filter.language.measure.piece_bytes=300"], "in another way"),
+        (["language", "--set=filter.language.measure.piece_bytes=300"], "with other settings"),
         (["language", "--set=filter.perplexity={}"], "perplexity was not measured"),
-        (["language", "--set=filter.measured_last=[]"], "in another way"),
-        (["language", "--set=name=other"], "other has no filtered documents"),
+        (["language", "--set=filter.measured_last=[]"], "with other settings"),
+        (["language", "--set=name=other"], "lacks filtered documents of other"),
         (["language", "--set=filter=null"], "has no filter"),
     ],
 )

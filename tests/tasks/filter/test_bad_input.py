@@ -15,8 +15,8 @@ import pytest
 from storage.artifact import Artifact
 from storage.shards.documents import Document, document_id, read_documents, read_ledger, shard_name, write_documents
 from tasks.filter import FilterConfig, filter_documents
-from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.stage import repair
+from tasks.filter.repair.text import RepairConfig
 from tasks.filter.side_files import read_signals
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of

@@ -22,7 +22,7 @@ from tasks.filter import FilterConfig, families, filter_documents
 from tasks.filter.decide import KEPT, decide
 from tasks.filter.family import Change, Family, measuring_half
 from tasks.filter.form.config import FormConfig
-from tasks.filter.repair.config import RepairConfig
+from tasks.filter.repair.text import RepairConfig
 from tasks.filter.rules import Bound, Rule, Section, Turn, bounds
 from tasks.filter.side_files import write_signals
 from tasks.stage import stage

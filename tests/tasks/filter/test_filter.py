@@ -248,7 +248,7 @@ def test_signals_of_other_documents_are_refused(tmp_path: Path) -> None:
     benchmarks = questions(tmp_path / "benchmarks")
     measured = measure(config, write(tmp_path / "in", [GOOD, FRENCH]), benchmarks, out)
     other = write(tmp_path / "other", [FRENCH, GOOD])
-    with pytest.raises(DamagedArtifact, match="not of these documents"):
+    with pytest.raises(DamagedArtifact, match="don't belong to these documents"):
         filter_shards(config, other, None, measured, out)
 
 

@@ -21,9 +21,8 @@ from storage.store import Store
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.families import FAMILIES, rules
 from tasks.filter.pii.config import PiiConfig
-from tasks.filter.pii.stage import pii_signals
-from tasks.filter.pii_metadata.config import MetadataConfig
-from tasks.filter.pii_metadata.stage import metadata_signals
+from tasks.filter.pii.measure import pii_signals
+from tasks.filter.pii_metadata.measure import MetadataConfig, metadata_signals
 from tasks.filter.side_files import IDS, IdDigest
 from tasks.stage.display.progress import Observer
 from tasks.stage.output import Output
@@ -261,5 +260,5 @@ def test_marks_of_other_documents_are_refused(tmp_path: Path) -> None:
     documents, other = write(tmp_path / "in", TEXTS), write(tmp_path / "other", TEXTS[::-1])
     wrong = marks(tmp_path / "marks", other, [True] * len(TEXTS))
     out = Output.at(tmp_path / "run", stage="pii", runtime=runtime_of(workers=1))
-    with pytest.raises(DamagedArtifact, match="not of these documents"):
+    with pytest.raises(DamagedArtifact, match="don't belong to these documents"):
         pii_signals.function(PiiConfig(), documents, wrong, out)

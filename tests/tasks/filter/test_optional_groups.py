@@ -12,7 +12,7 @@ import pytest
 from storage.artifact import Artifact
 from storage.shards.documents import Document, read_documents, shard_name, write_documents
 from tasks.filter import FilterConfig, filter_documents
-from tasks.filter.families import asked, menders, rules
+from tasks.filter.families import menders, rules, signal_configs
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.filter.test_filter import GOOD, RULES, questions
@@ -42,7 +42,11 @@ def test_a_group_that_is_null_measures_and_judges_nothing(group: str, tmp_path: 
 
 def test_all_groups_may_be_null_at_once(tmp_path: Path) -> None:
     config = FilterConfig.model_validate({**RULES, **dict.fromkeys(OPTIONAL)})
-    assert (list(asked(config)), [rule.name for rule in rules(config)], menders(config)) == (["form"], ["empty"], [])
+    assert (list(signal_configs(config)), [rule.name for rule in rules(config)], menders(config)) == (
+        ["form"],
+        ["empty"],
+        [],
+    )
     out = run(tmp_path, config)
     (document,) = read_documents(out.path / "documents" / shard_name(0))
     assert document.text == TEXT

@@ -62,7 +62,7 @@ def test_what_stands_beside_a_preset_has_the_last_word(tmp_path: Path) -> None:
 
 
 def test_a_preset_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match="no preset fineweeb; there are web, clean, gopher, c4, fineweb"):
+    with pytest.raises(ConfigError, match="unknown preset fineweeb: choose one of web, clean, gopher, c4, fineweb"):
         load("tiny", ["filter.preset=fineweeb"])
 
 
@@ -152,7 +152,7 @@ def test_a_file_of_fineweb_2_becomes_a_section_of_a_profile(tmp_path: Path) -> N
     assert chosen.form.stop_words_of == {"de": ["der", "und", "die"]}
     (tmp_path / "bad.yml").write_text(FILE.replace("0.263", "3").replace("[5, 0.141]", "[5, high]"))
     told = " ".join(gristmill("filter", "fineweb2", f"de={tmp_path / 'bad.yml'}").stderr.split())
-    assert "bad.yml is no file of a language" in told
+    assert "bad.yml is not a language file" in told
     assert "dup_line_frac: Input should be less than or equal to 1" in told
     assert "dup_n_grams.0.1: Input should be a valid number" in told
     assert "Write CODE=FILE" in gristmill("filter", "fineweb2", "deu.yml").stderr
@@ -161,7 +161,7 @@ def test_a_file_of_fineweb_2_becomes_a_section_of_a_profile(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"languages": {"de": {"fineweb": {"min_words": 3}}}}, "fineweb has no threshold min_words"),
+        ({"languages": {"de": {"fineweb": {"min_words": 3}}}}, "fineweb lacks a threshold min_words"),
         ({"languages": {"en": {"c4": {"min_c4_sentences": 3}}}, "c4": None}, "c4 is switched off"),
         ({"languages": {"de": {"c4": {"min_c4_sentences": 1}}}}, "language.allowed leaves it out"),
         ({"form": {"stop_words_of": {"de": ["der"]}}}, "language.allowed leaves it out"),

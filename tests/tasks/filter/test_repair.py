@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from storage.artifact import Artifact
 from storage.errors import EmptyOutput
 from storage.shards.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
-from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.encoding import mojibake, repair_encoding
 from tasks.filter.repair.stage import repair
-from tasks.filter.repair.text import chosen, repair_texts
+from tasks.filter.repair.text import RepairConfig, repair_texts, repairs_of
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.filter.linear import linear_time
@@ -35,7 +34,7 @@ WRAPPED = textwrap.fill(PROSE, 72)
 
 
 def repaired(text: str, config: RepairConfig = ALL) -> str:
-    found = repair_texts(pa.array([text]), chosen(config))
+    found = repair_texts(pa.array([text]), repairs_of(config))
     return found[0].text if found else text
 
 
@@ -230,7 +229,7 @@ def test_encoding_is_repaired_as_ftfy_does_line_by_line(text: str) -> None:
 @settings(max_examples=100)
 @given(st.lists(TEXTS, max_size=8))
 def test_a_column_is_repaired_as_its_texts_are(texts: list[str]) -> None:
-    found = repair_texts(pa.array(texts, pa.string()), chosen(ALL))
+    found = repair_texts(pa.array(texts, pa.string()), repairs_of(ALL))
     assert [found[row].text if row in found else text for row, text in enumerate(texts)] == [*map(repaired, texts)]
     assert all(texts[row] != after.text and after.changed.total() > 0 for row, after in found.items())
 

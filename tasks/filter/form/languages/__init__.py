@@ -1,1 +1,1 @@
-"""Thresholds and stop words of single languages: checked, ready for scripts without spaces, read from FineWeb-2."""
+"""Thresholds and stop words by language: their checks, those of scripts without spaces, and those of FineWeb-2."""

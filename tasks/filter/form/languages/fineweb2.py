@@ -1,7 +1,7 @@
-"""FineWeb-2's file of a language (configs/deu_Latn.yml in its repository) as sections of a profile.
+"""FineWeb-2's file for a language (configs/deu_Latn.yml in its repository) as sections of a profile.
 
-Its thresholds were measured on words that spaCy or another library cuts. The preset cuts at white space, by which a
-clause of a language without spaces is a word: files of such languages are refused.
+Its thresholds were measured on words that spaCy or another library cuts. The preset cuts at white space, which makes a
+clause of a language without spaces one word. Files for such languages are therefore refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class LanguageFile(StageConfig):
-    """The keys of such a file."""
+    """The keys of a language's file."""
 
     dup_line_frac: Share = Field(description="largest share of duplicate lines")
     dup_n_grams: list[tuple[int, Share]] = Field(description="largest share of characters in duplicate n-grams, by n")
@@ -36,14 +36,14 @@ class LanguageFile(StageConfig):
 
 
 def read_language_file(path: Path) -> LanguageFile:
-    """The file. Raises ConfigError, which names the key, for one that is not of this kind."""
+    """Read a language's file. Raises ConfigError, with the wrong key, for any other file."""
     try:
         return LanguageFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         wrong = str(error).splitlines()[0]
     except ValidationError as error:
         wrong = "; ".join(": ".join(filter(None, (_place(one["loc"]), one["msg"]))) for one in error.errors())
-    raise ConfigError(f"{path} is no file of a language of FineWeb-2: {wrong}.", "Take one of its configs/.")
+    raise ConfigError(f"{path} is not a language file of FineWeb-2: {wrong}.", "Use a file from its configs/.")
 
 
 def _place(location: tuple[int | str, ...]) -> str:
@@ -51,14 +51,14 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 
 def section(files: Mapping[str, LanguageFile]) -> dict[str, Any]:
-    """The section `filter` of a profile with the thresholds and stop words of languages, by their codes. Raises
+    """The section `filter` of a profile with the thresholds and stop words of these languages, given by code. Raises
     ConfigError for a language without spaces."""
     codes = sorted(files)
     unspaced = sorted(UNSPACED.keys() & files.keys())
     if unspaced:
         raise ConfigError(
-            f"FineWeb-2 cuts words of {', '.join(unspaced)} by a library of the language, and we don't.",
-            "Leave it out: without a preset, allowing the language in `filter.language` brings thresholds of its own.",
+            f"FineWeb-2 cuts words of {', '.join(unspaced)} with a library for the language, and we don't.",
+            "Leave it out: without a preset, a language allowed in `filter.language` has built-in thresholds.",
         )
     return {
         "preset": "fineweb2",

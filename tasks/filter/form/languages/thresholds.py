@@ -20,7 +20,7 @@ GROUPS: Mapping[str, type[StageConfig]] = {
 
 
 class LanguageThresholds(StageConfig):
-    """What differs for documents in one language; null switches a rule off for it. Stop words: `form.stop_words_of`."""
+    """Thresholds for documents in one language, null to switch a rule off. For stop words see `form.stop_words_of`."""
 
     gopher_quality: dict[str, float | None] = Field({}, description="thresholds in place of those of `gopher_quality`")
     gopher_repetition: dict[str, float | None] = Field(
@@ -35,12 +35,12 @@ class LanguageThresholds(StageConfig):
             known = [name for name in rules.model_fields if name.partition("_")[0] in DIRECTIONS]
             unknown = sorted(set(getattr(self, group)) - set(known))
             if unknown:
-                raise ValueError(f"{group} has no threshold {', '.join(unknown)}; it has {', '.join(known)}")
+                raise ValueError(f"{group} lacks a threshold {', '.join(unknown)}: choose from {', '.join(known)}")
             try:
                 rules.model_validate(getattr(self, group))
             except ValidationError as error:
-                told = "; ".join(f"{group}.{one['loc'][0]} = {one['input']!r}: {one['msg']}" for one in error.errors())
-                raise ValueError(told) from error
+                parts = (f"{group}.{one['loc'][0]} = {one['input']!r}: {one['msg']}" for one in error.errors())
+                raise ValueError("; ".join(parts)) from error
         return self
 
 
@@ -53,7 +53,7 @@ def of_group(languages: Languages, group: str) -> dict[str, Thresholds]:
 
 
 def switched_off(languages: Languages) -> dict[str, list[str]]:
-    """By the name of a rule, the languages that do without it."""
+    """The languages that switch a rule off, by the rule's name."""
     found: dict[str, list[str]] = {}
     for language, own in sorted(languages.items()):
         for group in GROUPS:

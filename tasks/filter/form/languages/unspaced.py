@@ -1,11 +1,11 @@
 """Thresholds for languages that are written without spaces, where each letter is a word.
 
-Rules that count words are those of English, times the letters that stand for an English word in sentences translated
-from it: 50 words are 85 letters of Chinese. Repeated letters are more frequent than repeated words, so that shares of
-duplicate n-grams, as well as mean lengths, are bounded where a benchmark found one in two hundred good documents
-beyond, and not at all for n-grams shorter than two English words; Lao and Burmese, for which there were too few, have
-the bounds of Thai and Khmer. Thai and Lao end no sentence with a mark. In Chinese and Japanese thirty characters are no
-short line. Stop words are FineWeb-2's.
+Rules that count words are those of English, times the number of letters per English word in translated sentences: 50
+words are 85 letters of Chinese. Letters repeat more often than words. Shares of duplicate n-grams and mean lengths are
+therefore bounded at the value that one in two hundred good documents of a benchmark exceeded. N-grams shorter than two
+English words are not bounded. Lao and Burmese had too few documents and use the bounds of Thai and Khmer. Thai and Lao
+don't end sentences with a mark. In Chinese and Japanese, a line of thirty characters is not short. Stop words are
+FineWeb-2's.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ CHINESE = list("的年在月是和日了於有為被人中为他與後也而由"
 
 
 class Unspaced(NamedTuple):
-    """What is known of a language: letters for an English word, the largest mean length of words, the largest shares of
-    characters in duplicate n-grams from n = 5 on, the least number of sentences, whether lines end in marks, whether
-    thirty characters are a short line, and stop words."""
+    """A language's figures: letters per English word, the maximum mean length of words, the maximum shares of
+    characters in duplicate n-grams from n = 5 on, the minimum number of sentences, whether sentences end in marks,
+    whether the script is dense, so that thirty characters are not a short line, and stop words."""
 
     letters: float
     longest: float
@@ -89,8 +89,8 @@ UNSPACED: Mapping[str, Unspaced] = {
 
 
 def ready(section: Mapping[str, Any]) -> dict[str, Any]:
-    """What a section `filter` leaves unsaid of those of its languages that are written without spaces: `languages` and
-    `form.stop_words_of`. Empty where it has none, or letters are no words."""
+    """The keys `languages` and `form.stop_words_of` for the languages of a section `filter` that are written without
+    spaces. Empty if it allows none of them, or if letters aren't words in it."""
     language, form = section.get("language"), section.get("form")
     allowed = language.get("allowed") if isinstance(language, Mapping) else None
     others = isinstance(form, Mapping) and (form.get("as_datatrove") or form.get("spacy"))

@@ -1,1 +1,1 @@
-"""What a word is: what white space separates and letters of scripts without spaces, or the tokens of spaCy."""
+"""Words: cut at white space and at letters of scripts without spaces, or tokens of spaCy."""

@@ -1,9 +1,8 @@
 """Words for `c4.py`, cut as `kernels.read_words` cuts them.
 
 White space separates words. With `part_unspaced`, each letter of a script that is written without spaces begins a word
-as well, and so does what follows it, be it a letter or a digit of another script; marks and punctuation stay with the
-letter before them. In UTF-8 such a letter takes three bytes or more, so that a text of N bytes has at most N / 2 + 1
-words.
+as well, and so does a letter or digit of another script after it. Marks and punctuation stay with the letter before
+them. In UTF-8 such a letter takes three bytes or more, so a text of N bytes has at most N / 2 + 1 words.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Words and sentences as spaCy's blank tokenizer of a language cuts them, which is how datatrove cuts them by default.
+"""Words and sentences as spaCy's blank tokenizer for a language cuts them, which is datatrove's default.
 
-It holds Python's lock, and takes time by the square of a run without white space: a run of more than 1,000 characters
-is a word here.
+It holds Python's lock, and its time grows with the square of a run without white space: here a run of more than 1,000
+characters is one word.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Tokens(NamedTuple):
 
 
 def spacy_version(language: str) -> str:
-    """The version of spaCy. Raises ConfigError where it has no tokenizer of the language."""
+    """The version of spaCy. Raises ConfigError if it lacks a tokenizer for the language."""
     _tokenizer(language)
     return package_version(PACKAGE)
 
@@ -57,7 +57,7 @@ def tokenize(language: str, data: UInt8, offsets: Int64) -> Tokens:
 
 
 def count_sentences(language: str, lines: Sequence[str]) -> int:
-    """Sentences of lines, at least one in each, by spaCy's rule: they end with terminal punctuation."""
+    """Count the sentences of lines, at least one in each, by spaCy's rule: they end with terminal punctuation."""
     nlp = _tokenizer(language)
     sentencizer = nlp.get_pipe("sentencizer")
     with nlp.memory_zone():
@@ -77,9 +77,9 @@ def _tokenizer(language: str) -> Language:
             nlp = spacy.blank(language)
         except ImportError as error:
             raise ConfigError(
-                f"filter.form.spacy: spaCy has no tokenizer of {language} here.",
-                "Take one of its languages that needs no other package, or leave it out: without it each letter of a "
-                "script without spaces is a word.",
+                f"filter.form.spacy: spaCy lacks a tokenizer for {language} here.",
+                "Choose a language that needs no other package, or leave it out: then each letter of a script without "
+                "spaces is a word.",
             ) from error
         nlp.add_pipe("sentencizer")
     return nlp

@@ -1,1 +1,1 @@
-"""Personal data that has a form: compiled candidate scan, then Presidio's recognisers around each candidate."""
+"""Personal data with a fixed form: a compiled scan for candidates, then Presidio's recognisers around each."""

@@ -1,8 +1,8 @@
-"""Secrets without a known form: a random value behind a name that says what it is, and passwords in URLs.
+"""Secrets without a known form: a random value after a name that identifies it, and passwords in URLs.
 
-Names are those of shells, YAML, JSON, TOML, INI and XML files, HTTP headers, flags of commands and sentences, with or
+Names are as in shells, YAML, JSON, TOML, INI and XML files, HTTP headers, flags of commands and sentences, with or
 without quotes: `export X_TOKEN=…`, `password: …`, `"client_secret": "…"`, `<password>…</password>`, `--token …`,
-`Authorization: Bearer …`. What a value must be like is in `values.py`.
+`Authorization: Bearer …`. `values.py` judges the values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEY = (
     r"|client[_.\-]?secret(?:[_.\-]?id)?"
     r"|(?:\w+[_\-])?auth|creds?|accountkey|sharedaccesskey|private_key_id)"
 )
-# The last word where a label has several: mot de passe, palavra-passe, kata sandi, mật khẩu, كلمة المرور
+# The last word of a label with several: mot de passe, palavra-passe, kata sandi, mật khẩu, كلمة المرور
 _PASSWORD = (
     r"(?:pass(?:wd|word|phrase|code|wort|ord|e)?|pwd|passw|kennwort|contrase[nñ]y?a|clave|senha|wachtwoord|has[lł]o"
     r"|heslo|l[oö]senord|adgangskode|salasana|jelsz[oó]|[sş]ifre|parol[aăã]?|sandi|khẩu|парол[ьяа]?|密码|密碼|口令"
@@ -71,14 +71,14 @@ _SETTING = re.compile(
     r"[\s>#;\-*$]*(?:(?:export|set|setx|ENV|ARG|SET|env:?)\s+)?[\"']?(?:[\w.]+\s+)?(?:--?)?|.*[?&;\s]--?|.*[;&]"
 )
 _PARAMETER = re.compile(r"&(?:amp\Z|[\w.\-]+=)")
-# A parameter in a URL's query, which ends where no value in quotes or a sentence would. Of some names only there
+# A parameter in a URL's query, which ends where values in quotes or sentences don't. Some names count only there
 _IN_QUERY = re.compile(r"://[^\s\"'<>]*[?&;#]\Z")
 _QUERY = re.compile(
     rf"(?:{_NAMED}|[\w\-]*(?P<vague>key|sig(?:nature)?|session(?:_?id)?|phpsessid|sid))"
     rf"=(?P<value>[A-Za-z0-9_\-+/=.~!*%:]{{12,{_LONGEST}}})",
     re.IGNORECASE,
 )
-_TURNS = re.compile(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")  # `PKCS7KeyTypes` has two, a key many
+_TURNS = re.compile(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")  # between letters and digits: `PKCS7KeyTypes` has two, a key many
 _USERINFO = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.\-]{1,20})://(?P<user>[^\s:/@\"'<>`]{0,80}):(?P<password>[^\s/@\"'<>`]{3,120}|[^\s@\"'<>`]{3,120})\Z",
     re.IGNORECASE,
@@ -89,7 +89,7 @@ _USER_ALONE = re.compile(r"://(?P<token>[A-Za-z0-9_\-.~]{16,200})\Z")
 
 
 def assigned_at(text: str, start: int, end: int) -> Finding | None:
-    """The secret that is the value of the assignment which begins at `start` and ends about `end`."""
+    """The secret in the assignment that begins at `start` and ends near `end`."""
     if text[start : start + 3].lower() == "key":
         before = _FIRST_WORD.search(text, max(start - 14, 0), start)
         start = before.start() if before else start
@@ -116,7 +116,7 @@ def assigned_at(text: str, start: int, end: int) -> Finding | None:
 
 
 def flag_at(text: str, start: int, end: int) -> Finding | None:
-    """The secret behind the flag that begins at `start`: `--token …`, `-p…` of MySQL, `-u user:…` of curl."""
+    """The secret after the flag that begins at `start`: `--token …`, `-p…` of MySQL, `-u user:…` of curl."""
     match = _FLAG.match(text, start, min(end + _LONGEST, len(text)))
     if match is not None:
         if not (match["after"] in ('"', "'", "\\", "`") or match["after"].isspace() or not match["after"]):
@@ -127,18 +127,18 @@ def flag_at(text: str, start: int, end: int) -> Finding | None:
         return Finding("PASSWORD", *match.span("value"), LIKELY) if sure else None
     match = _LOGIN.match(text, start)
     if match is not None:
-        said = _REQUESTS.search(text, max(start - 300, 0), start)
+        command = _REQUESTS.search(text, max(start - 300, 0), start)
         sure = is_login(match["user"], match["value"]) and not match["value"].isdigit()
     elif match := _GLUED.match(text, start):
-        said = (_SPACED if match["space"] else _GLUING).search(text, max(start - 100, 0), start)
+        command = (_SPACED if match["space"] else _GLUING).search(text, max(start - 100, 0), start)
         sure = is_password(match["value"])
     else:
         return None
-    return Finding("PASSWORD", *match.span("value"), LIKELY) if said and sure else None
+    return Finding("PASSWORD", *match.span("value"), LIKELY) if command and sure else None
 
 
 def bearer_at(text: str, start: int, end: int) -> Finding | None:
-    """The token of an authorization without its header's name: `Bearer …`."""
+    """The token of an authorization that lacks the header's name: `Bearer …`."""
     scheme, match = _BEARER.search(text, max(start - 10, 0), start), _TOKEN.match(text, start)
     if scheme is None or match is None:
         return None
@@ -148,7 +148,7 @@ def bearer_at(text: str, start: int, end: int) -> Finding | None:
 
 
 def userinfo_at(text: str, at: int) -> Finding | None:
-    """The password of the URL whose user ends at this @, or the token that is its user."""
+    """The password of the URL whose user information ends at this @, or the token that is its user."""
     if at + 1 < len(text) and not (text[at + 1].isalnum() or text[at + 1] in "[/"):
         return None
     alone = _USER_ALONE.search(text, max(at - 220, 0), at)
@@ -162,19 +162,19 @@ def userinfo_at(text: str, at: int) -> Finding | None:
 
 
 def _is_mixed(value: str) -> bool:
-    """Whether letters and digits alternate in a value, as in no word with a number behind it."""
+    """Whether letters and digits alternate in a value, unlike in a word followed by a number."""
     return len(re.findall(r"[A-Za-z]+|\d+", value)) >= 4 and len(re.findall(r"\d", value)) >= 2
 
 
 def _query_at(text: str, start: int) -> re.Match[str] | None:
-    """The parameter that begins at `start`, if that is in the query or fragment of a URL."""
+    """The parameter that begins at `start`, if it is in the query or fragment of a URL."""
     if text[start - 1 : start] not in ("?", "&", ";", "#") or not _IN_QUERY.search(text, max(start - 500, 0), start):
         return None
     return _QUERY.match(text, start)
 
 
 def _is_closed(text: str, match: re.Match[str]) -> bool:
-    """Whether the value ends where one can end: at its quote, its tag, or a space or punctuation mark."""
+    """Whether the value ends where a value can: at its quote, its tag, a space or a punctuation mark."""
     after, sign = match["after"], match["sign"]
     if sign == ">":
         return after == "<" and text[match.start() - 1 : match.start()] == "<"
@@ -188,7 +188,7 @@ def _is_closed(text: str, match: re.Match[str]) -> bool:
 
 
 def _has_escape(match: re.Match[str]) -> bool:
-    """Whether the value is one of JSON with an escaped sign in its quotes, or one of XML in its tag."""
+    """Whether an escape in the value counts: in JSON within the value's quotes, in XML within its tag."""
     return match["after"] == match["quote"] if match["quote"] else match["sign"] == ">"
 
 
@@ -223,11 +223,11 @@ def _password(text: str, match: re.Match[str]) -> Finding | None:
 
 
 def _is_setting(text: str, start: int) -> bool:
-    """Whether a line begins with the name that is at `start`: a setting, not a word in a sentence or in code."""
+    """Whether the name at `start` begins its line: a setting, not a word in a sentence or in code."""
     before = text[max(start - 80, 0) : start]
     return _SETTING.fullmatch(before.rpartition("\n")[2]) is not None
 
 
 def _may_precede(text: str, start: int) -> bool:
-    """Whether what stands before a name that is at `start` is no part of a longer word."""
+    """Whether the name at `start` is not preceded by a part of the same word."""
     return start == 0 or _BEFORE.match(text, start - 1, start) is not None

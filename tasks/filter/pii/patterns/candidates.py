@@ -1,4 +1,4 @@
-"""Candidates for personal data in a batch of texts; a text without any never leaves its Arrow buffer."""
+"""Candidates for personal data in a batch of texts. A text without candidates never leaves its Arrow buffer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Candidate = tuple[int, int, int]  # kind (see kernels), first character, charact
 
 
 def folded(texts: pa.Array) -> pa.Array:
-    """Texts, folded where that may matter to a number."""
+    """The texts, folded if that may matter to a number."""
     data, offsets = utf8(texts)
     marks = np.zeros(len(texts), np.bool_)
     kernels.foldable(data, offsets, kernels.CLASSES, marks)
@@ -28,12 +28,11 @@ def folded(texts: pa.Array) -> pa.Array:
 
 
 def candidates(texts: pa.Array) -> Iterator[tuple[int, list[Candidate]]]:
-    """(row, its candidates by position) of each text that has any, in the order of the texts."""
+    """Yield (row, its candidates by position) for each text with candidates, in the order of the texts."""
     data, offsets = utf8(texts)
     size = int(offsets[-1] - offsets[0])
-    hits = np.empty(
-        (size // 2 + 8, kernels.FIELDS), np.int64
-    )  # more than enough; pages that are not written take no memory
+    # More than enough: pages that aren't written don't take memory
+    hits = np.empty((size // 2 + 8, kernels.FIELDS), np.int64)
     count = kernels.scan(data, offsets, kernels.CLASSES, hits)
     rows: dict[int, list[Candidate]] = {}
     for row, kind, start, end in hits[:count].tolist():

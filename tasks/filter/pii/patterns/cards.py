@@ -1,8 +1,8 @@
-"""Payment cards: the ranges of numbers that issuers have (ISO/IEC 7812), their lengths, and Luhn's checksum.
+"""Payment cards: the ranges of issuers' numbers (ISO/IEC 7812), their lengths, and Luhn's checksum.
 
-Presidio's recogniser knows four issuers and sixteen digits at most. A tenth of all numbers has a right checksum, so
-digits in one run that are no usual card (a Maestro or Visa number of 19 digits may as well be a 64-bit id) need a word
-that says so, and numbers that processors publish for tests are nobody's.
+Presidio's recogniser knows four issuers and at most sixteen digits. A tenth of all numbers has a right checksum, so a
+run of digits that isn't a usual card needs a word that identifies it: a Maestro or Visa number of 19 digits may as well
+be a 64-bit id. Numbers that processors publish for tests are nobody's.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tasks.filter.pii.findings import Finding
 
 Span = tuple[int, int]
 
-SURE, SAID = 1.0, 0.9  # scores: by the number alone, and with a word's help
+SURE, SEPARATED = 1.0, 0.9  # scores: usual cards or with a word beside them, and others with separators
 _NUMBER = re.compile(
     r"(?<![\w./+-])(?:\d{4}([ -])\d{4}\1\d{4}\1\d{1,4}(?:\1?\d{1,3})?|\d{4}([ -])\d{6}\2\d{4,5}|\d{12,19})"
-    r"(?![./-]?\w|,\d{1,2}(?![\d/]))",  # decimals; another number or a date stands behind it in tables
+    r"(?![./-]?\w|,\d{1,2}(?![\d/]))",  # not decimals, but in tables another number or a date may follow a comma
     re.ASCII,
 )
 _SAYS = re.compile(
@@ -27,7 +27,7 @@ _SAYS = re.compile(
     re.IGNORECASE,
 )
 _REACH = 60
-_BEHIND = 4  # characters that tell whether a number ends
+_BEHIND = 4  # characters that show whether a number ends
 
 # (lowest prefix, highest prefix, lengths): published by the issuers
 RANGES: tuple[tuple[str, str, range], ...] = (
@@ -57,8 +57,8 @@ RANGES: tuple[tuple[str, str, range], ...] = (
     ("508", "508", range(16, 17)),  # RuPay
     ("9792", "9792", range(16, 17)),  # Troy
 )
-_USUAL = (("4", 16), ("5", 16), ("2", 16), ("3", 15), ("6", 16), ("35", 16))  # taken for cards without separators
-# Published for tests by Stripe, Adyen, Braintree and PayPal; all of 4242 42 is accepted in test mode only
+_USUAL = (("4", 16), ("5", 16), ("2", 16), ("3", 15), ("6", 16), ("35", 16))  # cards even without separators
+# Published for tests by Stripe, Adyen, Braintree and PayPal. All of 4242 42 is accepted only in test mode
 TEST_NUMBERS = frozenset(
     [
         "4111111111111111",
@@ -99,7 +99,7 @@ TEST_NUMBERS = frozenset(
 
 
 def find_cards(text: str, spans: Iterable[Span]) -> Iterator[Finding]:
-    """The card numbers among digits with separators."""
+    """Yield the card numbers among digits with separators."""
     for start, end in spans:
         if end - start < 12:
             continue
@@ -116,18 +116,17 @@ def _score(text: str, start: int, end: int) -> float:
         return 0.0
     if len(set(digits)) < 4 or "00000000" in digits:
         return 0.0
-    said = _SAYS.search(text, max(start - _REACH, 0), min(end + _REACH // 2, len(text))) is not None
-    if said:
+    if _SAYS.search(text, max(start - _REACH, 0), min(end + _REACH // 2, len(text))):
         return SURE
-    if text[max(start - 1, 0) : start] in ("=", "&", "#"):  # a number in an address of the web
+    if text[max(start - 1, 0) : start] in ("=", "&", "#"):  # a number in a URL
         return 0.0
     if not value.isdigit() and len(digits) >= 14:
-        return SAID
+        return SEPARATED
     return SURE if any(digits.startswith(first) and len(digits) == length for first, length in _USUAL) else 0.0
 
 
 def issued(digits: str) -> bool:
-    """Whether an issuer has numbers of this beginning and length."""
+    """Whether an issuer's numbers have this beginning and length."""
     return any(low <= digits[: len(low)] <= high and len(digits) in lengths for low, high, lengths in RANGES)
 
 

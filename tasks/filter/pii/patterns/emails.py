@@ -1,10 +1,11 @@
-"""E-mail addresses around each @, as far as they can be a person's.
+"""E-mail addresses around each @, if they can be a person's.
 
-The form is that of Presidio's recogniser; where an address begins in a URL, what is a remote of git and what belongs to
-nobody (RFC 2606 reserves `example.com` and others, programs write from `noreply@`) is decided here. An @ is also read
-where a URL, HTML or a wary author writes it otherwise: `jane%40corp.com`, `jane&#64;corp.com`, `jane [at] corp [dot]
-com`, `jane at corp dot com`; characters that are not seen (soft hyphens, zero-width spaces) are part of an address.
-Domains are checked against the list of public suffixes that comes with `tldextract`; nothing is downloaded.
+The form is that of Presidio's recogniser. This module decides where an address begins in a URL, and excludes git
+remotes and addresses that belong to nobody (RFC 2606 reserves `example.com` and others, programs write from
+`noreply@`). It also reads an @ that a URL, HTML or a wary author writes differently: `jane%40corp.com`,
+`jane&#64;corp.com`, `jane [at] corp [dot] com`, `jane at corp dot com`. Invisible characters (soft hyphens, zero-width
+spaces) are part of an address. Domains are checked against the list of public suffixes in `tldextract`, without a
+download.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from tasks.filter.pii.fold import AT_SIGN, DOT_ENTITY, DOT_SIGN, UNSEEN, spelled
 Span = tuple[int, int]
 
 SCORE, SPELLED = 1.0, 0.85
-_LOCAL = re.compile(rf"[\w!#$%&'*+\-/=?^`{{|}}~.{UNSEEN}]{{1,128}}\Z")  # longer than RFC 5321: a URL may precede it
+_LOCAL = re.compile(rf"[\w!#$%&'*+\-/=?^`{{|}}~.{UNSEEN}]{{1,128}}\Z")  # longer than in RFC 5321: a URL may precede it
 _LABEL = rf"[{UNSEEN}]{{0,2}}\w[\w\-{UNSEEN}]{{0,62}}"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})+")
-# A script that writes no spaces may follow or precede an address: `写信给jane@corp.com吧`
+# A script without spaces may follow or precede an address: `写信给jane@corp.com吧`
 _BEYOND_LATIN = r"[^\W\x00-\u024f\u1e00-\u1eff]"
 _LATIN_DOMAIN = re.compile(rf"(?:[A-Za-z0-9\-]+\.)+[A-Za-z]{{2,24}}(?={_BEYOND_LATIN}|_)")
 _TEXT_BEFORE = re.compile(rf".*{_BEYOND_LATIN}(?=[^@]*[A-Za-z0-9])", re.DOTALL)
 _SPELLED_DOMAIN = re.compile(rf"\w[\w\-]{{0,62}}(?:{DOT_SIGN}\w[\w\-]{{0,62}}){{1,5}}", re.IGNORECASE)
 _FIRST = re.compile(r"[\w!#$%&'*+\-^`{|}~]")
-# `?mail=`, `//host/`: what stands before an address in a URL. A value that is a domain itself is a bounce's (VERP)
+# `?mail=`, `//host/`: the text before an address in a URL. A value that is a domain itself is a bounce's (VERP)
 _QUERY = re.compile(r".*[?&/|]", re.DOTALL)
-# The same where a URL has the address in escaped form, but for +, -, . and _ in it
+# The same for an escaped address in a URL, except +, -, . and _ in it
 _ESCAPED = re.compile(r".*(?:[?&/|=]|%(?!2[bde]|5f)[0-9a-f]{2})", re.DOTALL | re.IGNORECASE)
 _SPELLED_LOCAL = re.compile(rf"(?<![\w.+\-])\w[\w+\-]{{0,62}}(?:{DOT_SIGN}\w[\w+\-]{{0,62}}){{0,3}}\Z", re.IGNORECASE)
 _DOT_ENTITY = re.compile(DOT_ENTITY, re.IGNORECASE)
@@ -38,7 +39,7 @@ _DOT_ENTITY_BEFORE = re.compile(rf"{DOT_ENTITY}\Z", re.IGNORECASE)
 _AT_SIGN = re.compile(AT_SIGN, re.IGNORECASE)
 _SPOKEN = re.compile(r" (?=dot \w)", re.IGNORECASE)
 _SPOKEN_AT = re.compile(r" at (?=[\w\-]+\Z)", re.IGNORECASE)
-# `Shop at corp dot com` is no address: something must say that it is one
+# `Shop at corp dot com` is not an address: something must identify it as one
 _SAYS = re.compile(
     r"(?:\A|[\n<(:\"'|,;]|\b(?:e-?mail|mail|contact|write|reach|address|to|is|from|by))[ \t]{0,2}\Z", re.IGNORECASE
 )
@@ -62,27 +63,27 @@ _RESERVED = re.compile(
 
 
 def find_emails(text: str, spans: Iterable[Span]) -> Iterator[Finding]:
-    """The e-mail addresses at these @, however they are written."""
+    """Yield the e-mail addresses at these @, however they are written."""
     for at, _ in spans:
         if text[at] == "@":
-            found = _around(text, "@", at)
+            finding = _address_at(text, "@", at)
         else:
             spaced = text[at] in "[({<" and text[at - 1 : at] == " "
             sign = _AT_SIGN.match(text, at - spaced)
-            found = _around(text, sign[0], sign.start()) if sign is not None else None
-        if found is not None:
-            yield found
+            finding = _address_at(text, sign[0], sign.start()) if sign is not None else None
+        if finding is not None:
+            yield finding
 
 
 def spoken(text: str) -> Iterator[Span]:
-    """The ` at ` that stand for an @: a word and ` dot ` follow."""
+    """Yield the ` at ` that stand for an @, followed by a word and ` dot `."""
     for dot in _SPOKEN.finditer(text):
         at = _SPOKEN_AT.search(text, max(dot.start() - 68, 0), dot.start())
         if at is not None:
             yield at.start(), at.end()
 
 
-def _around(text: str, sign: str, at: int) -> Finding | None:
+def _address_at(text: str, sign: str, at: int) -> Finding | None:
     behind, spoken = at + len(sign), sign.lower() == " at "
     start = (
         _plain_start(text, at, max(at - 128, 0), sign == "%40")
@@ -105,7 +106,7 @@ def _plain(part: str) -> str:
 
 
 def _plain_start(text: str, at: int, lowest: int, escaped: bool) -> int | None:
-    """Where a name that ends at `at` begins, at `lowest` or behind it."""
+    """The start, from `lowest` on, of the name that ends at `at`."""
     local = _LOCAL.search(text, lowest, at)
     if local is None or text[at - 1] == ".":
         return None
@@ -115,7 +116,7 @@ def _plain_start(text: str, at: int, lowest: int, escaped: bool) -> int | None:
     text_before = _TEXT_BEFORE.match(text, start, at)
     start = text_before.end() if text_before else start
     before, equals, value = text[start:at].rpartition("=")
-    if equals and not _has_suffix(value):  # else the address of a bounce, with another one in it
+    if equals and not _has_suffix(value):  # otherwise a bounce's address, which contains another one
         start += len(before) + 1
     while start < at and (not _FIRST.match(text, start) or text[start] in "'`{}"):
         start += 1
@@ -128,12 +129,12 @@ def _spelled_start(text: str, at: int, spoken: bool) -> int | None:
     local = _SPELLED_LOCAL.search(text, max(at - 100, 0), at)
     if local is None or local[0].lower() in _NO_NAME:
         return None
-    said = not spoken or _SAYS.search(text, max(local.start() - 12, 0), local.start())
-    return local.start() if said else None
+    identified = not spoken or _SAYS.search(text, max(local.start() - 12, 0), local.start())
+    return local.start() if identified else None
 
 
 def _end(text: str, behind: int, spoken: bool) -> int | None:
-    """Where the domain that begins at `behind` ends: with plain dots, or else as far as it is one."""
+    """The end of the domain that begins at `behind`: with plain dots or, if spelled, the longest part that is one."""
     plain = None if spoken else _DOMAIN.match(text, behind, min(behind + 255, len(text)))
     if plain is not None and not _DOT_ENTITY.match(text, plain.end()):
         if not _has_suffix(_plain(plain[0])):
@@ -145,7 +146,7 @@ def _end(text: str, behind: int, spoken: bool) -> int | None:
 
 
 def _is_remote(text: str, start: int, end: int) -> bool:
-    """Whether it is the place of a repository or a login, not an address for mail."""
+    """Whether this is the location of a repository or a login, not an e-mail address."""
     if text[max(start - 3, 0) : start] == "://" or text[end : end + 2] in (":/", ":~"):
         return True
     return re.match(r":[\w\-./~]+\.git\b", text[end : end + 120]) is not None
@@ -159,7 +160,7 @@ def _has_suffix(host: str) -> bool:
 def _suffixes() -> Callable[[str], str]:
     from tldextract import TLDExtract  # 60 ms
 
-    domains = TLDExtract(suffix_list_urls=(), cache_dir=None)  # the list that comes with it
+    domains = TLDExtract(suffix_list_urls=(), cache_dir=None)  # with the list in the package
 
     @functools.lru_cache(maxsize=4096)
     def registered(host: str) -> str:

@@ -1,9 +1,9 @@
 """Personal data with a fixed form: from candidates to findings.
 
-The compiled scan finds digits, @, colons and names of secrets. What has a search of its own (e-mail addresses, cards,
-IBANs, telephone numbers, secrets) is judged where it stands. For the rest, regular expressions decide which entities
-are possible there (supersets of Presidio's patterns, so nothing is lost), Presidio's recognisers then see a window of
-text around it, and their findings are checked against the surrounding text.
+The compiled scan finds digits, @, colons and names of secrets. E-mail addresses, cards, IBANs, telephone numbers and
+secrets have their own searches, which judge a candidate in place. For the rest, regular expressions decide which
+entities are possible (supersets of Presidio's patterns, so nothing is lost), Presidio's recognisers see a window of
+text around the candidate, and their findings are checked against the surrounding text.
 """
 
 from __future__ import annotations
@@ -35,21 +35,19 @@ from tasks.filter.pii.patterns.secrets import KINDS, SECRETS, find_secrets
 
 Span = tuple[int, int]
 
-_EDGE = (
-    120  # a window grows to the next white space, by at most so many characters: a cut number would be another number
-)
+_EDGE = 120  # maximum characters that a window grows to the next white space, so that it doesn't cut a number
 _LONGEST = 4000  # characters of a window, to bound the cost of a recogniser
 _SPACE = re.compile(r"\s")
 _AFTER = 4  # characters after a run of digits that may belong to a number
 
-# Searches of our own: (text, candidates of one kind) → findings
+# Our own searches: (text, candidates of one kind) → findings
 _OWN: dict[str, tuple[int, Callable[[str, Iterable[Span]], Iterator[Finding]]]] = {
     "EMAIL_ADDRESS": (kernels.AT, find_emails),
     "CREDIT_CARD": (kernels.DIGITS, find_cards),
     "IBAN_CODE": (kernels.CODE, find_ibans),
     "PHONE_NUMBER": (kernels.DIGITS, find_phones),
 }
-# Digits that are recognised without a word before them
+# Digits recognised without a word before them
 _SSN = re.compile(r"\d{3}[- .]\d\d[- .]\d{4}")
 _FINNISH = re.compile(r"\d{6}[-+][0-9]{3}[0-9A-Y]", re.IGNORECASE)
 _DIGITS_OF_IDS = 7  # in a national ID that a word announces
@@ -64,14 +62,14 @@ _ANNOUNCED = re.compile(r"[A-Z]{0,5}\d{4,9}-?[A-Z]{0,3}$|[A-Z]{1,3}\d{6,12}$|\d{
 
 
 def find_patterns(text: str, candidates: Sequence[Candidate], wanted: Collection[str], window: int) -> list[Finding]:
-    """All findings in a text by position; recognisers of Presidio see `window` characters around a candidate."""
-    found: list[Finding] = []
+    """All findings in a text by position. Presidio's recognisers see `window` characters around a candidate."""
+    findings: list[Finding] = []
     for entity, (kind, search) in _OWN.items():
         if entity in wanted:
-            found += search(text, [(start, end) for its, start, end in candidates if its == kind])
+            findings += search(text, [(start, end) for its, start, end in candidates if its == kind])
     if not SECRETS.isdisjoint(wanted):
         secrets = find_secrets(text, [candidate for candidate in candidates if candidate[0] in KINDS])
-        found += (finding for finding in secrets if finding.entity in wanted)
+        findings += (finding for finding in secrets if finding.entity in wanted)
     spans: dict[str, list[Span]] = {}
     for kind, start, end in candidates:
         for entity, first, last in _shapes(text, kind, start, end):
@@ -81,12 +79,12 @@ def find_patterns(text: str, candidates: Sequence[Candidate], wanted: Collection
         for finding in _recognised(text, entity, places, window):
             kept = judged(text, finding)
             if kept is not None:
-                found.append(kept)
-    return in_order(_without_doubles(found))
+                findings.append(kept)
+    return in_order(_without_doubles(findings))
 
 
 def _without_doubles(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Without telephone numbers that are part of something surer, such as a card or a social security number."""
+    """Drop telephone numbers that are part of a surer finding, such as a card or a social security number."""
     others = [finding for finding in findings if finding.entity != "PHONE_NUMBER"]
     for finding in findings:
         if finding.entity == "PHONE_NUMBER" and any(
@@ -98,15 +96,15 @@ def _without_doubles(findings: Sequence[Finding]) -> Iterator[Finding]:
 
 def _recognised(text: str, entity: str, spans: Sequence[Span], window: int) -> Iterator[Finding]:
     recogniser = recognisers()[entity]
-    nothing: Any = None  # no output of a language model
+    nothing: Any = None  # in place of a language model's output
     for start, end in windows(text, spans, window):
-        plain = text[start:end].encode("ascii", "replace").decode()  # a letter of Han beside a number is no part of it
+        plain = text[start:end].encode("ascii", "replace").decode()  # a Han character is not part of a number beside it
         for result in recogniser.analyze(plain, [entity], nothing):
             yield Finding(entity, start + result.start, start + result.end, round(result.score, 3))
 
 
 def windows(text: str, spans: Iterable[Span], window: int) -> list[Span]:
-    """Spans with `window` characters on each side, grown to white space, merged where they meet."""
+    """Spans with `window` characters on each side, grown to white space, and merged if they meet."""
     merged: list[Span] = []
     for first, last in sorted(spans):
         start, end = max(first - window, 0), min(last + window, len(text))
@@ -124,7 +122,7 @@ def windows(text: str, spans: Iterable[Span], window: int) -> list[Span]:
 
 
 def _shapes(text: str, kind: int, start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """(entity, start, end) of everything that a candidate could be."""
+    """Yield (entity, start, end) of everything that a candidate could be."""
     if kind == kernels.DIGITS:
         yield from _numbers(text, start, end)
     elif kind == kernels.DOTTED:
@@ -137,7 +135,7 @@ def _shapes(text: str, kind: int, start: int, end: int) -> Iterator[tuple[str, i
             if pattern.match(text, start, end):
                 yield entity, start, end
         if end - start <= NEAR and _ANNOUNCED.match(text, start, end):
-            yield from _said(text, start, end)
+            yield from _announced(text, start, end)
 
 
 def _numbers(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
@@ -148,11 +146,11 @@ def _numbers(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
         for match in pattern.finditer(text, start, last):
             yield entity, *match.span()
     if end - start >= _DIGITS_OF_IDS or last > end:
-        yield from _said(text, start, min(last, start + 2 * REACH))
+        yield from _announced(text, start, min(last, start + 2 * REACH))
 
 
-def _said(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """The entities that a word before the digits announces."""
+def _announced(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
+    """Yield the entities that a word before the digits announces."""
     if not first_words().isdisjoint(words(text[max(start - REACH, 0) : start])):
         for entity in (*CONTEXT, *WEAK_CONTEXT):
             if says(entity).search(text, max(start - REACH, 0), end):

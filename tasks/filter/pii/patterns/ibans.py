@@ -1,8 +1,8 @@
-"""Bank accounts: IBANs of all countries in SWIFT's registry (release 101), by the form of each and the checksum of ISO
-13616.
+"""Bank accounts: IBANs of all countries in SWIFT's registry (release 101), by each country's form and the checksum of
+ISO 13616.
 
-A country's form fixes where an IBAN ends, so a word behind it is no part of it. Presidio's recogniser takes all groups
-of four that follow, words too, and lacks thirteen countries.
+The form fixes where an IBAN ends, so a word after it is not part of it. Presidio's recogniser takes all groups of four
+that follow, words too, and lacks thirteen countries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tasks.filter.pii.findings import Finding
 Span = tuple[int, int]
 
 SURE, SMALL = 1.0, 0.5  # scores: with the country in capitals, and otherwise
-# What follows the country and two check digits: numbers of digits (n), letters (a) and either (c)
+# After the country and two check digits: numbers of digits (n), letters (a) and either (c)
 FORMS: Mapping[str, str] = {
     "11n": "NO", "12n": "BE", "14n": "DK FI FO GL SD", "2a12n": "FK", "4a10n": "NL", "15n": "SI", "3n10c2n": "MK",
     "16n": "AT BA EE LT MN XK", "3n13c": "KZ LU", "17n": "HR", "4a13c": "LV", "5n12c": "CH LI",
@@ -29,12 +29,12 @@ FORMS: Mapping[str, str] = {
     "4a20n3a": "SC", "4a5n18c": "MT", "4a24c": "LC", "14n15c": "RU",
 }  # fmt: skip
 _KINDS = {"n": "[0-9]", "a": "[A-Za-z]", "c": "[A-Za-z0-9]"}
-_BETWEEN = r"(?:-|[ \t\xa0]{1,2}|[ \t]?\r?\n[ \t]{0,4})?"  # groups: a line may end between two
+_BETWEEN = r"(?:-|[ \t\xa0]{1,2}|[ \t]?\r?\n[ \t]{0,4})?"  # between groups, where a line may end
 _BEGINS = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}")
 
 
 def find_ibans(text: str, spans: Iterable[Span]) -> Iterator[Finding]:
-    """The IBANs that begin in these runs of letters, digits, hyphens and underscores, in groups of four or without."""
+    """Yield the IBANs, grouped or not, that begin in these runs of letters, digits, hyphens and underscores."""
     for start, end in spans:
         for begin in _BEGINS.finditer(text, start, end):
             form = _forms().get(begin[0][:2].upper())
@@ -51,11 +51,11 @@ def is_valid(iban: str) -> bool:
 
 @functools.cache
 def _forms() -> dict[str, re.Pattern[str]]:
-    """The pattern of each country's IBANs, in groups of four or without."""
-    found: dict[str, re.Pattern[str]] = {}
+    """The pattern of each country's IBANs, in groups of four or not."""
+    by_country: dict[str, re.Pattern[str]] = {}
     for form, countries in FORMS.items():
         kinds = "".join(kind * int(count) for count, kind in re.findall(r"(\d+)([nac])", form))
         signs = ((_BETWEEN if place % 4 == 0 else "") + _KINDS[kind] for place, kind in enumerate(kinds))
         pattern = re.compile(f"[A-Za-z]{{2}}[0-9]{{2}}{''.join(signs)}(?![A-Za-z0-9])")
-        found |= dict.fromkeys(countries.split(), pattern)
-    return found
+        by_country |= dict.fromkeys(countries.split(), pattern)
+    return by_country

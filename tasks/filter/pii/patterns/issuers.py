@@ -1,8 +1,8 @@
-"""Secrets by the form that their issuers give them, for scanners to see: a prefix, and how many characters follow.
+"""Secrets in the forms that issuers give them for scanners: a prefix, and a number of characters after it.
 
-The forms are those of the issuers' own documentation. Each pattern begins where a run of letters, digits, `_` and `-`
-begins, or at an earlier part of a dotted, slashed or colon-joined token, so a text is never searched: a run is looked
-at once, and most runs end at the alternation of prefixes.
+The forms are from the issuers' own documentation. Each pattern begins where a run of letters, digits, `_` and `-`
+begins, or at an earlier part of a dotted, slashed or colon-joined token. A text is thus never searched: each run is
+examined once, and most runs fail at the alternation of prefixes.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ FORMS: tuple[tuple[str, str, str], ...] = (
 
 
 class Form(NamedTuple):
-    """What an issuer's secrets look like."""
+    """The form of an issuer's secrets."""
 
     name: str
     pattern: re.Pattern[str]
@@ -177,7 +177,7 @@ _HEADS = re.compile(r"(?<![A-Za-z0-9_\-])[A-Za-z0-9_]")
 
 
 def secret_at(text: str, start: int, end: int) -> tuple[str, int, int] | None:
-    """(issuer, start, end) of the secret that the run of letters and digits text[start:end] is or belongs to."""
+    """(issuer, start, end) of the secret that contains the run of letters and digits text[start:end]."""
     for first in _beginnings(text, start):
         if _gate().match(text, first):
             for form in _forms():
@@ -188,7 +188,7 @@ def secret_at(text: str, start: int, end: int) -> tuple[str, int, int] | None:
 
 
 def _beginnings(text: str, start: int) -> list[int]:
-    """Where a token that holds this run may begin: at the run, and at the parts joined to it before."""
+    """The possible starts of a token that contains this run: the run, and the parts joined to it from before."""
     if text[start - 1 : start] not in (".", ":", "/", "~", "|"):
         return [start]
     head = _HEAD.search(text, max(start - 120, 0), start)

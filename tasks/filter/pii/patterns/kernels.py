@@ -1,10 +1,10 @@
 """The scan for candidates, compiled by numba: one pass over UTF-8 bytes that stops only where personal data can be.
 
-Personal data with a fixed form has a digit, an @, two colons or a PEM header in it, a secret often stands behind a name
-that says so (see `name_kernels.py`), and most bytes of a text are none of these: the pass looks up each byte in a table
-and moves on. Where it stops, it looks at the surroundings, never
-further back than the current run of characters, and never twice at one run: linear time for any input. What it emits is
-a superset; regular expressions and Presidio's recognisers decide. The method is our own; the forms are Presidio's.
+Personal data with a fixed form contains a digit, an @, two colons or a PEM header, and a secret often follows a name
+that identifies it (see `name_kernels.py`). Most bytes of a text are none of these: the pass looks up each byte in a
+table and moves on. Where it stops, it looks at the surroundings, never further back than the current run of characters,
+and never twice at one run, so it takes linear time for any input. It emits a superset, from which regular expressions
+and Presidio's recognisers choose. The method is our own, the forms are Presidio's.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tasks.filter.pii.patterns.name_kernels import DIGIT, HEX, LETTER, STOP, WOR
 AT, DIGITS, DOTTED, COLONS, CODE, TOKEN, PEM, USERINFO, ASSIGNED, FLAG = range(10)  # kinds of candidates
 FIELDS = 4  # document, kind, first character, character after the last
 
-PHONE_DIGITS = 6  # fewer are no telephone number, card or national ID
-SEPARATORS = 3  # most characters between two digits of a number
+PHONE_DIGITS = 6  # minimum of a telephone number, card or national ID
+SEPARATORS = 3  # maximum characters between two digits of a number
 CODE_DIGITS = 4  # in a national ID that mixes digits and letters
 CODE_LENGTH = 9
 TOKEN_LENGTH = 16  # of the shortest key
 LONGEST_ADDRESS = 64  # characters of an IPv6 address with prefix length or zone
 LONGEST_USERINFO = 200  # bytes between the scheme of a URL and its @
-# What is written for @ and the dot, in lower case
+# Other ways to write @ and the dot, in lower case
 IN_WORDS, DOT, DECIMAL, HEXADECIMAL, ENTITY = (
     np.array([ord(letter) | 32 for letter in word], np.uint8) for word in ("at", "dot", "#64;", "#x40;", "commat;")
 )
@@ -58,13 +58,13 @@ CLASSES = _table()
 def scan(data: UInt8, offsets: Int64, classes: UInt8, hits: Int64) -> int:
     """Write the candidates of D texts, text d at `data[offsets[d]:offsets[d + 1]]`, to `hits` (see FIELDS).
 
-    Returns their number, at most one per two bytes and a few more. Positions are characters of the text.
+    Returns their number, at most one per two bytes plus a few. Positions are characters of the text.
     """
     count = 0
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
         behind = 0  # continuation bytes up to i: byte i is character i - begin - behind
-        # Ends of the last runs of each kind: a run is examined at its first byte only
+        # Ends of the last runs of each kind: a run is examined only at its first byte
         number_end = token_end = colons_end = letters_end = begin
         i = begin
         while i < end:
@@ -80,7 +80,7 @@ def scan(data: UInt8, offsets: Int64, classes: UInt8, hits: Int64) -> int:
                         number_end, digits, width = _number(data, i, end, classes)
                         if digits >= PHONE_DIGITS:
                             count = _emit(hits, count, d, DIGITS, at, at + width)
-                    # Digits within letters and hyphens: IBANs, national IDs, keys; or a dotted IPv4 address
+                    # Digits among letters and hyphens (IBANs, national IDs, keys), or a dotted IPv4 address
                     if i >= token_end:
                         first, token_end, dotted = _run(data, begin, i, end, classes)
                         count = _of_run(data, first, i, token_end, classes, hits, count, d, at - (i - first))
@@ -110,7 +110,7 @@ def scan(data: UInt8, offsets: Int64, classes: UInt8, hits: Int64) -> int:
                         length = flag(data, begin, i, end, classes)
                         if length:
                             count = _emit(hits, count, d, FLAG, at, at + length)
-                    # Keys of letters alone, which no digit gives away: hf_, api_org_, glpat- and AKIA
+                    # Keys of only letters, which a digit doesn't reveal: hf_, api_org_, glpat- and AKIA
                     if i >= letters_end and _is_prefix(data, begin, i, end):
                         first, letters_end, _ = _run(data, begin, i, end, classes)
                         if letters_end - first >= TOKEN_LENGTH and not _has_digit(data, first, letters_end, classes):
@@ -124,7 +124,7 @@ def scan(data: UInt8, offsets: Int64, classes: UInt8, hits: Int64) -> int:
 
 @njit(cache=True, nogil=True)
 def foldable(data: UInt8, offsets: Int64, classes: UInt8, marks: Bool) -> None:
-    """Mark those of D texts in which a number may stand in other characters than ASCII: full-width forms, the digits of
+    """Mark those of D texts that may contain a number in characters beyond ASCII: full-width forms, the digits of
     Arabic and Devanagari, or spaces and dashes beside a digit."""
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
@@ -167,7 +167,7 @@ def _emit(hits, count, document, kind, first, last):
 
 @njit(cache=True, nogil=True)
 def _number(data, i, end, classes):
-    """(end, digits, characters) of the digits from `i` on, with up to SEPARATORS separators between two of them."""
+    """(end, digits, characters) of the digits from `i` on, with at most SEPARATORS separators between two of them."""
     digits = gap = 0
     first = last = i  # up to the last digit: trailing separators don't belong to the number
     while i < end and gap <= SEPARATORS:
@@ -186,7 +186,8 @@ def _number(data, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def _run(data, begin, i, end, classes):
-    """(start, end) of the run of word characters and hyphens around `i`; the length of an IPv4 address at `i`, or 0."""
+    """(start, end, dotted): the run of word characters and hyphens around `i`, and the length of an IPv4 address at `i`
+    or 0."""
     first = i
     while first > begin and (classes[data[first - 1]] & WORD or data[first - 1] == 45):
         first -= 1
@@ -213,8 +214,8 @@ def _run(data, begin, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def _of_run(data, first, digit, last, classes, hits, count, document, at):
-    """Emit a run of letters and digits, the first digit at `digit`, that may be a national ID, an IBAN or a key;
-    returns the new count."""
+    """Emit a run of letters and digits, with its first digit at `digit`, if it may be a national ID, an IBAN or a key.
+    Returns the new count."""
     length = last - first
     if length < CODE_DIGITS:
         return count
@@ -222,12 +223,12 @@ def _of_run(data, first, digit, last, classes, hits, count, document, at):
     for i in range(first, last):
         digits += (classes[data[i]] & DIGIT) != 0
         letters += (classes[data[i]] & LETTER) != 0
-    # Digits alone are found as numbers
+    # Runs of only digits are found as numbers
     if letters == 0:
         return count
     if length >= TOKEN_LENGTH:
         count = _emit(hits, count, document, TOKEN, at, at + length)
-    # Two letters for the country, two digits for the checksum, perhaps behind a hyphen or underscore
+    # Two letters for the country, two digits for the checksum, perhaps after a hyphen or underscore
     iban = (
         digit - first >= 2
         and classes[data[digit - 2]] & LETTER
@@ -243,7 +244,7 @@ def _of_run(data, first, digit, last, classes, hits, count, document, at):
 
 @njit(cache=True, nogil=True)
 def _is_address(data, begin, i, end, classes):
-    """Whether there is something before the @ at `i`, and a word, a dot (or `dot`) and another word after it."""
+    """Whether the @ at `i` follows a character, and a word, a dot (or `dot`) and another word follow it."""
     if i == begin or i + 1 == end or data[i - 1] <= 32:
         return False
     j = i + 1
@@ -264,7 +265,7 @@ def _is_address(data, begin, i, end, classes):
 
 @njit(cache=True, nogil=True, inline="always")
 def _can_assign(data, begin, i, end, classes):
-    """Whether the comma at `i` stands behind a quote, the > behind a word, the byte 0xEF in a full-width colon."""
+    """Whether the comma at `i` follows a quote, the > follows a word, or the byte 0xEF begins a full-width colon."""
     if data[i] == 0xEF:
         return i + 2 < end and data[i + 1] == 0xBC and data[i + 2] == 0x9A
     if data[i] == 44:
@@ -274,7 +275,7 @@ def _can_assign(data, begin, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def _is_spelled_at(data, i, end):
-    """Whether an @ is written otherwise at `i`: `%40`, `&#64;`, `&#x40;`, `&commat;`, `[at]` and the like."""
+    """Whether another way to write @ is at `i`: `%40`, `&#64;`, `&#x40;`, `&commat;`, `[at]` and the like."""
     if data[i] == 37:
         return i + 2 < end and data[i + 1] == 52 and data[i + 2] == 48
     if data[i] == 38:
@@ -302,7 +303,7 @@ def _is_bracketed(data, i, end, word):
 
 @njit(cache=True, nogil=True)
 def _is_word(data, i, end, word):
-    """Whether the word, in any case, is at `i`."""
+    """Whether the word is at `i`, in upper or lower case."""
     if i + len(word) > end:
         return False
     same = 0
@@ -324,7 +325,7 @@ def _colons(data, begin, i, end, classes):
             colons += 1
             doubled += last > i and data[last - 1] == 58
         last += 1
-    # No address: part of a word, too long or short, or with neither `::` nor the five colons of a MAC address
+    # Not an address: part of a word, too long or short, or with neither `::` nor the five colons of a MAC address
     inside = (first > begin and classes[data[first - 1]] & WORD) or (last < end and classes[data[last]] & WORD)
     is_address = not inside and last - first <= LONGEST_ADDRESS and last - first > 2 and (doubled == 1 or colons >= 5)
     return first, last, is_address
@@ -332,8 +333,8 @@ def _colons(data, begin, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def _userinfo(data, begin, i):
-    """Whether the @ at `i` ends a URL's user as long as a key, or its `user:password`. No other @ stands in these, so
-    that a row of them is no row of candidates."""
+    """(has_user, has_password): whether the @ at `i` ends a URL's user as long as a key, or its `user:password`.
+    Neither contains another @, so that a row of @ isn't a row of candidates."""
     j = i - 1
     lowest = max(begin + 3, i - LONGEST_USERINFO)
     colon = False

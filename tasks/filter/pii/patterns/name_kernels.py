@@ -1,7 +1,7 @@
-"""Names that a secret is given to, compiled: `api_key = …`, `password: …`, `<token>…`, `--token …`, `-u user:…`.
+"""Names that a secret is assigned to, compiled: `api_key = …`, `password: …`, `<token>…`, `--token …`, `-u user:…`.
 
-A superset: a name has three letters in a row that some label of a secret has, or letters beyond ASCII, and the value
-looks long enough. The labels themselves are read by regular expressions in `assigned.py`.
+The result is a superset: a name shares three letters in a row with a label of secrets, or has letters beyond ASCII, and
+the value looks long enough. Regular expressions in `assigned.py` read the labels themselves.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from storage.shards.arrays import Bool
 WORD, DIGIT, HEX, STOP, LETTER = 1, 2, 4, 8, 16
 LONGEST_NAME = 48  # bytes of a name that a secret is assigned to
 SHORTEST_SECRET = 8  # bytes
-LONGEST_VALUE = 200  # bytes of a value that are looked at
-# Three letters of every name: key, token, secret, password, pwd, auth, credential, sig, session, sid; then Kennwort,
+LONGEST_VALUE = 200  # bytes of a value to read
+# Three letters of every name: key, token, secret, password, pwd, auth, credential, sig, session, sid, Kennwort,
 # contrasena, clave, senha, wachtwoord, haslo and heslo, losenord, adgangskode, salasana, jelszo, sifre, parola, sandi
 HINTS = (
     "key",
@@ -51,16 +51,16 @@ def _hinted() -> Bool:
     return hinted
 
 
-HINTED = _hinted()  # by five bits of each letter, which is its place in the alphabet
+HINTED = _hinted()  # by the low five bits of each letter, its place in the alphabet
 
 
 @njit(cache=True, nogil=True)
 def assignment(data, begin, i, end, classes):
-    """(characters from the name to the sign, characters from behind the sign to the end of the value) where a secret
-    may be assigned by the sign at `i`, else zeros.
+    """(characters from the name to the sign, characters from after the sign to the end of the value) if the sign at `i`
+    may assign a secret, otherwise zeros.
 
-    A sign is `=`, a colon (full-width, too), a comma behind a quote, or the end of a tag; the scan sees to that.
-    The value has a digit and at least SHORTEST_SECRET bytes without white space; all bytes between are ASCII.
+    A sign is `=`, a colon (full-width, too), a comma after a quote, or the end of a tag, which the scan ensures. The
+    value has a digit and at least SHORTEST_SECRET bytes without white space. All bytes between are ASCII.
     """
     width = 3 if data[i] == 0xEF else 1
     j = i - 1
@@ -108,7 +108,7 @@ def assignment(data, begin, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def flag(data, begin, i, end, classes):
-    """Bytes, all of them ASCII, of a command's flag and its secret that may begin with the hyphen at `i`, else 0.
+    """The number of bytes, all ASCII, of a command's flag and its secret that may begin with the hyphen at `i`, or 0.
 
     Forms are `--token VALUE`, `-pVALUE`, `-p VALUE`, `-u USER:VALUE` and `--user=USER:VALUE`.
     """
@@ -153,8 +153,8 @@ def flag(data, begin, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def _value(data, i, end, classes):
-    """(end, digits) of the run from `i` on without white space and quotes, but for escaped double quotes
-    behind a sign, up to LONGEST_VALUE bytes."""
+    """(end, digits) of the run from `i` on without white space and quotes, except escaped double quotes after a sign,
+    up to LONGEST_VALUE bytes."""
     j = i
     digits = 0
     while (

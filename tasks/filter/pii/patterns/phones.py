@@ -3,9 +3,9 @@
 Presidio's recogniser tries the plans of some regions on every digit of a window: it misses national numbers of all
 other regions, and took nine tenths of the time of the whole search. Here a candidate is cut out first, and needs one of
 
-- `+` or an international prefix, and a number that exists in that country's plan;
-- a word beside it that says what it is, in one of twenty languages;
-- the punctuation of North American numbers, or a trunk prefix and the very groups in which a plan writes its numbers.
+- `+` or an international prefix, and a number that exists in that country's plan
+- a word beside it that identifies it, in one of twenty languages
+- the punctuation of North American numbers, or a trunk prefix and the very groups in which a plan writes its numbers
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Span = tuple[int, int]
 
 VALID, SAID, POSSIBLE, FORM = 0.75, 0.6, 0.45, 0.4  # scores by evidence
 NEAR = 30  # characters before a number that must include the word
-_SHORTEST, _SHORTEST_SAID, _LONGEST = 7, 6, 15  # digits, ITU-T E.164 has no longer ones
+_SHORTEST, _SHORTEST_SAID, _LONGEST = 7, 6, 15  # digits. 15 is the maximum of ITU-T E.164
 _EXTENSION = re.compile(r" ?(?:x|ext\.?|extension|Durchwahl|poste|доб\.?)[ :]?\d{1,7}(?![A-Za-z0-9_])", re.IGNORECASE)
 
 # A word that means a telephone, and one that may
@@ -61,7 +61,7 @@ _SAYS_OF_IT = re.compile(  # 0171 2345678 ist meine Handynummer
 _ALSO = re.compile(
     r" {0,2}(?:[,;/|]| (?:or|oder|ou|o|of|eller|lub|или|and|und|et|y|e|en|och|og|i|и)) {1,2}", re.IGNORECASE
 )
-_DIGIT_BEFORE_BREAK = 6  # a number with so many digits ends at a dash, slash or bracket with spaces around it
+_DIGIT_BEFORE_BREAK = 6  # digits after which a dash, slash or bracket with spaces around it ends a number
 _BREAK = re.compile(r" {2,}|[-./]{2,}|\)? ?[-/] | [-/]|[ /,]*\((?!0\))")
 _DATE = re.compile(
     r"(?:1[5-9]|20)\d\d[-/. ](?:0?[1-9]|1[0-2])[-/. ]\d{1,2}(?:\D.*)?"
@@ -69,7 +69,7 @@ _DATE = re.compile(
     r"|(?:1[5-9]|20)\d\d ?[-/ ] ?(?:1[5-9]|20)\d\d(?:\D.*)?|(?:19|20)\d{6}(?:[-. ]?\d{4,6})?|97[89](?:[- ]?\d){10}"
 )
 _DECIMAL = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|\d+\.\d+|\d+(?: \d{3})+\.\d+")
-# The end of a tag, or bold in Markdown: a number may begin there
+# The end of a tag, or bold in Markdown, after which a number may begin
 _MARKUP = re.compile(r"(?:(?:[A-Za-z\"'/]|[hH]\d)>|\*\*)\Z")
 # Reserved for films and books: in North America (and so for our surrogates), and by Ofcom for the United Kingdom
 _FICTION = re.compile(r"555[-. )]{0,2}01\d\d\Z")
@@ -78,7 +78,7 @@ _DRAMA = re.compile(
     r"(?:1632960|2079460|(?:113|114|115|116|117|118|121|131|141|151|161)4960|1914980|2890180|2896496|2920180|3069990"
     r"|7700900|8081570|9098790)\d{3}"
 )
-# What is said right before a number of another kind; the last ones are common words or endings in small letters
+# Words right before a number of another kind. The last ones are common words or endings in lower case
 _OTHERWISE = re.compile(
     r"\b(?i:(?:order|invoice|item|catalog(?:ue)?|product|case|ticket|account|acct\.?|policy|customer|member(?:ship)?|patent"
     r"|tracking|licen[cs]e|registration|reference|confirmation)[ .]{0,2}(?:no|nr|num|number|code|id|#|№)"
@@ -86,7 +86,7 @@ _OTHERWISE = re.compile(
     r"|social insurance(?: number)?)[ .:#=№\-]{0,4}\Z"
     r"|\b(?:SIN|REF|PN|SN)[ .:#=№\-]{0,4}\Z"
 )
-# Thousands, and what says that they are counted; a number of the sales department may have three digits first
+# Thousands, and words that count them. A number of the sales department may begin with three digits
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}([ .])\d{3}(?:\1\d{3})*")
 _MONEY = r"[$€£¥₽]|(?:EUR|USD|GBP|CHF|JPY|CNY|RUB|PLN|INR|SEK|NOK|DKK|CZK|BRL|TRY|CAD|AUD)\b"
 _UNIT = re.compile(
@@ -119,7 +119,7 @@ _TRUNK = re.compile(
     r"|0\d{1,4}(?:[- ]\d{2,4}){2,4}"
     r"|0[1-9](?:\.\d\d){4}|0[1-9]\d{0,3}[-/] ?\d{5,8}|8 ?\(\d{3,5}\) ?\d{2,3}-\d\d-\d\d"
 )
-# Regions whose plans are tried where no country is said: those with a trunk prefix, by population
+# Regions whose plans are tried without a country code: those with a trunk prefix, by population
 _REGIONS = (
     "IN", "ID", "PK", "NG", "BR", "BD", "RU", "JP", "PH", "EG", "VN", "TR", "IR", "DE", "TH", "GB", "FR", "ZA", "IT",
     "TZ", "KE", "KR", "CO", "UG", "AR", "DZ", "UA", "MA", "SA", "MY", "PE", "AU", "NL", "BE", "SE", "CH", "AT", "RO",
@@ -128,20 +128,20 @@ _REGIONS = (
 
 
 def find_phones(text: str, spans: Iterable[Span]) -> Iterator[Finding]:
-    """The telephone numbers among runs of digits with separators."""
-    found: Finding | None = None
+    """Yield the telephone numbers among runs of digits with separators."""
+    previous: Finding | None = None
     for start, end in spans:
         if (text[start - 1 : start] == "." or continues(text, start - 1)) and text[start:end].isdigit():
             continue  # most runs of digits in code
         for first, last in _parts(text, start, end):
-            finding = _judged(text, first, last, found)
+            finding = _judge(text, first, last, previous)
             if finding is not None:
                 yield finding
-                found = finding
+                previous = finding
 
 
 def _parts(text: str, start: int, end: int) -> Iterator[Span]:
-    """A run of digits cut into what may be numbers, with `+` and bracket before."""
+    """Cut a run of digits into possible numbers, with `+` and bracket before."""
     digits, first = 0, start
     last = start
     for run in re.finditer(r"\d+", text[start:end]) if end - start > 15 or not text[start:end].isdigit() else ():
@@ -159,13 +159,13 @@ def _parts(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def _opened(text: str, first: int) -> int:
-    """Where a number begins whose first digit is at `first`: a bracket and a + belong to it."""
+    """The start of the number whose first digit is at `first`, which includes a bracket and a +."""
     while first and text[first - 1] in "(+":
         first -= 1
     return first
 
 
-def _judged(text: str, start: int, end: int, previous: Finding | None) -> Finding | None:
+def _judge(text: str, start: int, end: int, previous: Finding | None) -> Finding | None:
     value = text[start:end]
     count = sum(map(str.isdigit, value))
     if count < _SHORTEST_SAID or count > 2 * _LONGEST:
@@ -195,21 +195,21 @@ def _judged(text: str, start: int, end: int, previous: Finding | None) -> Findin
         return None
     if not _may_begin(text, before, start, formed, bool(said)):
         return None
-    found = _international(value) or _national(value, count, said)
+    number = _international(value) or _national(value, count, said)
     if (
-        found is None
+        number is None
         or _is_other(value, before)
         or _is_counted(value, before, after)
         or (said != "strong" and _is_row(text, value, end))
     ):
         return None
-    score, length = found
+    score, length = number
     end = start + length
     return Finding("PHONE_NUMBER", start, beyond if length == len(value) else end, score)
 
 
 def _may_begin(text: str, before: str, start: int, formed: bool, said: bool) -> bool:
-    """Whether a number may begin behind what stands before it."""
+    """Whether a number may begin after the text before it."""
     if not re.search(r"[\w@#$€£]\Z" if said else r"[\w/@.\-$€£#&%*^~<>\\,=\[]\Z", before, re.ASCII):
         return True
     if before.endswith(",") and (formed or not before[-2:-1].isdigit()):  # comma-separated values
@@ -218,7 +218,7 @@ def _may_begin(text: str, before: str, start: int, formed: bool, said: bool) -> 
 
 
 def _is_other(value: str, before: str) -> bool:
-    """Whether a number is for films, of bands, or of another kind by what is said right before it."""
+    """Whether a number is reserved for films, a list of radio bands, or of another kind by the words before it."""
     if _BANDS.fullmatch(value) or _DRAMA.fullmatch(re.sub(r"\D", "", value)):
         return True
     return value[0] != "+" and _OTHERWISE.search(before) is not None
@@ -234,7 +234,7 @@ def _is_counted(value: str, before: str, after: str) -> bool:
 
 
 def _is_row(text: str, value: str, end: int) -> bool:
-    """Whether digits in equal groups are several numbers: parted by slashes, in a table, or in ascending order."""
+    """Whether digits in equal groups are several numbers: separated by slashes, in a table, or in ascending order."""
     if _LIST.fullmatch(value):
         return True
     if not _PAIRS.fullmatch(value):
@@ -244,18 +244,18 @@ def _is_row(text: str, value: str, end: int) -> bool:
 
 
 def _said(before: str, after: str) -> str:
-    """How strongly a word beside a number says that it is one for the telephone."""
-    found = ""
+    """How strongly a word beside a number identifies it as a telephone number: "strong", "weak" or ""."""
+    strength = ""
     for match in _SAYS.finditer(before):
         between = before[match.end() :]
         if len(re.findall(r"\d", between)) > 15:
             continue
-        found = "strong" if match["strong"] or found == "strong" else "weak"
-    return "strong" if not found and (_SAYS_AFTER.match(after) or _SAYS_OF_IT.match(after)) else found
+        strength = "strong" if match["strong"] or strength == "strong" else "weak"
+    return "strong" if not strength and (_SAYS_AFTER.match(after) or _SAYS_OF_IT.match(after)) else strength
 
 
 def _said_of(text: str, previous: Finding | None, start: int, end: int) -> str:
-    """The same where a number follows another one, of which a word says it: `Tel. … or … or …`."""
+    """The same for a number that follows another one with such a word: `Tel. … or … or …`."""
     if previous is None or previous.score != SAID or not _ALSO.fullmatch(text, previous.end, start):
         return ""
     forms = (re.sub(r"\d", "0", text[first:last]) for first, last in ((previous.start, previous.end), (start, end)))
@@ -263,7 +263,7 @@ def _said_of(text: str, previous: Finding | None, start: int, end: int) -> str:
 
 
 def _international(value: str) -> tuple[float, int] | None:
-    """(score, length) of a number with + or an international prefix."""
+    """(score, length) of a number with + or an international prefix, or None."""
     if value[0] == "+":
         dialled = value
     elif match := re.match(r"(?:00|011[ -])(?=[1-9])", value):
@@ -304,7 +304,7 @@ def _national(value: str, count: int, said: str) -> tuple[float, int] | None:
 
 
 def _cuts(value: str) -> Iterator[int]:
-    """The lengths of a value and of its beginnings that end with a group of digits, the longest first."""
+    """Yield the lengths of a value and of its beginnings that end with a group of digits, the longest first."""
     ends = [match.end() for match in re.finditer(r"\d+", value)]
     yield from reversed([end for end in ends[-5:] if sum(map(str.isdigit, value[:end])) >= _SHORTEST])
 
@@ -331,7 +331,7 @@ def _valid(value: str, region: str | None) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _in_a_plan(value: str) -> bool:
-    """Whether a region has this number and writes it in these groups."""
+    """Whether a region's plan contains this number, and writes it in these groups."""
     groups = re.findall(r"\d+", value)
     library = _library()
     for region in _REGIONS:
@@ -345,7 +345,7 @@ def _in_a_plan(value: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _in_an_area(value: str, area: str) -> bool:
-    """Whether a region whose numbers are written with a slash behind the area code has this number and area."""
+    """Whether the number and area are in the plan of a region that writes a slash after the area code."""
     library = _library()
     for region in _SLASHING:
         number = _parsed(value, region)

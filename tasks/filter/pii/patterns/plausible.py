@@ -1,7 +1,7 @@
 """False positives: rules that Presidio's recognisers lack, and words that must precede a finding.
 
-Presidio takes a version for an IP address, a part of a longer id for a social security number. And plain digits (any
-nine can be an Australian tax file number) are personal data only where the text says so.
+Presidio takes a version for an IP address, and a part of a longer id for a social security number. Plain digits (any
+nine can be an Australian tax file number) are personal data only if the text says so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from tasks.filter.pii.findings import Finding
 
-REACH = 60  # characters before a finding that must include a word that says what it is
+REACH = 60  # characters before a finding that must include a word that identifies it
 NEAR = 30  # the same for IP addresses
 
 _VERSION_BEFORE = re.compile(
@@ -21,14 +21,14 @@ _VERSION_BEFORE = re.compile(
     r"(?: (?:after|before|than|to|from))?|[=<>~!^]=|[~^§])\s?[:=]?\s?[\"']?\Z|[.\-]\Z",
     re.IGNORECASE | re.ASCII,
 )
-# Four small numbers are rather a version or a section than an address, unless a word says so
+# Four small numbers are a version or a section rather than an address, unless a word says otherwise
 _ADDRESS_BEFORE = re.compile(
     r"\b(?:ips?|ipv4|ip[- _]?addr(?:ess)?|address(?:es)?|hosts?|servers?|gateway|dns|peer|client|remote|nameserver|ping"
     r"|traceroute|ssh|telnet|logged in from|login from|connect(?:ed|ion)? (?:to|from))\b[^\n]{0,20}\Z|://\Z",
     re.IGNORECASE | re.ASCII,
 )
 _SMALL, _LARGE = 32, 100
-_RESOLVERS = frozenset(  # known to all, nobody's own
+_RESOLVERS = frozenset(  # widely known, so nobody's own
     {
         "8.8.8.8",
         "8.8.4.4",
@@ -82,10 +82,10 @@ CONTEXT: Mapping[str, tuple[str, ...]] = {
     "CA_SIN": ("sin number", "sin no", "social insurance", "assurance sociale", "canadian sin", "SIN"),
     "KR_RRN": ("rrn", "resident registration"),
 }
-# The same for the weak patterns of a recogniser that has strong ones
+# The same for the weak patterns of a recogniser that also has strong ones
 WEAK_CONTEXT: Mapping[str, tuple[str, ...]] = {"US_SSN": ("ssn", "ssns", "social security", "social", "ssid")}
-STRONG = 0.4  # score from which a pattern needs no word
-_BOOST = 0.35  # added to the score of a weak pattern by a word, as in Presidio's context enhancer
+STRONG = 0.4  # minimum score of a pattern that doesn't need a word
+_BOOST = 0.35  # added by a word to a weak pattern's score, as in Presidio's context enhancer
 
 
 @functools.cache
@@ -102,14 +102,14 @@ def first_words() -> frozenset[str]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case, with the word boundaries of the patterns here: letters beyond ASCII part them,
-    as in `NHS号`."""
+    """The words of a text in lower case, with the word boundaries of the patterns here: letters beyond ASCII separate
+    words, as in `NHS号`."""
     return _WORD.findall(text.lower())
 
 
 def continues(text: str, place: int) -> bool:
     """Whether the character at `place` would be part of a number or code beside it: an ASCII letter, a digit or an
-    underscore. Other letters are not, since many scripts write no space before a number."""
+    underscore. Other letters would not, because many scripts don't put a space before a number."""
     sign = text[place : place + 1] if place >= 0 else ""
     return sign.isascii() and (sign.isalnum() or sign == "_")
 
@@ -151,7 +151,7 @@ def _is_address(text: str, finding: Finding) -> bool:
 
 
 def _is_public(value: str) -> bool:
-    """Whether it can identify a person: loopback, private and reserved networks can't, nor can a word with `::`."""
+    """Whether an address can identify a person. Loopback, private and reserved networks can't, nor a word with `::`."""
     if value.endswith("::"):
         return False
     if ":" in value and "." not in value and (len(re.findall(r"\w+", value)) < 3 or not re.search(r"\d", value)):
@@ -161,7 +161,8 @@ def _is_public(value: str) -> bool:
 
 
 def _is_ssn(text: str, finding: Finding) -> Finding | None:
-    """Not a part of a longer id; plain digits, and those with dots or spaces between, need a word before them."""
+    """The finding unless it is part of a longer id. Digits without separators, or with dots or spaces, need a word
+    before them."""
     value = text[finding.start : finding.end]
     before, after = text[max(finding.start - 2, 0) : finding.start], text[finding.end : finding.end + 2]
     if re.search(r"[./\-+#]\Z", before) or re.match(r"[-./+]\w", after, re.ASCII):
@@ -172,19 +173,20 @@ def _is_ssn(text: str, finding: Finding) -> Finding | None:
 
 
 def _is_lone_word(text: str, finding: Finding) -> bool:
-    """Not cut out of a longer run of letters and digits, such as a hash or a file's name."""
+    """Whether a finding is not cut out of a longer run of letters and digits, such as a hash or a file name."""
     before, after = text[max(finding.start - 1, 0) : finding.start], text[finding.end : finding.end + 2]
     return not re.search(r"[/.\-]\Z", before) and not re.match(r"[.\-/]\w", after, re.ASCII)
 
 
 def _any_of(words: set[str]) -> re.Pattern[str]:
     longest_first = sorted(words, key=lambda word: (-len(word), word))
-    patterns = (f"(?-i:{word})" if word.isupper() else re.escape(word) for word in longest_first)  # SIN is no sin
+    patterns = (f"(?-i:{word})" if word.isupper() else re.escape(word) for word in longest_first)  # SIN is not sin
     return re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(patterns)})(?![A-Za-z0-9_])", re.IGNORECASE)
 
 
 def _is_pan(text: str, finding: Finding) -> bool:
-    """Five letters, four digits, a letter, and a word that says so: Presidio's weakest pattern takes any ten."""
+    """Whether a finding is five letters, four digits, a letter, and has a word that identifies it: Presidio's weakest
+    pattern takes any ten."""
     value = text[finding.start : finding.end]
     return re.fullmatch(r"[A-Za-z]{5}\d{4}[A-Za-z]", value) is not None and _said(text, finding)
 

@@ -1,8 +1,8 @@
-"""Presidio's recognisers, one per entity: patterns and checksums, no language model, no network.
+"""Presidio's recognisers, one per entity: patterns and checksums, without a language model or the network.
 
-Cards, IBANs, telephone numbers, e-mail addresses and secrets have searches of their own (see `find.py`). National IDs
-are those that Presidio validates by a checksum or a strict form; the one whose recogniser depends on the date (South
-Africa) is left out, since the same text must give the same findings.
+Cards, IBANs, telephone numbers, e-mail addresses and secrets have their own searches (see `find.py`). National IDs are
+those that Presidio validates by a checksum or a strict form, except South Africa's, whose recogniser depends on the
+date: the same text must give the same findings.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ if TYPE_CHECKING:
 
 @functools.cache
 def recognisers() -> Mapping[str, EntityRecognizer]:
-    """The recognisers that see windows of a text, by Presidio's name of their entity. Loaded once per process (about
+    """The recognisers that see windows of a text, by Presidio's name for the entity. Loaded once per process (about
     1 s)."""
     with without_torch():
         from presidio_analyzer import predefined_recognizers
 
-    found: dict[str, EntityRecognizer] = {}
-    for entity, name in _PRESIDIO.items():
-        found[entity] = getattr(predefined_recognizers, name)()
-    return found
+    return {entity: getattr(predefined_recognizers, name)() for entity, name in _PRESIDIO.items()}
 
 
 _PRESIDIO = {

@@ -1,4 +1,4 @@
-"""Secrets: keys and tokens, passwords, JSON web tokens and private keys, from what the scan found."""
+"""Secrets: keys and tokens, passwords, JSON web tokens and private keys, among the candidates of the scan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = frozenset({kernels.TOKEN, kernels.PEM, kernels.USERINFO, kernels.ASSIGNE
 
 BY_ISSUER, BY_FORM = 0.95, 1.0
 _JWT = re.compile(r"eyJ[A-Za-z0-9_\-]{10,4000}\.eyJ[A-Za-z0-9_\-]{10,8000}\.[A-Za-z0-9_\-]{0,2000}(?![A-Za-z0-9_\-])")
-# A block without its end is cut where its base64 ends
+# A block without an end line is cut where its base64 ends
 _PEM = re.compile(
     r"-{4,5} ?BEGIN (?P<kind>(?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?) ?-{4,5}"
     r"(?:(?:[^-]|-(?!---)){0,16000}?-{4,5} ?END (?P=kind) ?-{4,5}|(?:(?:\s|\\[nr]){0,4}[A-Za-z0-9+/=]{32,76}){1,400})"
@@ -28,12 +28,12 @@ _IDENTIFIER = re.compile(r"(?:[a-z]+|[A-Z]+|[A-Z][a-z]+|\d{1,4})(?:[_\-](?:[a-z]
 
 
 def find_secrets(text: str, candidates: Iterable[Candidate]) -> Iterator[Finding]:
-    """The secrets in a text. Of one that is found in two ways, the surer finding."""
-    found = sorted(
+    """Yield the secrets in a text. If two findings overlap, only the surer one."""
+    surest_first = sorted(
         _all(text, candidates), key=lambda finding: (-finding.score, finding.start - finding.end, finding.start)
     )
     taken: list[Finding] = []
-    for finding in found:
+    for finding in surest_first:
         if all(finding.end <= other.start or other.end <= finding.start for other in taken[-50:]):
             taken.append(finding)
             yield finding
@@ -59,14 +59,14 @@ def _token(text: str, start: int, end: int) -> Finding | None:
     if text.startswith("eyJ", start):
         match = _JWT.match(text, start)
         return Finding("JSON_WEB_TOKEN", *match.span(), BY_FORM) if match else None
-    found = secret_at(text, start, end)
-    if found is None:
+    secret = secret_at(text, start, end)
+    if secret is None:
         return bearer_at(text, start, end)
-    issuer, first, last = found
+    issuer, first, last = secret
     value = text[first:last]
     if entropy(value) < ENTROPY or _PLACEHOLDER.search(value):
         return None
-    if _IDENTIFIER.fullmatch(value) and issuer != "AWS access key":  # whose letters may well be all that it has
+    if _IDENTIFIER.fullmatch(value) and issuer != "AWS access key":  # which may consist of only letters
         return None
     return Finding("API_KEY", first, last, BY_ISSUER)
 

@@ -1,4 +1,4 @@
-"""Whether a value is a secret: as random as a key, or a password that somebody chose, and no code or placeholder."""
+"""Tests of a value for secrets: as random as a key, or a chosen password, and neither code nor a placeholder."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections import Counter
 from urllib.parse import unquote
 
 ENTROPY = 3.0  # bits per character: 16 random letters and digits have 3.6 on average, words joined by _ 2.5 to 3.3
-PASSWORD_ENTROPY = 2.5  # of eight characters, 3.0 is the most
-LONG = 40  # characters in which some letters make a word by chance
+PASSWORD_ENTROPY = 2.5  # eight characters have at most 3.0
+LONG = 40  # characters of a value in which some letters form a word by chance
 
 _WORDS = re.compile(r"(?:[A-Za-z]+|\d+)(?:[_\-./:](?:[A-Za-z]+|\d+))*")  # an identifier, a version, a path: not random
 _PLACEHOLDER = re.compile(
@@ -52,7 +52,7 @@ _FILLED_IN = re.compile(r"[<{\[(].*[>}\])]|\A\$")  # <password>, {{password}}, $
 
 
 def is_random(value: str, least_digits: int = 2) -> bool:
-    """Whether a value is as random as a key is made."""
+    """Whether a value is as random as a generated key."""
     if entropy(value) < ENTROPY or _WORDS.fullmatch(value) or is_placeholder(value) or _URL.match(value):
         return bool(_UUID.fullmatch(value)) and entropy(value) >= ENTROPY
     if (
@@ -68,7 +68,7 @@ def is_random(value: str, least_digits: int = 2) -> bool:
 
 
 def is_password(value: str) -> bool:
-    """Whether a value is a password that somebody chose: three kinds of characters, and no placeholder."""
+    """Whether a value is a password that somebody chose: three kinds of characters, and not a placeholder."""
     if (
         len(value) > 64
         or is_placeholder(value)
@@ -82,18 +82,18 @@ def is_password(value: str) -> bool:
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value stands for another one. That a word stands in a long value is chance."""
-    found = _PLACEHOLDER.search(value)
-    return found is not None and (len(value) < LONG or not found[0].isalnum() or len(found[0]) > 4)
+    """Whether a value stands for another one. A short word in a long value is chance."""
+    word = _PLACEHOLDER.search(value)
+    return word is not None and (len(value) < LONG or not word[0].isalnum() or len(word[0]) > 4)
 
 
 def is_code(value: str) -> bool:
-    """Whether a value that no quotes enclose is rather an expression."""
+    """Whether an unquoted value is an expression."""
     return _OPERATORS.search(value) is not None or _TYPE.fullmatch(value) is not None
 
 
 def is_login(user: str, password: str) -> bool:
-    """Whether a user and a password are somebody's, and not those of an example."""
+    """Whether a user and a password are somebody's, and not an example's."""
     return not (
         _TEMPLATE.search(password)
         or _FAKE.fullmatch(password)
@@ -104,17 +104,17 @@ def is_login(user: str, password: str) -> bool:
 
 
 def is_login_in_url(user: str, password: str) -> bool:
-    """The same where signs of the password may be escaped, as a URL has them."""
+    """Like `is_login`, but signs of the password may be escaped as in a URL."""
     plain = unquote(password)
     if plain == password:
         return is_login(user, password)
-    # Signs that tell a template say nothing where somebody escaped them, if none enclose a name
+    # Escaped signs of a template don't count, unless they enclose a name
     escaped = _PERCENT.sub("_", password)
     return is_login(user, escaped) and not (_FILLED_IN.search(plain) or _FAKE.fullmatch(plain))
 
 
 def is_basic(value: str) -> bool:
-    """Whether a value is that of HTTP's basic authentication: user and password in base64."""
+    """Whether a value is HTTP basic authentication: user and password in base64."""
     if not re.fullmatch(r"[A-Za-z0-9+/]{8,}={0,2}", value) or entropy(value) < PASSWORD_ENTROPY:
         return False
     try:
@@ -127,6 +127,6 @@ def is_basic(value: str) -> bool:
 
 
 def entropy(value: str) -> float:
-    """Shannon entropy of a text's characters, in bits per character; 0 for an empty text."""
+    """Shannon entropy of a text's characters, in bits per character, or 0 for an empty text."""
     counts = Counter(value).values()
     return -sum(count / len(value) * math.log2(count / len(value)) for count in counts)

@@ -24,8 +24,7 @@ from tasks.filter.classifier.config import CascadeConfig
 from tasks.filter.classifier.pieces import WORD, pieces_of
 from tasks.filter.classifier.scorer import ClassifierScorer
 from tasks.filter.classifier.stage import classifier
-from tasks.filter.quality.config import QualityConfig
-from tasks.filter.quality.stage import quality_model, quality_signals
+from tasks.filter.quality.measure import QualityConfig, quality_model, quality_signals
 from tasks.filter.side_files import read_signals
 from tasks.filter.signals.config import ClassifierSignalConfig
 from tasks.filter.signals.stage import signals, signals_model
@@ -257,7 +256,7 @@ def test_a_cascade_that_can_not_keep_its_word_is_refused(folder: Path, tmp_path:
     documents = corpus(tmp_path / "in", texts(1000), 1)
     with pytest.raises(SourceError, match=r"can't be trained on \d+ pieces: There are 0 positive"):
         made(tmp_path / "one", documents, folder=str(folder), first={**first, "cut": 2})
-    with pytest.raises(SourceError, match=r"agrees with the classifier on no 4,380 pieces as surely"):
+    with pytest.raises(SourceError, match=r"on 4,380 pieces of either side"):
         made(tmp_path / "two", documents, folder=str(folder), first={**first, "agreement": 0.999})
 
 
@@ -375,7 +374,7 @@ def test_what_is_no_classifier_is_refused_by_name(folder: Path, tmp_path: Path) 
         headless / "model.safetensors",
         {"format": "pt"},
     )
-    assert refusal(headless) == "headless is no trained classifier: missing are classifier.bias, classifier.weight."
+    assert refusal(headless) == "headless is not a trained classifier: missing are classifier.bias, classifier.weight."
     broken = copy("broken")
     weights["classifier.bias"][0] = float("nan")
     save_file(weights, broken / "model.safetensors", {"format": "pt"})
@@ -385,19 +384,19 @@ def test_what_is_no_classifier_is_refused_by_name(folder: Path, tmp_path: Path) 
     ids = vocabulary["model"]["vocab"]
     ids["a-word-too-many"] = max(ids.values()) + 1
     (longer / "tokenizer.json").write_text(json.dumps(vocabulary))
-    assert "tokens, and its model" in refusal(longer)
+    assert "tokens, but its model" in refusal(longer)
     bare = copy("bare")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (bare / name).unlink()
-    assert refusal(bare) == "bare has no tokenizer."
+    assert refusal(bare) == "bare lacks a tokenizer."
 
 
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"label": "fine"}, "has no label fine. Its labels are poor, good"),
-        ({"label": None, "output": "value"}, "has 2 outputs, and output: value needs one"),
-        ({"max_tokens": 64}, "max_tokens is 64, and .* can read 32"),
+        ({"label": "fine"}, "lacks the label fine. Choose one of its labels: poor, good"),
+        ({"label": None, "output": "value"}, "has 2 outputs, but output: value needs one"),
+        ({"max_tokens": 64}, "max_tokens is 64, but .* can read 32"),
     ],
 )
 def test_a_score_that_the_model_can_not_give_is_refused(
@@ -410,10 +409,10 @@ def test_a_score_that_the_model_can_not_give_is_refused(
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"label": "a"}, "name one: a folder, or a repository"),
-        ({"repository": "a/b", "label": "a"}, "go together"),
-        ({"folder": "a"}, "a label goes with output: probability"),
-        ({"folder": "a", "label": "b", "output": "value"}, "a label goes with output: probability"),
+        ({"label": "a"}, "set one of them: a folder, or a repository"),
+        ({"repository": "a/b", "label": "a"}, "a repository needs its revision"),
+        ({"folder": "a"}, "output: probability needs a label"),
+        ({"folder": "a", "label": "b", "output": "value"}, "output: probability needs a label"),
     ],
 )
 def test_a_config_that_can_not_be_meant_is_refused(config: dict[str, Any], why: str) -> None:
@@ -431,5 +430,5 @@ def test_a_folder_that_is_not_there_is_found_before_a_run(tmp_path: Path) -> Non
     config = FilterConfig.model_validate({"signals": {"mine": {"measure": measure}}})
     abusive = FilterConfig.model_validate({"toxicity": {"measure": {"model": measure}}})
     for one in (config, abusive):
-        with pytest.raises(SourceError, match=r"There is no folder .*none with a classifier"):
+        with pytest.raises(SourceError, match=r"The classifier's folder .*none does not exist"):
             filter_documents.check_here(one, runtime_of(workers=1))

@@ -27,9 +27,7 @@ from tasks.filter.fasttext_model.calibration import (
 )
 from tasks.filter.fasttext_model.scorer import MODEL, load_scorer
 from tasks.filter.fasttext_model.tokens import tokens
-from tasks.filter.quality.config import QualityModelConfig
-from tasks.filter.quality.measure import measure_quality
-from tasks.filter.quality.stage import fingerprints, quality_model
+from tasks.filter.quality.measure import QualityModelConfig, fingerprints, measure_quality, quality_model
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -152,7 +150,7 @@ def test_a_sample_is_chosen_by_id_and_not_by_order(tmp_path: Path) -> None:
 
 def test_classes_that_are_missing_or_tiny_are_refused(tmp_path: Path) -> None:
     corpus = shards(tmp_path / "in", [*documents(120), *(Document.new(f"a word {n}", "few") for n in range(10))])
-    with pytest.raises(ConfigError, match=r"no document of gold; the sources are crawl, few, good"):
+    with pytest.raises(ConfigError, match=r"No document is from gold\. The sources are crawl, few, good"):
         train(tmp_path / "unknown", corpus, positive=["gold"])
     with pytest.raises(SourceError, match="10 positive examples"):
         train(tmp_path / "few", corpus, positive=["few"])
@@ -243,5 +241,7 @@ def test_labelled_texts_teach_it_alone_or_beside_sources(tmp_path: Path) -> None
     before = fingerprints(config)
     labelled.write_text(labelled.read_text() + json.dumps({"text": "one more", "label": "no"}) + "\n")
     assert fingerprints(config) != before
-    with pytest.raises(ValueError, match="name sources of good text under positive, or labelled texts under files"):
+    with pytest.raises(
+        ValueError, match="nothing to learn from: list sources of good text in positive, or labelled texts in files"
+    ):
         QualityModelConfig()

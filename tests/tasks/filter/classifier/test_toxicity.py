@@ -275,13 +275,13 @@ def test_csv_and_json_lines_give_the_same_examples(posts: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.csv", b"text,label\nhello,rude\n", "row 1: no post or no class"),
-        ("a.csv", b"post,class\nhello,fine\n", "no row labelled rude"),
+        ("a.csv", b"text,label\nhello,rude\n", "row 1 lacks post or class"),
+        ("a.csv", b"post,class\nhello,fine\n", "is labelled rude"),
         ("a.csv", b"post,class\n\xff\xfe,rude\n", "not a CSV file in UTF-8"),
         ("a.jsonl", b"{]\n", "not JSON"),
         ("a.jsonl", b"[1]\n", "not an object"),
         ("a.txt", b"hello", r"neither \.csv nor \.jsonl"),
-        ("a.jsonl", b"", "no row labelled rude"),
+        ("a.jsonl", b"", "is labelled rude"),
     ],
 )
 def test_a_file_that_is_not_as_described_is_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:

@@ -17,13 +17,10 @@ from storage.artifact import Artifact
 from storage.shards.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.code.comments import FAMILIES, HASHES, QUOTES, SLASHES, SPACED, TICKS, TRIPLE
-from tasks.filter.code.config import CodeConfig
-from tasks.filter.code.html import visible
+from tasks.filter.code.family import CodeRules
 from tasks.filter.code.languages import generated_name, language_of
 from tasks.filter.code.licences import licence_of
-from tasks.filter.code.measure import measure_code
-from tasks.filter.code.rules import CodeRules
-from tasks.filter.code.stage import code_signals
+from tasks.filter.code.measure import CodeConfig, code_signals, measure_code, visible
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.filter.linear import linear_time

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from storage.shards.documents import Document
 from tasks.filter.form.config import FormConfig
+from tasks.filter.form.latex import MathematicsConfig, formulas, without_formulas
 from tasks.filter.form.measure import measure_form
-from tasks.filter.mathematics.config import MathematicsConfig
-from tasks.filter.mathematics.find import formulas, without_formulas
 from tasks.filter.mathematics.measure import measure_mathematics
 from tests.tasks.filter.code.test_code import run
 from tests.tasks.filter.linear import linear_time

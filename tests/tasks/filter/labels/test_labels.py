@@ -31,9 +31,8 @@ from tasks.dedup.stage import dedup
 from tasks.endpoint.reply import Reply
 from tasks.filter.fasttext_model.config import LabelledFile
 from tasks.filter.fasttext_model.labelled import read_labelled
-from tasks.filter.labels.agreement import agreement
 from tasks.filter.labels.ask import label_in
-from tasks.filter.labels.file import LABELS, LabelFile, read_labels
+from tasks.filter.labels.file import LABELS, LabelFile, agreement, read_labels
 from tasks.filter.labels.sample import Item, sample_items
 from tasks.filter.side_files import write_signals
 from tasks.stage.output import Output
@@ -96,10 +95,10 @@ def test_by_a_score_its_extremes_are_not_left_to_chance(tmp_path: Path) -> None:
     items = sample_items(documents, 50, 200, scores(tmp_path / "score", documents), "score")
     drawn = np.array([int(NUMBER.search(item.text)[1]) for item in items])  # type: ignore[index]
     assert ((drawn < 10).sum(), (drawn >= 990).sum()) == (10, 10), "a fifth each for the last of a hundred"
-    with pytest.raises(ConfigError, match=r"no mood.*"):
+    with pytest.raises(ConfigError, match="signals lack mood"):
         sample_items(documents, 50, 200, scores(tmp_path / "again", documents), "mood")
     others = write(tmp_path / "others", texts(999))
-    with pytest.raises(DamagedArtifact, match="not of these documents"):
+    with pytest.raises(DamagedArtifact, match="don't belong to these documents"):
         sample_items(others, 50, 200, scores(tmp_path / "third", documents), "score")
 
 
@@ -122,7 +121,7 @@ def test_labels_survive_a_kill_and_the_last_is_undone(tmp_path: Path) -> None:
     assert [row["label"] for row in read_labels(path)] == ["yes", "no", "yes"]
     with pytest.raises(ConfigError, match="answers to another question: Is it toxic"):
         LabelFile(path, "ann", "Is it good prose?")
-    with pytest.raises(ConfigError, match="has the labels of ann"):
+    with pytest.raises(ConfigError, match="contains labels by ann"):
         LabelFile(path, "bob", QUESTION)
     assert [again.undo() is None for _ in range(4)] == [False, False, False, True]
     assert path.read_bytes() == b""
@@ -131,7 +130,7 @@ def test_labels_survive_a_kill_and_the_last_is_undone(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_labels_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("my notes\nof today\n")
-    with pytest.raises(SourceError, match="line 1 is no label"):
+    with pytest.raises(SourceError, match="line 1 is not a label"):
         LabelFile(path, "ann", QUESTION)
     assert path.read_text() == "my notes\nof today\n"
 

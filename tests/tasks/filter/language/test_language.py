@@ -21,12 +21,10 @@ from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.config import FilterConfig
 from tasks.filter.fasttext_model.file import read_model
 from tasks.filter.language.config import PACKAGE, LanguageConfig
-from tasks.filter.language.family import FAMILY
+from tasks.filter.language.family import FAMILY, LanguageRules
 from tasks.filter.language.identify import MODEL
-from tasks.filter.language.measure import SCHEMA, measure_language
+from tasks.filter.language.measure import SCHEMA, language_signals, measure_language
 from tasks.filter.language.plain import plain_texts
-from tasks.filter.language.rules import LanguageRules
-from tasks.filter.language.stage import language_signals
 from tasks.stage.output import Output
 from tasks.text.packages import package_file
 from tests.runtimes import runtime_of

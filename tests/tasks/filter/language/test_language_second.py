@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 
 from storage.errors import SourceError
-from tasks.filter.language.codes import CODES, code_of
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.language.identify import identifier
-from tasks.filter.language.measure import measure_language
-from tasks.filter.language.stage import fingerprints
+from tasks.filter.language.measure import fingerprints, measure_language
+from tasks.filter.language.second import ISO_CODES, code_of
 
 LABELS = {"eng_Latn": "eng", "fra_Latn": "fra", "als_Latn": "als", "cmn_Hani": "cmn_hans", "tosk": "deu"}
 
@@ -67,7 +66,7 @@ def test_labels_are_languages_as_the_first_opinion_spells_them(model: Path, line
     second = [row["language_second"] for row in measure(texts, {"model": str(model), "codes": {"tosk": "de"}})]
     assert second == ["en", "fr", "sq", "zh", "de"]
     assert measure(["123"], {"model": str(model)})[0]["language_second"] is None
-    assert set(CODES.values()) <= set(identifier().labels)
+    assert set(ISO_CODES.values()) <= set(identifier().labels)
     assert code_of("gom_Deva") == "gom"
 
 
@@ -79,5 +78,5 @@ def test_the_file_bears_the_key_and_must_be_there(model: Path, tmp_path: Path) -
     other = tmp_path / "other.bin"
     other.write_bytes(model.read_bytes() + b"0")
     assert fingerprints(LanguageConfig.model_validate({"second": {"model": str(other)}})) != before
-    with pytest.raises(SourceError, match=r"no file .*none\.bin"):
+    with pytest.raises(SourceError, match=r"none\.bin does not exist"):
         fingerprints(LanguageConfig.model_validate({"second": {"model": str(tmp_path / "none.bin")}}))

@@ -13,11 +13,10 @@ from storage.shards.documents import Verdict, read_ledger
 from storage.shards.lines import read_json_lines, write_json_lines
 from storage.store import Store
 from tasks.filter import filter_pairs
-from tasks.filter.pairs.contents import GROUP
 from tasks.filter.pairs.decide import Job, decide_pairs
-from tasks.filter.pairs.measure import measure_pairs
+from tasks.filter.pairs.measure import GROUP, measure_pairs
 from tasks.filter.pii.config import PiiConfig
-from tasks.filter.pii.rules import PiiRules
+from tasks.filter.pii.family import PiiRules
 from tasks.filter.side_files import FILE
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session

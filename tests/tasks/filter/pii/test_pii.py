@@ -22,13 +22,12 @@ from storage.artifact import Artifact
 from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.pii.config import PATTERN_ENTITIES, Action, PiiConfig
 from tasks.filter.pii.findings import SCHEMA, Finding, in_order
-from tasks.filter.pii.measure import measure_pii
+from tasks.filter.pii.measure import measure_pii, pii_signals
 from tasks.filter.pii.name_places import Lexicon, places
 from tasks.filter.pii.names import PACKAGE
 from tasks.filter.pii.patterns.plausible import judged
 from tasks.filter.pii.patterns.recognisers import recognisers
 from tasks.filter.pii.replace import Replacement, replace, without_overlaps
-from tasks.filter.pii.stage import pii_signals
 from tasks.filter.pii.surrogates import surrogate
 from tasks.filter.side_files import read_signals
 from tasks.stage.output import Output

@@ -12,9 +12,8 @@ import pytest
 from storage.artifact import Artifact
 from storage.shards.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from tasks.filter import FilterConfig, filter_documents
-from tasks.filter.pii_metadata.config import MetadataConfig
 from tasks.filter.pii_metadata.fields import fields_of, replace_fields, texts_of
-from tasks.filter.pii_metadata.measure import measure_metadata
+from tasks.filter.pii_metadata.measure import MetadataConfig, measure_metadata
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.filter.test_filter import GOOD, RULES, questions

@@ -15,8 +15,7 @@ import pytest
 from tasks.filter.pii.config import PATTERN_ENTITIES, PiiConfig
 from tasks.filter.pii.measure import measure_pii
 from tasks.filter.pii.patterns.ibans import FORMS, is_valid
-from tasks.filter.pii_metadata.config import MetadataConfig
-from tasks.filter.pii_metadata.measure import measure_metadata
+from tasks.filter.pii_metadata.measure import MetadataConfig, measure_metadata
 
 NEIGHBOURS: Mapping[str, tuple[str, str]] = {
     "word": ("number ", " thanks"),

@@ -164,7 +164,7 @@ def test_a_variable_that_is_not_set_is_named_before_anything_runs(
 def test_a_worker_that_reads_another_salt_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRISTMILL_TEST_SALT", OTHER)
     shard = Measured(tmp_path / "none.parquet", {}), None
-    with pytest.raises(ConfigError, match=r"another pii\.salt than the key was computed from") as refused:
+    with pytest.raises(ConfigError, match=r"another pii\.salt than the one in the artifact's key") as refused:
         filter_shard(config(env="GRISTMILL_TEST_SALT"), {"pii.salt": salt_digest(SECRET)}, shard, tmp_path)
     assert OTHER not in str(refused.value)
 

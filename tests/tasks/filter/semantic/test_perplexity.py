@@ -20,10 +20,9 @@ from storage.errors import SourceError
 from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.perplexity.config import PerplexityConfig, PerplexityModelConfig
 from tasks.filter.perplexity.estimate import CHUNK, estimate
-from tasks.filter.perplexity.measure import percentile_of
+from tasks.filter.perplexity.measure import percentile_of, perplexity_model, perplexity_signals
 from tasks.filter.perplexity.model import NgramModel
 from tasks.filter.perplexity.sentences import read_tokens
-from tasks.filter.perplexity.stage import perplexity_model, perplexity_signals
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 

@@ -200,5 +200,5 @@ def test_what_is_no_encoder_is_refused(folder: Path, tmp_path: Path) -> None:
 
 def test_embeddings_of_other_documents_are_refused(folder: Path, tmp_path: Path) -> None:
     vectors = embedded(tmp_path / "vectors", folder, corpus(tmp_path / "in", texts(8), 1))
-    with pytest.raises(DamagedArtifact, match="not of these documents"):
+    with pytest.raises(DamagedArtifact, match="don't belong to these documents"):
         compared(tmp_path / "out", folder, corpus(tmp_path / "other", texts(8, seed=3), 1), vectors)

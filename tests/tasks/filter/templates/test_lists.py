@@ -18,9 +18,8 @@ from storage.shards.documents import Document
 from storage.store import Store
 from tasks.filter import filter_documents
 from tasks.filter.config import FilterConfig
-from tasks.filter.lists.config import ListsConfig
 from tasks.filter.lists.family import Unlisted
-from tasks.filter.lists.measure import measure_lists
+from tasks.filter.lists.measure import ListsConfig, measure_lists
 from tasks.filter.lists.words import WordList
 from tasks.stage.session import Session, open_session
 from tests.runtimes import runtime_of
@@ -116,7 +115,7 @@ def test_a_share_of_those_with_a_listed_word_stays(tmp_path: Path) -> None:
     again, _, _ = run(tmp_path / "b", documents[::-1], lists=chosen)
     assert 15 < len(kept) < 45
     assert kept.keys() == again.keys()
-    with pytest.raises(ValueError, match="names de, for which"):
+    with pytest.raises(ValueError, match="names de, but"):
         FilterConfig.model_validate({"lists": chosen | {"keep_listed_words": {"de": 0.5}}})
 
 
@@ -168,7 +167,7 @@ def test_the_files_are_in_the_key_and_must_say_something(tmp_path: Path) -> None
     assert made() == set()
     Path(files["hosts"]).write_text("b.example\n")
     assert made() == {"lists", "filter"}
-    for name, problem in (("empty", "has no entry"), ("missing", "can.t be read")):
+    for name, problem in (("empty", "is empty"), ("missing", "can.t be read")):
         with pytest.raises(SourceError, match=problem):
             run(
                 tmp_path / name,

@@ -21,8 +21,8 @@ from tasks.filter.side_files import read_signals
 from tasks.filter.templates import kernels
 from tasks.filter.templates.characters import BREAK, JOINER, MARK, QUOTES, template_characters
 from tasks.filter.templates.config import TemplateCountsConfig, TemplatesConfig
+from tasks.filter.templates.measure import template_counts, template_signals
 from tasks.filter.templates.sentences import OPENINGS, SENTENCES, TEMPLATES, Sentences, find_sentences
-from tasks.filter.templates.stage import template_counts, template_signals
 from tasks.stage.output import Output
 from tasks.text.characters import ALONE, SPACE, WORD
 from tests.runtimes import runtime_of
@@ -77,22 +77,22 @@ def test_names_numbers_identifiers_and_quotations_are_left_out(text: str, templa
     ],
 )
 def test_templates_are_equal_whatever_fills_their_gaps(one: str, other: str, same: bool) -> None:
-    first, second = (sentences_of(text).found[TEMPLATES].keys.tolist() for text in (one, other))
+    first, second = (sentences_of(text).counted[TEMPLATES].keys.tolist() for text in (one, other))
     assert len(first) == len(second) == 1 or not same
     assert (first == second) is same
 
 
 def test_short_sentences_and_templates_of_too_few_words_do_not_count() -> None:
-    found = sentences_of("Yes, sir.\nAda met Bob 5 times\nPrice: 5\nmet by Ada", words=4).found
-    assert found[SENTENCES].places.tolist() == [1]
-    assert found[TEMPLATES].places.tolist() == []
-    assert sentences_of("Price: 5").found[TEMPLATES].places.tolist() == [0], "a label counts as three words"
-    assert len(sentences_of("Ada Bob. 5 6 7.").found[OPENINGS].keys) == 0
+    counted = sentences_of("Yes, sir.\nAda met Bob 5 times\nPrice: 5\nmet by Ada", words=4).counted
+    assert counted[SENTENCES].places.tolist() == [1]
+    assert counted[TEMPLATES].places.tolist() == []
+    assert sentences_of("Price: 5").counted[TEMPLATES].places.tolist() == [0], "a label counts as three words"
+    assert len(sentences_of("Ada Bob. 5 6 7.").counted[OPENINGS].keys) == 0
 
 
 def test_an_opening_is_as_many_sentences_as_have_enough_words() -> None:
     first, second, third, fourth = (
-        sentences_of(text, opening_words=5).found[OPENINGS].keys.tolist()
+        sentences_of(text, opening_words=5).counted[OPENINGS].keys.tolist()
         for text in (
             "the tale of Ada. she was old and grey. the end of it.",
             "the tale of Bob Hope. she was old and grey. and then some more.",

@@ -1,8 +1,8 @@
-"""The documents nearest to a rule's threshold, of those on which no other rule decides; and the verdicts under another
+"""The documents nearest to a rule's threshold, among those that all other rules keep, and the verdicts with another
 threshold.
 
-Signals are read first, for all documents; texts only for the few that are shown, in which personal data is looked for
-then.
+Signals are read first, for all documents. Texts are read only for the few that are shown, and then searched for
+personal data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.shards.arrays import Bool, Float64, Int64
 from storage.shards.documents import read_batches
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import decide
-from tasks.filter.families import first_rules, passes_the_first, redact, rules
+from tasks.filter.families import first_rules, passes_first_rules, redact, rules
 from tasks.filter.rules import Rule, with_threshold
 from tasks.filter.side_files import Measured
 
@@ -31,7 +31,7 @@ COLUMNS = ("id", "source")
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
-class Shown(NamedTuple):
+class Nearby(NamedTuple):
     """A document near the threshold: its value, and its text without personal data."""
 
     id: str
@@ -41,7 +41,7 @@ class Shown(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a document near the threshold stands."""
+    """The location of a document near the threshold."""
 
     distance: float
     id: str
@@ -52,14 +52,14 @@ class _Place(NamedTuple):
 
     @property
     def order(self) -> tuple[float, str]:
-        """Nearest first; of equally near ones the smallest ID."""
+        """The sort key: nearest first, and the smallest ID on a tie."""
         return self.distance, self.id
 
 
 @dataclass
-class Looked:
-    """What looking found. `before` and `after` are documents kept by source, under the rule's own threshold and under
-    the one that was asked for. `unasked` of those newly kept were not met by the rules that are tried last."""
+class Inspection:
+    """The result of an inspection. `before` and `after` count the documents kept, by source, with the rule's own
+    threshold and with the requested one. `unasked` counts newly kept documents that the last rules have not tested."""
 
     rule: Rule
     documents: Counter[str] = field(default_factory=Counter)
@@ -70,26 +70,26 @@ class Looked:
     unmeasured: int = 0
     unasked: int = 0
     values: defaultdict[str, list[Float64]] = field(default_factory=lambda: defaultdict(list))
-    passing: list[Shown] = field(default_factory=list)
-    failing: list[Shown] = field(default_factory=list)
+    passing: list[Nearby] = field(default_factory=list)
+    failing: list[Nearby] = field(default_factory=list)
 
     def quantiles(self) -> dict[str, list[float]]:
-        """The signal's QUANTILES over the documents of each source that have one."""
+        """The QUANTILES of the signal, by source, over the documents that have it."""
         joined = {source: np.concatenate(parts) for source, parts in sorted(self.values.items())}
         return {source: np.quantile(values, QUANTILES).tolist() for source, values in joined.items() if len(values)}
 
 
 def named_rule(tests: Sequence[Rule], name: str) -> int:
-    """The place of a rule. Raises ConfigError for one that there is not, naming those that come near."""
+    """The index of a rule. Raises ConfigError for an unknown rule, with similar names in the remedy."""
     names = [test.name for test in tests]
     if name not in names:
         near = difflib.get_close_matches(name, names, 3) or [other for other in names if name in other][:8]
         hint = f"Did you mean {' or '.join(near)}?" if near else "`gristmill filter rules` lists them."
-        raise ConfigError(f"The profile has no rule {name}.", hint)
+        raise ConfigError(f"The profile lacks a rule {name}.", hint)
     return names.index(name)
 
 
-def look(
+def inspect_rule(
     config: FilterConfig,
     name: str,
     shards: Sequence[Measured],
@@ -97,69 +97,69 @@ def look(
     threshold: float | None,
     count: int,
     source: str = "",
-) -> Looked:
-    """At most `count` documents on each side of the threshold (the rule's own where None), and what it would change.
+) -> Inspection:
+    """At most `count` documents on each side of the threshold (None for the rule's own), and what it would change.
 
-    Only documents that every other rule keeps are shown, of one `source` if it is named; the counts are of all. Raises
-    ConfigError for a rule that there is not, or that has no threshold to move.
+    Shows only documents that every other rule keeps, and only those of `source` if it is given. The counts cover all
+    documents. Raises ConfigError for an unknown rule, or a rule without a threshold to move.
     """
     tests, first = rules(config), len(first_rules(config))
     at = named_rule(tests, name)
     rule = tests[at]
     if threshold is not None and rule.threshold is None:
-        raise ConfigError(f"{name} compares no number, so it has no threshold to try.", "Leave --threshold out.")
-    asked = rule if threshold is None else with_threshold(rule, threshold)
-    others, moved = [*tests[:at], *tests[at + 1 :]], [*tests[:at], asked, *tests[at + 1 :]]
-    found = Looked(asked)
+        raise ConfigError(f"{name} doesn't compare numbers, so there is no threshold to try.", "Leave --threshold out.")
+    tried = rule if threshold is None else with_threshold(rule, threshold)
+    others, moved = [*tests[:at], *tests[at + 1 :]], [*tests[:at], tried, *tests[at + 1 :]]
+    result = Inspection(tried)
     sides: tuple[list[_Place], list[_Place]] = ([], [])
     for number, shard in enumerate(shards):
         for start, batch, signals in shard.batches(COLUMNS):
-            tested = asked.test(signals)
+            tested = tried.test(signals)
             before, after = decide(signals, tests).kept, decide(signals, moved).kept
-            _count(found, batch["source"], before, after)
-            found.unmeasured += int(tested.unknown.sum())
+            _count(result, batch["source"], before, after)
+            result.unmeasured += int(tested.unknown.sum())
             if len(tests) > first:
-                found.unasked += int((after & ~before & ~passes_the_first(signals)).sum())
+                result.unasked += int((after & ~before & ~passes_first_rules(signals)).sum())
             valued = ~tested.unknown & ~np.isnan(tested.values)
-            _collect(found, batch["source"], tested.values, valued)
-            alone = decide(signals, others).kept & valued
+            _collect(result, batch["source"], tested.values, valued)
+            decisive = decide(signals, others).kept & valued
             if source:
-                alone &= pc.equal(batch["source"], source).to_numpy(zero_copy_only=False)
-            distance = np.abs(tested.values - (asked.threshold or 0.0))
+                decisive &= pc.equal(batch["source"], source).to_numpy(zero_copy_only=False)
+            distance = np.abs(tested.values - (tried.threshold or 0.0))
             for side, mask in zip(sides, (~tested.fails, tested.fails), strict=True):
-                rows = np.flatnonzero(alone & mask)
+                rows = np.flatnonzero(decisive & mask)
                 side += _nearest(rows, count, distance, tested.values, number, start, batch)
                 # Copies of a text have one ID, and are shown once
                 distinct = {place.id: place for place in sorted(side, key=lambda place: place.order)}
                 side[:] = list(distinct.values())[:count]
-    if source and source not in found.documents:
-        raise ConfigError(f"No document is of {source}.", f"The sources are {', '.join(sorted(found.documents))}.")
-    found.passing, found.failing = (_read(side, shards, config) for side in sides)
-    return found
+    if source and source not in result.documents:
+        raise ConfigError(f"No document is from {source}.", f"The sources are {', '.join(sorted(result.documents))}.")
+    result.passing, result.failing = (_read(side, shards, config) for side in sides)
+    return result
 
 
-def _count(found: Looked, sources: pa.Array, before: Bool, after: Bool) -> None:
+def _count(result: Inspection, sources: pa.Array, before: Bool, after: Bool) -> None:
     for counter, mask in (
-        (found.documents, None),
-        (found.before, before),
-        (found.after, after),
-        (found.newly_removed, before & ~after),
-        (found.newly_kept, after & ~before),
+        (result.documents, None),
+        (result.before, before),
+        (result.after, after),
+        (result.newly_removed, before & ~after),
+        (result.newly_kept, after & ~before),
     ):
         chosen = sources if mask is None else sources.filter(pa.array(mask))
         counter.update({row["values"]: row["counts"] for row in chosen.value_counts().to_pylist()})
 
 
-def _collect(found: Looked, sources: pa.Array, values: Float64, valued: Bool) -> None:
+def _collect(result: Inspection, sources: pa.Array, values: Float64, valued: Bool) -> None:
     for name in pc.unique(sources).to_pylist():
         mine = pc.equal(sources, name).to_numpy(zero_copy_only=False)
-        found.values[name].append(values[mine & valued])
+        result.values[name].append(values[mine & valued])
 
 
 def _nearest(
     rows: Int64, count: int, distance: Float64, values: Float64, shard: int, start: int, batch: pa.RecordBatch
 ) -> list[_Place]:
-    """The `count` nearest of some rows of a batch, and all that are as near as the last of them."""
+    """The `count` nearest of some rows of a batch, and all others that are as near as the last of them."""
     last = np.sort(distance[rows])[:count].max(initial=-1)
     return [
         _Place(
@@ -174,9 +174,9 @@ def _nearest(
     ]
 
 
-def _read(side: Sequence[_Place], shards: Sequence[Measured], config: FilterConfig) -> list[Shown]:
+def _read(side: Sequence[_Place], shards: Sequence[Measured], config: FilterConfig) -> list[Nearby]:
     texts = redact(config, [_text(shards[place.shard].documents, place.row) for place in side])
-    return [Shown(place.id, place.source, place.value, text) for place, text in zip(side, texts, strict=True)]
+    return [Nearby(place.id, place.source, place.value, text) for place, text in zip(side, texts, strict=True)]
 
 
 def _text(path: Path, row: int) -> str:
@@ -184,4 +184,4 @@ def _text(path: Path, row: int) -> str:
         if start <= row < start + batch.num_rows:
             text: str = batch["text"][row - start].as_py()
             return text
-    raise AssertionError("the row is of this shard")
+    raise AssertionError("the row belongs to this shard")

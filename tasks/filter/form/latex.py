@@ -1,8 +1,8 @@
-"""Formulas in texts, in linear time.
+"""LaTeX formulas in texts, found in linear time.
 
-A single dollar opens a formula where no white space follows and closes one where none stands before and no digit
-follows, as in Pandoc's Markdown: "$5 and $10" is money. Two dollars, brackets with a backslash and environments are
-marks as well. One that is never closed is text.
+As in Pandoc's Markdown, a single dollar opens a formula if no white space follows it. It closes one if it neither
+follows white space nor precedes a digit: "$5 and $10" is money. Double dollars, brackets with a backslash and
+environments mark formulas as well. A mark that is never closed is text.
 """
 
 from __future__ import annotations
@@ -10,17 +10,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tasks.filter.mathematics.config import MathematicsConfig
+from pydantic import Field
+
+from tasks.stage.config import StageConfig
 
 _MARKS = re.compile(r"\\\\|\\\$|\$\$|\$|\\\(|\\\[|\\begin\{([A-Za-z]+)(\*?)\}")
 _CLOSING = {"\\(": "\\)", "\\[": "\\]", "$$": "$$"}
 _DOLLAR = re.compile(r"\\.|\$|\n\s*\n", re.DOTALL)
 
 
+class MathematicsConfig(StageConfig):
+    """Settings that say what a LaTeX formula is."""
+
+    environments: list[str] = Field(
+        ["equation", "align", "gather", "multline", "eqnarray", "math", "displaymath", "alignat", "flalign", "array"],
+        description="environments that contain formulas, with or without a star",
+    )
+    longest_inline: int = Field(
+        400, ge=1, description="maximum characters of a formula between single dollars: two prices are not a formula"
+    )
+
+
 def formulas(text: str, environments: Sequence[str], longest_inline: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of each formula with its marks, in order, none within another."""
+    """Yield (begin, end) of each formula with its marks, in order. None contains another."""
     known = frozenset(environments)
-    lost: set[str] = set()  # closing marks that do not occur again: not searched for from every opening one
+    lost: set[str] = set()  # closing marks that don't occur again: searching for them each time would be quadratic
     at = 0
     while mark := _MARKS.search(text, at):
         at = mark.end()
@@ -52,7 +66,7 @@ def without_formulas(text: str, config: MathematicsConfig) -> str:
 
 
 def _dollar_end(text: str, at: int, longest: int) -> int:
-    """The end of a formula that a single dollar before `at` opens, -1 for none."""
+    """The end of the formula that a single dollar before `at` opens, or -1."""
     if at >= len(text) or text[at].isspace():
         return -1
     stop = min(len(text), at + longest + 1)
