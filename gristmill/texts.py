@@ -57,11 +57,11 @@ def dedup(
     config: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Deduplicated[Any]:
-    """Remove exact and near-duplicates; of each cluster one text is kept.
+    """Remove exact and near-duplicates. Of each cluster one text is kept.
 
     `texts` are strings, or mappings with a key `text`, or a path to a folder of .jsonl, .parquet or .txt files (or to
     one such file), whose rows are returned as mappings. `threshold` is the least Jaccard similarity of the word
-    5-grams of near-duplicates, 0.8 by default; `config` has further keys of `dedup:` in a profile. Of each cluster the
+    5-grams of near-duplicates, 0.8 by default, and `config` has further keys of `dedup:` in a profile. Of each cluster the
     text with most clean text is kept, of equals the first. Raises BadDocument for an item without a text, SourceError
     for no texts at all, ConfigError for a wrong setting.
 
@@ -136,7 +136,7 @@ class Filtered:
 
     @property
     def report(self) -> str:
-        """What each rule removed, with examples, as Markdown."""
+        """The documents that each rule removed, counted and with examples, as Markdown."""
         return (self.path / "report.md").read_text(encoding="utf-8")
 
     def __repr__(self) -> str:
@@ -154,9 +154,9 @@ def filter(
 ) -> Filtered:
     """Keep the documents that pass every rule, with personal data in them replaced.
 
-    `source` is a folder or a file of documents, an artifact, or an iterable of texts; `target` is a new or empty
+    `source` is a folder or a file of documents, an artifact, or an iterable of texts. `target` is a new or empty
     folder, which gets documents/, removed/ and ledger/ in Parquet and report.md. `preset` names rules: web, clean,
-    gopher, c4, fineweb, fineweb2 or dclm; without it and without `config` it is clean, as for a profile of one's own
+    gopher, c4, fineweb, fineweb2 or dclm. Without it and without `config` it is clean, as for a profile of one's own
     files. `config` has keys of `filter:` in a profile, with the last word over the preset. Nothing is compared with
     benchmarks. Raises ConfigError for unknown rules and for a folder that is not empty, SourceError for files that
     can't be read, EmptyOutput where nothing is kept.
