@@ -24,7 +24,7 @@ HEADS = ("stage", "", "size", "time", "why")
 @dataclass(frozen=True)
 class PlannedStage:
     """A stage as a plan finds it: `hit` if the store has its artifact, otherwise `why` it must be made. `seconds` and
-    `size` in bytes are those of the artifact, or an estimate from the source `by`. They are None if nothing is known."""
+    `size` in bytes are those of the artifact, or an estimate from the source `by`, or None if nothing is known."""
 
     name: str
     hit: bool
@@ -191,9 +191,9 @@ def run(
 
     The stages run in this process. Prefect shows the run if PREFECT_API_URL names a server, such as that of
     `gristmill ui`, and takes no part otherwise. `profile`, `overrides` and `store` are as for `plan`. `refresh` names
-    stages to make again, and `approve` stands for the approval that `runtime.approve` asks for. Progress is a line every
-    ten seconds in a notebook. An interrupt ends the run with KeyboardInterrupt, and the next one resumes. Raises what
-    the stages raise, all of it a GristmillError.
+    stages to make again, and `approve` stands for the approval that `runtime.approve` asks for. Progress is a line
+    every ten seconds in a notebook. An interrupt ends the run with KeyboardInterrupt, and the next one resumes. Raises
+    what the stages raise, all of it a GristmillError.
 
     >>> gm.run("tiny", {"pretrain.steps": 100})["evaluate"].scores
     """

@@ -61,9 +61,9 @@ def dedup(
 
     `texts` are strings, or mappings with a key `text`, or a path to a folder of .jsonl, .parquet or .txt files (or to
     one such file), whose rows are returned as mappings. `threshold` is the least Jaccard similarity of the word
-    5-grams of near-duplicates, 0.8 by default, and `config` has further keys of `dedup:` in a profile. Of each cluster the
-    text with most clean text is kept, of equals the first. Raises BadDocument for an item without a text, SourceError
-    for no texts at all, ConfigError for a wrong setting.
+    5-grams of near-duplicates, 0.8 by default, and `config` has further keys of `dedup:` in a profile. Of each cluster
+    the text with most clean text is kept, of equals the first. Raises BadDocument for an item without a text,
+    SourceError for no texts at all, ConfigError for a wrong setting.
 
     >>> kept, removed = gm.dedup(["The mill grinds.", "Rye bread.", "the mill  grinds."])
     >>> kept, removed[0].reason, removed[0].duplicate_of

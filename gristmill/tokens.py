@@ -48,7 +48,8 @@ class Tokenizer:
     @overload
     def encode(self, texts: Iterable[str]) -> list[Ids]: ...
     def encode(self, texts: str | Iterable[str]) -> Ids | list[Ids]:
-        """The ids of a text, or of each of several. Raises BadDocument, which names the index, for an item that is not a text.
+        """The ids of a text, or of each of several. Raises BadDocument, which names the index, for an item that is
+        not a text.
 
         >>> tokenizer.encode(["The mill", "grinds"])
         """
