@@ -135,7 +135,9 @@ def plan(
     found = []
     for line in lines:
         guess = expected.get(line.name)
-        seconds = line.manifest.facts.get("seconds") if line.hit and line.manifest else guess and guess.seconds
+        seconds = guess.seconds if guess else None
+        if line.hit and line.manifest:
+            seconds = line.manifest.facts.get("seconds")
         by = guess.source if guess else ""
         found.append(PlannedStage(line.name, line.hit, line.why, seconds, bytes_of.get(line.name), by))
     return Plan(loaded.name, found)

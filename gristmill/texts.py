@@ -24,7 +24,8 @@ DUPLICATE_OF = "duplicate_of "  # how a detail of dedup's ledger begins
 UNREADABLE = "unreadable.parquet"  # the ledger of rows that could not be read, beside that of the filter
 
 
-class Removed(NamedTuple):
+@dataclass(frozen=True)
+class Removed:
     """A text that was removed, and why.
 
     `index` is its place in the input, `duplicate_of` that of the text that is kept for it. `value` is the Jaccard
@@ -96,7 +97,7 @@ def dedup(
         for verdict in found
     ]  # fmt: skip
     assert len(kept) + len(removed) == len(items), "the stage accounts for every text"
-    return Deduplicated([items[index] for index in sorted(kept)], sorted(removed))
+    return Deduplicated([items[index] for index in sorted(kept)], sorted(removed, key=lambda one: one.index))
 
 
 def _shards(folder: Path) -> list[Path]:

@@ -44,7 +44,7 @@ class Tokenizer:
         return None if found is None else int(found)
 
     @overload
-    def encode(self, texts: str) -> Ids: ...
+    def encode(self, texts: str) -> Ids: ...  # type: ignore[overload-overlap]  # a text is an iterable of texts
     @overload
     def encode(self, texts: Iterable[str]) -> list[Ids]: ...
     def encode(self, texts: str | Iterable[str]) -> Ids | list[Ids]:
@@ -70,7 +70,7 @@ class Tokenizer:
         """
         rows = [*ids]
         if rows and isinstance(rows[0], Iterable):
-            return [self._decode([*row], number) for number, row in enumerate(rows)]  # type: ignore[misc]
+            return [self._decode([*row], number) for number, row in enumerate(rows)]
         return self._decode(rows, 0)
 
     def _decode(self, ids: list[Any], number: int) -> str:
