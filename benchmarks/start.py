@@ -28,9 +28,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from benchmarks.measure import ROOT, end_as_interrupted
-from flows.cli import ENVIRONMENT
 from flows.guard.password import new_password, variables
 from flows.server import SERVE, patient_client, start, stop, wait
+from tasks.checks.quiet import ENVIRONMENT
 from tasks.children.environment import training_environment
 from tasks.children.launchers import free_port
 from tasks.children.warm.processes import fork

@@ -1,4 +1,4 @@
-"""What the functions of this package read, as shards of documents, and a stage's function run on a plain folder."""
+"""The inputs of this package's functions as shards of documents, and a stage's function run on a plain folder."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def scratch(beside: Path | None = None) -> Iterator[Path]:
 
 
 def watcher(progress: bool) -> Observer:
-    """Who is told how far a stage is: a line every ten seconds at a terminal and in a notebook."""
+    """The observer that shows how far a stage is, by a line every ten seconds, or a silent one."""
     keep_quiet()
     return TerminalObserver(Terminal()) if progress else Observer()
 
 
 def made(stage: Stage, config: StageConfig, inputs: Sequence[Input], folder: Path, observer: Observer) -> Output:
-    """What a stage's function makes in a folder, without Prefect and without a store, after its checks."""
+    """Run a stage's checks and its function in a folder, without Prefect and without a store."""
     out = Output.at(folder, stage=stage.name)
     out.observer = observer
     stage.check_runtime(config, out.runtime)
@@ -92,16 +92,16 @@ def _read_files(path: Path, folder: Path, observer: Observer) -> Read:
 
 
 def files_of(path: Path) -> list[Path]:
-    """A file, or all files of a folder and its subfolders that can be read; hidden ones are left out. Raises
-    SourceError where there is nothing."""
+    """A file, or all files of a folder and its subfolders that can be read, but for hidden ones. Raises
+    SourceError for a path without any."""
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise SourceError(f"There is no file or folder {path}.", "Check the path, or give a list of texts.")
+        raise SourceError(f"{path} is neither a file nor a folder.", "Check the path, or give a list of texts.")
     seen = (file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts))
     found = sorted(file for file in seen if file.name.endswith(ENDINGS) and file.is_file())
     if not found:
-        raise SourceError(f"{path} has no file that can be read.", f"Supported are {', '.join(ENDINGS)}.")
+        raise SourceError(f"{path} contains no readable file.", f"Supported are {', '.join(ENDINGS)}.")
     return found
 
 
@@ -126,7 +126,7 @@ def items_of(given: Any) -> list[Any]:
         )
     items = list(given)
     if not items:
-        raise SourceError("There are no texts.", "Give at least one.")
+        raise SourceError("The list of texts is empty.", "Give at least one.")
     return items
 
 
@@ -138,7 +138,9 @@ def texts_of(items: Iterable[Any]) -> list[str]:
 
 def _text(item: Any, index: int) -> str:
     if isinstance(item, Mapping) and "text" not in item:
-        raise BadDocument(f"Text {index} has no key `text`.", f"Its keys are {', '.join(map(str, item))}.", index=index)
+        raise BadDocument(
+            f"Text {index} lacks the key `text`.", f"Its keys are {', '.join(map(str, item))}.", index=index
+        )
     text = item["text"] if isinstance(item, Mapping) else item
     if not isinstance(text, str):
         raise BadDocument(

@@ -24,7 +24,7 @@ HEADS = ("stage", "", "size", "time", "why")
 @dataclass(frozen=True)
 class PlannedStage:
     """A stage as a plan finds it: `hit` if the store has its artifact, otherwise `why` it must be made. `seconds` and
-    `size` in bytes are those of the artifact, or an estimate from the source `by`; None if nothing is known."""
+    `size` in bytes are those of the artifact, or an estimate from the source `by`, or None if nothing is known."""
 
     name: str
     hit: bool
@@ -63,7 +63,7 @@ class Plan(Sequence[PlannedStage]):
         found = [stage for stage in self._stages if stage.name == key]
         if not found:
             names = ", ".join(stage.name for stage in self._stages)
-            raise StoreError(f"The plan has no stage {key}.", f"It has {names}.")
+            raise StoreError(f"{key} is not a stage of the plan.", f"It has {names}.")
         return found[0]
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Plan(Sequence[PlannedStage]):
 
     @property
     def seconds(self) -> float | None:
-        """How long these take together; None if nothing is known of one of them."""
+        """How long these take together, or None if nothing is known of one of them."""
         known = [stage.seconds for stage in self._stages if not stage.hit]
         return None if None in known else sum(one for one in known if one is not None)
 
@@ -110,10 +110,10 @@ def plan(
     to: str | None = None,
     refresh: Sequence[str] = (),
 ) -> Plan:
-    """Look which stages a run would make, and why; nothing is made.
+    """Look which stages a run would make, and why, without making anything.
 
-    `profile` is a name, a path to a YAML file, or a whole profile as a mapping; `overrides` a mapping of keys such as
-    `pretrain.steps` to values; `store` replaces the profile's. Raises ConfigError for a wrong profile.
+    `profile` is a name, a path to a YAML file, or a whole profile as a mapping. `overrides` maps keys such as
+    `pretrain.steps` to values, and `store` replaces the profile's. Raises ConfigError for a wrong profile.
 
     >>> gm.plan("tiny", {"filter.toxicity.max_score": 0.5})
     """
@@ -135,14 +135,16 @@ def plan(
     found = []
     for line in lines:
         guess = expected.get(line.name)
-        seconds = line.manifest.facts.get("seconds") if line.hit and line.manifest else guess and guess.seconds
+        seconds = guess.seconds if guess else None
+        if line.hit and line.manifest:
+            seconds = line.manifest.facts.get("seconds")
         by = guess.source if guess else ""
         found.append(PlannedStage(line.name, line.hit, line.why, seconds, bytes_of.get(line.name), by))
     return Plan(loaded.name, found)
 
 
 class Run(Mapping[str, Artifact]):
-    """What a run took from the store or made, by stage.
+    """The artifacts that a run took from the store or made, by stage.
 
     >>> run = gm.run("tiny", to="filter")
     >>> run["filter"].path, run["filter"].counts, run.made
@@ -166,7 +168,7 @@ class Run(Mapping[str, Artifact]):
 
     @property
     def made(self) -> list[str]:
-        """The stages that this run made; the others came from the store."""
+        """The stages that this run made. The others came from the store."""
         return [name for name, step in self._steps.items() if not step.cached]
 
     def __repr__(self) -> str:
@@ -174,7 +176,7 @@ class Run(Mapping[str, Artifact]):
 
 
 class NotReached(StoreError, KeyError):
-    """A run has no artifact of a stage. A KeyError too, so that `run.get` and `in` work as for any mapping."""
+    """A run did not reach a stage. A KeyError too, so that `run.get` and `in` work as for any mapping."""
 
 
 def run(
@@ -187,13 +189,13 @@ def run(
     approve: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Run a profile to its end, or to the stage `to`; what the store has is not made again.
+    """Run a profile to its end, or to the stage `to`, making only what the store lacks.
 
     The stages run in this process. Prefect shows the run if PREFECT_API_URL names a server, such as that of
-    `gristmill ui`; otherwise it takes no part. `profile`, `overrides` and `store` are as for `plan`; `refresh` names
-    stages to make again; `approve` stands for the approval that `runtime.approve` asks for. Progress is a line every
-    ten seconds in a notebook. An interrupt ends the run with KeyboardInterrupt, and the next one resumes. Raises what
-    the stages raise, all of it a GristmillError.
+    `gristmill ui`, and takes no part otherwise. `profile`, `overrides` and `store` are as for `plan`. `refresh` names
+    stages to make again, and `approve` stands for the approval that `runtime.approve` asks for. Progress is a line
+    every ten seconds in a notebook. An interrupt ends the run with KeyboardInterrupt, and the next one resumes. Raises
+    what the stages raise, all of it a GristmillError.
 
     >>> gm.run("tiny", {"pretrain.steps": 100})["evaluate"].scores
     """
@@ -209,8 +211,8 @@ def run(
             Terminal(quiet=not progress), profile_name(profile), override_list(overrides, store), to, [*refresh],
             paranoid=False, yes=approve, own_server=False,
         )  # fmt: skip
-    except SystemExit as ended:  # how the command ends after a signal, which has no place in a notebook
+    except SystemExit as ended:  # how the command ends after a signal: in a notebook an interrupt
         raise KeyboardInterrupt(f"exit status {ended.code}") from None
     finally:
-        sys.excepthook = hook  # a debugger's, perhaps; only the log stays redacted
+        sys.excepthook = hook  # perhaps that of a debugger. Only the log stays redacted
     return Run(done)

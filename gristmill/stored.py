@@ -70,7 +70,7 @@ class Artifact:
         """The scores of an evaluation by `model task`, each with a value and a 95 % interval. Raises StoreError for the
         artifact of another stage."""
         if self.stage != "evaluate":
-            raise StoreError(f"{self.location} has no scores.", "The artifacts of evaluate have them.")
+            raise StoreError(f"{self.location} lacks scores.", "The artifacts of evaluate have them.")
         from flows.records.figures import scores_of
 
         return scores_of(self._artifact)
@@ -79,7 +79,7 @@ class Artifact:
         """A subfolder as an input of a stage. Raises StoreError if it has none of that name."""
         if not self._artifact.has_folder(name):
             having = sorted({file.partition("/")[0] for file in self.manifest.files if "/" in file})
-            raise StoreError(f"{self.location} has no {name}.", f"It has {', '.join(having) or 'only files'}.")
+            raise StoreError(f"{self.location} lacks {name}.", f"It has {', '.join(having) or 'only files'}.")
         return self._artifact.part(name)
 
     def documents(self, columns: Sequence[str] | None = None, as_: Form = "arrow") -> Any:
@@ -114,7 +114,7 @@ def rows(folder: stored.Artifact, columns: Sequence[str] | None, as_: Form) -> A
         known = file.schema_arrow.names
     unknown = [name for name in columns or () if name not in known]
     if unknown:
-        raise ConfigError(f"There is no column {', '.join(unknown)}.", f"The columns are {', '.join(known)}.")
+        raise ConfigError(f"Unknown column: {', '.join(unknown)}.", f"The columns are {', '.join(known)}.")
     return _in_form(pa.concat_tables([read_columns(shard, columns) for shard in shards]), as_)
 
 
@@ -180,7 +180,7 @@ class Store:
 
 
 def store(url: str | PathLike[str] = "store") -> Store:
-    """Open a store, a folder or a URL such as s3://bucket/gristmill. Raises StoreError if there is none.
+    """Open a store, a folder or a URL such as s3://bucket/gristmill. Raises StoreError if nothing is there.
 
     >>> gm.store("store")["tiny/filter"].documents(as_="pandas")
     """

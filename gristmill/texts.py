@@ -24,7 +24,8 @@ DUPLICATE_OF = "duplicate_of "  # how a detail of dedup's ledger begins
 UNREADABLE = "unreadable.parquet"  # the ledger of rows that could not be read, beside that of the filter
 
 
-class Removed(NamedTuple):
+@dataclass(frozen=True)
+class Removed:
     """A text that was removed, and why.
 
     `index` is its place in the input, `duplicate_of` that of the text that is kept for it. `value` is the Jaccard
@@ -57,13 +58,13 @@ def dedup(
     config: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Deduplicated[Any]:
-    """Remove exact and near-duplicates; of each cluster one text is kept.
+    """Remove exact and near-duplicates. Of each cluster one text is kept.
 
     `texts` are strings, or mappings with a key `text`, or a path to a folder of .jsonl, .parquet or .txt files (or to
     one such file), whose rows are returned as mappings. `threshold` is the least Jaccard similarity of the word
-    5-grams of near-duplicates, 0.8 by default; `config` has further keys of `dedup:` in a profile. Of each cluster the
-    text with most clean text is kept, of equals the first. Raises BadDocument for an item without a text, SourceError
-    for no texts at all, ConfigError for a wrong setting.
+    5-grams of near-duplicates, 0.8 by default, and `config` has further keys of `dedup:` in a profile. Of each cluster
+    the text with most clean text is kept, of equals the first. Raises BadDocument for an item without a text,
+    SourceError for no texts at all, ConfigError for a wrong setting.
 
     >>> kept, removed = gm.dedup(["The mill grinds.", "Rye bread.", "the mill  grinds."])
     >>> kept, removed[0].reason, removed[0].duplicate_of
@@ -96,7 +97,7 @@ def dedup(
         for verdict in found
     ]  # fmt: skip
     assert len(kept) + len(removed) == len(items), "the stage accounts for every text"
-    return Deduplicated([items[index] for index in sorted(kept)], sorted(removed))
+    return Deduplicated([items[index] for index in sorted(kept)], sorted(removed, key=lambda one: one.index))
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -136,7 +137,7 @@ class Filtered:
 
     @property
     def report(self) -> str:
-        """What each rule removed, with examples, as Markdown."""
+        """The documents that each rule removed, counted and with examples, as Markdown."""
         return (self.path / "report.md").read_text(encoding="utf-8")
 
     def __repr__(self) -> str:
@@ -154,9 +155,9 @@ def filter(
 ) -> Filtered:
     """Keep the documents that pass every rule, with personal data in them replaced.
 
-    `source` is a folder or a file of documents, an artifact, or an iterable of texts; `target` is a new or empty
+    `source` is a folder or a file of documents, an artifact, or an iterable of texts. `target` is a new or empty
     folder, which gets documents/, removed/ and ledger/ in Parquet and report.md. `preset` names rules: web, clean,
-    gopher, c4, fineweb, fineweb2 or dclm; without it and without `config` it is clean, as for a profile of one's own
+    gopher, c4, fineweb, fineweb2 or dclm. Without it and without `config` it is clean, as for a profile of one's own
     files. `config` has keys of `filter:` in a profile, with the last word over the preset. Nothing is compared with
     benchmarks. Raises ConfigError for unknown rules and for a folder that is not empty, SourceError for files that
     can't be read, EmptyOutput where nothing is kept.

@@ -44,11 +44,12 @@ class Tokenizer:
         return None if found is None else int(found)
 
     @overload
-    def encode(self, texts: str) -> Ids: ...
+    def encode(self, texts: str) -> Ids: ...  # type: ignore[overload-overlap]  # a text is an iterable of texts
     @overload
     def encode(self, texts: Iterable[str]) -> list[Ids]: ...
     def encode(self, texts: str | Iterable[str]) -> Ids | list[Ids]:
-        """The ids of a text, or of each of several. Raises BadDocument, which names the index, for what is no text.
+        """The ids of a text, or of each of several. Raises BadDocument, which names the index, for an item that is
+        not a text.
 
         >>> tokenizer.encode(["The mill", "grinds"])
         """
@@ -69,7 +70,7 @@ class Tokenizer:
         """
         rows = [*ids]
         if rows and isinstance(rows[0], Iterable):
-            return [self._decode([*row], number) for number, row in enumerate(rows)]  # type: ignore[misc]
+            return [self._decode([*row], number) for number, row in enumerate(rows)]
         return self._decode(rows, 0)
 
     def _decode(self, ids: list[Any], number: int) -> str:
@@ -109,7 +110,7 @@ def train_tokenizer(
     """Learn a byte-level BPE vocabulary, and prove that it is lossless.
 
     `source` is a folder or a file of documents, what `filter` wrote, an artifact, or an iterable of texts.
-    `vocab_size` is 4,096 by default, special tokens included. `pattern` says how text is split: gpt2, gpt4 or llama3;
+    `vocab_size` is 4,096 by default, special tokens included. `pattern` says how text is split: gpt2, gpt4 or llama3.
     `config` has further keys of `tokenizer:` in a profile. The files lie in a temporary folder until `save`. Raises
     ConfigError for a wrong setting, SourceError for documents that can't be read.
 
@@ -128,13 +129,13 @@ def train_tokenizer(
 
 
 def load_tokenizer(path: str | PathLike[str]) -> Tokenizer:
-    """The tokenizer of a folder, or of a tokenizer.json. Raises SourceError where there is none, DamagedArtifact for a
-    file that is not a tokenizer.
+    """The tokenizer of a folder, or of a tokenizer.json. Raises SourceError for a folder without one, DamagedArtifact
+    for a file that is not a tokenizer.
 
     >>> gm.load_tokenizer("my-tokenizer").vocab_size
     """
     given = Path(path)
     folder = given.parent if given.name == "tokenizer.json" else given
     if not (folder / "tokenizer.json").is_file():
-        raise SourceError(f"There is no tokenizer.json in {folder}.", "Give the folder of a tokenizer.")
+        raise SourceError(f"{folder} lacks a tokenizer.json.", "Give the folder of a tokenizer.")
     return Tokenizer(folder)

@@ -141,7 +141,7 @@ class _Worker(SpawnProcess):
 class _Context(SpawnContext):
     """Spawned, not forked: Prefect and torch have threads running, and forking a process with threads can deadlock."""
 
-    Process = _Worker  # type: ignore[assignment]
+    Process = _Worker
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

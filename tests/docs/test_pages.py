@@ -55,7 +55,7 @@ def folders(parent: Path) -> set[str]:
 
 
 def test_the_tree_is_the_one_on_disk() -> None:
-    (tree,) = [block.text for block in blocks("") if block.page == README and block.text.startswith("flows/ ")]
+    (tree,) = [block.text for block in blocks("") if block.page == README and block.text.startswith("gristmill/ ")]
     listed = [re.match(r"( *)(\w+)/ ", line) for line in tree.splitlines()]
     assert all(listed)
     assert {found[2] for found in listed if found and not found[1]} == folders(ROOT)

@@ -19,17 +19,17 @@ class Table:
 
 Bad = tuple[Callable[[Path], object], type[gm.GristmillError], str]
 DEDUP: dict[str, Bad] = {
-    "empty": (lambda at: gm.dedup([]), SourceError, "There are no texts."),
+    "empty": (lambda at: gm.dedup([]), SourceError, "The list of texts is empty."),
     "none": (lambda at: gm.dedup(None), ConfigError, "of type NoneType"),  # type: ignore[arg-type]
     "number": (lambda at: gm.dedup(["a", "b", 3]), BadDocument, "Text 2 is of type int"),
     "none within": (lambda at: gm.dedup([*TEXTS, None]), BadDocument, "Text 2 is of type NoneType"),
     "bytes": (lambda at: gm.dedup([b"a"]), BadDocument, "Text 0 is of type bytes"),
     "surrogate": (lambda at: gm.dedup(["a", "b\ud800"]), BadDocument, "Text 1 has a lone surrogate at character 1"),
-    "no key": (lambda at: gm.dedup([{"content": "a"}]), BadDocument, "Text 0 has no key `text`"),
+    "no key": (lambda at: gm.dedup([{"content": "a"}]), BadDocument, "Text 0 lacks the key `text`"),
     "table": (lambda at: gm.dedup(Table()), ConfigError, "Table is a table"),  # type: ignore[arg-type]
     "mapping": (lambda at: gm.dedup({"text": "a"}), ConfigError, "of type dict"),
-    "no path": (lambda at: gm.dedup(at / "nowhere"), SourceError, "There is no file or folder"),
-    "no file": (lambda at: gm.dedup(at / "full"), SourceError, "has no file that can be read"),
+    "no path": (lambda at: gm.dedup(at / "nowhere"), SourceError, "is neither a file nor a folder"),
+    "no file": (lambda at: gm.dedup(at / "full"), SourceError, "contains no readable file"),
     "threshold": (lambda at: gm.dedup(TEXTS, threshold=1.5), ConfigError, "dedup.threshold = 1.5"),
     "not a number": (lambda at: gm.dedup(TEXTS, threshold=True), ConfigError, "dedup.threshold is true or false"),
     "key": (lambda at: gm.dedup(TEXTS, config={"treshold": 1}), ConfigError, "did you mean dedup.threshold"),
@@ -38,13 +38,13 @@ DEDUP: dict[str, Bad] = {
     "config": (lambda at: gm.dedup(TEXTS, config=["a"]), ConfigError, "config is of type list"),  # type: ignore[arg-type]
 }
 FILTER: dict[str, Bad] = {
-    "empty": (lambda at: gm.filter([], at / "new"), SourceError, "There are no texts."),
+    "empty": (lambda at: gm.filter([], at / "new"), SourceError, "The list of texts is empty."),
     "preset": (lambda at: gm.filter(TEXTS, at / "new", preset="finweb"), ConfigError, "there are web, clean, gopher"),
     "preset type": (lambda at: gm.filter(TEXTS, at / "new", preset=3), ConfigError, "filter.preset"),  # type: ignore[arg-type]
     "full": (lambda at: gm.filter(TEXTS, at / "full"), ConfigError, "is not an empty folder"),
     "a file": (lambda at: gm.filter(TEXTS, at / "full" / "file.bin"), ConfigError, "is not an empty folder"),
     "within": (lambda at: gm.filter(at, at / "new"), ConfigError, "which is read"),
-    "no path": (lambda at: gm.filter(at / "nowhere", at / "new"), SourceError, "There is no file or folder"),
+    "no path": (lambda at: gm.filter(at / "nowhere", at / "new"), SourceError, "is neither a file nor a folder"),
     "no text": (lambda at: gm.filter([1], at / "new"), BadDocument, "Text 0 is of type int"),
     "key": (lambda at: gm.filter(TEXTS, at / "new", config={"langage": {}}), ConfigError, "unknown key filter.langage"),
     "bounds": (
@@ -59,15 +59,15 @@ FILTER: dict[str, Bad] = {
     ),
 }
 TOKENIZER: dict[str, Bad] = {
-    "empty": (lambda at: gm.train_tokenizer([]), SourceError, "There are no texts."),
+    "empty": (lambda at: gm.train_tokenizer([]), SourceError, "The list of texts is empty."),
     "too small": (lambda at: gm.train_tokenizer(TEXTS, vocab_size=10), ConfigError, "vocab_size is 10"),
     "negative": (lambda at: gm.train_tokenizer(TEXTS, vocab_size=-1), ConfigError, "tokenizer.vocab_size = -1"),
     "type": (lambda at: gm.train_tokenizer(TEXTS, vocab_size="many"), ConfigError, "vocab_size"),  # type: ignore[arg-type]
     "pattern": (lambda at: gm.train_tokenizer(TEXTS, pattern="gpt9"), ConfigError, "tokenizer.pattern"),
     "keep": (lambda at: gm.train_tokenizer(TEXTS, config={"keep": "a/b@1"}), ConfigError, "tokenizer.keep"),
     "no text": (lambda at: gm.train_tokenizer([None]), BadDocument, "Text 0 is of type NoneType"),
-    "no path": (lambda at: gm.train_tokenizer(at / "nowhere"), SourceError, "There is no file or folder"),
-    "no tokenizer": (lambda at: gm.load_tokenizer(at), SourceError, "There is no tokenizer.json"),
+    "no path": (lambda at: gm.train_tokenizer(at / "nowhere"), SourceError, "is neither a file nor a folder"),
+    "no tokenizer": (lambda at: gm.load_tokenizer(at), SourceError, "lacks a tokenizer.json"),
     "damaged": (lambda at: gm.load_tokenizer(at / "damaged"), DamagedArtifact, "can't be loaded"),
 }
 PLAN: dict[str, Bad] = {

@@ -54,7 +54,7 @@ def test_all_names_are_there_documented_and_of_one_place() -> None:
     for name in ("dedup", "filter", "load_tokenizer", "plan", "run", "store", "train_tokenizer"):
         assert ">>> " in getattr(gm, name).__doc__, f"{name} has no example"
     with pytest.raises(AttributeError, match="no attribute 'dedupe'"):
-        _ = gm.dedupe  # type: ignore[attr-defined]
+        _ = gm.dedupe
     assert (Path(gm.__file__).parent / "py.typed").is_file()
 
 
