@@ -1,4 +1,4 @@
-"""Log-probabilities under the reference model: computed once, found by row, refused for other tokens."""
+"""Log-probabilities under the reference model: computed once, looked up by row, refused for other tokens."""
 
 from __future__ import annotations
 
