@@ -30,7 +30,7 @@ from tasks.download.pairs.form import PreferenceForm
 from tasks.posttrain.methods.dpo import DPO, DpoConfig, dpo
 from tasks.posttrain.methods.reward import RewardConfig, reward
 from tasks.posttrain.methods.sft import SftConfig
-from tasks.posttrain.pair_lengths import rendered
+from tasks.posttrain.pair_lengths import render_rows
 from tasks.posttrain.reference.config import ReferenceConfig
 from tasks.posttrain.reference.stage import reference
 from tasks.posttrain.reference.table import FILE, with_reference
@@ -87,7 +87,7 @@ def _trained(
     aligned = made(folder / "dpo", runtime, lambda out: dpo.function(config, start, pairs, out))
     judge_config = RewardConfig.model_validate(settings)
     judge = made(folder / "reward", runtime, lambda out: reward.function(judge_config, start, pairs, out))
-    _, held_out, _ = rendered(DPO, config, pairs.files("*.jsonl"), load_tokenizer(start.path), CONTEXT)
+    _, held_out, _ = render_rows(DPO, config, pairs.files("*.jsonl"), load_tokenizer(start.path), CONTEXT)
     found = []
     for name, model in (("before", start), ("after", model_of(aligned))):
         asked = ReferenceConfig.of(config)

@@ -1,11 +1,13 @@
-"""The `base` stage: a model that others trained, in place of `pretrain`.
+"""The `base` stage: an existing model, in place of `pretrain`.
 
-config.py     where it comes from
-source.py     its files, wherever they come from, and what identifies them
-gguf.py       a GGUF file as such a folder
-check.py      what can't be a base, refused by name
-tokenizer.py  its tokenizer and chat template, as the later stages read them
-stage.py      the stage: takes the files, checks that transformers builds the model from them
+config.py      where it comes from
+source.py      its files, wherever they come from, and what identifies them
+gguf.py        a GGUF file as a folder in the format of transformers
+check.py       refuses what can't be a base, by name
+tokenizer.py   its tokenizer and chat template, as the later stages read them
+chat.py        reports how the chat template ends turns, and which tokens are learned
+checkpoint.py  writes the one checkpoint that the later stages read, and proves it
+stage.py       the stage: takes the files, checks that transformers builds the model from them
 """
 
 from tasks.base.config import BaseConfig

@@ -1,4 +1,4 @@
-"""What a base's chat template makes of turns, as the page of the stage shows it: what is learned, and what ends it."""
+"""Reports how a base's chat template renders turns, for the stage's page: what is learned, and what ends a turn."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ EXAMPLES: dict[str, Messages] = {
     "with a system prompt": [{"role": "system", "content": "You know the animals."}, *ASKED[:2]],
 }
 ENDS = {  # by how a template ends its turns
-    "itself": "{end}, behind every answer",
-    "conversation": "{end}, behind the last answer of a conversation alone",
-    "next": "{end}, which opens the next turn; training puts it behind the last answer",
-    "nothing": "no token of the template; training puts {end} behind the last answer",
+    "itself": "{end}, after every answer",
+    "conversation": "{end}, only after the last answer of a conversation",
+    "next": "{end}, which opens the next turn. Training puts it after the last answer",
+    "nothing": "no token of the template. Training puts {end} after the last answer",
 }
 
 
 TURN = "a turn ends with"
 
 
-def turns_told(tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
-    """What a text begins with, and what ends a turn."""
+def turn_rows(tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
+    """How a text begins, and how a turn ends."""
     turns = turns_of(tokenizer)
     return {
         "a text begins with": str(tokenizer.bos_token) if begins_with_bos(tokenizer) else "nothing but its words",
@@ -42,8 +42,8 @@ def turns_told(tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
     }
 
 
-def learned_told(tokenizer: PreTrainedTokenizerFast) -> list[dict[str, str]]:
-    """A row for each example: the tokens that bear loss, each answer's in clear."""
+def learned_rows(tokenizer: PreTrainedTokenizerFast) -> list[dict[str, str]]:
+    """A row for each example, with the text of the tokens that bear loss."""
     return [{"conversation": name, "learned": _learned(tokenizer, messages)} for name, messages in EXAMPLES.items()]
 
 

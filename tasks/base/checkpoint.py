@@ -1,9 +1,9 @@
-"""The one checkpoint that all later stages read: what transformers makes of a base, saved by it under its own names.
+"""The one checkpoint that all later stages read: a base as transformers loads it, saved under transformers' own names.
 
-A folder of weights says some things twice, and programs believe different ones: a tied matrix lies under one name,
-under the other or under both, and transformers renames and fuses tensors while it loads them. So the base is loaded
-once and saved, and what was saved is proved to load to the same numbers and to give the same logits. What of a config
-changes the loss of a training and no logit, such as dropout, is off from here on.
+A folder of weights says some things twice, and programs differ in what they believe: a tied matrix may be under one
+name, the other or both, and transformers renames and fuses tensors while it loads them. So the base is loaded and saved
+once, and a proof shows that the saved checkpoint loads to the same numbers and gives the same logits. Config settings
+that change the loss of a training but no logit, such as dropout, are off from here on.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-KEPT = {"BF16": "bfloat16", "F16": "float16"}  # of weights that are all of one type; others are of float32
+KEPT = {"BF16": "bfloat16", "F16": "float16"}  # types that are kept if all weights have it, else float32
 FILE = "5GB"
-POSITIONS = 32  # that are compared
-CAUSAL = 1e-3  # of the largest logit: what a text's end may change at its beginning, by rounding
-# Of a config: noise in training, and losses of a mixture's router beside that of the tokens
+POSITIONS = 32  # number of positions to compare
+CAUSAL = 1e-3  # share of the largest logit by which a text's end may change logits before it, by rounding
+# Names of config fields: noise in training, and losses of a mixture's router besides that of the tokens
 NOISE = re.compile(r"drop|jitter")
 ROUTER_LOSS = re.compile(r"aux_loss|z_loss|aux_coef")
 AS_USUAL = {
@@ -45,21 +45,21 @@ AS_USUAL = {
 def write_checkpoint(
     folder: Path, target: Path, fields: Mapping[str, Any], ends: list[int]
 ) -> tuple[list[int], list[str]]:
-    """Write config.json, with `fields`, the weights and generation_config.json of the model in `folder`, a generation
-    of which ends with any of `ends` too; the ids that end it, and notes on what was left out.
+    """Write config.json with `fields`, the weights and generation_config.json of the model in `folder`. `ends` are
+    further ids that end a generation. Returns all ids that end one, and notes on what was left out.
 
-    Raises SourceError for weights that are no numbers, for two matrices that the config calls one, for a generation
-    config that transformers refuses, for a model whose words depend on later ones, and for one that transformers can't
-    save so that it loads as it was.
+    Raises SourceError for NaN and infinite weights, for two different matrices that the config declares tied, for a
+    generation config that transformers refuses, for a model whose tokens depend on later ones, and for a model that
+    doesn't load the same after transformers has saved it.
     """
-    if found := not_finite(folder):
+    if damage := not_finite(folder):
         raise SourceError(
-            f"The base computes nothing: {found}.", "Get it again, or choose another: nothing can be learned from it."
+            f"The base computes nothing: {damage}.", "Get it again, or choose another: nothing can be learned from it."
         )
     settings = _read(folder / "config.json")
-    given = {"eos_token_id": settings.get("eos_token_id")}
-    given |= _read(folder / "generation_config.json") or _ids_in(settings)
-    generation, ignored = _generation(_known_ids(given, load_config(folder).get_text_config().vocab_size), ends)
+    stated = {"eos_token_id": settings.get("eos_token_id")}
+    stated |= _read(folder / "generation_config.json") or _ids_in(settings)
+    generation, ignored = _generation(_known_ids(stated, load_config(folder).get_text_config().vocab_size), ends)
     _save(folder, target)
     described = calm({**_read(target / "config.json"), **fields})
     _write(target / "config.json", described)
@@ -69,22 +69,22 @@ def write_checkpoint(
         ignored += sorted(generation.keys() - _ids_in(generation).keys())
         generation = _ids_in(generation)
         _write(target / "generation_config.json", generation)
-    notes = [f"what is no setting of its generation is left out: {', '.join(ignored)}"] if ignored else []
+    notes = [f"generation settings that have no effect are left out: {', '.join(ignored)}"] if ignored else []
     off = sorted(name for name, value in _flat(settings) if NOISE.search(name) and _is_number(value) and value)
-    notes += [f"it is trained without what its config has as {', '.join(off)}"] if off else []
+    notes += [f"training turns off what its config sets as {', '.join(off)}"] if off else []
     return generation["eos_token_id"], notes
 
 
 def calm(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config without noise in training and losses beside that of the tokens, whose model answers as usual."""
-    found = {}
+    """A config without noise in training and without losses besides that of the tokens, and with outputs as usual."""
+    calmed = {}
     for name, value in config.items():
         if isinstance(value, dict):
             value = calm(value)
         elif _is_number(value) and (NOISE.search(name) or ROUTER_LOSS.search(name)):
             value = 0.0
-        found[name] = AS_USUAL.get(name, value)
-    return found
+        calmed[name] = AS_USUAL.get(name, value)
+    return calmed
 
 
 def _is_number(value: Any) -> bool:
@@ -97,27 +97,27 @@ def _flat(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _save(folder: Path, target: Path) -> None:
-    """The weights under the names by which transformers saves them, of the type that they are of. A type is kept where
-    it is the only one: others are carried by float32, which holds all of them but the last digits of F64."""
+    """Save the weights under transformers' names. If they all have one type of KEPT, it is kept. Otherwise they become
+    float32, which represents all types exactly but F64."""
     import torch
     from transformers import GenerationConfig
 
     kinds = {tensor.kind for tensor in stored_tensors(folder).values()}
     dtype = getattr(torch, KEPT.get(kinds.pop(), "float32") if len(kinds) == 1 else "float32")
     with quietly():
-        model = loaded(lambda: _loaded(folder, dtype=dtype), "the model of the base")
+        model = loaded(lambda: _load_for_saving(folder, dtype=dtype), "the model of the base")
         tied = loaded(lambda: empty_model(folder).all_tied_weights_keys, "the model of the base")
         for one in sorted(tied.keys() - model.all_tied_weights_keys.keys()):
             raise SourceError(
-                f"config.json of the base says that {one} is {tied[one]}, tied, but the files hold two that differ.",
+                f"config.json of the base ties {one} to {tied[one]}, but the two differ in the files.",
                 f"Set tie_word_embeddings to false if the model has both, or remove {one} from the files.",
             )
         model.generation_config = GenerationConfig()
         loaded(lambda: model.save_pretrained(target, max_shard_size=FILE), "the model of the base to save it")
 
 
-def _loaded(folder: Path, **options: Any) -> PreTrainedModel:
-    """The model of a folder, without those words of its config that no checkpoint needs and that forbid to save it."""
+def _load_for_saving(folder: Path, **options: Any) -> PreTrainedModel:
+    """The model of a folder, without generation settings in its config: transformers would refuse to save it."""
     config = load_config(folder)
     for name, value in AS_USUAL.items():
         if hasattr(config, name):
@@ -129,12 +129,12 @@ def _loaded(folder: Path, **options: Any) -> PreTrainedModel:
 
 
 def _prove(folder: Path, target: Path) -> None:
-    """Raises SourceError where what was saved is another model than transformers makes of the base, and where a word
-    depends on later ones."""
+    """Raises SourceError if the saved model is not the one that transformers loads from the base, if its output is more
+    than a matrix over its last layer, and if a token depends on later ones."""
     import torch
 
     with quietly():
-        theirs = loaded(lambda: _loaded(folder), "the model of the base")
+        theirs = loaded(lambda: _load_for_saving(folder), "the model of the base")
         ours = loaded(lambda: load_pretrained(target).eval(), "the model of the base once it is saved")
     one, other = theirs.state_dict(), ours.state_dict()
     lost = sorted(name for name in one.keys() | other.keys() if not _same(one.get(name), other.get(name)))
@@ -146,24 +146,24 @@ def _prove(folder: Path, target: Path) -> None:
             lambda: theirs.get_output_embeddings()(theirs.base_model(ids).last_hidden_state),
             "the model of the base to run it without its head",
         )
-        # TRL takes losses of these numbers, scaled or capped, which keeps their order, and runs no code of a head
+        # TRL computes losses from the last layer and the matrix, without a head's code: scaling or capping keeps order
         in_order = logits.gather(-1, plain.argsort(-1))
         change = (theirs(ids[:, :half]).logits - logits[:, :half]).abs().max() if half else torch.tensor(0.0)
     if lost or not torch.equal(logits, again):
         raise SourceError(
             f"transformers can't save the base as it loads it: {lost[0] if lost else 'its logits'} would differ.",
-            "Report it, with the name of the model; until then choose another base.",
+            "Report it with the name of the model, and choose another base until it is fixed.",
         )
     if (in_order[..., :-1] - in_order[..., 1:]).max() > CAUSAL * logits.abs().max():
         raise SourceError(
-            f"The output of a {theirs.config.model_type} is more than a matrix over its last layer, of which trainings "
-            "take the loss.",
+            f"The output of a {theirs.config.model_type} is more than a matrix over its last layer, but training "
+            "computes the loss from that.",
             "Choose another base.",
         )
     if change > CAUSAL * logits.abs().max():
         raise SourceError(
-            "The base is no decoder: what it says of a word depends on later words.",
-            "Choose another, or set is_decoder to true in its config.json if it was trained as one.",
+            "The base is not a decoder: its output for a token depends on later tokens.",
+            "Choose another, or set is_decoder to true in its config.json if it was trained as a decoder.",
         )
 
 
@@ -173,47 +173,47 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
     return one is not None and other is not None and torch.equal(one, other)
 
 
-def _generation(given: Mapping[str, Any], ends: list[int]) -> tuple[dict[str, Any], list[str]]:
-    """A generation config that transformers saves, and the names of what it would ignore in the given one."""
+def _generation(stated: Mapping[str, Any], ends: list[int]) -> tuple[dict[str, Any], list[str]]:
+    """A generation config that transformers saves, and the names of the stated settings that it would ignore."""
     from transformers import GenerationConfig
 
-    stated = given.get("eos_token_id")
-    known = stated if isinstance(stated, list) else [stated]
-    found = {**given, "eos_token_id": [id for id in dict.fromkeys([*known, *ends]) if id is not None]}
+    eos = stated.get("eos_token_id")
+    known = eos if isinstance(eos, list) else [eos]
+    settings = {**stated, "eos_token_id": [id for id in dict.fromkeys([*known, *ends]) if id is not None]}
     ignored: list[str] = []
     while True:
         try:
-            GenerationConfig(**found).validate(strict=True)
-            return found, ignored
+            GenerationConfig(**settings).validate(strict=True)
+            return settings, ignored
         except (ValueError, TypeError, AttributeError) as error:
-            names = [name for name in re.findall(r"^- `(\w+)`:", str(error), re.M) if name in found]
+            names = [name for name in re.findall(r"^- `(\w+)`:", str(error), re.M) if name in settings]
             if not names:
                 raise SourceError(
                     f"transformers can't use generation_config.json of the base: {error}.",
-                    "Correct it, or remove it: what ends a text is known without.",
+                    "Correct it, or remove it: the ids that end a text are known without it.",
                 ) from error
             ignored += names
-            found = {name: value for name, value in found.items() if name not in names}
+            settings = {name: value for name, value in settings.items() if name not in names}
 
 
 def _known_ids(settings: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
-    """The settings without ids that are no token's."""
+    """The settings without ids that are outside of the vocabulary."""
 
     def known(value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocabulary
 
-    found = dict(settings)
+    valid = dict(settings)
     for name, value in _ids_in(settings).items():
         if isinstance(value, list):
-            found[name] = [one for one in value if known(one)]
+            valid[name] = [one for one in value if known(one)]
         elif not known(value):
-            del found[name]
-    return found
+            del valid[name]
+    return valid
 
 
 def _generates(target: Path) -> bool:
-    """Whether the model writes as its generation_config.json says, and greedily: of some settings that is all that
-    tells."""
+    """Whether the model generates text with its generation_config.json, and greedily. Some bad settings show only
+    here."""
     import torch
 
     with quietly(), torch.no_grad():
@@ -236,9 +236,9 @@ def _write(path: Path, values: Mapping[str, Any]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = parse_json(path.read_bytes()) if path.is_file() else {}
+        content = parse_json(path.read_bytes()) if path.is_file() else {}
     except ValueError as error:
-        raise SourceError(f"{path.name} of the base is no JSON: {error}.", "Get it again, or correct it.") from error
-    if not isinstance(found, dict):
-        raise SourceError(f"{path.name} of the base is no mapping.", "Get it again, or correct it.")
-    return found
+        raise SourceError(f"{path.name} of the base is not JSON: {error}.", "Get it again, or correct it.") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{path.name} of the base is not a JSON object.", "Get it again, or correct it.")
+    return content

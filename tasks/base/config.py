@@ -11,7 +11,7 @@ from tasks.stage.config import StageConfig
 
 
 class BaseConfig(StageConfig):
-    """A model in the format of transformers, in a folder or a repository of the hub; a GGUF file; an artifact."""
+    """A model in the format of transformers, in a folder or a repository of the hub, or a GGUF file, or an artifact."""
 
     folder: str | None = Field(
         None, min_length=1, description="folder with config.json, the weights as safetensors, and the tokenizer"
@@ -22,19 +22,19 @@ class BaseConfig(StageConfig):
     revision: str | None = Field(
         None,
         pattern="^[0-9a-f]{40}$",
-        description="commit of the repository, all 40 digits; not a branch or a tag, which could change",
+        description="commit of the repository, with all 40 digits. Branches and tags are refused, as they could change",
     )
     gguf: str | None = Field(
         None,
         min_length=1,
-        exclude_if=lambda value: value is None,  # so that artifacts made before there was this are known
-        description="GGUF file of a Llama, whose weights are dequantized to float32 once",
+        exclude_if=lambda value: value is None,  # so that keys from before this field stay valid
+        description="GGUF file of a Llama. Its weights are dequantized to float32 once",
     )
     package: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][\w.-]*$",
         exclude_if=lambda value: value is None,
-        description="installed Python package that `gguf` is a file of, from the folder with its modules",
+        description="installed Python package with the file `gguf`, whose path starts at the package's folder",
     )
     artifact: str | None = Field(
         None,
@@ -53,9 +53,9 @@ class BaseConfig(StageConfig):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if sum(source is not None for source in (self.folder, self.repository, self.gguf, self.artifact)) != 1:
-            raise ValueError("name one: a folder, a repository with its revision, a gguf, or an artifact")
+            raise ValueError("name one source: a folder, a repository with its revision, a gguf, or an artifact")
         if (self.repository is None) != (self.revision is None):
             raise ValueError("a repository and its revision go together: the commit, as 40 hexadecimal digits")
         if self.package is not None and self.gguf is None:
-            raise ValueError("a package needs a gguf: the name of a file in it")
+            raise ValueError("a package needs a gguf: the path of a file in it")
         return self

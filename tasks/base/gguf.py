@@ -1,8 +1,8 @@
 """A GGUF file as a folder in the format of transformers: its weights in float32, its tokenizer, its chat template.
 
-transformers reads all three, and loses how numbers are split before merging: what a file calls its pre-tokenizer is put
-back here. That both are right is proved by llama.cpp, for which the file was made: the same ids, and the same
-probabilities but for its rounding of activations.
+transformers reads all three, but loses how the tokenizer splits numbers before merging. So the pre-tokenizer that the
+file names is restored here. llama.cpp, for which the file was made, proves that model and tokenizer are right: by the
+same ids, and by the same probabilities but for its rounding of activations.
 """
 
 from __future__ import annotations
@@ -28,40 +28,41 @@ if TYPE_CHECKING:
 
 ARCHITECTURE = "llama"
 NOT_CARRIED = ("rope_freqs.weight", ".rope.scaling.type", ".expert_count", ".attention.sliding_window")
-LARGEST_DIVERGENCE = 0.05  # nats: llama.cpp rounds activations to 8 bits where weights are quantized
-ELSE = "Take the model in the format of transformers, in base.folder."
+LARGEST_DIVERGENCE = 0.05  # nats: llama.cpp rounds activations to 8 bits if weights are quantized
+ELSE = "Use the model in the format of transformers, in base.folder."
 
 
 def convert(path: Path, folder: Path) -> None:
     """Write the model of a GGUF file into a folder.
 
-    Raises SourceError for a file that is none, for an architecture or a tokenizer that isn't carried, and for weights
-    that don't compute what llama.cpp does; TokenizerMismatch if the tokenizer gives other ids than llama.cpp's.
+    Raises SourceError for a damaged file, and for an architecture, a tokenizer or a setting that isn't supported.
     """
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     splits = _pre_tokenizer(path)
     folder.mkdir(parents=True, exist_ok=True)
-    # By itself: transformers would read the tokenizer_config.json of another model that lies beside the file
-    beside, file = folder / "gguf", path.name
-    beside.mkdir(exist_ok=True)
-    (beside / file).unlink(missing_ok=True)
-    (beside / file).symlink_to(path.resolve())
+    # In a folder by itself: transformers would read a tokenizer_config.json beside the file, though another model's
+    separate, file = folder / "gguf", path.name
+    separate.mkdir(exist_ok=True)
+    (separate / file).unlink(missing_ok=True)
+    (separate / file).symlink_to(path.resolve())
     with quietly(), redirect_stderr(io.StringIO()):  # a progress bar that no setting turns off
         config = loaded(
-            lambda: AutoConfig.from_pretrained(beside, gguf_file=file, local_files_only=True, trust_remote_code=False),
+            lambda: AutoConfig.from_pretrained(
+                separate, gguf_file=file, local_files_only=True, trust_remote_code=False
+            ),
             f"the config in {file} of the base",
         )
         tokenizer: Any = loaded(
             lambda: AutoTokenizer.from_pretrained(
-                beside, gguf_file=file, local_files_only=True, trust_remote_code=False
+                separate, gguf_file=file, local_files_only=True, trust_remote_code=False
             ),
             f"the tokenizer in {file} of the base",
         )
         model = loaded(
             lambda: AutoModelForCausalLM.from_pretrained(
-                beside,
+                separate,
                 gguf_file=file,
                 local_files_only=True,
                 trust_remote_code=False,
@@ -72,7 +73,7 @@ def convert(path: Path, folder: Path) -> None:
         )
     tokenizer.backend_tokenizer.pre_tokenizer = splits
     save_tokenizer(tokenizer, folder)
-    # Not by save_pretrained: its model is known as a quantized one, and its config says so
+    # Not by the model's save_pretrained: the model counts as quantized, and its config would say so
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
     state = model.state_dict()
@@ -84,8 +85,9 @@ def convert(path: Path, folder: Path) -> None:
 
 
 def prove(path: Path, model: Path) -> None:
-    """Raises TokenizerMismatch where the model in a folder has other ids than llama.cpp of the GGUF file that it is
-    read from, SourceError for other probabilities. llama.cpp renders the file's chat template: try that before."""
+    """Compare the model in a folder with llama.cpp on the GGUF file that it was read from. Raises TokenizerMismatch for
+    other ids, SourceError for other probabilities. llama.cpp renders the file's chat template, so that must have been
+    tried in a limited process before."""
     try:
         with LlamaCppRuntime(path) as runtime:
             _compare(runtime, load_pretrained(model).eval(), load_tokenizer(model))
@@ -94,27 +96,27 @@ def prove(path: Path, model: Path) -> None:
 
 
 def _pre_tokenizer(path: Path) -> PreTokenizer:
-    """How the file's tokenizer splits text before merging. Raises SourceError for a file that isn't carried."""
+    """The pre-tokenizer of the file's tokenizer. Raises SourceError for a damaged or unsupported file."""
     from gguf import GGUFReader
 
     try:
         reader = GGUFReader(path)
-        architecture, vocabulary, named = (
+        architecture, vocabulary, pre_tokenizer = (
             _text(reader, key) for key in ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre")
         )
     except (ValueError, IndexError, KeyError, OverflowError, UnicodeDecodeError, OSError) as error:
-        raise SourceError(f"{path} is no whole GGUF file: {error}.", "Replace the file.") from error
+        raise SourceError(f"{path} is not a whole GGUF file: {error}.", "Replace the file.") from error
     if architecture != ARCHITECTURE:
-        raise SourceError(f"{path.name} is a {architecture}; of GGUF files only a {ARCHITECTURE} is read.", ELSE)
+        raise SourceError(f"{path.name} is a {architecture}, but only a {ARCHITECTURE} is read from GGUF files.", ELSE)
     names = [*reader.fields, *(tensor.name for tensor in reader.tensors)]
     lost = [name for name in names if name.endswith(NOT_CARRIED)]
     if lost:
         raise SourceError(f"{path.name} has {', '.join(lost)}, which isn't read from GGUF files.", ELSE)
-    splits = gguf_pre_tokenizer(named) if vocabulary == "gpt2" else None
+    splits = gguf_pre_tokenizer(pre_tokenizer) if vocabulary == "gpt2" else None
     if splits is None:
         raise SourceError(
-            f"The tokenizer of {path.name} is {vocabulary} {named}; of GGUF files only gpt2 is read, with "
-            f"{', '.join(gguf_names())}.",
+            f"The tokenizer of {path.name} is {vocabulary} {pre_tokenizer}, but only gpt2 is read from GGUF files, "
+            f"with {', '.join(gguf_names())}.",
             ELSE,
         )
     return splits

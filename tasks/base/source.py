@@ -1,6 +1,6 @@
-"""The files of a base model: of a folder, of a revision of the Hugging Face hub, of a GGUF file, of an artifact.
+"""The files of a base model: from a folder, a revision of the Hugging Face hub, a GGUF file or an artifact.
 
-Only what is named here is read: neither code nor pickles.
+Only the files named here are read: neither code nor pickles.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOKENIZER = (
 
 
 def fingerprint(config: BaseConfig) -> dict[str, str]:
-    """What identifies the model: the SHA-256 of each of its files, the revision, or the digest of an artifact's model.
+    """The identity of the model: the SHA-256 of each of its files, the revision, or the digest of an artifact's model.
     Raises SourceError, and ConfigError for an artifact without a model."""
     if config.repository is not None:
         return {config.repository: str(config.revision)}
@@ -48,18 +48,18 @@ def fingerprint(config: BaseConfig) -> dict[str, str]:
 
 
 def gguf_of(config: BaseConfig) -> Path:
-    """The GGUF file of a profile, in a package or on this machine. Raises SourceError for one that is not there."""
+    """The GGUF file of a profile, in a package or on this machine. Raises SourceError for a missing one."""
     if config.package is not None:
         return package_file(config.package, str(config.gguf))
     path = Path(str(config.gguf)).expanduser()
     if not path.is_file():
-        raise SourceError(f"base.gguf: there is no file {path}{_seen_from(path)}.", "Check the path.")
+        raise SourceError(f"base.gguf: {path} is not a file{_seen_from(path)}.", "Check the path.")
     return path
 
 
 def parameters_of_base(config: BaseConfig) -> int | None:
-    """How many weights a base in files of this machine has, from their heads; None of another, or of files that can't
-    be read, of which `base` says more."""
+    """The number of weights of a base in files of this machine, from their headers. None for other bases, and for files
+    that can't be read, which the stage `base` reports."""
     from safetensors import SafetensorError
 
     if config.repository is not None or config.artifact is not None:
@@ -74,30 +74,30 @@ def parameters_of_base(config: BaseConfig) -> int | None:
 
 
 def model_of(name: str) -> Artifact:
-    """The model of an artifact. Raises ConfigError for one that has none."""
+    """The model of an artifact. Raises ConfigError for an artifact without one."""
     artifact = named_artifact("base.artifact", name)
     if artifact.manifest is None or not any(file.startswith("model/") for file in artifact.manifest.files):
         raise ConfigError(
-            f"{name} in base.artifact has no model.",
+            f"{name} in base.artifact doesn't contain a model.",
             "Name an artifact of pretrain, base, sft or dpo (`gristmill store ls`).",
         )
     return artifact.part("model")
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files of a model that are read, by name. Raises SourceError for a folder that is none, or has
+    """The files of a model that are read, by name. Raises SourceError for a missing folder, and for one that has
     something else in place of a file."""
     if not folder.is_dir():
-        raise SourceError(f"base.folder: there is no folder {folder}{_seen_from(folder)}.", "Check the path.")
-    found = {path for pattern in (*CONFIGS, *WEIGHTS, *TOKENIZER) for path in folder.glob(pattern)}
-    if other := sorted(path.name for path in found if path.exists() and not path.is_file()):
-        raise SourceError(f"base.folder: {other[0]} in {folder} is no file.", "Replace it.")
-    return sorted(path for path in found if path.is_file())
+        raise SourceError(f"base.folder: {folder} is not a folder{_seen_from(folder)}.", "Check the path.")
+    paths = {path for pattern in (*CONFIGS, *WEIGHTS, *TOKENIZER) for path in folder.glob(pattern)}
+    if other := sorted(path.name for path in paths if path.exists() and not path.is_file()):
+        raise SourceError(f"base.folder: {other[0]} in {folder} is not a file.", "Replace it.")
+    return sorted(path for path in paths if path.is_file())
 
 
-def apart(folder: Path, scratch: Path) -> Path:
-    """A folder with links to the files of a model that are read: transformers looks for others by itself, which are no
-    part of what the model is known by."""
+def link_files(folder: Path, scratch: Path) -> Path:
+    """A folder with links to the files of a model that are read. transformers would also read others, which are not
+    part of the model's identity."""
     target = scratch / "read"
     target.mkdir(parents=True, exist_ok=True)
     for path in files_of(folder):
@@ -112,7 +112,7 @@ def _seen_from(path: Path) -> str:
 
 def fetch(config: BaseConfig, scratch: Path) -> Path:
     """The folder with the files: that of the profile or of the artifact, or one in `scratch` with a copy of the
-    revision, or with what a GGUF file holds. Raises SourceError."""
+    revision or the converted GGUF file. Raises SourceError."""
     if config.folder is not None:
         return Path(config.folder).expanduser()
     if config.artifact is not None:
@@ -128,12 +128,12 @@ def fetch(config: BaseConfig, scratch: Path) -> Path:
 
     try:
         patterns = [*CONFIGS, *WEIGHTS, *TOKENIZER]
-        found = snapshot_download(
+        copy = snapshot_download(
             str(config.repository), revision=config.revision, local_dir=scratch / "base", allow_patterns=patterns
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, HTTPError, OSError, ValueError) as error:
         raise SourceError(
             f"{config.repository} at {config.revision} can't be read: {error}.",
-            "Check the name, the revision and the network, or download it and name its folder instead.",
+            "Check the name, the revision and the network, or download it and set base.folder instead.",
         ) from error
-    return Path(found)
+    return Path(copy)

@@ -13,23 +13,23 @@ from tasks.base.check import check_files, check_model
 from tasks.base.checkpoint import write_checkpoint
 from tasks.base.config import BaseConfig
 from tasks.base.gguf import prove
-from tasks.base.source import apart, fetch, fingerprint, gguf_of, model_of
+from tasks.base.source import fetch, fingerprint, gguf_of, link_files, model_of
 from tasks.base.tokenizer import BEGUN, OURS, take_tokenizer
 from tasks.stage import stage
 from tasks.stage.output import Output
 
-STEPS = 5  # that are told
+STEPS = 5  # of the progress bar
 
 
 @stage(version=2, runtime=("compute",), sources=fingerprint)
 def base(config: BaseConfig, out: Output) -> None:
-    """Take a model in the format of transformers as the one that post-training starts from.
+    """Take an existing model in the format of transformers as the one that post-training starts from.
 
-    Writes model/, the one checkpoint that later stages read: its weights as transformers loads them, under the names
-    by which it saves them, its config with the digest of its tokenizer and without dropout, and the tokenizer with its
-    chat template, or with ours where it has none. Raises SourceError for code, pickles, quantized weights and weights
-    that are no numbers, for what says two things of one, and for a model that transformers doesn't build from these
-    files alone.
+    Writes model/, the one checkpoint that later stages read: the weights as transformers loads them, under the names
+    that it saves them by, the config with the digest of the tokenizer and without dropout, and the tokenizer with its
+    chat template, or with ours if it has none. Raises SourceError for code, pickles, quantized weights, NaN and
+    infinite weights, for files that contradict each other, and for a model that transformers can't build from these
+    files only.
     """
 
     def now(done: int, what: str) -> None:
@@ -40,7 +40,7 @@ def base(config: BaseConfig, out: Output) -> None:
     if config.artifact is not None:
         out.uses[f"base.artifact {config.artifact}"] = model_of(config.artifact).origin
     check_files(folder)
-    folder = apart(folder, out.scratch)
+    folder = link_files(folder, out.scratch)
     now(1, "building the model")
     known = check_model(folder)
     now(2, "writing the tokenizer")
@@ -48,8 +48,8 @@ def base(config: BaseConfig, out: Output) -> None:
     written = take_tokenizer(folder, out)
     if written["ids"] > known.vocab_size:
         raise SourceError(
-            f"The tokenizer of the base has {written['ids']:,} ids, but the model {known.vocab_size:,}.",
-            "Take the tokenizer that belongs to it.",
+            f"The tokenizer of the base has {written['ids']:,} ids, but the model has {known.vocab_size:,}.",
+            "Use the tokenizer that belongs to it.",
         )
     now(3, "writing and proving the weights")
     fields = {BASE_FIELD: config.named, DIGEST_FIELD: tokenizer_digest(model)}
@@ -59,15 +59,15 @@ def base(config: BaseConfig, out: Output) -> None:
     if config.gguf is not None:
         prove(gguf_of(config), model)
     if written["template"] == OURS:
-        out.note("the base has no chat template: it gets ours, whose turns end with its eos_token")
+        out.note("the base lacks a chat template: it gets ours, whose turns end with its eos_token")
     if written["template"] == BEGUN:
-        out.note("the base's chat template leaves out the BOS that every text begins with: it is put before it")
+        out.note("the base's chat template leaves out the BOS that every text begins with: BOS is put before it")
     if written["ends_turns"] != "itself":
         out.note(f"the base's chat template: {TURN} {written['turns'][TURN]}")
     if written["rebuilt_as"]:
         out.warn(
-            f"transformers' AutoTokenizer makes a {written['rebuilt_as']} of this base, which splits text otherwise "
-            "than its tokenizer.json; here and on the card PreTrainedTokenizerFast reads the file"
+            f"transformers' AutoTokenizer builds a {written['rebuilt_as']} from this base, which splits text otherwise "
+            "than its tokenizer.json. Gristmill and the model card use PreTrainedTokenizerFast, which reads the file"
         )
     _report(config.named, known, written, ends, out)
 

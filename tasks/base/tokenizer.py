@@ -1,10 +1,10 @@
 """The tokenizer of a base model, written as the later stages read it: tokenizer.json, its config, one chat template.
 
-From here on it is the tokenizer of the pipeline, and its template the only one (law 6). A base without a template gets
-ours, in which the token that ends its texts ends a turn too: so its vocabulary stays as it is, and so do its weights.
+From here on it is the pipeline's tokenizer, and its template the only one (law 6). A base without a template gets ours,
+in which the token that ends its texts also ends a turn. So its vocabulary and its weights stay as they are.
 
-Both are programs of others: a template may loop for days, and so may the pattern that splits text. So they are tried in
-a child of little time and memory: `python -m tasks.base.tokenizer SPEC`.
+Template and tokenizer are third-party programs: a template may loop for days, and so may the pattern that splits text.
+So they are tried in a child with little time and memory: `python -m tasks.base.tokenizer SPEC`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from models.tokenizer import (
     save_tokenizer,
 )
 from storage.errors import LostProcess, SourceError, TokenizerMismatch
-from tasks.base.chat import learned_told, turns_told
+from tasks.base.chat import learned_rows, turn_rows
 from tasks.base.check import SAFE, loaded, quietly
 from tasks.children.child import run_as_child
 from tasks.children.spec import ChildSpec
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-MOST_SECONDS = 30  # of a processor; the tokenizers of the largest vocabularies take five
-TEMPLATE_SECONDS = 3  # to render one question and its answer
-MOST_BYTES = 4 << 30  # beyond what the child has when it begins
+MOST_SECONDS = 30  # of CPU time. Tokenizers with the largest vocabularies take five
+TEMPLATE_SECONDS = 3  # of CPU time, to render one question and its answer
+MOST_BYTES = 4 << 30  # beyond the child's memory when it starts
 TEMPLATE_BYTES = 1 << 30
 OWN, BEGUN, OURS = "its own", "its own, with BOS before it", "ours, as it has none"  # whose the chat template is
 
 
 class TokenizerSpec(ChildSpec):
-    """What the child is told: the folder of the base. The tokenizer goes to `out`."""
+    """Written as JSON by the stage: `source` is the folder of the base. The tokenizer goes to `out`."""
 
     source: Path
 
 
 def take_tokenizer(source: Path, out: Output) -> dict[str, Any]:
-    """Write the tokenizer of the folder `source` into model/, in a child; what `write_tokenizer` says of it.
+    """Write the tokenizer of the folder `source` into model/, in a child. Returns the result of `write_tokenizer`.
 
-    Raises what that does, and SourceError for a tokenizer or a template that comes to no end.
+    Raises what that does, and SourceError for a tokenizer or a template that doesn't finish in time.
     """
     target = out.path / "model"
     spec = TokenizerSpec(
@@ -65,13 +65,13 @@ def take_tokenizer(source: Path, out: Output) -> dict[str, Any]:
         if "SIGXCPU" not in error.facts["how"]:
             raise
         raise SourceError(
-            "The tokenizer or the chat template of the base comes to no end with a few lines.",
+            "The tokenizer or the chat template of the base doesn't finish with a few lines of text.",
             "Correct its chat_template.jinja or the pattern in its tokenizer.json, or choose another base.",
         ) from error
 
 
 def main(path: Path) -> None:
-    """Write the tokenizer within the limits, and leave what there is to say of it."""
+    """Write the tokenizer within the limits, and the result of `write_tokenizer`."""
     spec = TokenizerSpec.model_validate_json(path.read_text())
     with quietly(), Limited(MOST_SECONDS, MOST_BYTES):
         written = write_tokenizer(spec.source, spec.out)
@@ -79,17 +79,18 @@ def main(path: Path) -> None:
 
 
 def write_tokenizer(source: Path, target: Path) -> dict[str, Any]:
-    """Write the tokenizer of the folder `source`. Returns the ids that end a generation, the number of ids, whose the
-    template is, what it makes of turns, and the class by which transformers would make another tokenizer of it.
+    """Write the tokenizer of the folder `source` to `target`. Returns the ids that end a generation, the number of
+    tokens and ids, the template's origin, how it renders turns, and the class with which transformers' AutoTokenizer
+    would give other ids.
 
-    Raises SourceError for a tokenizer that transformers can't load or write as a tokenizer.json, for one that has no
+    Raises SourceError for a tokenizer that transformers can't load or write as a tokenizer.json, for one that lacks a
     token for the end of a text or decodes a token to another text, and for a template that can't render a question and
-    its answer; TokenizerMismatch if what was written gives other ids; DamagedArtifact for a tokenizer.json that is
-    none.
+    its answer. Raises TokenizerMismatch if the written tokenizer gives other ids, and DamagedArtifact for an invalid
+    tokenizer.json.
     """
     theirs = open_tokenizer(source, "base", SAFE)
     if theirs.eos_token is None:
-        raise SourceError("The tokenizer of the base has no eos_token.", "Name it in its tokenizer_config.json.")
+        raise SourceError("The tokenizer of the base lacks an eos_token.", "Name it in its tokenizer_config.json.")
     template = theirs.chat_template
     if isinstance(template, dict):
         template = template.get("default")
@@ -99,7 +100,7 @@ def write_tokenizer(source: Path, target: Path) -> dict[str, Any]:
     if lacks_bos:
         theirs.chat_template = WITH_BOS + theirs.chat_template
     if not theirs.encode("The river rises.", add_special_tokens=False):
-        raise SourceError("The tokenizer of the base encodes nothing.", "Take the tokenizer that belongs to it.")
+        raise SourceError("The tokenizer of the base encodes nothing.", "Use the tokenizer that belongs to it.")
     target.mkdir(parents=True, exist_ok=True)
     save_tokenizer(theirs, target)
     tokenizer = load_tokenizer(target)
@@ -112,21 +113,21 @@ def write_tokenizer(source: Path, target: Path) -> dict[str, Any]:
         "tokens": len(tokenizer),
         "ids": max(tokenizer.get_vocab().values()) + 1,
         "template": OURS if not template else BEGUN if lacks_bos else OWN,
-        "turns": turns_told(tokenizer),
-        "learned": learned_told(tokenizer),
+        "turns": turn_rows(tokenizer),
+        "learned": learned_rows(tokenizer),
         "rebuilt_as": _rebuilt_as(source, target, truth),
     }
 
 
 def open_tokenizer(folder: Path, what: str, remedy: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of a model of others, of `what` it is. Raises SourceError for one that transformers can't load, or
-    that is not of the library `tokenizers`; DamagedArtifact for a tokenizer.json that is none."""
+    """The tokenizer of a third-party model, which `what` names in errors. Raises SourceError for one that transformers
+    can't load, or that isn't of the library `tokenizers`, and DamagedArtifact for an invalid tokenizer.json."""
     with Loading(folder / "tokenizer.json"), quietly():
         tokenizer = loaded(lambda: read_tokenizer(folder), f"the tokenizer of the {what}", remedy)
     if not tokenizer.is_fast:
         raise SourceError(
-            f"The tokenizer of the {what} is not a fast one, and has no tokenizer.json.",
-            "Convert it once, as transformers' documentation says of fast tokenizers.",
+            f"The tokenizer of the {what} is not a fast one: it lacks a tokenizer.json.",
+            "Convert it once, as described in transformers' documentation of fast tokenizers.",
         )
     return tokenizer
 
@@ -134,17 +135,17 @@ def open_tokenizer(folder: Path, what: str, remedy: str) -> PreTrainedTokenizerF
 def check_ids(
     tokenizer: PreTrainedTokenizerFast, folder: Path, theirs: PreTrainedTokenizerFast, what: str
 ) -> Tokenizer:
-    """The tokenizer that the tokenizer.json of a folder is, or that of `theirs` where it has none. Raises
-    TokenizerMismatch where `tokenizer` gives other ids."""
+    """The tokenizer in the tokenizer.json of a folder, or that of `theirs` if the folder doesn't have one. Raises
+    TokenizerMismatch if `tokenizer` gives other ids."""
     from tokenizers import Tokenizer
 
     file = folder / "tokenizer.json"
     truth: Tokenizer = Tokenizer.from_file(str(file)) if file.is_file() else theirs.backend_tokenizer
     if (text := other_ids(tokenizer, truth)) is not None:
         raise TokenizerMismatch(
-            f"The tokenizer of the {what} gives {text!r} other ids by its tokenizer_config.json than by its "
-            "tokenizer.json alone.",
-            "Correct what adds tokens in tokenizer_config.json, such as add_bos_token, or choose another.",
+            f"The tokenizer of the {what} gives {text!r} other ids with its tokenizer_config.json than with its "
+            "tokenizer.json only.",
+            "Correct the settings that add tokens in tokenizer_config.json, such as add_bos_token, or choose another.",
         )
     return truth
 
@@ -152,18 +153,18 @@ def check_ids(
 def _check_decoding(truth: Tokenizer) -> None:
     around = truth.encode("a", add_special_tokens=False).ids
     for id, token in truth.get_added_tokens_decoder().items():
-        # By its byte map a decoder may read the letters of a token as bytes: č as \r
+        # A decoder with a byte map may read the letters of a token as bytes, such as č as \r
         if token.content.strip() not in truth.decode([*around, id, *around], skip_special_tokens=False):
             raise SourceError(
                 f"The tokenizer of the base decodes its added token {token.content!r} to "
                 f"{truth.decode([id], skip_special_tokens=False)!r}.",
-                "Take it out of added_tokens in tokenizer.json, or choose another base.",
+                "Remove it from added_tokens in tokenizer.json, or choose another base.",
             )
 
 
 def _lacks_bos(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether every text begins with BOS but a conversation, which no runtime tells apart: llama.cpp puts it before
-    both, or before none."""
+    """Whether every text begins with BOS except conversations. No runtime makes that distinction: llama.cpp puts BOS
+    before both or before neither."""
     if not begins_with_bos(tokenizer):
         return False
     try:
@@ -174,7 +175,7 @@ def _lacks_bos(tokenizer: PreTrainedTokenizerFast) -> bool:
 
 
 def _turns(tokenizer: PreTrainedTokenizerFast) -> Turns:
-    """How the template ends turns, and that the conversations of the page come to an end."""
+    """How the template ends turns. Raises SourceError if it can't render conversations, within the limits."""
     try:
         with Limited(TEMPLATE_SECONDS, TEMPLATE_BYTES):
             return turns_of(tokenizer)
@@ -182,14 +183,14 @@ def _turns(tokenizer: PreTrainedTokenizerFast) -> Turns:
         why = f" ({type(fault.__cause__).__name__}: {fault.__cause__})" if fault.__cause__ else ""
         raise SourceError(
             f"The chat template of the base can't be trained on: {fault}{why}.",
-            "Correct its chat_template.jinja: it must take a question of the user's, and what stands before an answer "
-            "must be the prompt that asks for it.",
+            "Correct its chat_template.jinja: it must accept a question of the user's, and render it the same with and "
+            "without the answer.",
         ) from fault
 
 
 def _rebuilt_as(source: Path, target: Path, truth: Tokenizer) -> str:
-    """The class that AutoTokenizer makes of what was written where that gives other ids; empty where it doesn't. For
-    some architectures it has a class of its own, whatever the files say."""
+    """The class that AutoTokenizer loads the written tokenizer as, if it gives other ids, else "". For some
+    architectures AutoTokenizer has a fixed class, whatever the files say."""
     from transformers import AutoTokenizer
 
     automatic: Any = loaded(
@@ -202,8 +203,8 @@ def _rebuilt_as(source: Path, target: Path, truth: Tokenizer) -> str:
 
 
 class Limited:
-    """Within it this process may take so many seconds of a processor, and so many bytes more than it has; beyond the
-    first the system ends it (SIGXCPU), beyond the second Python raises MemoryError."""
+    """Limits this process to `seconds` more of CPU time and `size` more bytes within the block. Beyond the first the
+    system ends it (SIGXCPU), beyond the second Python raises MemoryError."""
 
     def __init__(self, seconds: int, size: int) -> None:
         self.seconds, self.size = seconds, size

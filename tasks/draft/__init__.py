@@ -1,8 +1,7 @@
-"""A small model that guesses what the released one will say, for speculative decoding.
+"""A small model that guesses the released model's next tokens, for speculative decoding.
 
-config.py      what it is made of
-vocabulary.py  whose ids it speaks
-stage.py       the stage
+config.py  the settings
+stage.py   the stage
 """
 
 from tasks.draft.config import DraftConfig

@@ -1,4 +1,4 @@
-"""What a profile says of the draft model: where it comes from, and how it learns to guess."""
+"""The settings of the draft model: where it comes from, and how it learns to guess."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tasks.training.chain import BASE
 
 
 class DraftConfig(StageConfig):
-    """A model with the tokenizer of the released one, much smaller: that one pruned, or another; and distilled."""
+    """A much smaller model with the tokenizer of the released one: that one pruned, or another, then distilled."""
 
-    base: BaseConfig | None = Field(None, description="a model to begin with (default: the released one)")
-    prune: PruneConfig | None = Field(None, description="what is left out of it; null: nothing")
+    base: BaseConfig | None = Field(None, description="a model to start from (default: the released one)")
+    prune: PruneConfig | None = Field(None, description="what to cut from it (null: nothing)")
     distill: DistillConfig | None = Field(
         default_factory=DistillConfig,
-        description="how it learns the distributions of the released model, which is the teacher; null: not at all",
+        description="how it learns the distributions of the released model, its teacher (null: not at all)",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Which endpoint is asked, and for which model. The key itself stands in no profile."""
+"""The endpoint and the model there. A profile never contains the key itself."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class EndpointConfig(StageConfig):
 
     url: str = Field(
         pattern=r"^https?://[^\s/?#]+[^\s?#]*$",
-        description="its address, as https://host/v1; /chat/completions is added. All prompts and answers are sent "
+        description="address, such as https://host/v1 (/chat/completions is added). All prompts and answers are sent "
         "there",
     )
-    model: str = Field(min_length=1, description="the model's name there")
+    model: str = Field(min_length=1, description="name of the model there")
     api_key_env: str | None = Field(
         None,
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="environment variable that holds the key, such as OPENAI_API_KEY; null: none is sent",
+        description="environment variable with the key, such as OPENAI_API_KEY (null: none is sent)",
     )
     fields: Fields = Field(
         {},
-        description="further fields of each request, which replace ours; one that is null is left out, such as "
+        description="further fields of each request, which replace ours. A field set to null is left out, as in "
         "`{max_tokens: null, max_completion_tokens: 512}`",
     )
 
@@ -42,6 +42,6 @@ class EndpointConfig(StageConfig):
     def _is_hidden_in_logs(cls, name: str | None) -> str | None:
         if name is not None and not names_a_secret(name):
             raise ValueError(
-                "errors and logs hide the values of variables whose names end in _API_KEY or _TOKEN: rename"
+                "errors and logs hide only values of variables whose names end in _API_KEY or _TOKEN: rename it"
             )
         return name

@@ -1,6 +1,6 @@
-"""Answers of an endpoint, kept in the scratch folder as they come, so that a run that goes on pays for none again.
+"""Answers of an endpoint, kept in the scratch folder as they come, so that a resumed run doesn't pay for them again.
 
-JSON Lines that only grow. A line that a kill cut short is dropped, and its answer asked for again.
+The file is append-only JSON Lines. A line that a kill cut short is dropped, and its answer requested again.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from storage.shards.lines import as_line, parse_json
 
 
 class PaidAnswers:
-    """Answers by the digest of what was asked. For several threads."""
+    """Answers by the digest of their request. Safe to use from several threads."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._found = _whole(path)
+        self._answers = _complete_lines(path)
         self._file = path.open("a", encoding="utf-8", newline="\n")
         self._lock = threading.Lock()
 
-    def get(self, asked: str) -> dict[str, Any] | None:
-        """What was answered."""
-        return self._found.get(asked)
+    def get(self, request: str) -> dict[str, Any] | None:
+        """The answer to a request, if it is known."""
+        return self._answers.get(request)
 
-    def keep(self, asked: str, answer: dict[str, Any]) -> None:
-        """Write it down at once."""
+    def keep(self, request: str, answer: dict[str, Any]) -> None:
+        """Write an answer to the file at once."""
         with self._lock:
-            self._found[asked] = answer
-            self._file.write(as_line({"asked": asked, **answer}))
+            self._answers[request] = answer
+            self._file.write(as_line({"asked": request, **answer}))
             self._file.flush()
 
     def total(self, name: str) -> int:
-        """The sum of a number over all answers."""
-        return sum(int(answer[name]) for answer in self._found.values())
+        """The sum of the number `name` over all answers."""
+        return sum(int(answer[name]) for answer in self._answers.values())
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._answers)
 
 
-def _whole(path: Path) -> dict[str, dict[str, Any]]:
-    """The answers in a file, which is cut behind its last whole line."""
-    found: dict[str, dict[str, Any]] = {}
+def _complete_lines(path: Path) -> dict[str, dict[str, Any]]:
+    """The answers in a file. Truncates the file after its last complete line."""
+    answers: dict[str, dict[str, Any]] = {}
     if not path.exists():
-        return found
-    whole = 0
+        return answers
+    size = 0
     with path.open("rb+") as file:
         for line in file:
             try:
@@ -54,7 +54,7 @@ def _whole(path: Path) -> dict[str, dict[str, Any]]:
                 answer = None
             if not isinstance(answer, dict) or "asked" not in answer:
                 break
-            found[answer.pop("asked")] = answer
-            whole += len(line)
-        file.truncate(whole)
-    return found
+            answers[answer.pop("asked")] = answer
+            size += len(line)
+        file.truncate(size)
+    return answers

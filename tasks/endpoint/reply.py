@@ -1,4 +1,4 @@
-"""What somebody who was asked has answered, whether a model here or an endpoint."""
+"""The reply of a model to a request, whether it runs here or behind an endpoint."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ Fault = Literal["", "empty", "unfinished", "overlong", "refused", "unclear"]
 
 @dataclass(frozen=True)
 class Reply:
-    """What was said, and why it is of no use: nothing, cut at the most tokens, too long a prompt, refused by the
-    server, or neither A nor B."""
+    """The text of a reply, and its fault if it is useless: empty, cut at the maximum tokens, a prompt that was too
+    long, refused by the server, or neither A nor B."""
 
     text: str
     fault: Fault = ""
 
     @classmethod
     def of(cls, text: str, *, finished: bool) -> Reply:
-        """One that was cut is of no use: it would teach to stop in the middle of a sentence."""
+        """The reply with this text. One that was cut is useless: it would teach a model to stop mid-sentence."""
         text = text.strip()
         return cls(text, "" if text and finished else "unfinished" if text else "empty")
 
 
 def counted(faults: Iterable[str], section: str) -> dict[str, int]:
-    """How many answers have each fault, by name. Raises EmptyOutput where none of them holds text; `section` of the
-    profile has the endpoint."""
-    found = Counter(faults)
-    if found and found["empty"] + found["refused"] == found.total():
+    """The number of answers with each fault, by name. Raises EmptyOutput if none has text. `section` is that of the
+    profile with the endpoint."""
+    counts = Counter(faults)
+    if counts and counts["empty"] + counts["refused"] == counts.total():
         raise EmptyOutput(
-            f"Of {found.total():,} answers of the endpoint none holds text: {found['empty']:,} are empty, "
-            f"{found['refused']:,} were refused.",
-            f"Check {section}: its model and its fields. A model that thinks first needs more tokens for an answer.",
+            f"None of {counts.total():,} answers of the endpoint has text: {counts['empty']:,} are empty, "
+            f"{counts['refused']:,} were refused.",
+            f"Check {section}: its model and its fields. A model that reasons first needs more tokens for an answer.",
         )
-    return {fault: number for fault, number in sorted(found.items()) if fault}
+    return {fault: number for fault, number in sorted(counts.items()) if fault}

@@ -1,4 +1,4 @@
-"""The training arguments that every method has: batch, schedule, precision, checkpoints."""
+"""The training arguments shared by all methods: batch, schedule, precision, checkpoints."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tasks.posttrain.spec import PosttrainSpec
 from tasks.stage.runtime import Runtime
 
 MEASURED_ROWS = 8  # in a forward pass of validation
-WHOLE_CHECKPOINTS = 2  # while the newest is being written, the one before must stay
+WHOLE_CHECKPOINTS = 2  # the previous one must stay while the newest is being written
 
 
-# What of TRL's configs, and of transformers' below them, changes a loss, and no setting of ours does: as the method's
-# paper has it. Of each config those that it has are set, so that another default of a later version changes nothing.
+# Fields of TRL's and transformers' configs that change a loss and that no setting of ours controls. Their values are
+# those of the methods' papers. Each is set explicitly, so that a later version's defaults change nothing.
 FIXED: dict[str, Any] = {
-    "router_aux_loss_coef": 0.0,  # a mixture's own loss, of a micro-batch, beside that of the tokens
+    "router_aux_loss_coef": 0.0,  # a mixture's auxiliary loss is computed per micro-batch and added to the token loss
     "label_smoothing_factor": 0.0,
-    "neftune_noise_alpha": None,  # ours is another: conversations/noise.py
+    "neftune_noise_alpha": None,  # conversations/noise.py has our own NEFTune
     "average_tokens_across_devices": True,
     "adam_beta1": 0.9,
     "adam_beta2": 0.999,
@@ -69,10 +69,10 @@ FIXED: dict[str, Any] = {
 }
 
 
-def arguments_of(kind: type[Any], given: Mapping[str, Any], **settings: Any) -> Any:
-    """A config of TRL's or transformers', of a `kind`: what is given, and what is fixed of it."""
+def arguments_of(kind: type[Any], arguments: Mapping[str, Any], **settings: Any) -> Any:
+    """A config of a `kind` of TRL's or transformers', from `arguments`, `settings`, and those of FIXED that it has."""
     names = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{**{name: value for name, value in FIXED.items() if name in names}, **given, **settings})
+    return kind(**{**{name: value for name, value in FIXED.items() if name in names}, **arguments, **settings})
 
 
 def uses_cuda(runtime: Runtime) -> bool:
@@ -81,20 +81,20 @@ def uses_cuda(runtime: Runtime) -> bool:
 
 
 def uses_bfloat16(config: PosttrainConfig, runtime: Runtime) -> bool:
-    """Whether products are of bfloat16, under autocast."""
+    """Whether matrix products are in bfloat16, under autocast."""
     return bfloat16_for(config.precision, runtime)
 
 
 def bfloat16_for(precision: str, runtime: Runtime) -> bool:
-    """Whether a `precision` means bfloat16 here."""
-    asked = precision == "auto" and uses_cuda(runtime)
-    return precision == "bfloat16" or (asked and torch.cuda.is_bf16_supported(including_emulation=False))
+    """Whether a `precision` means bfloat16 on this machine."""
+    automatic = precision == "auto" and uses_cuda(runtime)
+    return precision == "bfloat16" or (automatic and torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int, held_out: int) -> dict[str, Any]:
-    """Keyword arguments of TRL's config classes, for so many rows to train on and held out.
+    """Keyword arguments for TRL's config classes, given the numbers of rows to train on and held out.
 
-    Raises ConfigError when the processes can't share the global batch evenly.
+    Raises ConfigError if the processes can't share the global batch evenly.
     """
     runtime = spec.runtime
     cuda = uses_cuda(runtime)
@@ -103,7 +103,7 @@ def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int, 
     return {
         "output_dir": str(spec.checkpoints),
         "max_steps": steps,
-        "train_sampling_strategy": "sequential",  # the rows come in the order of training, see batches.py
+        "train_sampling_strategy": "sequential",  # batches.py has already put the rows in the order of training
         "per_device_train_batch_size": share.micro_batch,
         "per_device_eval_batch_size": MEASURED_ROWS,
         "gradient_accumulation_steps": share.micro_steps,
@@ -118,8 +118,8 @@ def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int, 
         "use_cpu": not cuda,
         "optim": "adamw_torch_fused",
         "logging_steps": 1,
-        "logging_nan_inf_filter": False,  # it would show a plausible loss in place of a NaN
-        "eval_strategy": "steps" if held_out else "no",  # and at the last step
+        "logging_nan_inf_filter": False,  # it would replace a NaN by a plausible loss
+        "eval_strategy": "steps" if held_out else "no",  # always at the last step too
         "eval_steps": validation_interval(config, rows),
         "save_steps": runtime.training.checkpoint_every,
         "save_total_limit": max(WHOLE_CHECKPOINTS, runtime.training.keep_checkpoints),

@@ -1,4 +1,4 @@
-"""Which rows a batch holds, in training and in validation, over any number of processes."""
+"""The rows of each batch, in training and in validation, over any number of processes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import random
 
 from tasks.posttrain.config import PosttrainConfig
 
-VALIDATIONS = 10  # in a run, more or less, where the profile does not say
+VALIDATIONS = 10  # of a run, about, unless the profile sets validation_every
 
 
 def training_steps(config: PosttrainConfig, rows: int) -> int:
-    """Optimizer steps in which the rows are seen `epochs` times, rounded up to whole batches."""
+    """Optimizer steps to see the rows `epochs` times, rounded up to whole batches."""
     return max(1, math.ceil(config.epochs * rows / config.global_batch))
 
 
@@ -21,10 +21,10 @@ def validation_interval(config: PosttrainConfig, rows: int) -> int:
 
 
 def training_order(config: PosttrainConfig, rows: int) -> list[int]:
-    """The rows in the order of training, for so many steps: one shuffle after the other, without a break.
+    """The rows in the order of training, for all steps: one shuffle after another, without a break.
 
-    So a batch that begins with the last rows of an epoch goes on with the first rows of the next, and the last batch
-    of the run is filled up from one more shuffle: every batch is a whole one, and every row in it weighs the same.
+    A batch that begins with the last rows of an epoch continues with the first rows of the next, and one more shuffle
+    fills up the last batch of the run. So every batch is whole, and every row in it has the same weight.
     """
     samples = training_steps(config, rows) * config.global_batch
     order: list[int] = []
@@ -36,10 +36,10 @@ def training_order(config: PosttrainConfig, rows: int) -> list[int]:
 
 
 def held_out_batches(rows: int, most: int, process: int, processes: int) -> tuple[list[list[int]], int]:
-    """Batches of up to `most` rows for one process, and how many of them, at the end, are the same for every process.
+    """Batches of up to `most` rows for one process, and how many of the last ones are the same on every process.
 
-    All processes have equally many batches of equal sizes, as collective operations ask for. So the rows that can't be
-    shared evenly, fewer than there are processes, are measured by each.
+    Collective operations need the same number of batches, of the same sizes, on all processes. So every process
+    measures the rows that can't be shared evenly, which are fewer than the processes.
     """
     shared = rows - rows % processes
     mine, rest = range(process, shared, processes), range(shared, rows)

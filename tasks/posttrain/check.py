@@ -1,4 +1,4 @@
-"""What a post-training stage can't honour of the runtime, refused by name before a run starts. No torch."""
+"""Refuses runtime settings that a post-training stage can't honour, by name, before a run starts. No torch."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ class Limited(Protocol):
 
     @property
     def max_length(self) -> int | None:
-        """Tokens; None for the context."""
+        """Maximum tokens, or None for the model's context."""
 
 
-MICRO_BATCH = 16  # rows in a forward pass, where the runtime sets no micro_batch
+MICRO_BATCH = 16  # rows of a forward pass, unless the runtime sets micro_batch
 
 
 def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for settings that the stage `name` can't honour with the engine or the batch."""
+    """Raises ConfigError for engine or batch settings that the stage `name` can't honour."""
     check_hosts(runtime.training)
-    asked = runtime.posttrain
-    engine, zero = asked.engine, asked.zero_stage
+    settings = runtime.posttrain
+    engine, zero = settings.engine, settings.zero_stage
     possible = {
         "zero_stage": {"ddp": zero == 0, "deepspeed": zero > 0, "fsdp": zero in (0, 3)}[engine],
-        "offload": asked.offload == "none" or engine == "deepspeed",
-        "compile": asked.compile == "off" or engine == "ddp",
+        "offload": settings.offload == "none" or engine == "deepspeed",
+        "compile": settings.compile == "off" or engine == "ddp",
     }
     for setting, honoured in possible.items():
         if not honoured:
             raise ConfigError(
-                f"runtime.posttrain.{setting} is {getattr(asked, setting)}, which the engine {engine} can't do.",
+                f"runtime.posttrain.{setting} is {getattr(settings, setting)}, which the engine {engine} can't do.",
                 "Set it to 1, 2 or 3."
                 if (engine, setting, zero) == ("deepspeed", "zero_stage", 0)
                 else f"Choose an engine that can: `gristmill profile schema` names them for {setting}.",
             )
     processes = processes_of(runtime)
-    if config.quantized and (engine != "ddp" or asked.compile != "off"):
-        setting, value = ("engine", engine) if engine != "ddp" else ("compile", asked.compile)
+    if config.quantized and (engine != "ddp" or settings.compile != "off"):
+        setting, value = ("engine", engine) if engine != "ddp" else ("compile", settings.compile)
         raise ConfigError(
             f"{name}.adapter.quantize is nf4, which runtime.posttrain.{setting} {value} can't do.",
             "Set the engine to ddp and compile to off, or leave quantize out.",
         )
     if engine != "ddp" and processes == 1:
         raise ConfigError(
-            f"runtime.posttrain.engine is {engine}, which shards a model over processes, but there is only one.",
+            f"runtime.posttrain.engine is {engine}, which shards a model over processes, but only one is set.",
             "Raise runtime.training.processes, or set the engine to ddp.",
         )
     if processes is not None:
@@ -63,7 +63,7 @@ def check_alone(name: str, runtime: Runtime) -> None:
     if processes_of(runtime) != 1:
         raise ConfigError(
             f"{name} samples and trains in one process, but runtime.training.processes is "
-            f"{runtime.training.processes}, or there are several hosts.",
+            f"{runtime.training.processes}, or several hosts are set.",
             f"Set it to 1 for this stage: `gristmill stage {name} PROFILE --set runtime.training.processes=1`.",
         )
     if runtime.posttrain.compile != "off":
@@ -73,34 +73,34 @@ def check_alone(name: str, runtime: Runtime) -> None:
 
 
 def check_here(config: PosttrainConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a hostfile or a GPU that this machine has not."""
+    """Raises ConfigError for a hostfile or a GPU that this machine doesn't have."""
     check_hosts_here(runtime.training)
     check_training_device_here(runtime)
 
 
 def max_length_of(name: str, config: Limited, context: int) -> int:
-    """Tokens that a rendered pair may have. Raises ConfigError for more than the model's context."""
-    asked = config.max_length or context
-    if asked > context:
+    """Maximum tokens of a rendered pair. Raises ConfigError for more than the model's context."""
+    most = config.max_length or context
+    if most > context:
         raise ConfigError(
-            f"{name}.max_length is {asked}, but the model's context is {context}.",
-            f"Lower it to {context}, or train a model that sees more (pretrain.model.context, with `pretrain`).",
+            f"{name}.max_length is {most}, but the model's context is {context}.",
+            f"Lower it to {context}, or pretrain a model with a longer context (pretrain.model.context).",
         )
-    return asked
+    return most
 
 
 def check_room(name: str, config: PosttrainConfig, max_length: int) -> None:
-    """Raises ConfigError where an answer may take all of the tokens that there are for a prompt and an answer."""
+    """Raises ConfigError if an answer may take all the tokens of prompt and answer together."""
     if config.generated_tokens >= max_length:
         raise ConfigError(
-            f"{name}.max_new_tokens is {config.generated_tokens:,}, which of {max_length:,} tokens leaves none for a "
+            f"{name}.max_new_tokens is {config.generated_tokens:,}, which leaves none of {max_length:,} tokens for a "
             "prompt.",
             "Lower it, or raise the context.",
         )
 
 
 def row_share(name: str, config: PosttrainConfig, runtime: Runtime, processes: int) -> BatchShare:
-    """The rows that each process takes of a global batch. Raises ConfigError where they can't be shared evenly."""
+    """Each process's share of the rows of a global batch. Raises ConfigError if they can't be shared evenly."""
     return share_batch(
         config.global_batch,
         processes,
@@ -111,6 +111,6 @@ def row_share(name: str, config: PosttrainConfig, runtime: Runtime, processes: i
 
 
 def processes_of(runtime: Runtime) -> int | None:
-    """Processes over all hosts; None where a hostfile says so that is not on this machine."""
+    """The number of processes over all hosts, or None if it is in a hostfile that this machine doesn't have."""
     hosts = hosts_of(runtime.training)
     return None if hosts is None else runtime.training.processes * hosts

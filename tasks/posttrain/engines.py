@@ -1,9 +1,9 @@
-"""How TRL's trainers spread a model over processes: torch's DDP, DeepSpeed's ZeRO or torch's FSDP2.
+"""Spreads a model of TRL's trainers over processes: by torch's DDP, DeepSpeed's ZeRO or torch's FSDP2.
 
-An engine changes how a step is computed, never what: losses are the same but for the rounding of sums. What an engine
-can't do is refused before anything starts (check.py). A trainer that ended up on another engine than the one asked for
-is refused here: accelerate falls back to DDP without a word. Every engine sums the gradients of micro-batches, and of
-ranks, in float32; by default DeepSpeed and accelerate's FSDP would in bfloat16.
+An engine changes how a step is computed, never what: losses are the same but for the rounding of sums. check.py refuses
+settings that an engine can't honour, before anything starts. This module refuses a trainer that ended up on an engine
+other than the requested one: accelerate falls back to DDP silently. Every engine sums the gradients of micro-batches,
+and of ranks, in float32. By default DeepSpeed and accelerate's FSDP would sum in bfloat16.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tasks.training.deepspeed_patches import decline_shared_memory_operator, flo
 if TYPE_CHECKING:
     from transformers import Trainer
 
-# The batch sizes and the clipping that the trainer fills in
+# The trainer fills in the batch sizes and the clipping
 _DEEPSPEED_AUTO = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
@@ -32,10 +32,10 @@ _DEEPSPEED_AUTO = (
 
 
 def engine_arguments(runtime: PosttrainRuntime, *, cpu: bool) -> dict[str, Any]:
-    """What TrainingArguments need for the engine, its recomputation of activations and torch.compile."""
+    """TrainingArguments for the engine, its recomputation of activations and torch.compile."""
     recompute = runtime.recompute == "full"
     if runtime.engine == "fsdp":
-        # FSDP's own recomputation; that of the model would gather weights once more (transformers' documentation)
+        # FSDP's own recomputation: the model's would gather weights once more (transformers' documentation)
         settings = {"reshard_after_forward": runtime.zero_stage == 3, "activation_checkpointing": recompute}
         arguments: dict[str, Any] = {"fsdp": True, "fsdp_config": settings, "gradient_checkpointing": False}
         if cpu:
@@ -67,7 +67,7 @@ def _deepspeed(runtime: PosttrainRuntime) -> dict[str, Any]:
 
 
 def sum_gradients_in_float32(trainer: Trainer, runtime: PosttrainRuntime) -> None:
-    """What the arguments can't ask of an engine, before the trainer divides its model."""
+    """Set float32 sums where no argument does. To be called before the trainer divides its model."""
     if runtime.engine == "fsdp":
         plugin = trainer.accelerator.state.fsdp_plugin
         if plugin.mixed_precision_policy is not None:
@@ -77,16 +77,18 @@ def sum_gradients_in_float32(trainer: Trainer, runtime: PosttrainRuntime) -> Non
 
 
 class _Float32Sums(TrainerCallback):
-    """Sets up the optimizer of ZeRO 1, which there is when the training begins."""
+    """Sets up the optimizer of ZeRO 1, which exists only once the training begins."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, optimizer: Any, **_: Any) -> None:
-        """Called once the trainer is on its engine."""
+        """Set it up: the trainer is on its engine now."""
         sum_in_float32(optimizer.optimizer)
 
 
 def _join_for_fsdp_on_cpu() -> None:
-    """Join the process group as one that FSDP may use: accelerate 1.15 shards on accelerators only, and falls back to
-    DDP over gloo, on which FSDP2 itself runs."""
+    """Join the process group under a device type that accelerate lets FSDP use.
+
+    accelerate 1.15 shards on accelerators only and otherwise falls back to DDP, though FSDP2 itself runs over gloo.
+    """
     from accelerate import PartialState
     from accelerate.utils import DistributedType
 
@@ -96,7 +98,7 @@ def _join_for_fsdp_on_cpu() -> None:
 
 
 def check_engine(trainer: Trainer, runtime: PosttrainRuntime) -> None:
-    """Raises ConfigError when the trainer uses another engine than the one asked for."""
+    """Raises ConfigError if the trainer uses another engine than the requested one."""
     in_use = "deepspeed" if trainer.is_deepspeed_enabled else "fsdp" if trainer.is_fsdp_enabled else "ddp"
     if in_use == "fsdp" and trainer.accelerator.distributed_type != "FSDP":
         in_use = "ddp"

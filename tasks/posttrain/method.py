@@ -1,6 +1,6 @@
-"""What a post-training method is: everything that the stage and its child need to know of one.
+"""A post-training method: everything that the stage and its child need to know about one.
 
-A method is one file under methods/ and one row of its table; see methods/sft.py.
+A method is one file under methods/ and one row of its table. See methods/sft.py.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Config = TypeVar("Config", bound=PosttrainConfig)
 
 @dataclass(frozen=True)
 class TrainerParts(Generic[Config]):
-    """What a method makes its trainer of.
+    """The parts that a method builds its trainer from.
 
-    `arguments` go to TRL's config class, `common` (model, data, tokenizer, callbacks) to its trainer; `load_model`
-    loads the model that the stage starts from once more, as a reference; `teacher` is the folder of the model that is
-    imitated, and `judge` that of the reward model. No row has more than `max_length` tokens.
+    `arguments` go to TRL's config class, `common` (model, data, tokenizer, callbacks) to its trainer. `load_model`
+    loads another copy of the starting model, as a reference. `teacher` is the folder of the model to imitate, and
+    `judge` that of the reward model. No row has more than `max_length` tokens.
     """
 
     config: Config
@@ -48,7 +48,7 @@ class TrainerParts(Generic[Config]):
 
 @dataclass(frozen=True)
 class Trained:
-    """What a method may measure when its model is saved: the folder, its rows, and where to compute."""
+    """A saved model, for the method to measure: its folder, its rows, and the device to compute on."""
 
     folder: Path
     train: Sequence[Row]
@@ -60,17 +60,17 @@ class Trained:
 class Method(Generic[Config]):
     """One post-training method.
 
-    `pairs` names the part of an artifact with its pairs, and `instead` the one that it reads where there is none of
-    these. `loss_unit` labels the loss curve. `measures` maps TRL's names to ours: log.jsonl holds them for each step
-    and validation, the manifest for the last validation. `summary` names further counts for the stage's summary line.
-    `rows_of` is given where the form of rows depends on the config, and `facts` where a trainer that is done has
-    something to say of this run.
+    `pairs` names the part of an artifact that holds its pairs, and `instead` the part to read if that one is missing.
+    `loss_unit` labels the loss curve. `measures` maps TRL's names to ours: log.jsonl holds them for each step and
+    validation, the manifest for the last validation. `summary` names further counts for the stage's summary line.
+    `rows_of` is set if the form of rows depends on the config, and `facts` if a finished trainer has facts of the run
+    to report.
 
-    `check_rows` raises what is wrong with rendered rows, those to train on and those held out, as a whole.
+    `check_rows` raises an error if the rendered rows, to train on and held out, are unusable as a whole.
 
-    `load` loads the model that is trained, where it is not the causal one of the folder. `conclude`, on one process,
-    measures the model that was saved, and `report` tells the stage of it. `curve` is the measure that is drawn and
-    whose best is told: the lowest loss, or the highest of another. A method that is `alone` trains in one process.
+    `load` loads the model to train, unless that is the causal one of the folder. `conclude` measures the saved model,
+    on one process, and `report` reports that in the stage. `curve` is the measure that is plotted and whose best value
+    is reported: the lowest loss, or the highest of another. A method that is `alone` trains in one process.
     """
 
     name: str
@@ -92,15 +92,15 @@ class Method(Generic[Config]):
     check_rows: Callable[[Config, Sequence[Row], Sequence[Row]], None] | None = None
 
     def reads(self, roles: Collection[str]) -> str:
-        """The part that it reads where there are pairs of these roles."""
+        """The part that it reads of an artifact with pairs of these roles."""
         return self.pairs if self.instead is None or self.pairs in roles else self.instead
 
     def form(self, config: Config) -> RowForm:
-        """How rows are rendered under a config."""
+        """The row form to render rows with under a config."""
         return self.rows if self.rows_of is None else self.rows_of(config)
 
     def stage(self, version: int) -> Callable[[Callable[..., None]], Stage]:
-        """`@stage` with what all methods have in common."""
+        """The decorator `@stage` with the arguments that all methods share."""
         return stage(
             version=version,
             runtime=("data", "compute", "training", "posttrain"),
@@ -111,12 +111,12 @@ class Method(Generic[Config]):
         )
 
     def check_runtime(self, config: Config, runtime: Runtime) -> None:
-        """Raises ConfigError for settings of the runtime that this method can't honour."""
+        """Raises ConfigError for runtime settings that this method can't honour."""
         check_runtime(self.name, config, runtime)
         if self.alone:
             check_alone(self.name, runtime)
 
     def check_adopted(self, config: Config, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
-        """Check that a folder made elsewhere has a model/ with the tokenizer of the model that the stage starts from.
+        """Check that a folder made elsewhere has a model/ with the tokenizer of the stage's starting model.
         Raises DamagedArtifact, TokenizerMismatch."""
         check_model(folder, inputs["model"].path)

@@ -1,7 +1,7 @@
-"""Whether the pairs of a profile fit its model: asked before the pretraining, by the code that post-training uses.
+"""Checks before the pretraining that a profile's pairs fit its model, with the code that post-training uses.
 
-What a pair becomes depends on the tokenizer and the chat template alone. So a context into which too few pairs fit is
-told as soon as there is a tokenizer, and not after a base model was paid for.
+The tokens of a pair depend only on the tokenizer and the chat template. So a context that is too short for the pairs
+fails as soon as the tokenizer exists, not after an expensive pretraining.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-def rendered(
+def render_rows(
     method: Method[Any],
     config: PosttrainConfig,
     files: Sequence[Path],
@@ -36,11 +36,11 @@ def rendered(
     max_length: int,
     split: Counter[str] | None = None,
 ) -> tuple[list[Row], list[Row], Counter[str]]:
-    """The rows of a method to train on and to hold out, and the number dropped by reason; `split` counts those that
-    became several.
+    """The rows of a method to train on and to hold out, and the number dropped by reason. `split` counts those that
+    were split into several.
 
-    Raises EmptyOutput if more than `max_dropped_share` can't be used, ConfigError where an answer has no room, and what
-    the method raises for the rows as a whole.
+    Raises EmptyOutput if more than `max_dropped_share` can't be used, ConfigError if no room is left for an answer, and
+    what the method's `check_rows` raises.
     """
     check_room(method.name, config, max_length)
     form = method.form(config)
@@ -62,9 +62,9 @@ def check_pairs(
     methods: Mapping[str, PosttrainConfig], pairs: Artifact, tokenizer: Artifact, context: int | None = None
 ) -> None:
     """Raises what the stages would raise: EmptyOutput if too few pairs can be used in a model of this context,
-    ConfigError for a `max_length` beyond it or rewards that no answer can earn. Warns where many can't be used.
+    ConfigError for a `max_length` beyond it or rewards that no answer can earn. Warns if many can't be used.
 
-    Without a `context`, `tokenizer` is the folder of a model, which has one.
+    Without a `context`, `tokenizer` must be the folder of a model, whose context is then taken.
     """
     from tasks.posttrain.methods import METHODS
 
@@ -77,9 +77,9 @@ def check_pairs(
         with tempfile.TemporaryDirectory() as folder:
             out = Output.at(Path(folder), stage=name)
             part = method.reads(pairs.folders("*"))
-            given = split_rows(pairs.part(part).files("*.jsonl"), method.rows, out)
-            files, _ = drop_duplicates(given, config.deduplicate, out)
-            train, held_out, dropped = rendered(method, config, files, loaded, max_length)
+            split_files = split_rows(pairs.part(part).files("*.jsonl"), method.rows, out)
+            files, _ = drop_duplicates(split_files, config.deduplicate, out)
+            train, held_out, dropped = render_rows(method, config, files, loaded, max_length)
             warning = warning_of(dropped, len(train) + len(held_out) + dropped.total(), max_length)
             if warning and session:
                 session.observer.warned(name, warning)

@@ -1,4 +1,4 @@
-"""What the child of a post-training stage is told."""
+"""The spec that a post-training stage passes to its child."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class PosttrainSpec(ChildSpec):
     """Written as JSON by the stage, read by every rank.
 
     `config` is that of the method, as JSON. `identity` is a SHA-256 over all that decides the weights: a checkpoint
-    with another is refused. `base` names the model for those who get an adapter to it. `teacher` and `judge` are the
-    folders of the model that is imitated and of the reward model, and `reference` has the log-probabilities of the
-    rows' answers, for methods that need them.
+    with another is refused. `base` names the model in the config of an adapter over it. `teacher` and `judge` are the
+    folders of the model to imitate and of the reward model, and `reference` is the file with the log-probabilities of
+    the rows' answers, for methods that need it.
     """
 
     method: str

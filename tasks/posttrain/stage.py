@@ -14,7 +14,7 @@ from tasks.posttrain.check import processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
 from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
-from tasks.posttrain.rows.prepare import told_dropped, warning_of
+from tasks.posttrain.rows.prepare import reasons_for_dropping, warning_of
 from tasks.posttrain.rows.row_sources import Pairs, digest_of, files_of
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.stage.output import Output
@@ -36,8 +36,8 @@ def posttrain(
     judge: Artifact | None = None,
     reference: Path | None = None,
 ) -> None:
-    """Train `model` on the JSON Lines of `pairs`; leave model/, log.jsonl and a curve as PNG in `out`. `teacher` and
-    `judge` are models, `reference` is a file of log-probabilities, see reference/.
+    """Train `model` on the JSON Lines of `pairs`, and write model/, log.jsonl and a curve as PNG to `out`. `teacher`
+    and `judge` are models, `reference` is a file of log-probabilities (see reference/).
 
     Raises TokenizerMismatch for a teacher or a judge with another tokenizer or chat template.
     """
@@ -47,8 +47,8 @@ def posttrain(
     for other in filter(None, (teacher, judge)):
         check_tokenizer(other.path, expected=digest)
         decisive += f" {other.digest}"
-    given = split_rows(files_of(pairs), method.rows, out)
-    rows, duplicates = drop_duplicates(given, config.deduplicate, out)
+    split_files = split_rows(files_of(pairs), method.rows, out)
+    rows, duplicates = drop_duplicates(split_files, config.deduplicate, out)
     spec = PosttrainSpec(
         method=method.name,
         config=config.model_dump(mode="json"),
@@ -76,7 +76,7 @@ def posttrain(
     def run(spec: PosttrainSpec) -> dict[str, Any]:
         return run_module("tasks.posttrain.train", spec, out, on_line=on_line)
 
-    if method.alone:  # what is sampled together depends on the rows in a forward pass
+    if method.alone:  # samples depend on the rows of a forward pass, so these must not change to save memory
         result = run(spec)
     else:
         share = row_share(method.name, config, out.runtime, processes_of(out.runtime) or 1)
@@ -104,37 +104,37 @@ def _report(
     pairs, dropped = result["pairs"] + duplicates.total(), {**result["dropped"], **duplicates}
     out.account(documents_in=pairs, kept=pairs - sum(dropped.values()), removed=dropped)
     last = [row[method.curve] for row in log[-max(1, min(20, len(log) // 10)) :]]
-    measures = {f"train_{method.curve}": round(sum(last) / len(last), 6), **_validated(method, validated, out)}
+    measures = {f"train_{method.curve}": round(sum(last) / len(last), 6), **_validations(method, validated, out)}
     change = (result["held_out"] or {}).get("change", {})
     measures |= change
     out.count(steps=len(log), supervised_share=round(result["supervised_share"], 4), **measures)
     out.count(precision=result["precision"])
     if method.report is not None:
         method.report(result["measured"], out)
-    told = [_told_pairs(result, Counter(dropped), pairs), f"{len(log):,} step{'s' * (len(log) != 1)}"]
+    summary = [_pairs_summary(result, Counter(dropped), pairs), f"{len(log):,} step{'s' * (len(log) != 1)}"]
     if warning := warning_of(Counter(dropped), pairs, result["max_length"]):
         out.warn(warning)
     if split := result["split"]:
         out.count(split_pairs=split["rows"], parts=split["parts"])
     if adapter := result["adapter"]:
         out.count(**adapter)
-        told.append(f"{adapter['trainable_share']:.2%} of the parameters trained")
+        summary.append(f"{adapter['trainable_share']:.2%} of the parameters trained")
     curves = (f"{of}_{method.curve}" for of in ("train", "initial_validation", "validation"))
     for name in (*curves, *method.summary):
         if name in out.counts:
-            told.append(f"{name.replace('_', ' ')} {out.counts[name]:.2f}")
+            summary.append(f"{name.replace('_', ' ')} {out.counts[name]:.2f}")
     if "validation_loss_change_low" in change:
         low, high = change["validation_loss_change_low"], change["validation_loss_change_high"]
-        told.append(
+        summary.append(
             f"{change['validation_loss_change']:+.3f} by the training (95 % interval {low:+.3f} to {high:+.3f})"
         )
     first, last_loss = measures.get("initial_validation_loss"), measures.get("validation_loss")
     if first is not None and last_loss is not None and last_loss > first:
-        told.append("worse on held-out pairs than before the training")
+        summary.append("worse on held-out pairs than before the training")
     if measures.get("best_validation_step", len(log)) != len(log):
         best = measures[f"best_validation_{method.curve}"]
-        told.append(f"best validation {method.curve} {best:.2f} at step {measures['best_validation_step']}")
-    out.count(summary=", ".join(told))
+        summary.append(f"best validation {method.curve} {best:.2f} at step {measures['best_validation_step']}")
+    out.count(summary=", ".join(summary))
     numbers = {"pairs": pairs, "trained on": result["train"], "held out": result["validation"]}
     numbers |= {f"dropped: {reason}": count for reason, count in sorted(dropped.items())}
     numbers |= {"split": split["rows"], "parts of these": split["parts"]} if split else {}
@@ -159,16 +159,16 @@ def _speed(facts: dict[str, Any]) -> list[dict[str, str]]:
     return [{"measure": name, "value": value} for name, value in rows.items()]
 
 
-def _told_pairs(result: dict[str, Any], dropped: Counter[str], pairs: int) -> str:
+def _pairs_summary(result: dict[str, Any], dropped: Counter[str], pairs: int) -> str:
     """`51 of 100 pairs (2 held out, 47 longer than 128 tokens)`."""
     held_out = [f"{result['validation']:,} held out"] * bool(result["validation"])
-    others = ", ".join([*held_out, *told_dropped(dropped, result["max_length"])])
+    others = ", ".join([*held_out, *reasons_for_dropping(dropped, result["max_length"])])
     return f"{result['train']:,} of {pairs:,} pairs ({others})" if others else f"{pairs:,} pairs"
 
 
-def _validated(method: Method[Any], rows: list[dict[str, Any]], out: Output) -> dict[str, float]:
-    """The measures of the last validation, and the best value of the method's curve with its step; a table has all of
-    them, that before the first step too."""
+def _validations(method: Method[Any], rows: list[dict[str, Any]], out: Output) -> dict[str, float]:
+    """The measures of the last validation, and the best value of the method's curve with its step. Writes a table of
+    all validations, including that before the first step."""
     curve = f"validation_{method.curve}"
     validated = [
         {name: round(value, 6) for name, value in row.items() if name == "step" or name.startswith("validation_")}
@@ -179,7 +179,7 @@ def _validated(method: Method[Any], rows: list[dict[str, Any]], out: Output) -> 
         return {}
     out.table("Validation", [{name.removeprefix("validation_"): row[name] for name in row} for row in validated])
     best = (min if method.curve == "loss" else max)(validated, key=lambda row: row[curve])
-    named = {f"best_{curve}": best[curve], "best_validation_step": best["step"]}
+    extremes = {f"best_{curve}": best[curve], "best_validation_step": best["step"]}
     if validated[0]["step"] == 0:
-        named[f"initial_{curve}"] = validated[0][curve]
-    return {name: value for name, value in validated[-1].items() if name != "step"} | named
+        extremes[f"initial_{curve}"] = validated[0][curve]
+    return {name: value for name, value in validated[-1].items() if name != "step"} | extremes

@@ -27,7 +27,7 @@ from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.engines import check_engine, sum_gradients_in_float32
 from tasks.posttrain.method import Method, Trained, TrainerParts
 from tasks.posttrain.methods import METHODS
-from tasks.posttrain.pair_lengths import rendered
+from tasks.posttrain.pair_lengths import render_rows
 from tasks.posttrain.reference.table import with_reference
 from tasks.posttrain.rows.form import Row, mean_tokens
 from tasks.posttrain.spec import PosttrainSpec
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @for_any_shape()
 def train(path: Path) -> None:
-    """Train as the spec says, from the last checkpoint if there is one; rank 0 leaves the model and the result."""
+    """Train as the spec says, from the last checkpoint if any. Rank 0 writes the model and the result."""
     spec = PosttrainSpec.model_validate_json(path.read_text())
     method = METHODS[spec.method]
     config = method.config.model_validate(spec.config)
@@ -54,12 +54,12 @@ def train(path: Path) -> None:
     model = _load_model(spec, method, config)
     max_length = max_length_of(spec.method, config, context_of(model.config))
     split: Counter[str] = Counter()
-    train_rows, held_out, dropped = rendered(method, config, spec.rows, tokenizer, max_length, split)
+    train_rows, held_out, dropped = render_rows(method, config, spec.rows, tokenizer, max_length, split)
     if spec.reference is not None:
         train_rows, held_out = (with_reference(rows, spec.reference) for rows in (train_rows, held_out))
     log = LogCallback(spec, method.measures, method.curve)
     trainer = _trainer(spec, method, config, model, tokenizer, train_rows, held_out, max_length, log)
-    checkpoint, begun = _resume_point(trainer, spec)
+    checkpoint, resumed_at = _resume_point(trainer, spec)
     trainer.args.eval_on_start = bool(held_out) and checkpoint is None
     started = time.perf_counter()
     with (
@@ -73,20 +73,20 @@ def train(path: Path) -> None:
     if trainer.is_world_process_zero():
         log.flush()
     if not log.stopped:
-        _finish(trainer, spec, method, config, (train_rows, held_out, dropped, split), log, seconds, begun)
+        _finish(trainer, spec, method, config, (train_rows, held_out, dropped, split), log, seconds, resumed_at)
     if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
 
 def _less_memory(method: Method[Any]) -> str:
-    if method.alone:  # for others that is done before it is told
+    if method.alone:  # for other methods, less_memory.py has already tried this
         return "Lower runtime.posttrain.micro_batch, or set runtime.posttrain.recompute to full."
     return "Shard over more processes (runtime.posttrain.engine), or lower max_length."
 
 
 def _load_model(spec: PosttrainSpec, method: Method[Any], config: PosttrainConfig) -> PreTrainedModel:
-    """The model that the stage starts from, in 4 bits where the adapter is to lie over such a one."""
+    """The starting model, in 4 bits if the adapter quantizes it."""
     if method.load is not None:
         return method.load(spec.model, config)
     if not config.quantized:
@@ -102,9 +102,9 @@ def _finish(
     rows: tuple[list[Row], list[Row], Counter[str], Counter[str]],
     log: LogCallback,
     seconds: float,
-    begun: int,
+    resumed_at: int,
 ) -> None:
-    """Save the model, and leave the result."""
+    """Save the model and write the result."""
     train_rows, held_out, dropped, split = rows
     adapter = _save(trainer, spec, config)
     if trainer.is_world_process_zero():
@@ -126,7 +126,7 @@ def _finish(
                 "device": trainer.args.device.type,
                 "training_seconds": round(seconds, 2),
                 "peak_memory_bytes": peak_memory(trainer.args.device),
-                "resumed_from_step": begun,
+                "resumed_from_step": resumed_at,
                 "tokens_a_pair": mean_tokens([*train_rows, *held_out]),
                 **(method.facts(trainer) if method.facts else {}),
             },
@@ -166,7 +166,7 @@ def _trainer(
     trainer = method.make_trainer(parts)
     if config.quantized:
         train_in_float32(trainer.model)
-    # A whole run is one epoch to the trainer: of TRL's own, the last batch is short, and yet takes a whole step
+    # To the trainer a whole run is one epoch: each of its own epochs would end with a whole step on a short batch
     trainer.train_dataset = trainer.train_dataset.select(training_order(config, len(train_rows)))
     check_engine(trainer, spec.runtime.posttrain)
     sum_gradients_in_float32(trainer, spec.runtime.posttrain)
@@ -175,24 +175,24 @@ def _trainer(
 
 
 def _resume_point(trainer: Trainer, spec: PosttrainSpec) -> tuple[Path | None, int]:
-    """The checkpoint to resume from and its step, the same on every rank; the log is cut back to it."""
+    """The checkpoint to resume from and its step, the same on every rank. Cuts the log back to it."""
     world = trainer.args.world_size
-    found = [latest_checkpoint(spec, world) if trainer.is_world_process_zero() else (None, 0)]
+    latest = [latest_checkpoint(spec, world) if trainer.is_world_process_zero() else (None, 0)]
     if world > 1:
-        torch.distributed.broadcast_object_list(found)
-    ((checkpoint, begun),) = found
+        torch.distributed.broadcast_object_list(latest)
+    ((checkpoint, resumed_at),) = latest
     if trainer.is_world_process_zero():
-        cut_log(spec.log, begun)
-        if begun:
-            emit(note=resumed_note(begun))
-    return checkpoint, begun
+        cut_log(spec.log, resumed_at)
+        if resumed_at:
+            emit(note=resumed_note(resumed_at))
+    return checkpoint, resumed_at
 
 
 def _save(trainer: Trainer, spec: PosttrainSpec, config: PosttrainConfig) -> dict[str, Any]:
-    """The whole model as safetensors with the tokenizer's own files: no pickled arguments, no times. With an adapter
-    that is the merged one, and adapter/ lies beside it; what there is to say of these is returned.
+    """Save the whole model as safetensors with the tokenizer's own files: no pickled arguments, no times. With an
+    adapter, save the merged model and, beside it, adapter/. Returns the counts of the adapter.
 
-    Gathering from FSDP copies a tied weight once for each of its names; made one again, it is saved once, as ever.
+    Gathering from FSDP copies a tied weight once per name. The copies are made one again, so that it is saved once.
     """
     from transformers.integrations import unset_hf_deepspeed_config
 
@@ -202,10 +202,10 @@ def _save(trainer: Trainer, spec: PosttrainSpec, config: PosttrainConfig) -> dic
     state = accelerator.get_state_dict(trainer.model_wrapped) if sharded else model.state_dict()
     adapter: dict[str, Any] = {}
     if trainer.is_world_process_zero():
-        unset_hf_deepspeed_config()  # while it is set, models are loaded in shards over all processes
+        unset_hf_deepspeed_config()  # while it is set, transformers loads models in shards over all processes
         if config.adapter is None:
             state |= {name: state[of] for name, of in model.all_tied_weights_keys.items()}
-            model.config.use_cache = True  # off during training, and it would be saved so
+            model.config.use_cache = True  # it is off during training, and would be saved so
             model.save_pretrained(spec.out / "model", state_dict=state)
         else:
             folder, settings = spec.out / "adapter", model.peft_config["default"]

@@ -1,4 +1,4 @@
-"""The check of a folder made elsewhere that is to stand for the artifact of a stage that trains a model."""
+"""Checks a folder made elsewhere before it is adopted as the artifact of a stage that trains a model."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from storage.errors import DamagedArtifact, TokenizerMismatch
 from storage.shards.lines import parse_json
 from tasks.training.model_folder import check_tokenizer
 
-LONGEST_HEADER = 100_000_000  # as the library has it
+LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
 
 
 def check_model(folder: Artifact, tokenizer: Path) -> None:
     """Check that model/ has a config that transformers loads, weights as safetensors, and the tokenizer of the folder
-    `tokenizer`, none of whose ids the model lacks.
+    `tokenizer`, and that the model has all ids of that.
 
-    Raises DamagedArtifact for files that are missing or unreadable, TokenizerMismatch for another vocabulary.
+    Raises DamagedArtifact for missing or unreadable files, TokenizerMismatch for another vocabulary.
     """
     model = folder.path / "model"
     for name in ("config.json", *NEEDED_FILES):
         if not (model / name).is_file():
-            raise DamagedArtifact(f"There is no model/{name}.", "Save the model in the format of transformers.")
+            raise DamagedArtifact(f"model/{name} is missing.", "Save the model in the format of transformers.")
     _check_weights(folder)
     size = _vocab_size(model)
     check_tokenizer(model, expected=tokenizer_digest(tokenizer))
     known = len(load_tokenizer(model))
     if size is not None and size < known:
         raise TokenizerMismatch(
-            f"model/config.json says {size:,} ids, but its tokenizer has {known:,}.", "Train it with this vocabulary."
+            f"model/config.json has {size:,} ids, but the tokenizer has {known:,}.", "Train it with this vocabulary."
         )
 
 
@@ -40,7 +40,7 @@ def _vocab_size(model: Path) -> int | None:
 
     try:
         if not isinstance(parse_json((model / "config.json").read_bytes()), dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not a JSON object")
         config = AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
         size = getattr(config, "vocab_size", None)
         return None if size is None else int(size)
@@ -49,7 +49,8 @@ def _vocab_size(model: Path) -> int | None:
 
 
 def _check_weights(folder: Artifact) -> None:
-    """A safetensors file is the length of a header, the header as JSON, and the data: whole, and with weights in it."""
+    """Check that each safetensors file is whole and has weights. Such a file consists of the length of a header, the
+    header as JSON, and the data."""
     try:
         check_shards(folder.path / "model")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -63,4 +64,4 @@ def _check_weights(folder: Artifact) -> None:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise DamagedArtifact(f"model/{path.name} is not in the format safetensors.", "Save it again.") from error
         if path.stat().st_size != 8 + length + max(ends, default=-1):
-            raise DamagedArtifact(f"model/{path.name} has no weights, or a part of them only.", "Save it again.")
+            raise DamagedArtifact(f"model/{path.name} lacks weights, or a part of them.", "Save it again.")

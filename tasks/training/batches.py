@@ -1,6 +1,6 @@
 """Divides a global batch evenly among ranks, and each rank's share into micro-batches.
 
-No torch: the plan asks too.
+No torch: the plan uses it too.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from storage.errors import ConfigError
 
 
 class BatchShare(NamedTuple):
-    """What one data-parallel rank takes of each global batch."""
+    """One data-parallel rank's share of each global batch."""
 
     micro_batch: int  # sequences of a forward pass
     micro_steps: int  # forward passes of an optimizer step
 
     @property
     def sequences(self) -> int:
-        """Of one optimizer step."""
+        """Sequences of an optimizer step."""
         return self.micro_batch * self.micro_steps
 
 
 def share_batch(
     global_batch: int, ranks: int, *, micro_batch: int | None, default: Callable[[int], int], names: tuple[str, str]
 ) -> BatchShare:
-    """The share of each of `ranks`, in micro-batches of the size asked for, or else of `default(share)`.
+    """The share of each of `ranks`, in micro-batches of the size `micro_batch`, or `default(share)` if that is None.
 
-    `names` are those of the settings `global_batch` and `micro_batch`. Raises ConfigError where the batch can't be
+    `names` are the settings' names of `global_batch` and `micro_batch`. Raises ConfigError if the batch can't be
     divided evenly, since results must not depend on the number of ranks.
     """
     share, left = divmod(global_batch, ranks)

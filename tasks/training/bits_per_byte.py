@@ -1,4 +1,4 @@
-"""Bits per byte on token shards: a score that is comparable across tokenizers.
+"""Bits per byte on token shards, a score that is comparable across tokenizers.
 
 Shapes: B windows, T tokens of context.
 """
@@ -29,12 +29,12 @@ class Likelihood:
 
     @property
     def bits_per_byte(self) -> float:
-        """Comparable across tokenizers."""
+        """The loss per byte of text: comparable across tokenizers."""
         return self.nats_per_token * self.tokens / math.log(2) / self.text_bytes
 
     @property
     def perplexity(self) -> float:
-        """exp of the loss per token: comparable only between models of the same tokenizer."""
+        """exp of the loss per token: comparable only between models with the same tokenizer."""
         return math.exp(self.nats_per_token)
 
 
@@ -42,9 +42,9 @@ class Likelihood:
 def likelihood(
     loss: Callable[[Tensor, Tensor], Tensor], stream: TokenStream, *, context: int, max_tokens: int | None = None
 ) -> Likelihood:
-    """The mean of `loss(ids_BT, targets_BT)` (nats per token) over the stream, or `max_tokens` spread over it.
+    """The mean of `loss(ids_BT, targets_BT)` (nats per token) over the stream, or over `max_tokens` spread over it.
 
-    Windows don't overlap; bytes are those of the stream, in proportion to the tokens measured.
+    Windows don't overlap. The bytes are those of the stream, in proportion to the measured tokens.
     """
     nats, tokens = 0.0, 0
     windows = spread_windows(stream, context, max_tokens)
@@ -58,17 +58,17 @@ def likelihood(
 
 
 def spread_windows(stream: TokenStream, context: int, max_tokens: int | None) -> list[int]:
-    """Indices of the windows to measure: all, or evenly spread ones of `max_tokens` in total."""
+    """Indices of the windows to measure: all, or evenly spread ones with `max_tokens` in total."""
     windows = max(1, math.ceil((stream.tokens - 1) / context))
     chosen = windows if max_tokens is None else min(windows, max(1, max_tokens // context))
     return [number * windows // chosen for number in range(chosen)]
 
 
 def read_windows(stream: TokenStream, windows: Sequence[int], context: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Ids and targets, (rows, T); padding at the stream's end, and of missing rows, has no loss."""
+    """Ids and targets (rows, T). Padding at the stream's end and in missing rows bears no loss."""
     ids = np.zeros((rows, context), np.int64)
     targets = np.full((rows, context), IGNORED, np.int64)
     for row, window in enumerate(windows):
-        found = stream.read(window * context, context + 1)
-        ids[row, : len(found) - 1], targets[row, : len(found) - 1] = found[:-1], found[1:]
+        tokens = stream.read(window * context, context + 1)
+        ids[row, : len(tokens) - 1], targets[row, : len(tokens) - 1] = tokens[:-1], tokens[1:]
     return torch.from_numpy(ids), torch.from_numpy(targets)

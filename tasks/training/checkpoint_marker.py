@@ -1,9 +1,9 @@
 """The marker that makes a checkpoint whole: written last, it names the run, the step and the digest of every file.
 
-A folder without a marker is what a kill left half-written. One whose files are not exactly those of its marker is
-damaged. Checkpoints hold pickles, so nothing in one is opened before `newest_sound` or `damage` has checked its
-digests. A marker is not signed, and could be replaced together with them: states_only.py keeps pickles from running
-code besides. A checkpoint of another run is refused. No torch here: the stage looks at markers too.
+A folder without a marker was left half-written by a kill. One whose files are not exactly those of its marker is
+damaged. Checkpoints contain pickles, so nothing in one is opened before `newest_sound` or `damage` has checked its
+digests. A marker is not signed and could be replaced together with the files, so states_only.py also keeps pickles from
+running code. A checkpoint of another run is refused. No torch here: the stage reads markers too.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class CheckpointMarker(BaseModel):
 
     identity: str  # of the run
     step: int
-    files: Mapping[str, FileEntry]  # by posix path relative to the folder; all but the marker
+    files: Mapping[str, FileEntry]  # all but the marker, by posix path relative to the folder
 
     def write(self, folder: Path) -> None:
-        """Mark the checkpoint as whole. Its files must already be on the disk (`flush_and_digest`)."""
+        """Mark the checkpoint as whole. Its files must already be flushed to disk (`flush_and_digest`)."""
         draft = folder / f"{MARKER}.draft"
         draft.write_text(self.model_dump_json())
         flush(draft)
@@ -45,7 +45,7 @@ class CheckpointMarker(BaseModel):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The marker of a whole checkpoint. Raises OSError and ValueError where there is none that can be read."""
+        """The marker of a whole checkpoint. Raises OSError or ValueError if it is missing or can't be read."""
         return cls.model_validate_json((folder / MARKER).read_bytes())
 
 
@@ -54,11 +54,11 @@ class Ranks(Protocol):
 
     @property
     def rank(self) -> int:
-        """This process among them, from 0."""
+        """The number of this process, from 0."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of processes."""
 
     def gathered(self, value: T) -> list[T]:
         """Each rank's value, on every rank."""
@@ -76,7 +76,7 @@ class SingleProcess:
 
 
 def flush_and_digest(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, FileEntry]:
-    """Flush this rank's share of a checkpoint's files to disk, and digest them: the marker's `files`."""
+    """Flush this rank's share of a checkpoint's files to disk. Returns their entries for the marker's `files`."""
     entries = {}
     for name in sorted(_names(folder))[rank::ranks]:
         path = folder / name
@@ -86,9 +86,9 @@ def flush_and_digest(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str
 
 
 def complete_checkpoints(top: Path) -> dict[int, Path]:
-    """The folders of the whole checkpoints below `top`, by their steps, in order. None is looked into."""
-    found = {int(path.parent.name.rpartition("-")[2]): path.parent for path in top.glob(f"{FOLDERS}/{MARKER}")}
-    return dict(sorted(found.items()))
+    """The folders of the whole checkpoints below `top`, by step, in order. Their files are not checked."""
+    folders = {int(path.parent.name.rpartition("-")[2]): path.parent for path in top.glob(f"{FOLDERS}/{MARKER}")}
+    return dict(sorted(folders.items()))
 
 
 def newest_sound(
@@ -98,12 +98,12 @@ def newest_sound(
     ranks: Ranks | None = None,
     dropped: Callable[[int, int, str], None] = lambda step, sound, damage: None,
 ) -> tuple[Path | None, int]:
-    """The newest sound checkpoint in a folder and its step, or (None, 0); every file of it has been checked.
+    """The newest sound checkpoint in a folder and its step, or (None, 0). Every file of it has been checked.
 
-    Half-written checkpoints are removed, and so are damaged ones that are newer than the sound one; `dropped` is called
-    with the step of each, that of the sound one, and the damage. Every one of the `ranks` must call this.
+    Removes half-written checkpoints, and damaged ones that are newer than the sound one. Calls `dropped` for each
+    damaged one, with its step, that of the sound one, and the damage. Every one of the `ranks` must call this.
 
-    Raises TrainingError for a checkpoint of another run, for what lies there without being one, and where all are
+    Raises TrainingError for a checkpoint of another run, for something else in a checkpoint's place, and if all are
     damaged.
     """
     ranks = ranks or SingleProcess()
@@ -112,20 +112,19 @@ def newest_sound(
         for folder in top.glob(FOLDERS):
             if not (folder / MARKER).is_file():
                 if folder.is_symlink() or not folder.is_dir():
-                    raise TrainingError(f"{folder} is no checkpoint's folder.", "Delete it and run again.")
+                    raise TrainingError(f"{folder} is not a checkpoint's folder.", "Delete it and run again.")
                 shutil.rmtree(folder)
-    complete = ranks.gathered(complete_checkpoints(top) if ranks.rank == 0 else {})[
-        0
-    ]  # another host may not see the folder's newest state yet
+    # The first rank's list counts for all: another host may not see the folder's newest state yet
+    complete = ranks.gathered(complete_checkpoints(top) if ranks.rank == 0 else {})[0]
     damaged: list[tuple[int, str]] = []
     for step, folder in reversed(complete.items()):
-        found = damage(folder, ranks=ranks)
-        if found is not None:
-            damaged.append((step, found))
+        what = damage(folder, ranks=ranks)
+        if what is not None:
+            damaged.append((step, what))
             continue
         if CheckpointMarker.read(folder).identity != identity:
             raise refusal(folder, "other data, another model, tokenizer or config, or its marker was changed")
-        ranks.gathered(None)
+        ranks.gathered(None)  # all ranks have read the marker before anything is removed
         if ranks.rank == 0:
             for late, what in damaged:
                 dropped(late, step, what)
@@ -134,42 +133,42 @@ def newest_sound(
     if damaged:
         step, what = damaged[0]
         raise TrainingError(
-            f"The checkpoint {complete[step]} is damaged ({what}), and there is no sound one before it.",
+            f"The checkpoint {complete[step]} is damaged ({what}), and no earlier one is sound.",
             f"Delete {top} to start from scratch, and check the disk.",
         )
     return None, 0
 
 
 def dropped_note(step: int, sound: int, damage: str) -> str:
-    """What a run says of a checkpoint that it leaves out."""
+    """The note of a run that skips a damaged checkpoint."""
     return f"the checkpoint of step {step:,} is damaged ({damage}): resuming from step {sound:,}"
 
 
 def resumed_note(step: int) -> str:
-    """What a run says of a training that doesn't begin anew."""
-    return f"goes on from the checkpoint of step {step:,}"
+    """The note of a run that resumes a training."""
+    return f"resuming from the checkpoint of step {step:,}"
 
 
 def damage(folder: Path, *, ranks: Ranks | None = None) -> str | None:
-    """What is wrong with a checkpoint's files, None for nothing: each must be there, as its marker says, and no other.
+    """What is wrong with a checkpoint's files, or None: exactly the files of the marker must be there, as it says.
 
-    The ranks share the reading, and all know the answer.
+    The ranks share the reading, and all get the same answer.
     """
     ranks = ranks or SingleProcess()
     try:
         files = CheckpointMarker.read(folder).files
-        found = [f"{path.name} is a link" for path in sorted(folder.rglob("*")) if path.is_symlink()]
-        found += [f"{name} is not in {MARKER}" for name in sorted(_names(folder) - files.keys())]
-        found += _damages(folder, {name: files[name] for name in sorted(files)[ranks.rank :: ranks.size]})
+        damages = [f"{path.name} is a link" for path in sorted(folder.rglob("*")) if path.is_symlink()]
+        damages += [f"{name} is not in {MARKER}" for name in sorted(_names(folder) - files.keys())]
+        damages += _damages(folder, {name: files[name] for name in sorted(files)[ranks.rank :: ranks.size]})
     except ValueError:
-        found = [f"{MARKER} is not as a checkpoint's is written"]
+        damages = [f"{MARKER} is not a valid marker"]
     except OSError as error:
-        found = [f"{MARKER} or what it names can't be read: {error}"]
-    return next((what for share in ranks.gathered(found) for what in share), None)
+        damages = [f"{MARKER} or a file that it names can't be read: {error}"]
+    return next((what for share in ranks.gathered(damages) for what in share), None)
 
 
 def remove(folder: Path) -> None:
-    """Remove a checkpoint: its marker first, so that a kill in between leaves no whole one with files missing."""
+    """Remove a checkpoint, its marker first: a kill in between must not leave a marker without its files."""
     (folder / MARKER).unlink()
     shutil.rmtree(folder)
 
@@ -178,7 +177,7 @@ def refusal(folder: Path, what: str) -> TrainingError:
     """The error for a checkpoint that can't be resumed from."""
     return TrainingError(
         f"The checkpoint {folder} was made with {what}: resuming from it is refused.",
-        f"Run with what it was made with, or delete {folder.parent} to start from scratch.",
+        f"Run with the same inputs and settings as before, or delete {folder.parent} to start from scratch.",
     )
 
 

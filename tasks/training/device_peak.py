@@ -1,7 +1,7 @@
-"""The peak of a device: FLOP/s of its matrix products, the bound of training speed; and memory in use.
+"""The peak of a device: FLOP/s of its matrix products, which bound training speed, and bytes of memory in use.
 
-Measured, as a data sheet knows nothing of this machine's clock, its number of threads, or its other load; and of the
-data sheet, where there is one, as published figures are of that."""
+FLOP/s are measured, as a data sheet doesn't know this machine's clock, threads or other load. Those of the data sheet,
+if any, are for comparisons with published figures."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import torch
 
 SECONDS = 0.15  # per size, after a first product that loads libraries
-# Of square matrices. On a CPU a small one first: its product fits between two interruptions by other processes (seen:
-# 105 GFLOP/s where matrices of 1,024 gave 15 to 45), while many threads need a large one
+# Sides of square matrices. On a CPU a small one comes first: its product fits between two interruptions by other
+# processes (measured: 105 GFLOP/s, against 15 to 45 with 1,024), while many threads need a large one
 SIZES = {"cpu": (384, 1024, 2048), "cuda": (8192,)}
 
 
 def cpu_peak_flops(threads: int) -> float:
-    """FLOP/s of this CPU's float32 matrix products with so many threads. Restores torch's number of threads."""
+    """FLOP/s of this CPU's float32 matrix products with `threads` threads. Restores torch's number of threads."""
     import torch
 
     before = torch.get_num_threads()
@@ -34,22 +34,22 @@ def cpu_peak_flops(threads: int) -> float:
 
 @functools.cache
 def peak_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float:
-    """FLOP/s of square matrix products in `dtype`, with the `threads` that torch is set to: measured once per process.
+    """FLOP/s of square matrix products in `dtype`, with the `threads` that torch is set to. Measured once per process.
 
-    Sizes grow as long as they get faster; of each the best time counts, not the mean, to exclude other load. Uses no
-    global random generator, so that it does not affect training.
+    Sizes grow as long as they get faster. The best time of each counts, not the mean, to exclude other load. Doesn't
+    use the global random generator, so that it can't affect training.
     """
     peak = 0.0
     for size in SIZES[device.type]:
-        found = _peak_of(size, device, dtype)
-        if found <= peak:
+        flops = _peak_of(size, device, dtype)
+        if flops <= peak:
             break
-        peak = found
+        peak = flops
     return peak
 
 
 def data_sheet_flops(device: torch.device, precision: str) -> float | None:
-    """FLOP/s of the GPU's matrix products by its data sheet, in a precision as a profile names it; None without one."""
+    """FLOP/s of the GPU's matrix products by its data sheet, in a profile's `precision`, or None if it isn't known."""
     if device.type != "cuda":
         return None
     import torch
@@ -61,12 +61,12 @@ def data_sheet_flops(device: torch.device, precision: str) -> float | None:
 
 
 def peak_memory(device: torch.device | None = None) -> int:
-    """Peak bytes so far: of a GPU's tensors, else of this process (its resident set)."""
+    """Peak bytes so far: of the tensors on a GPU, else of this process's resident set."""
     if device is not None and device.type == "cuda":
         import torch
 
         return torch.cuda.max_memory_allocated(device)
-    with open("/proc/self/status") as status:  # ru_maxrss is inherited: it may be that of whoever started this process
+    with open("/proc/self/status") as status:  # not ru_maxrss, which a process inherits from the one that started it
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 

@@ -1,7 +1,7 @@
-"""Text that no stage trains on, as token shards: what bits per byte and the proof of an export are measured on.
+"""Held-out text as token shards, for bits per byte and for the proof of an export.
 
-Of a profile that pretrains, it is the validation split of its documents. One that starts from a base tokenizes no
-documents: there it is the benchmarks' questions with their right answers, tokenized as they are read.
+If a profile pretrains, it is the validation split of its documents. A profile that starts from a base tokenizes no
+documents. There it is the benchmarks' questions with their right answers, tokenized when they are read.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tasks.training.model_folder import check_shards
 
 
 def has_questions(text: Artifact) -> bool:
-    """Whether held-out text is benchmarks' questions, which are no tokens yet."""
+    """Whether held-out text is benchmarks' questions, which are not tokenized yet."""
     return bool(text.names("*.jsonl"))
 
 
 def held_out_shards(text: Artifact, model: Path, digest: str, scratch: Path) -> list[Path]:
-    """The token shards of `text`: those that it holds, or one made of its questions for the model's tokenizer, whose
-    sources are the benchmarks.
+    """The token shards of `text`: its own, or one of its questions, tokenized by the model's tokenizer and with the
+    benchmarks as sources.
 
     Raises TokenizerMismatch, DamagedArtifact.
     """
     if not has_questions(text):
         return check_shards(text, digest)
     tokenizer = load_tokenizer(model)
-    sourced = [(path.stem, line) for path in text.files("*.jsonl") for line in _answered(path)]
+    sourced = [(path.stem, line) for path in text.files("*.jsonl") for line in _answered_questions(path)]
     texts = [line for _, line in sourced]
     ids = [[*text_ids(tokenizer, line, begun=False), tokenizer.eos_token_id] for line in texts]
     path = scratch / "held_out" / "00000.tokens"
@@ -50,11 +50,11 @@ def held_out_shards(text: Artifact, model: Path, digest: str, scratch: Path) -> 
     return [path.resolve()]
 
 
-def _answered(path: Path) -> list[str]:
+def _answered_questions(path: Path) -> list[str]:
     """Each question of a benchmark with its right answer."""
     try:
         return [f"{row['query']}{row['choices'][row['gold']]}" for row in read_json_lines(path)]
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise DamagedArtifact(
-            f"{path.name} has a line that is no question ({type(error).__name__}: {error}).", make_again("download")
+            f"{path.name} has an invalid question ({type(error).__name__}: {error}).", make_again("download")
         ) from error

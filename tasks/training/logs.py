@@ -13,19 +13,19 @@ from storage.shards.lines import parse_json
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The rows of a log, in order, without an incomplete last line. Raises TrainingError for a line that is no row."""
+    """The rows of a log, in order, without an incomplete last line. Raises TrainingError for an invalid line."""
     return _rows(path, path.read_bytes().split(b"\n")[:-1])
 
 
 def drop_torn(path: Path) -> None:
-    """Remove an incomplete last line, as a kill leaves it."""
+    """Remove an incomplete last line, as a kill may leave it."""
     if path.is_file():
         data = path.read_bytes()
         os.truncate(path, data.rfind(b"\n") + 1)
 
 
 def append_log(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append rows and flush them to disk: the next checkpoint relies on them."""
+    """Append rows and flush them to disk, before the next checkpoint relies on them."""
     with path.open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
         file.flush()
@@ -33,12 +33,12 @@ def append_log(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def cut_log(path: Path, step: int) -> list[dict[str, Any]]:
-    """Truncate the log to the rows up to `step`, and return them. Raises TrainingError if one is missing."""
+    """Truncate the log to the rows up to `step`, and return these. Raises TrainingError if one is missing."""
     lines = path.read_bytes().split(b"\n")[:step] if step else []
     rows = _rows(path, lines)
     if [row.get("step") for row in rows] != list(range(1, step + 1)):
         raise TrainingError(
-            f"{path} does not hold every step up to {step}.", f"Delete {path.parent} to start from scratch."
+            f"{path} doesn't have every step up to {step}.", f"Delete {path.parent} to start from scratch."
         )
     draft = path.with_name(f"{path.name}.draft")
     draft.write_bytes(b"".join(line + b"\n" for line in lines))
@@ -56,6 +56,8 @@ def _rows(path: Path, lines: Iterable[bytes]) -> list[dict[str, Any]]:
         except ValueError:
             row = None
         if not isinstance(row, dict):
-            raise TrainingError(f"Line {number} of {path} is no row.", f"Delete {path.parent} to start from scratch.")
+            raise TrainingError(
+                f"Line {number} of {path} is not a JSON object.", f"Delete {path.parent} to start from scratch."
+            )
         rows.append(row)
     return rows

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.stage.display.figures import BLUE, ORANGE, PALE, new_figure, save_figure
 
-SMOOTHED_ABOVE = 100  # rows; fewer are not smoothed
+SMOOTHED_ABOVE = 100  # rows
 
 
 def plot_loss(
@@ -19,7 +19,7 @@ def plot_loss(
     unit: str = "loss (nats a token)",
     measure: str = "loss",
 ) -> None:
-    """Draw `loss`, or another measure, over `step`, and that of validations, each of the rows that have it."""
+    """Draw `loss` or another measure over `step`, and the same of validations, from the rows that have them."""
     figure = new_figure(4)
     axes = figure.subplots()
     trained = [row for row in rows if measure in row]

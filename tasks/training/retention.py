@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept. No torch: the plan asks too."""
+"""Which checkpoints of a run are kept. No torch: the plan uses it too."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 
 def superfluous(steps: Sequence[int], *, newest: int, every: int | None) -> list[int]:
-    """Which of the checkpoints' steps, in order, to remove: all but the `newest` so many, and the first one in each
-    interval of `every` steps."""
+    """The checkpoints to remove, by their steps in order: all but the last `newest`, and the first in each interval of
+    `every` steps."""
     for_good, last = set(), 0
     for step in steps:
         if every and step // every > last // every:
@@ -17,5 +17,5 @@ def superfluous(steps: Sequence[int], *, newest: int, every: int | None) -> list
 
 
 def most_kept(steps: int, *, newest: int, every: int | None, apart: int) -> int:
-    """The most checkpoints that a run of so many steps keeps at a time, one being saved every `apart` steps."""
+    """The most checkpoints that a run of `steps` steps keeps at a time, if it saves one every `apart` steps."""
     return newest + ((steps - 1) // max(every, apart) if every else 0)

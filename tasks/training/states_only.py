@@ -1,10 +1,10 @@
-"""Checkpoints, which are pickles, loaded without running what they may hold.
+"""Loads checkpoints, which are pickles, without running code in them.
 
 The marker of a checkpoint vouches for its bytes (checkpoint_marker.py), but whoever can write the folder can write the
-marker too. So nothing is unpickled freely either. torch's restricted unpickler lets in tensors, numbers, containers and
-the four harmless classes that DeepSpeed keeps beside them; DeepSpeed itself asks torch for the unrestricted one, which
-torch's own switch overrules. torch's distributed checkpoint unpickles its `.metadata` freely; here only with the
-classes that it consists of.
+marker too. So unpickling is restricted as well. torch's restricted unpickler admits tensors, numbers, containers and
+the four harmless classes that DeepSpeed keeps beside them. DeepSpeed itself asks torch for the unrestricted one, which
+torch's own switch overrules. torch's distributed checkpoint unpickles its `.metadata` freely. Here it admits only the
+classes that such a file consists of.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 from storage.errors import TrainingError, causes
 
-SWITCH = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # whatever torch.load is called with
+SWITCH = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # overrules the arguments of torch.load
 DESCRIPTIONS = "torch.distributed.checkpoint.metadata"
 METADATA = {
     *(
@@ -48,8 +48,8 @@ METADATA = {
 
 @contextmanager
 def states_only(*, deepspeed: bool = False) -> Iterator[None]:
-    """Whatever loads a checkpoint inside, a library too, gets nothing but states from it; `deepspeed` also lets in the
-    classes that DeepSpeed's files have.
+    """Restricts all loading of checkpoints in the block, also by libraries, to states. `deepspeed` also admits the
+    classes in DeepSpeed's files.
 
     Loading anything else raises pickle.UnpicklingError, which torch may wrap.
     """
@@ -68,24 +68,23 @@ def states_only(*, deepspeed: bool = False) -> Iterator[None]:
 
 @contextmanager
 def refusing_code(folder: Path) -> Iterator[None]:
-    """Turns the error of `states_only`, however it is wrapped, into a TrainingError that names the checkpoint."""
+    """Turns the error of `states_only`, wrapped or not, into a TrainingError that names the checkpoint."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
         yield
     except (pickle.UnpicklingError, CheckpointException) as error:
-        found = next((one for one in causes(error) if isinstance(one, pickle.UnpicklingError)), None)
-        if found is None:
+        cause = next((one for one in causes(error) if isinstance(one, pickle.UnpicklingError)), None)
+        if cause is None:
             raise
         raise TrainingError(
-            f"The checkpoint {folder} holds something else than states, which was not loaded: "
-            f"{str(found).splitlines()[0]}",
+            f"The checkpoint {folder} contains more than states, which was not loaded: {str(cause).splitlines()[0]}",
             f"Delete {folder} to resume from the checkpoint before, and find out who wrote it.",
         ) from error
 
 
 def load_states(path: Path, *, mmap: bool = False) -> Any:
-    """What a file of DeepSpeed holds, on the CPU; with `mmap` tensors are read only where they are looked at."""
+    """The content of a file of DeepSpeed, on the CPU. With `mmap`, parts of tensors are read only when accessed."""
     with states_only(deepspeed=True):
         return torch.load(path, map_location="cpu", mmap=mmap, weights_only=True)
 
@@ -99,19 +98,20 @@ def _deepspeed_classes() -> list[Any]:
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """Knows the classes of a `.metadata` file, and no other."""
+    """Admits only the classes of a `.metadata` file."""
 
     def find_class(self, module: str, name: str) -> Any:
         """A class, or a type of numbers. Raises UnpicklingError for any other name."""
         known = (module, name) in METADATA or (module == "torch" and isinstance(getattr(torch, name, 0), torch.dtype))
         if not known:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint's .metadata")
+            raise pickle.UnpicklingError(f"{module}.{name} doesn't belong in a checkpoint's .metadata")
         return super().find_class(module, name)
 
 
 @functools.cache
 def _restrict_metadata() -> None:
-    """For the rest of this process: accelerate makes readers of its own, and threads may read at the same time."""
+    """Restrict the reading of `.metadata` for the rest of this process, not just for a block: accelerate creates its
+    own readers, and threads may read at the same time."""
     from torch.distributed.checkpoint import filesystem
     from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 

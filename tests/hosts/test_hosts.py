@@ -18,7 +18,7 @@ import pytest
 
 from flows.commands.hosts import Cluster, written
 from flows.options import Scheduler
-from tasks.training.recovery.lost_host import Place, named
+from tasks.training.recovery.lost_host import Place, lost_connection
 from tests.hosts.drills import DRILLS, NOTICED, STEPS, drilled, undisturbed
 from tests.hosts.link import SECONDS
 from tests.hosts.network import Host, ip, two_hosts, why_not
@@ -52,7 +52,7 @@ PLACES = [Place("a", frozenset({"10.0.0.1"})), *[Place("b", frozenset({"10.0.0.2
     ids=["gloo", "nccl", "ipv6", "timeout", "another error"],
 )
 def test_a_lost_connection_is_told_by_the_names_of_hosts(message: str, sentence: str | None) -> None:
-    assert named(message, PLACES, 0) == sentence
+    assert lost_connection(message, PLACES, 0) == sentence
 
 
 @pytest.mark.soak

@@ -304,8 +304,8 @@ TRAINING = (
         name="damaged-checkpoint-resumed",
         about="rule 5: a checkpoint with other bytes counts as sound",
         path="tasks/training/checkpoint_marker.py",
-        before="        if found is not None:\n            damaged.append((step, found))\n",
-        after="        if found is not None and not complete:\n            damaged.append((step, found))\n",
+        before="        if what is not None:\n            damaged.append((step, what))\n",
+        after="        if what is not None and not complete:\n            damaged.append((step, what))\n",
         fails=("tests/tasks/training/test_checkpoint_marker.py::test_a_damaged_one_is_named_and_the_one_before_taken",),
     ),
     Mutant(

@@ -289,7 +289,7 @@ def test_feedback_stands_beside_the_chain_and_its_pairs_are_learned_from() -> No
         (["feedback={}", "chain=[dpo, feedback, sft]", "dpo.learns_from=both"], "but no feedback comes before it"),
         (["feedback={}", "export.link=feedback"], "the models of the chain are base, sft, dpo"),
         (["feedback={}", "sft.validation_share=0.2"], "sft holds out a share of 0.2 .* set feedback.validation_share"),
-        (["feedback={samples: 8}"], "samples and temperature are of `mode: judge`"),
+        (["feedback={samples: 8}"], "samples and temperature belong to `mode: judge`"),
     ],
 )
 def test_a_chain_in_which_feedback_can_not_be_is_refused(settings: list[str], message: str) -> None:

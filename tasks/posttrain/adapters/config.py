@@ -9,7 +9,7 @@ from pydantic import Field
 from tasks.stage.config import StageConfig
 
 LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-LAYERS = {"gpt2": ("c_attn", "c_proj", "c_fc"), "llama": LLAMA, "mistral": LLAMA}  # linear ones of ours, by family
+LAYERS = {"gpt2": ("c_attn", "c_proj", "c_fc"), "llama": LLAMA, "mistral": LLAMA}  # linear layers of our models
 
 
 class LoraConfig(StageConfig):
@@ -19,17 +19,17 @@ class LoraConfig(StageConfig):
     rank: int = Field(16, ge=1, description="rank of B·A: the columns of B and the rows of A")
     alpha: int = Field(32, ge=1, description="scale of B·A, divided by the rank")
     dropout: float = Field(
-        0.0, ge=0, lt=1, description="dropout before A; other processes or micro-batches drop out something else"
+        0.0, ge=0, lt=1, description="dropout before A, which differs with processes and micro-batches"
     )
     targets: list[str] | None = Field(
         None, min_length=1, description="names of linear layers, such as q_proj (default: all but the head)"
     )
     quantize: Literal["none", "nf4"] = Field(
-        "none", description="nf4: the frozen model in 4 bits (QLoRA); model/ then has the rounded weights, in float32"
+        "none", description="nf4: the frozen model in 4 bits (QLoRA). model/ then has the rounded weights, in float32"
     )
     rslora: bool = Field(False, description="divide alpha by the root of the rank instead (Kalajdzievski 2023)")
     dora: bool = Field(False, description="learn the magnitude of each row of W too (Liu et al. 2024)")
 
     def unknown_targets(self, family: str) -> list[str]:
-        """Those that a model of ours has not."""
+        """The targets that our models of a family don't have."""
         return [target for target in self.targets or () if target.rpartition(".")[2] not in LAYERS[family]]

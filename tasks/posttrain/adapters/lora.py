@@ -1,4 +1,4 @@
-"""LoRA's settings as PEFT's, for the layers that a model has."""
+"""LoRA's settings as PEFT's, for the layers of a model."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 
 def check_adapters(configs: Mapping[str, PosttrainConfig], folder: Path) -> None:
-    """Raises ConfigError for an adapter of these methods that can't be laid over the model of a folder. Reads its
-    config alone."""
-    asked = {name: config.adapter for name, config in configs.items() if config.adapter is not None}
-    model = empty_model(folder) if asked else None
-    for method, adapter in asked.items():
+    """Raises ConfigError for an adapter of these methods that can't be laid over the model of a folder. Reads only its
+    config."""
+    adapters = {name: config.adapter for name, config in configs.items() if config.adapter is not None}
+    model = empty_model(folder) if adapters else None
+    for method, adapter in adapters.items():
         assert model is not None
         targets_of(method, adapter, model)
 
 
-def _beside(model: PreTrainedModel, layers: Collection[str]) -> list[str]:
-    """The names of matrices that are in no linear layer, embedding or convolution, such as those of experts."""
+def _other_matrices(model: PreTrainedModel, layers: Collection[str]) -> list[str]:
+    """The names of matrices outside of linear layers, embeddings and convolutions, such as those of experts."""
     from torch import nn
 
     whole = (nn.Linear, nn.Embedding, nn.Conv1d)
-    found = {
+    names = {
         ".".join(f"{module}.{name}".split(".")[-2:])
         for module, part in model.named_modules()
         if module not in layers and not isinstance(part, whole)
         for name, value in part.named_parameters(recurse=False)
         if value.ndim > 1
     }
-    return sorted(found)
+    return sorted(names)
 
 
 def targets_of(method: str, adapter: LoraConfig, model: PreTrainedModel) -> tuple[list[str], bool]:
     """The names of the layers that get an adapter, and whether their weights are transposed (GPT-2's Conv1D).
 
-    Raises ConfigError for targets that the model does not have, naming those that it has; without targets, for weights
-    that no adapter can be laid over, such as those of experts.
+    Raises ConfigError for targets that the model doesn't have, naming those that it has, and for a rank above a layer's
+    sides. Without targets, raises it for weights that LoRA can't be laid over, such as those of experts.
     """
     from torch import nn
     from transformers.pytorch_utils import Conv1D
@@ -58,20 +58,20 @@ def targets_of(method: str, adapter: LoraConfig, model: PreTrainedModel) -> tupl
     }
     known = sorted({name.rpartition(".")[2] for name in layers})
     targets = adapter.targets or known
-    beside = _beside(model, layers) if adapter.targets is None else []
-    if beside:
+    others = _other_matrices(model, layers) if adapter.targets is None else []
+    if others:
         raise ConfigError(
-            f"{method}.adapter would leave out {', '.join(beside)}: LoRA is laid over linear layers, and these weights "
-            f"of the {model.config.model_type} are none.",
+            f"{method}.adapter would leave out {', '.join(others)}: LoRA is laid over linear layers, and these weights "
+            f"of the {model.config.model_type} are not in one.",
             f"Name the layers to train in {method}.adapter.targets ({', '.join(known)}), or leave adapter out and "
             "train all weights.",
         )
     unknown = [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in layers)]
     if unknown:
         raise ConfigError(
-            f"{method}.adapter.targets has {', '.join(unknown)}, but the linear layers of the model, the head apart, "
-            f"are {', '.join(known)}.",
-            "Name some of these, or leave the targets out for all.",
+            f"{method}.adapter.targets has {', '.join(unknown)}, but the model's linear layers, except the head, are "
+            f"{', '.join(known)}.",
+            "Name some of these, or leave targets out for all.",
         )
     sides = [
         (layer.nx, layer.nf) if isinstance(layer, Conv1D) else (layer.in_features, layer.out_features)
@@ -89,7 +89,7 @@ def targets_of(method: str, adapter: LoraConfig, model: PreTrainedModel) -> tupl
 
 
 def peft_config(method: str, adapter: LoraConfig, model: PreTrainedModel) -> peft.LoraConfig:
-    """What TRL's trainers make the adapter of. Its first weights come from their seed. Raises as `targets_of`."""
+    """The settings for TRL's trainers, whose seed draws the adapter's first weights. Raises as `targets_of` does."""
     import peft
 
     targets, transposed = targets_of(method, adapter, model)

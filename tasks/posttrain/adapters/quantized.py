@@ -1,7 +1,7 @@
 """A frozen model in 4 bits below its adapter (QLoRA, Dettmers et al. 2023): an eighth of its memory in float32.
 
-What is learned fits the rounded weights. So the adapter is merged into these, as numbers of 32 bits, and not into the
-weights that they were rounded from.
+The adapter is trained over the rounded weights. So it is merged into these, in float32, and not into the weights that
+they were rounded from.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def load_nf4(folder: Path, *, cuda: bool, bfloat16: bool) -> PreTrainedModel:
-    """The model of a folder, its linear layers but the head in NF4 with scales that are quantized too; their products
-    are of bfloat16 or float32."""
+    """The model of a folder with its linear layers, except the head, in NF4 with double quantization. Matrix products
+    are in bfloat16 or float32."""
     from bitsandbytes.nn.modules import Linear4bit
     from transformers import BitsAndBytesConfig
 
@@ -37,20 +37,20 @@ def load_nf4(folder: Path, *, cuda: bool, bfloat16: bool) -> PreTrainedModel:
     model = load_pretrained(folder, quantization_config=settings, device_map={"": device})
     for module in model.modules():
         if isinstance(module, Linear4bit):
-            # Some CPUs would validate in bfloat16, with the weights in another order from then on
+            # On some CPUs bitsandbytes would validate in bfloat16, and leave the weights in another order
             module.support_avx512bf16_for_cpu = False
     return model
 
 
 def train_in_float32(model: nn.Module) -> None:
-    """The adapter in float32, as it is over a model that is not quantized: TRL makes it bfloat16."""
+    """Convert the adapter to float32, as over a model that isn't quantized. TRL makes it bfloat16."""
     for value in model.parameters():
         if value.requires_grad:
             value.data = value.data.float()
 
 
 def as_rounded(folder: Path, trained: nn.Module) -> PreTrainedModel:
-    """The model of a folder in float32, with the weights that the layers of `trained` in 4 bits stand for."""
+    """The model of a folder in float32, with the dequantized weights of the layers that `trained` has in 4 bits."""
     from bitsandbytes.functional import dequantize_4bit
     from bitsandbytes.nn.modules import Linear4bit
     from transformers.pytorch_utils import Conv1D

@@ -1,8 +1,8 @@
-"""What training an adapter leaves: adapter/, as PEFT loads it, and model/, the model with the adapter merged into it.
+"""Writes a trained adapter: adapter/, as PEFT loads it, and model/, the model with the adapter merged into it.
 
-Later stages read model/ and need not know of the adapter. That it computes the same is proved before it is saved: the
-adapter is loaded by PEFT from the files that are published, over the model that it was trained on, and its logits
-compared with those of the merged model, in float32 on the CPU.
+Later stages read model/ and don't need to know about the adapter. Before model/ is saved, a proof shows that both
+compute the same: PEFT loads the adapter from the published files, over the model that it was trained on, and its logits
+are compared with those of the merged model, in float32 on the CPU.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PreTrainedModel, Trainer
 
-WEIGHTS = "adapter_model.safetensors"  # as PEFT looks for it
+WEIGHTS = "adapter_model.safetensors"  # the name that PEFT looks for
 TOLERANCE = 1e-4  # largest difference of a logit,
-RELATIVE = 2e-5  # or of the largest logit, if that is more: float32 rounds in every layer (SmolLM2-135M: 1.8e-4)
+RELATIVE = 2e-5  # or this share of the largest logit if more: float32 rounds in every layer (SmolLM2-135M: 1.8e-4)
 MEASURED_ROWS = 8
-MEASURED_TOKENS = 256  # of a row, as all logits of a batch are held twice
+MEASURED_TOKENS = 256  # of a row, since all logits of a batch are in memory twice
 Batch = Mapping[str, Tensor]
 
 
 def save_adapter(
     config: LoraConfig, state: Mapping[str, Tensor], base: PreTrainedModel, name: str, folder: Path
 ) -> None:
-    """Write adapter_config.json and adapter_model.safetensors: the same bytes for the same weights, and no path.
+    """Write adapter_config.json and adapter_model.safetensors: the same bytes for the same weights, without any path.
 
-    `state` is the whole state of the trained model, gathered where it was sharded. `base` is the model without its
-    adapter, called `name` there; it gets one here, as PEFT asks a model for its names, which FSDP changes.
+    `state` is the whole state of the trained model, gathered if it was sharded. `base` is the model without its
+    adapter, and `name` its name in adapter_config.json. It gets an adapter here, because PEFT takes the names of
+    weights from a model, and FSDP changes those of the trained one.
     """
     from peft import get_peft_model, get_peft_model_state_dict
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    # Not told whether embeddings belong to it, PEFT looks for the base model on the hub
+    # Without save_embedding_layers, PEFT would look for the base model on the hub
     weights = get_peft_model_state_dict(
         get_peft_model(base, config), state_dict=dict(state), save_embedding_layers=False
     )
@@ -56,10 +57,10 @@ def save_adapter(
 def merge(
     method: str, base: PreTrainedModel, adapter: Path, batches: Sequence[Batch]
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """`base` with the adapter merged into it, and what there is to say of it: the parameters that were trained, their
-    share of all, and the largest difference of a logit.
+    """`base` with the adapter merged into it, and its counts: the parameters that were trained, all parameters, the
+    share, and the largest difference of a logit.
 
-    Raises TrainingError if a logit differs by more than the tolerance, or PEFT does not find all weights in the file.
+    Raises TrainingError if a logit differs by more than the tolerance, or if PEFT doesn't find all weights in the file.
     """
     from peft import PeftModel, get_peft_model_state_dict
     from safetensors import safe_open
@@ -68,7 +69,7 @@ def merge(
     with safe_open(adapter / WEIGHTS, framework="pt") as file:
         lost = get_peft_model_state_dict(model, save_embedding_layers=False).keys() ^ set(file.keys())
     if lost:  # PEFT only warns
-        raise TrainingError(f"{WEIGHTS} does not have the weights of the adapter: {min(lost)}.", "Report this defect.")
+        raise TrainingError(f"{WEIGHTS} and PEFT's adapter differ in the weight {min(lost)}.", "Report this defect.")
     trained = sum(value.numel() for name, value in model.named_parameters() if "lora_" in name)
     parameters = sum(value.numel() for value in model.parameters())
     before = _logits(model, batches)
@@ -76,11 +77,11 @@ def merge(
     after = _logits(merged, batches)
     difference = max(float((one - other).abs().max()) for one, other in zip(before, after, strict=True))
     allowed = max(TOLERANCE, RELATIVE * max(float(one.abs().max()) for one in before))
-    if not difference <= allowed:  # nor NaN
+    if not difference <= allowed:  # true for NaN too
         raise TrainingError(
             f"Merged into the model, the adapter gives logits that differ from its own by {difference:.1e}, "
             f"more than {allowed:.1e}.",
-            f"Lower {method}.learning_rate or {method}.adapter.alpha: so large an adapter is rounded when it is added.",
+            f"Lower {method}.learning_rate or {method}.adapter.alpha: merging rounds so large an adapter.",
         )
     counts = {
         "trained_parameters": trained,
@@ -92,17 +93,17 @@ def merge(
 
 
 def proof_batches(trainer: Trainer) -> list[Batch]:
-    """Some rows as the trainer batches them, one each: held out, or of the training where none are."""
+    """Some rows, each a batch of the trainer: held-out rows, or training rows if none are held out."""
     rows: Any = trainer.eval_dataset or trainer.train_dataset
     return [trainer.data_collator([rows[number]]) for number in range(min(len(rows), MEASURED_ROWS))]
 
 
 def _logits(model: torch.nn.Module, batches: Sequence[Batch]) -> list[Tensor]:
-    """Those of the tokens that are no padding, at the beginning of each row."""
-    found = []
+    """The logits of the first MEASURED_TOKENS of each row, without padding."""
+    logits_of_rows = []
     for batch in batches:
         ids, mask = (batch[name][:, :MEASURED_TOKENS] for name in ("input_ids", "attention_mask"))
         with torch.no_grad():
             logits = model(input_ids=ids, attention_mask=mask).logits
-        found.append(logits[mask.bool()])
-    return found
+        logits_of_rows.append(logits[mask.bool()])
+    return logits_of_rows

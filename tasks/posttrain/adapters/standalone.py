@@ -1,4 +1,4 @@
-"""Whether what was learnt can be released apart from the base: as plain LoRA over weights that others have."""
+"""Whether adapters can be released apart from the base: as plain LoRA over weights that users already have."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tasks.posttrain.adapters.config import LoraConfig
 
 
 def why_not_apart(adapters: Mapping[str, LoraConfig | None]) -> str:
-    """Why links, which were trained one after the other with these adapters, can't be released as one adapter over what
-    the first began with, and what to do about it; empty where they can."""
+    """Why links that were trained one after another with these adapters can't be released as one adapter over the
+    starting model of the first, and what to do about it, or "" if they can."""
     if not adapters:
         return "nothing was trained on the base: release a link after it"
     for name, adapter in adapters.items():
@@ -18,5 +18,5 @@ def why_not_apart(adapters: Mapping[str, LoraConfig | None]) -> str:
         if adapter.dora:
             return f"{name}.adapter.dora scales the base's own rows, which no sum of adapters does: set it to false"
         if adapter.quantize != "none":
-            return f"{name}.adapter.quantize rounds the base, and others have it as it was: set it to none"
+            return f"{name}.adapter.quantize rounds the base, but users have the original: set it to none"
     return ""

@@ -1,4 +1,4 @@
-"""How far a student's next-token distribution is from its teacher's, for each token.
+"""The divergence of a student's next-token distribution from its teacher's, for each token.
 
 Shapes: N tokens, V vocabulary.
 """
@@ -15,22 +15,22 @@ Kind = Literal["forward", "reverse", "jsd"]
 
 
 def divergence(student_NV: Tensor, teacher_NV: Tensor, kind: Kind, temperature: float = 1.0) -> Tensor:
-    """(N,) nats, of logits in whatever precision, times the square of the temperature, so that gradients keep their
-    size (Hinton et al. 2015).
+    """The divergence (N,) in nats, of logits in any precision. It is multiplied by the square of the temperature, so
+    that gradients keep their size (Hinton et al. 2015).
 
-    forward is KL(teacher ‖ student), which covers all that the teacher says; reverse is KL(student ‖ teacher), which
-    avoids what it would not say (Gu et al. 2024, MiniLLM); jsd is the Jensen–Shannon divergence between the two
+    forward is KL(teacher ‖ student), which covers all that the teacher says. reverse is KL(student ‖ teacher), which
+    avoids what it would not say (Gu et al. 2024, MiniLLM). jsd is the Jensen–Shannon divergence between the two
     (Agarwal et al. 2024, GKD, with β = 0.5).
     """
     student, teacher = (torch.log_softmax(logits.float() / temperature, -1) for logits in (student_NV, teacher_NV))
     if kind == "forward":
-        found = _kl(teacher, student)
+        nats = _kl(teacher, student)
     elif kind == "reverse":
-        found = _kl(student, teacher)
+        nats = _kl(student, teacher)
     else:
         middle = torch.logaddexp(student, teacher) - math.log(2)
-        found = (_kl(teacher, middle) + _kl(student, middle)) / 2
-    return found * temperature**2
+        nats = (_kl(teacher, middle) + _kl(student, middle)) / 2
+    return nats * temperature**2
 
 
 def _kl(log_p_NV: Tensor, log_q_NV: Tensor) -> Tensor:

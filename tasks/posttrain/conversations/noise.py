@@ -1,9 +1,9 @@
 """NEFTune: noise on the embeddings in training (Jain et al. 2023, algorithm 1).
 
 A conversation of L tokens gets noise that is uniform within ±alpha/√(L·C). Here it is drawn from the seed and the
-place of the conversation in the order of training, so that neither processes, micro-batches, packing nor a resume
-change it. The hook of transformers draws from the global generator, where every process draws the same numbers, and
-takes the padded length of a micro-batch for L, or that of all conversations that share a row.
+conversation's place in the order of training, so that processes, micro-batches, packing and resumes don't change it.
+transformers' hook draws from the global generator, which gives the same numbers on every process. As L it takes the
+padded length of a micro-batch, or that of all conversations in a row.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Segments = Sequence[Sequence[tuple[int, int]]]  # of each row, the places and lengths of its conversations
+Segments = Sequence[Sequence[tuple[int, int]]]  # for each row, the places and lengths of its conversations
 
 
 class EmbeddingNoise:
-    """Adds noise to what the embedding of a model gives, while it is trained. `segments` say what the next forward pass
-    has."""
+    """Adds noise to a model's embeddings while it is trained. `segments` are those of the next forward pass."""
 
     def __init__(self, embedding: nn.Module, alpha: float, seed: int) -> None:
         self.alpha, self.seed = alpha, seed
         self.segments: Segments = ()
-        # Which conversations these are is not for a compiled graph to know
+        # A compiled graph would treat the segments as constants
         embedding.register_forward_hook(torch.compiler.disable(self._add))
 
     def _add(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         return output + self.of(self.segments, output) if module.training else output
 
     def of(self, segments: Segments, like_BTC: Tensor) -> Tensor:
-        """The noise for a batch, (B, T, C); none on padding."""
+        """The noise for a batch (B, T, C), with 0 on padding."""
         noise_BTC = torch.zeros_like(like_BTC, requires_grad=False)
         width = like_BTC.shape[-1]
         for number, row in enumerate(segments):

@@ -1,4 +1,4 @@
-"""How fast a training went: tokens a second, and how many places of its batches were padding."""
+"""Measures the speed of a training: tokens a second, and the share of padding in its batches."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Speed(TrainerCallback):
-    """Measures the steps of one run, without validation and checkpoints. `lengths` and `supervised` are the tokens of
-    conversations in the order of training."""
+    """Times the steps of one run, without validation and checkpoints. `lengths` and `supervised` are the tokens and
+    supervised tokens of conversations in the order of training."""
 
     def __init__(self, layout: Layout, lengths: Sequence[int], supervised: Sequence[int]) -> None:
         self.layout, self.lengths, self.supervised = layout, lengths, supervised
@@ -24,23 +24,23 @@ class Speed(TrainerCallback):
         self._begun = self._ended = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """The first step may be one after a checkpoint."""
+        """Note the first step, which may follow a checkpoint."""
         self._begun = self._ended = state.global_step
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """A step's micro-batches are there."""
+        """Start the clock: the step's micro-batches are loaded."""
         self._since = time.perf_counter()
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, float], **_: Any
     ) -> None:
-        """A step's loss is known, for which a GPU has been waited for."""
+        """Stop the clock: the step's loss is known, so the GPU has finished."""
         if "loss" in logs:
             self.seconds += time.perf_counter() - self._since
             self._ended = state.global_step
 
     def facts(self) -> dict[str, float]:
-        """What there is to say in the manifest."""
+        """The facts for the manifest."""
         batches = self.layout.of_steps(self._begun, self._ended)
         tokens, places = tokens_and_places(batches, self.lengths)
         learned, _ = tokens_and_places(batches, self.supervised)

@@ -1,6 +1,6 @@
-"""TRL's trainer for conversations, with rows laid out by us: packed, and with noise on the embeddings.
+"""TRL's trainer for conversations, with our own batches for packed rows and for noise on the embeddings.
 
-Without either its batches are the trainer's own.
+Without either, its batches are the trainer's own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tasks.posttrain.token_means import ExactMeans
 
 
 class ConversationTrainer(ExactMeans):
-    """Mixed into TRL's SFTTrainer, before it, and told what `lay_out` takes."""
+    """Mixed into TRL's SFTTrainer, before it. `lay_out` must be called before training."""
 
     means_over: ClassVar = {"loss": "tokens"}
     layout: Layout
@@ -30,7 +30,7 @@ class ConversationTrainer(ExactMeans):
     speed: Speed
 
     def lay_out(self, layout: Layout, speed: Speed, noise: EmbeddingNoise | None, *, packed: bool) -> None:
-        """How the rows of micro-batches are made, and what measures them."""
+        """Set how the rows of micro-batches are built, and what measures them."""
         self.layout, self.speed, self.noise, self.packed = layout, speed, noise, packed
         self.add_callback(speed)
 
@@ -39,7 +39,7 @@ class ConversationTrainer(ExactMeans):
         return {"tokens": (inputs["labels"][:, 1:] != IGNORED).sum()}
 
     def row_losses(self, inputs: Mapping[str, Tensor], outputs: Any) -> Tensor:
-        """Of TRL's fused head: log-probabilities, and where they count."""
+        """For each row, the sum of the losses of TRL's fused head and the number of supervised tokens."""
         return torch.stack([-outputs.log_probs.double().sum(-1), outputs.label_mask.double().sum(-1)], dim=-1)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -51,7 +51,7 @@ class ConversationTrainer(ExactMeans):
         return loader(self.train_dataset, batches, pad_id, packed=self.packed)
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **settings: Any) -> Any:
-        """TRL's, with noise for the conversations that these inputs have."""
+        """TRL's loss, with noise for the conversations of these inputs."""
         segments = inputs.pop(SEGMENTS, ())
         if self.noise is not None:
             self.noise.segments = segments

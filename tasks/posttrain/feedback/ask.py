@@ -1,4 +1,4 @@
-"""What the model is asked of its own answers. The words are part of what makes an artifact."""
+"""The requests to criticise, revise and compare answers. Their wording determines the artifact's content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Message = Mapping[str, str]
 
 
 def critique(principle: str) -> dict[str, str]:
-    """The turn after an answer that asks what is wrong with it."""
+    """The turn after an answer that asks how to improve it."""
     return _user(
         f"Here is a principle for good answers: {principle}\nSay in one or two sentences how your last answer could "
         "follow it better."
@@ -21,11 +21,11 @@ def revision(principle: str) -> dict[str, str]:
 
 
 def comparison(prompt: Sequence[Message], first: str, second: str, principle: str) -> list[dict[str, str]]:
-    """The conversation that asks which of two answers is better; it is answered by A or B."""
-    said = "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
+    """The conversation that asks which of two answers is better, to be answered with A or B."""
+    turns = "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
     return [
         _user(
-            f"Here is a conversation:\n{said}\n\nAnswer A: {first}\n\nAnswer B: {second}\n\nPrinciple: {principle}\n"
+            f"Here is a conversation:\n{turns}\n\nAnswer A: {first}\n\nAnswer B: {second}\n\nPrinciple: {principle}\n"
             "Which answer follows the principle better? Reply with A or B."
         )
     ]

@@ -1,4 +1,4 @@
-"""What a profile sets for preferences by AI feedback."""
+"""The settings of preferences by AI feedback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FeedbackEndpoint(EndpointConfig):
     """An OpenAI-compatible endpoint, which criticises, revises or judges in place of the model."""
 
     answers: bool = Field(
-        False, description="whether it also gives the answers that are revised or judged; false: the model does"
+        False, description="whether it also writes the answers to be revised or judged (false: the model does)"
     )
 
 
@@ -33,46 +33,45 @@ class FeedbackConfig(StageConfig):
 
     mode: Literal["revise", "judge"] = Field(
         "revise",
-        description="revise: an answer is criticised by a principle and written again; what was written again is "
-        "preferred. judge: of sampled answers the better of each two is named, asked in both orders; the best is "
-        "preferred to the worst",
+        description="revise: an answer is criticised by a principle and written again. The revision is preferred. "
+        "judge: the better of each two sampled answers is named, in both orders. The best is preferred to the worst",
     )
     principles: str | None = Field(
-        None, min_length=1, description="text file with a principle a line (default: four of ours)"
+        None, min_length=1, description="text file with one principle a line (default: four of ours)"
     )
-    prompts: int = Field(256, ge=1, description="prompts that are asked, drawn from the instructions")
+    prompts: int = Field(256, ge=1, description="number of prompts to draw from the instructions")
     validation_share: float = Field(
         0.05,
         ge=0,
         lt=1,
-        description="share of conversations that are not asked about, nor others with their prompts: those that `sft` "
-        "and others hold out, by the hash of their id",
+        description="share of conversations to leave out, with all that have their prompts: those that `sft` and other "
+        "methods hold out, by hash of their id",
     )
     samples: int = Field(4, ge=2, description="judge: answers to a prompt")
-    temperature: float = Field(1.0, gt=0, description="judge: that of these samples; everything else is greedy")
-    max_new_tokens: int = Field(128, ge=1, description="tokens of an answer, a critique or a revision")
+    temperature: float = Field(1.0, gt=0, description="judge: temperature of samples (everything else is greedy)")
+    max_new_tokens: int = Field(128, ge=1, description="maximum tokens of an answer, a critique or a revision")
     max_dropped_share: float = Field(0.9, ge=0, le=1, description="largest share of prompts without a pair")
     seed: int = Field(0, ge=0, description="seed of the draw of prompts and of the samples")
     endpoint: FeedbackEndpoint | None = Field(
-        None, description="who criticises, revises or judges; null: the model of the link before"
+        None, description="endpoint that criticises, revises or judges (null: the model of the link before)"
     )
 
     @property
     def asks_model(self) -> bool:
-        """Whether the model of the chain is asked anything."""
+        """Whether the chain's model gets any request."""
         return self.endpoint is None or not self.endpoint.answers
 
     @model_validator(mode="after")
     def _sets_what_counts(self) -> Self:
         if self.mode != "judge" and (self.samples, self.temperature) != (4, 1.0):
             raise ValueError(
-                "samples and temperature are of `mode: judge`, which samples answers: set it, or leave them"
+                "samples and temperature belong to `mode: judge`, which samples answers: set it, or leave them out"
             )
         return self
 
 
 def fingerprint(config: FeedbackConfig) -> dict[str, str]:
-    """The SHA-256 of the file of principles. Raises SourceError for one that can't be read."""
+    """The SHA-256 of the file of principles. Raises SourceError if it can't be read."""
     if config.principles is None:
         return {}
     path = Path(config.principles).expanduser()
@@ -83,7 +82,7 @@ def fingerprint(config: FeedbackConfig) -> dict[str, str]:
 
 
 def principles_of(config: FeedbackConfig) -> list[str]:
-    """The principles, without blank lines and comments (#). Raises SourceError for a file without any."""
+    """The principles, without blank lines and comments (#). Raises SourceError for a file without a principle."""
     if config.principles is None:
         return list(PRINCIPLES)
     path = Path(config.principles).expanduser()
@@ -91,7 +90,7 @@ def principles_of(config: FeedbackConfig) -> list[str]:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"feedback.principles: {path} can't be read: {error}.", "Save it as UTF-8.") from error
-    found = [line for line in lines if line and not line.startswith("#")]
-    if not found:
-        raise SourceError(f"feedback.principles: {path} has no principle.", "Write one a line.")
-    return found
+    principles = [line for line in lines if line and not line.startswith("#")]
+    if not principles:
+        raise SourceError(f"feedback.principles: {path} is empty.", "Write one principle a line.")
+    return principles

@@ -1,4 +1,4 @@
-"""The model of the chain as the one who answers and judges.
+"""The chain's model as the one that answers and judges.
 
 Shapes: B conversations, T tokens.
 """
@@ -30,7 +30,7 @@ OVERLONG = Reply("", "overlong")
 
 
 class LocalModel:
-    """Greedy or sampled answers; of a question the letter that is more likely, so that any model gives one."""
+    """Greedy or sampled answers. Questions are answered by the more likely letter, so that any model gives one."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, config: FeedbackConfig) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
@@ -45,12 +45,13 @@ class LocalModel:
     def say(self, conversations: Sequence[Messages]) -> list[Reply]:
         """The most likely answers, in batches of those that fit."""
         fits = [self._fits(one, self.config.max_new_tokens) for one in conversations]
-        asked = [one for one, fit in zip(conversations, fits, strict=True) if fit]
-        made = iter(greedy(self.model, self.tokenizer, asked, self.ends, self.config.max_new_tokens) if asked else ())
-        return [self._reply(next(made)) if fit else OVERLONG for fit in fits]
+        fitting = [one for one, fit in zip(conversations, fits, strict=True) if fit]
+        answers = greedy(self.model, self.tokenizer, fitting, self.ends, self.config.max_new_tokens) if fitting else ()
+        in_order = iter(answers)
+        return [self._reply(next(in_order)) if fit else OVERLONG for fit in fits]
 
     def sample(self, conversations: Sequence[Messages], number: int, seeds: Sequence[int]) -> list[list[Reply]]:
-        """One conversation after the other, so that its answers depend on nothing else."""
+        """Sampled one conversation after another, so that answers don't depend on the other conversations."""
         return [
             self._sampled(one, number, seed) if self._fits(one, self.config.max_new_tokens) else [OVERLONG]
             for one, seed in zip(conversations, seeds, strict=True)
@@ -63,7 +64,7 @@ class LocalModel:
         model: Any = self.model
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            made = model.generate(
+            ids_BL = model.generate(
                 input_ids=ids_BT,
                 attention_mask=torch.ones_like(ids_BT),
                 do_sample=True,
@@ -74,30 +75,30 @@ class LocalModel:
                 pad_token_id=self._pad,
                 eos_token_id=self.ends,
             )
-        return [self._reply(cut(row, self.ends)) for row in made[:, len(ids) :].tolist()]
+        return [self._reply(cut(row, self.ends)) for row in ids_BL[:, len(ids) :].tolist()]
 
     @torch.no_grad()
     def compare(self, questions: Sequence[Messages]) -> list[Reply]:
-        """The letter that is more likely to come first; none where both are equally so."""
+        """The letter that is more likely as the first token, or an unclear reply if both are equally likely."""
         letters = [self.tokenizer.encode(letter, add_special_tokens=False)[0] for letter in "AB"]
         fits = [self._fits(one, 1) for one in questions]
-        asked = [one for one, fit in zip(questions, fits, strict=True) if fit]
-        said: list[Reply] = []
-        for start in range(0, len(asked), QUESTIONS):
+        fitting = [one for one, fit in zip(questions, fits, strict=True) if fit]
+        replies: list[Reply] = []
+        for start in range(0, len(fitting), QUESTIONS):
             rendered = [
                 render(self.tokenizer, one, add_generation_prompt=True)["input_ids"]
-                for one in asked[start : start + QUESTIONS]
+                for one in fitting[start : start + QUESTIONS]
             ]
             ids_BT, mask_BT = (each.to(self.model.device) for each in pad_left(rendered, self._pad))
             positions_BT = (mask_BT.cumsum(1) - 1).clamp(min=0)
             output = self.model(input_ids=ids_BT, attention_mask=mask_BT, position_ids=positions_BT, use_cache=False)
             for first, second in output.logits[:, -1, letters].float().tolist():
-                said.append(Reply("A" if first > second else "B", "" if first != second else "unclear"))
-        made = iter(said)
-        return [next(made) if fit else OVERLONG for fit in fits]
+                replies.append(Reply("A" if first > second else "B", "" if first != second else "unclear"))
+        in_order = iter(replies)
+        return [next(in_order) if fit else OVERLONG for fit in fits]
 
     def _fits(self, messages: Messages, room: int) -> bool:
-        """Whether so many tokens have room behind these messages, and the template takes them."""
+        """Whether `room` tokens fit after these messages, and the template accepts them."""
         try:
             ids = render(self.tokenizer, messages, add_generation_prompt=True)["input_ids"]
         except TemplateFaultError:

@@ -1,4 +1,4 @@
-"""Which conversations are asked about, and by which principle."""
+"""Draws the conversations to get feedback on, each with a principle."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ Transcript = dict[str, Any]
 def draw_prompts(
     config: FeedbackConfig, principles: Sequence[str], files: Iterable[Path]
 ) -> tuple[list[Transcript], Counter[str]]:
-    """Conversations without their last answer, in an order that the seed and their ids draw, with the principles in
-    turn; and how many are left out, by reason. A prompt of a conversation that is held out is not asked, whoever else
-    asks it; of others that are alike the first is."""
+    """Conversations without their last answer, in an order drawn from the seed and their ids, with the principles in
+    turn, and how many are left out by reason. A prompt that any held-out conversation has is left out. Of other
+    conversations with the same prompt, the first is taken."""
     left_out: Counter[str] = Counter()
     rows = [{"id": row["id"], "prompt": row["messages"][:-1]} for row in distinct(read_rows(files), left_out)]
     known = {digest_as_compared(row["prompt"]) for row in rows if is_held_out(row["id"], config.validation_share)}
-    found: list[Transcript] = []
+    drawn: list[Transcript] = []
     for row in sorted(rows, key=lambda row: seed_of(row["id"], config.seed)):
         digest = digest_as_compared(row["prompt"])
         if is_held_out(row["id"], config.validation_share):
             left_out["held_out"] += 1
         elif digest in known:
             left_out["same_prompt"] += 1
-        elif len(found) == config.prompts:
+        elif len(drawn) == config.prompts:
             left_out["not_drawn"] += 1
         else:
             known.add(digest)
-            found.append({**row, "principle": principles[len(found) % len(principles)]})
-    return found, left_out
+            drawn.append({**row, "principle": principles[len(drawn) % len(principles)]})
+    return drawn, left_out
 
 
 def seed_of(row_id: str, seed: int) -> int:
-    """31 bits, which every server takes for a seed, of a row and the profile's seed."""
+    """A seed of 31 bits, which every server accepts, from a row's id and the profile's seed."""
     return int.from_bytes(hashlib.sha256(f"feedback {seed} {row_id}".encode()).digest()[:4]) >> 1
 
 
 def pair_id(row_id: str) -> str:
-    """The id of the pair that comes of a row: another one, so that of these too a share is held out by their ids."""
+    """The id of a row's pair: a new one, so that a share of the pairs is held out by their ids too."""
     return hashlib.sha256(f"feedback {row_id}".encode()).hexdigest()[:32]

@@ -1,7 +1,7 @@
-"""The child of `feedback`: `python -m tasks.posttrain.feedback.run SPEC` asks, and writes pairs.
+"""The child of `feedback`: `python -m tasks.posttrain.feedback.run SPEC` collects replies and writes pairs.
 
-What was asked and answered is kept in the scratch folder after every batch, so a run that was killed goes on there;
-batches are the same each time, as padding changes the last digits of what a model computes.
+Transcripts are kept in the scratch folder after every batch, so a killed run resumes from the last. Batches are the
+same each time, as padding changes the last digits of what a model computes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tasks.children.spec import ChildSpec
 from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.paid import PaidAnswers
 from tasks.posttrain.feedback.config import FeedbackConfig
-from tasks.posttrain.feedback.judge import judged, verdicts
+from tasks.posttrain.feedback.judge import judge_answers, verdicts
 from tasks.posttrain.feedback.prompts import Transcript, draw_prompts, pair_id
-from tasks.posttrain.feedback.revise import revised
+from tasks.posttrain.feedback.revise import revise_answers
 from tasks.posttrain.feedback.speaker import Speaker
 
 BATCH = 16  # prompts between two writes
@@ -38,7 +38,7 @@ class FeedbackSpec(ChildSpec):
 
 
 def run(path: Path) -> None:
-    """Write preferences/pairs.jsonl and transcripts.jsonl, and leave the counts."""
+    """Write preferences/pairs.jsonl, transcripts.jsonl and the counts."""
     spec = FeedbackSpec.model_validate_json(path.read_text())
     config = spec.config
     prompts, left_out = draw_prompts(config, spec.principles, spec.rows)
@@ -52,16 +52,16 @@ def run(path: Path) -> None:
     for start in range(0, len(prompts), BATCH):
         batch = prompts[start : start + BATCH]
         kept = spec.scratch / "transcripts" / f"{start:08d}.jsonl"
-        transcripts += kept_rows(kept, len(batch), functools.partial(_made, config, answerer, other, batch))
+        transcripts += kept_rows(kept, len(batch), functools.partial(_transcripts, config, answerer, other, batch))
         emit(done=len(transcripts), prompts=len(prompts))
     pairs = [_pair(one) for one in transcripts if not one["dropped"]]
     dropped = Counter(one["dropped"] for one in transcripts if one["dropped"])
     if not pairs or dropped.total() > config.max_dropped_share * len(transcripts):
         raise EmptyOutput(
-            f"Of {len(transcripts):,} prompts {dropped.total():,} gave no pair ({dict(sorted(dropped.items()))}).",
-            "Ask a model that was tuned to answer, or raise feedback.max_new_tokens where answers are unfinished"
-            f"{', or raise feedback.max_dropped_share' if pairs else ''}. transcripts/ in the working folder has what "
-            "was said.",
+            f"{dropped.total():,} of {len(transcripts):,} prompts gave no pair ({dict(sorted(dropped.items()))}).",
+            "Start from a model that was tuned to answer, or raise feedback.max_new_tokens if answers are unfinished"
+            f"{', or raise feedback.max_dropped_share' if pairs else ''}. The replies are in transcripts/ of the "
+            "working folder.",
         )
     write_json_lines(spec.out / "preferences" / "pairs.jsonl", pairs)
     write_json_lines(spec.out / "transcripts.jsonl", transcripts)
@@ -89,7 +89,7 @@ def _endpoint(spec: FeedbackSpec, paid: PaidAnswers) -> Endpoint | None:
 
 
 def _model(spec: FeedbackSpec) -> Speaker | None:
-    """The model of the chain, if it is asked anything: torch is imported then."""
+    """The chain's model, if it gets any request. Imports torch only then."""
     if spec.model is None:
         return None
     from tasks.posttrain.feedback.local import LocalModel
@@ -97,20 +97,22 @@ def _model(spec: FeedbackSpec) -> Speaker | None:
     return LocalModel.load(spec.model, spec.config, spec.runtime)
 
 
-def _made(config: FeedbackConfig, answerer: Speaker, other: Speaker, prompts: Sequence[Transcript]) -> list[Transcript]:
+def _transcripts(
+    config: FeedbackConfig, answerer: Speaker, other: Speaker, prompts: Sequence[Transcript]
+) -> list[Transcript]:
     """A transcript of each prompt."""
     if config.mode == "revise":
-        return revised(prompts, answerer, other)
-    return judged(config, prompts, answerer, other)
+        return revise_answers(prompts, answerer, other)
+    return judge_answers(config, prompts, answerer, other)
 
 
 def _compared(transcripts: Sequence[Transcript]) -> dict[str, int]:
-    """How the judge answered: of each two answers whether both orders agree, and how often the first was named."""
+    """Counts of the judge's replies: how often both orders agreed, or why not, and how often each letter was named."""
     states = Counter(state for one in transcripts for state, _ in verdicts(one.get("questions", ())).values())
-    said = Counter(
+    letters = Counter(
         question["said"] for one in transcripts for question in one.get("questions", ()) if not question["fault"]
     )
-    return {**dict(sorted(states.items())), "said_A": said["A"], "said_B": said["B"]} if states else {}
+    return {**dict(sorted(states.items())), "said_A": letters["A"], "said_B": letters["B"]} if states else {}
 
 
 def _pair(one: Transcript) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whoever is asked: the model of the chain, or an endpoint. Both answer many conversations at once."""
+"""The protocol of whoever answers: the chain's model, or an endpoint. Both answer many conversations at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tasks.endpoint.reply import Reply
 
 
 class Speaker(Protocol):
-    """One who answers, and judges."""
+    """A model that answers and judges."""
 
     def say(self, conversations: Sequence[Messages]) -> list[Reply]:
-        """The most likely answer to each."""
+        """The most likely answer to each conversation."""
 
     def sample(self, conversations: Sequence[Messages], number: int, seeds: Sequence[int]) -> list[list[Reply]]:
-        """So many answers to each, which depend on its seed."""
+        """`number` answers to each conversation, drawn with its seed."""
 
     def compare(self, questions: Sequence[Messages]) -> list[Reply]:
-        """A or B for each question that is to be answered so."""
+        """A or B for each question of `ask.comparison`."""

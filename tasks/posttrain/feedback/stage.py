@@ -17,14 +17,14 @@ from tasks.stage.runtime import Runtime
 from tasks.training.model_folder import check_tokenizer
 
 SHOWN = 3  # pairs in the table
-# Why a prompt gave no pair, in the table also where none did
+# Reasons why a prompt gave no pair. The table lists them even with a count of 0
 REVISED = ("equal_answers", "empty", "unfinished", "overlong", "refused")
 JUDGED = ("orders_disagree", "unclear", "circular", *REVISED)
 
 
 def check_here(config: FeedbackConfig, runtime: Runtime) -> None:
-    """Before the first stage of a run starts, raises ConfigError for a GPU or a key that is not there and for what is
-    no address, SourceError for principles that can't be read."""
+    """Check this machine before the first stage of a run starts. Raises ConfigError for a missing GPU or key and for an
+    invalid address, SourceError for principles that can't be read."""
     from tasks.endpoint.client import address_of, api_key
 
     principles_of(config)
@@ -37,11 +37,12 @@ def check_here(config: FeedbackConfig, runtime: Runtime) -> None:
 
 @stage(version=2, runtime=("compute", "endpoint"), sources=fingerprint, check_here=check_here)
 def feedback(config: FeedbackConfig, model: Artifact | None, instructions: Artifact, out: Output) -> None:
-    """Constitutional AI's preferences (Bai et al. 2022): an answer and the same revised by a principle, or the best and
-    the worst of sampled answers as a judge has them. Without a `model`, an endpoint says everything.
+    """Preferences as in Constitutional AI (Bai et al. 2022): an answer and its revision by a principle, or the best and
+    the worst of sampled answers by a judge's choice. Without a `model`, an endpoint does everything.
 
-    Writes preferences/pairs.jsonl, as `download` has preferences, and transcripts.jsonl with all that was asked and
-    said. Killed at any instant, it goes on after its last whole batch, and pays for no answer of an endpoint twice.
+    Writes preferences/pairs.jsonl, in the format of `download`'s preferences, and transcripts.jsonl with all requests
+    and replies. Killed at any instant, it resumes after its last whole batch, and never pays an endpoint twice for the
+    same answer.
     """
     from tasks.posttrain.feedback.run import FeedbackSpec
 
@@ -69,12 +70,12 @@ def feedback(config: FeedbackConfig, model: Artifact | None, instructions: Artif
 
 
 def _report(result: dict[str, Any], reasons: Sequence[str], out: Output) -> None:
-    told = {name: result[name] for name in ("asked", "answered", "pairs")}
+    totals = {name: result[name] for name in ("asked", "answered", "pairs")}
     compared = result["comparisons"]
-    out.count(**told, dropped=result["dropped"], **({"comparisons": compared} if compared else {}))
+    out.count(**totals, dropped=result["dropped"], **({"comparisons": compared} if compared else {}))
     out.fact(**result["facts"])
     names = {"asked": "prompts asked", "answered": "answered", "pairs": "pairs"}
-    rows = [{"measure": names[name], "number": number} for name, number in told.items()]
+    rows = [{"measure": names[name], "number": number} for name, number in totals.items()]
     rows += [{"measure": f"no pair: {_words(name)}", "number": result["dropped"].get(name, 0)} for name in reasons]
     rows += [{"measure": f"comparisons: {_words(name)}", "number": number} for name, number in compared.items()]
     out.table("Feedback", rows)

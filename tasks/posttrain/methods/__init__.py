@@ -1,4 +1,4 @@
-"""Post-training methods, one file each. A new one is a file here, a row of METHODS, and a line in the pipeline."""
+"""Post-training methods, one file each. To add one, write a file here, a row of METHODS and a line in the pipeline."""
 
 from __future__ import annotations
 

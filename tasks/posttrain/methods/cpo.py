@@ -22,15 +22,15 @@ GAMMA = 0.5
 
 
 class CpoConfig(PreferenceConfig):
-    """A loss of the answers' log-probabilities alone."""
+    """A loss of the answers' log-probabilities only."""
 
-    learning_rate: float = Field(1e-4, gt=0, le=1000, description="peak; a tenth of supervised fine-tuning's, or less")
+    learning_rate: float = Field(1e-4, gt=0, le=1000, description="peak (at most a tenth of supervised fine-tuning's)")
     loss: Literal["sigmoid", "simpo"] = Field(
         "sigmoid",
-        description="of a pair. sigmoid: CPO's own (Xu et al. 2024). simpo: of log-probabilities per token, with a "
-        "margin (Meng et al. 2024)",
+        description="loss of a pair. sigmoid: CPO's own (Xu et al. 2024). simpo: on log-probabilities per token, with "
+        "a margin (Meng et al. 2024)",
     )
-    beta: float = Field(0.1, gt=0, description="scale of log-probabilities; SimPO takes 2 and more")
+    beta: float = Field(0.1, gt=0, description="scale of log-probabilities (SimPO uses 2 or more)")
     nll_weight: float | None = Field(
         None, ge=0, description="weight of the likelihood of preferred answers (default: 1, and 0 with simpo)"
     )
@@ -41,7 +41,7 @@ class CpoConfig(PreferenceConfig):
     @model_validator(mode="after")
     def _margin_is_of_simpo(self) -> Self:
         if self.gamma is not None and self.loss != "simpo":
-            raise ValueError(f"gamma is of the loss simpo, and {self.loss} has none")
+            raise ValueError(f"gamma belongs to the loss simpo: leave it out with {self.loss}")
         return self
 
     @property
@@ -98,7 +98,7 @@ def cpo(config: CpoConfig, model: Artifact, preferences: Pairs, out: Output) -> 
     """Contrastive preference optimisation (Xu et al. 2024), or SimPO (Meng et al. 2024), on pairs of a preferred and a
     rejected answer. Neither needs a reference model.
 
-    Reads model/ and pairs; writes model/ in the same format, log.jsonl and loss.png. Killed at any instant, it resumes
+    Reads model/ and pairs. Writes model/ in the same format, log.jsonl and loss.png. Killed at any instant, it resumes
     from its last checkpoint, bit for bit on a CPU.
     """
     posttrain(CPO, config, model, preferences, out)

@@ -27,7 +27,7 @@ GIVEN = ("input_ids", "attention_mask", "position_ids")
 class DistillConfig(PosttrainConfig):
     """Divergence from the teacher on the assistant's tokens."""
 
-    learning_rate: float = Field(5e-4, gt=0, le=1000, description="peak; half of supervised fine-tuning's")
+    learning_rate: float = Field(5e-4, gt=0, le=1000, description="peak (half of supervised fine-tuning's)")
     teacher: str = Field(BASE, description="base, or the earlier link of the chain whose model is the teacher")
     divergence: Divergence = Field(
         "forward", description="KL from the teacher (forward) or to it (reverse), or Jensen–Shannon between both"
@@ -35,10 +35,10 @@ class DistillConfig(PosttrainConfig):
     temperature: float = Field(
         1.0,
         gt=0,
-        description="divisor of both models' logits; the divergence is multiplied by its square (Hinton et al. 2015)",
+        description="divisor of both models' logits. The divergence is multiplied by its square (Hinton et al. 2015)",
     )
     hard_share: float = Field(
-        0.0, ge=0, lt=1, description="weight of the answers' own cross-entropy; the divergence has the rest"
+        0.0, ge=0, lt=1, description="weight of the answers' own cross-entropy (the rest is the divergence's)"
     )
 
 
@@ -73,7 +73,7 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
             hard = F.cross_entropy(student, targets, reduction="sum")
             tokens = learned.sum()
             right = (student.argmax(-1) == targets).sum()
-            # Of TRL's own: counted by all processes, weighed in ExactMeans
+            # Measures as TRL keeps them: over all processes, then weighted in ExactMeans
             sums = torch.stack([tokens, right, soft.detach(), hard.detach()])
             all_sums = self.accelerator.gather_for_metrics(sums[None]).sum(0).tolist()
             metrics = self._metrics["train" if self.model.training else "eval"]
@@ -82,7 +82,7 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
             loss = (1 - config.hard_share) * soft + config.hard_share * hard
             if num_items_in_batch is None:
                 loss = loss / tokens.clamp(min=1)
-            else:  # the tokens of all processes, over which the gradients are averaged
+            else:  # it counts the tokens of all processes, and the engine averages gradients over processes
                 loss = loss / num_items_in_batch * self.accelerator.num_processes
             return (loss, outputs) if return_outputs else loss
 
@@ -111,8 +111,8 @@ DISTILL = Method(
 
 @DISTILL.stage(version=3)
 def distill(config: DistillConfig, model: Artifact, instructions: Artifact, teacher: Artifact, out: Output) -> None:
-    """Distillation on logits (Hinton et al. 2015) over the answers of the instructions; heals a pruned model.
+    """Distillation on logits (Hinton et al. 2015) over the answers of the instructions. It can heal a pruned model.
 
-    Leaves model/, log.jsonl and loss.png. Both models have one tokenizer. Raises EmptyOutput as `sft`.
+    Writes model/, log.jsonl and loss.png. Both models must have the same tokenizer. Raises EmptyOutput as `sft` does.
     """
     posttrain(DISTILL, config, model, instructions, out, teacher=teacher)

@@ -28,15 +28,15 @@ SMOOTHED = ("robust", "exo_pair")
 
 
 class DpoConfig(PreferenceConfig):
-    """The preference loss; the model that the stage starts from is the reference."""
+    """The preference loss. The stage's starting model is the reference."""
 
-    learning_rate: float = Field(1e-4, gt=0, le=1000, description="peak; a tenth of supervised fine-tuning's, or less")
+    learning_rate: float = Field(1e-4, gt=0, le=1000, description="peak (at most a tenth of supervised fine-tuning's)")
     beta: float = Field(0.1, gt=0, description="strength of the penalty for moving away from the reference model")
     loss: Loss = Field(
         "sigmoid",
-        description="of a pair. sigmoid: DPO's own (Rafailov et al. 2023). sigmoid_norm: that of log-ratios divided by "
-        "the tokens of the answer (Lambert et al. 2024, Tülu 3). hinge: SLiC's (Zhao et al. 2023, Liu et al. 2023). "
-        "ipo: Azar et al. 2023, per token. robust: for labels of which a share is wrong (Chowdhury et al. 2024). "
+        description="loss of a pair. sigmoid: DPO's own (Rafailov et al. 2023). sigmoid_norm: the same on log-ratios "
+        "divided by the answer's tokens (Lambert et al. 2024, Tülu 3). hinge: SLiC's (Zhao et al. 2023, Liu et al. "
+        "2023). ipo: Azar et al. 2023, per token. robust: for labels that are partly wrong (Chowdhury et al. 2024). "
         "exo_pair: Ji et al. 2024. nca_pair: Chen et al. 2024. sppo_hard: Wu et al. 2024. apo_zero, apo_down: for "
         "preferred answers that are better, or worse, than the model's own (D'Oosterlinck et al. 2024)",
     )
@@ -45,7 +45,7 @@ class DpoConfig(PreferenceConfig):
         ge=0,
         lt=0.5,
         exclude_if=lambda share: share == 0,
-        description="share of pairs taken to be the wrong way round, for the losses robust and exo_pair",
+        description="share of pairs assumed to be the wrong way round, for the losses robust and exo_pair",
     )
 
     @model_validator(mode="after")
@@ -54,7 +54,7 @@ class DpoConfig(PreferenceConfig):
             usual = {"robust": "0.1", "exo_pair": "0.001"}[self.loss]
             raise ValueError(f"the loss {self.loss} needs a label_smoothing above 0, such as {usual}")
         if self.loss not in SMOOTHED and self.label_smoothing:
-            raise ValueError(f"label_smoothing is of the losses {' and '.join(SMOOTHED)}, and {self.loss} has none")
+            raise ValueError(f"label_smoothing belongs to {' and '.join(SMOOTHED)}: leave it out with {self.loss}")
         return self
 
 
@@ -92,9 +92,9 @@ DPO = Method(
 def dpo(config: DpoConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of a preferred and a rejected answer.
 
-    Reads model/ and pairs; writes model/ in the same format, log.jsonl and loss.png. How likely the answers are to the
-    model that it starts from is an artifact of its own, which any loss and learning rate share. Killed at any instant,
-    it resumes from its last checkpoint, bit for bit on a CPU.
+    Reads model/ and pairs. Writes model/ in the same format, log.jsonl and loss.png. The answers' log-probabilities
+    under the starting model are an artifact of their own, shared by all losses and learning rates. Killed at any
+    instant, it resumes from its last checkpoint, bit for bit on a CPU.
     """
     DPO.check_runtime(config, out.runtime)
     known = out.obtain(reference, ReferenceConfig.of(config), model, preferences)

@@ -1,4 +1,4 @@
-"""The `grpo` stage: a model learns from rewards of its own answers, by TRL's GRPOTrainer."""
+"""The `grpo` stage: a model learns from the rewards of its own answers, by TRL's GRPOTrainer."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ def _exact() -> list[Reward]:
 
 
 class GrpoConfig(PosttrainConfig):
-    """Answers are sampled in groups, and each is compared with its group; the model that the stage starts from is the
+    """Answers are sampled in groups, and each is compared with its group. The stage's starting model is the
     reference."""
 
     rewards: list[Reward] = Field(
         default_factory=_exact,
         min_length=1,
-        description="what an answer earns, as a weighted sum; the last answer of a conversation is its reference",
+        description="rewards of an answer, summed by weight. The last answer of a conversation is its reference",
     )
     global_batch: int = Field(8, ge=1, description="prompts a step, over all micro-batches")
-    group: int = Field(8, ge=2, description="answers sampled to each prompt, and compared with each other")
-    max_new_tokens: int = Field(64, ge=1, description="tokens of an answer, after which it is cut")
-    temperature: float = Field(1.0, gt=0, description="of the samples; held-out prompts are answered greedily")
+    group: int = Field(8, ge=2, description="answers sampled for each prompt, and compared with each other")
+    max_new_tokens: int = Field(64, ge=1, description="maximum tokens of an answer, which is cut there")
+    temperature: float = Field(1.0, gt=0, description="temperature of samples (held-out prompts are answered greedily)")
     learning_rate: float = Field(1e-5, gt=0, le=1000, description="peak, reached after the warmup")
     loss: Literal["grpo", "dr_grpo", "dapo"] = Field(
         "grpo",
         description="what token losses are averaged over. grpo: each answer, then the answers. dapo: all tokens of a "
-        "batch. dr_grpo: max_new_tokens, so that long answers weigh more (Liu et al. 2025)",
+        "batch. dr_grpo: max_new_tokens, so that long answers have more weight (Liu et al. 2025)",
     )
     scale: Literal["group", "batch", "none"] = Field(
         "group",
-        description="what a reward less the mean of its group is divided by: the standard deviation of the group or "
-        "the batch, or nothing (Dr. GRPO; RLOO but for the factor (group − 1) / group)",
+        description="divisor of a reward minus the mean of its group: the standard deviation of the group or the "
+        "batch, or none (as Dr. GRPO, and as RLOO but for the factor (group − 1) / group)",
     )
     beta: float = Field(0.04, ge=0, description="strength of the penalty for the KL divergence from the reference")
     max_kl: float | None = Field(
-        1.0, gt=0, description="KL divergence from the reference, in nats a token, that ends the run; null: none"
+        1.0, gt=0, description="KL divergence from the reference, in nats a token, beyond which a run ends (null: none)"
     )
     max_drop: float | None = Field(
-        0.3, gt=0, description="fall of the held-out reward below its best that ends the run; null: none"
+        0.3, gt=0, description="fall of the held-out reward below its best, beyond which the run ends (null: none)"
     )
 
     @property
@@ -70,12 +70,12 @@ class GrpoConfig(PosttrainConfig):
     def _can_be_done(self) -> Self:
         kinds = [reward.kind for reward in self.rewards]
         if len(set(kinds)) < len(kinds):
-            raise ValueError("rewards names a kind twice; each is measured by its name")
+            raise ValueError("rewards names a kind twice, but measures are named by kind: use each kind once")
         if self.adapter is not None:
             raise ValueError("grpo trains all weights: leave adapter out")
         check_watch(self)
         if not self.beta and self.max_kl is not None:
-            raise ValueError("max_kl needs a reference, which beta 0 does without: set max_kl to null, or raise beta")
+            raise ValueError("max_kl needs a reference, and beta 0 has none: set max_kl to null, or raise beta")
         return self
 
 
@@ -141,11 +141,11 @@ GRPO = Method(
 
 @GRPO.stage(version=3)
 def grpo(config: GrpoConfig, model: Artifact, instructions: Artifact, judge: Artifact | None, out: Output) -> None:
-    """Group relative policy optimisation (Shao et al. 2024): of each prompt several answers are sampled, and an
-    answer's advantage is its reward less the mean of its group.
+    """Group relative policy optimisation (Shao et al. 2024): several answers are sampled for each prompt, and an
+    answer's advantage is its reward minus the mean of its group.
 
-    Reads model/, conversations, and the reward model where one of the rewards is its; writes model/ in the same format,
-    log.jsonl and reward.png. Samples depend on the seed and the step alone: killed at any instant, it resumes from its
+    Reads model/, conversations, and the reward model if one of the rewards is its. Writes model/ in the same format,
+    log.jsonl and reward.png. Samples depend only on the seed and the step: killed at any instant, it resumes from its
     last checkpoint, bit for bit on a CPU.
     """
     posttrain(GRPO, config, model, instructions, out, judge=judge)

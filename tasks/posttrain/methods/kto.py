@@ -1,4 +1,4 @@
-"""The `kto` stage: single answers that are desirable or not, by TRL's KTOTrainer."""
+"""The `kto` stage: learns from single answers that are desirable or not, by TRL's KTOTrainer."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 
 class KtoConfig(PreferenceConfig):
-    """The loss of a single answer; the model that the stage starts from is the reference."""
+    """The loss of a single answer. The stage's starting model is the reference."""
 
-    learning_rate: float = Field(1e-4, gt=0, le=1000, description="peak; a tenth of supervised fine-tuning's, or less")
+    learning_rate: float = Field(1e-4, gt=0, le=1000, description="peak (at most a tenth of supervised fine-tuning's)")
     beta: float = Field(0.1, gt=0, description="strength of the penalty for moving away from the reference model")
     loss: Literal["kto", "apo_zero"] = Field(
         "kto",
-        description="of an answer. kto: against a reference point, the divergence from the reference model "
+        description="loss of an answer. kto: against a reference point, the divergence from the reference model "
         "(Ethayarajh et al. 2024). apo_zero: without one (D'Oosterlinck et al. 2024)",
     )
     desirable_weight: float = Field(1.0, gt=0, description="weight of the loss of desirable answers")
     undesirable_weight: float = Field(
-        1.0, gt=0, description="that of others; the paper has 1 to 4/3 as the ratio of the summed weights"
+        1.0, gt=0, description="the same for others (the paper keeps the ratio of the summed weights between 1 and 4/3)"
     )
 
     @model_validator(mode="after")
     def _others_are_in_the_batch(self) -> Self:
         if self.loss == "kto" and self.global_batch == 1:
-            raise ValueError("the loss kto compares the rows of a batch: raise global_batch, or take apo_zero")
+            raise ValueError("the loss kto compares the rows of a batch: raise global_batch, or set loss to apo_zero")
         return self
 
 
@@ -54,21 +54,21 @@ def _make_trainer(parts: TrainerParts[KtoConfig]) -> Trainer:
 
     config, settings = parts.config, {}
     if config.adapter is None:
-        # Loaded before the arguments exist: with them, transformers would partition it for ZeRO 3 while loading
+        # Loaded before the arguments exist: once they do, transformers would partition it for ZeRO 3 while loading
         reference = parts.load_model()
     else:
         reference = None  # the model with its adapter disabled
         disable_dropout_in_model(parts.common["model"])
-        settings["disable_dropout"] = False  # it would be the adapter's too
+        settings["disable_dropout"] = False  # True would disable the adapter's dropout too
     arguments = arguments_of(
         KTOConfig,
         parts.arguments,
         **settings,
-        loss_type="apo_zero_unpaired",  # the one of which TRL pairs no answers with the prompts of others
+        loss_type="apo_zero_unpaired",  # the only one for which TRL doesn't pair answers with other prompts
         beta=config.beta,
         desirable_weight=config.desirable_weight,
         undesirable_weight=config.undesirable_weight,
-        max_length=config.max_length or context_of(parts.common["model"].config),  # of others' answers: rows fit
+        max_length=config.max_length or context_of(parts.common["model"].config),  # for mismatched answers: rows fit
     )
     trainer: Trainer = LabelledMeans(
         ref_model=reference,
@@ -84,8 +84,8 @@ def _check_rows(config: KtoConfig, train: Sequence[Row], held_out: Sequence[Row]
     desirable = sum(row["label"] for row in train)
     if desirable in (0, len(train)):
         raise ConfigError(
-            f"Of {len(train):,} answers to train on {desirable:,} are labelled as desirable: kto learns from both.",
-            "Give answers of the other kind too; from good answers alone `sft` learns.",
+            f"{desirable:,} of {len(train):,} training answers are labelled as desirable, but kto needs both kinds.",
+            "Add answers of the other kind, or train on good answers only with `sft`.",
         )
 
 
@@ -112,9 +112,9 @@ KTO = Method(
 @KTO.stage(version=3)
 def kto(config: KtoConfig, model: Artifact, labelled: Pairs, out: Output) -> None:
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024) on answers that are labelled as desirable or not, or on
-    both answers of each preference where a profile has no labelled rows.
+    both answers of each preference if a profile has no labelled rows.
 
-    Reads model/ and rows; writes model/ in the same format, log.jsonl and loss.png. Killed at any instant, it resumes
+    Reads model/ and rows. Writes model/ in the same format, log.jsonl and loss.png. Killed at any instant, it resumes
     from its last checkpoint, bit for bit on a CPU.
     """
     posttrain(KTO, config, model, labelled, out)

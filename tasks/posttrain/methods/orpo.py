@@ -1,4 +1,4 @@
-"""The `orpo` stage: fine-tuning and preferences in one, without a reference model."""
+"""The `orpo` stage: fine-tuning and preference learning in one, without a reference model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class OrpoConfig(PreferenceConfig):
-    """The likelihood of preferred answers, and the odds of these against rejected ones."""
+    """The likelihood of preferred answers, and their odds against rejected ones."""
 
-    learning_rate: float = Field(5e-4, gt=0, le=1000, description="peak; between that of fine-tuning and that of DPO")
+    learning_rate: float = Field(5e-4, gt=0, le=1000, description="peak (between those of fine-tuning and DPO)")
     odds_weight: float = Field(0.1, gt=0, description="λ: weight of the odds ratio beside the likelihood")
 
 
@@ -67,9 +67,9 @@ ORPO = Method(
 @ORPO.stage(version=3)
 def orpo(config: OrpoConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """Odds ratio preference optimisation (Hong et al. 2024): fine-tuning on preferred answers, with a term for the
-    odds of these against rejected ones. It needs no reference model, and may begin with a base model.
+    odds of these against rejected ones. It needs no reference model, and can start from a base model.
 
-    Reads model/ and pairs; writes model/ in the same format, log.jsonl and loss.png. Killed at any instant, it resumes
+    Reads model/ and pairs. Writes model/ in the same format, log.jsonl and loss.png. Killed at any instant, it resumes
     from its last checkpoint, bit for bit on a CPU.
     """
     posttrain(ORPO, config, model, preferences, out)

@@ -32,7 +32,7 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
     from tasks.posttrain.rewards.score import Scorer
 
     config, given, common = parts.config, dict(parts.arguments), dict(parts.common)
-    for name in ("max_steps", "warmup_steps", "eval_steps"):  # those of rollouts, each of which is several steps
+    for name in ("max_steps", "warmup_steps", "eval_steps"):  # they count rollouts, each of which takes several steps
         given[name] *= config.passes
     measured = given["eval_strategy"] != "no"
     arguments = arguments_of(TrainingArguments, given, remove_unused_columns=False, eval_on_start=measured)
@@ -82,10 +82,10 @@ PPO = Method(
 @PPO.stage(version=3)
 def ppo(config: PpoConfig, model: Artifact, instructions: Artifact, judge: Artifact, out: Output) -> None:
     """Proximal policy optimisation (Schulman et al. 2017) as for human feedback (Stiennon et al. 2020, Ouyang et al.
-    2022): an answer's reward comes with its last token, and divergence from the reference is penalised at each.
+    2022): an answer's reward comes with its last token, and divergence from the reference is penalised at each token.
 
-    Reads model/, conversations and the reward model; writes model/ in the same format, log.jsonl and reward.png.
-    Samples depend on the seed and the step alone: killed at any instant, it resumes from its last checkpoint, bit for
+    Reads model/, conversations and the reward model. Writes model/ in the same format, log.jsonl and reward.png.
+    Samples depend only on the seed and the step: killed at any instant, it resumes from its last checkpoint, bit for
     bit on a CPU.
     """
     posttrain(PPO, config, model, instructions, out, judge=judge)

@@ -1,4 +1,4 @@
-"""The `reward` stage: a judge of answers learns from preferences, by TRL's RewardTrainer, beside the chain."""
+"""The `reward` stage: trains a judge of answers on preferences, by TRL's RewardTrainer, beside the chain."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from storage.artifact import Artifact
 from tasks.posttrain.config import PreferenceConfig
 from tasks.posttrain.method import Method, TrainerParts
-from tasks.posttrain.reward_model.report import report_judge
-from tasks.posttrain.rows.judge_preference import JUDGED
+from tasks.posttrain.reward_model.calibration import report_judge
+from tasks.posttrain.rows.preference import JUDGED
 from tasks.posttrain.rows.row_sources import Pairs
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 
 class RewardConfig(PreferenceConfig):
-    """The loss of Bradley and Terry; the judge begins as the model of the link before it, with a new head."""
+    """The loss of Bradley and Terry. The judge starts as the model of the link before it, with a new head."""
 
-    learning_rate: float = Field(1e-4, gt=0, le=1000, description="peak; a tenth of supervised fine-tuning's, or less")
+    learning_rate: float = Field(1e-4, gt=0, le=1000, description="peak (at most a tenth of supervised fine-tuning's)")
     center: float | None = Field(
         0.01,
         gt=0,
-        description="coefficient of a penalty that keeps the rewards of a pair around 0 (Eisenstein et al. 2023); "
+        description="coefficient of a penalty that keeps the rewards of a pair around 0 (Eisenstein et al. 2023). "
         "null: none",
     )
 
     @model_validator(mode="after")
     def _is_trained_whole(self) -> Self:
         if self.adapter is not None:
-            raise ValueError("a reward model is trained whole: leave adapter out")
+            raise ValueError("reward trains all weights: leave adapter out")
         return self
 
 
@@ -54,7 +54,7 @@ def _make_trainer(parts: TrainerParts[RewardConfig]) -> Trainer:
         means_over: ClassVar = {"loss": "pairs"}
 
         def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            ids = inputs["input_ids"]  # those of all chosen answers, then those of all rejected ones
+            ids = inputs["input_ids"]  # the rows of all chosen answers, then those of all rejected ones
             return {"pairs": ids.new_tensor(len(ids) // 2)}
 
     settings = {"center_rewards_coefficient": parts.config.center, "max_length": None}  # rows are known to fit
@@ -91,11 +91,11 @@ REWARD = Method(
 
 @REWARD.stage(version=3)
 def reward(config: RewardConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
-    """A reward model (Stiennon et al. 2020, Ouyang et al. 2022) by the loss −log σ(r_chosen − r_rejected) of Bradley
+    """A reward model (Stiennon et al. 2020, Ouyang et al. 2022) with the loss −log σ(r_chosen − r_rejected) of Bradley
     and Terry (1952), averaged over pairs.
 
-    Reads model/ and pairs; writes model/, a sequence classifier of transformers with one label, log.jsonl and loss.png.
-    The mean reward of training answers stands in its config.json, and is subtracted where it judges. Killed at any
-    instant, it resumes from its last checkpoint, bit for bit on a CPU.
+    Reads model/ and pairs. Writes model/, a sequence classifier of transformers with one label, log.jsonl and loss.png.
+    The mean reward of training answers is in its config.json, and is subtracted when it judges. Killed at any instant,
+    it resumes from its last checkpoint, bit for bit on a CPU.
     """
     posttrain(REWARD, config, model, preferences, out)

@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 class SftConfig(PosttrainConfig):
     """Cross-entropy on the assistant's tokens, and nothing else."""
 
-    # Artifacts made before there were these fields are known, as their defaults are in no key
+    # The defaults are left out of keys, so keys from before these fields stay valid
     loss_on: LossOn = Field(
         "all",
         exclude_if=lambda value: value == "all",
-        description="all: the assistant's tokens of every turn. last: those of the last turn of a conversation alone",
+        description="all: the assistant's tokens of every turn. last: only those of the last turn of a conversation",
     )
     overlong: Overlong = Field(
         "drop",
         exclude_if=lambda value: value == "drop",
-        description="conversations longer than max_length. split: between turns, in parts that each begin with the "
-        "system prompt, if there is one, and a turn of the user's; each answer is in one part",
+        description="what happens to conversations longer than max_length. split: they are split between turns. Each "
+        "part begins with the system prompt, if any, and a turn of the user's, and each answer is in one part",
     )
     neftune_alpha: float | None = Field(
         None,
         gt=0,
         exclude_if=lambda value: value is None,
-        description="noise on the embeddings in training (NEFTune, Jain et al. 2023, who take 5 to 15); null: none",
+        description="noise on the embeddings in training (NEFTune, Jain et al. 2023, who use 5 to 15). null: none",
     )
 
     @model_validator(mode="after")
     def _parts_bear_loss(self) -> Self:
         if self.loss_on == "last" and self.overlong == "split":
-            raise ValueError("of a conversation that is split, loss_on last would leave all parts but one without loss")
+            raise ValueError("loss_on last would leave all parts of a split conversation but one without loss: use all")
         return self
 
 
@@ -59,7 +59,7 @@ def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
     from tasks.posttrain.conversations.trainer import ConversationTrainer
 
     class TokenMeans(ConversationTrainer, SFTTrainer):
-        """The mixin, with TRL's trainer below it."""
+        """The mixin over TRL's trainer."""
 
     packing, config, common = parts.runtime.posttrain.packing, parts.config, dict(parts.common)
     if packing:
@@ -67,7 +67,7 @@ def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
     layout, lengths, supervised = _laid_out(parts)
     if (held_out := common["eval_dataset"]) is not None:
         common["eval_dataset"] = held_out.select(_longest_first(held_out))
-    # Rows are known to fit, so TRL's own truncation is off; its packing would let the global batch vary
+    # Rows are known to fit, so TRL's own truncation is off. Its packing would let the global batch vary
     settings = {**parts.arguments, "gradient_accumulation_steps": layout.micro_steps}
     trainer = TokenMeans(args=arguments_of(SFTConfig, settings, max_length=None), **common)
     noise = None
@@ -78,7 +78,7 @@ def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
 
 
 def _laid_out(parts: TrainerParts[SftConfig]) -> tuple[Layout, list[int], list[int]]:
-    """Where conversations lie, and how many tokens and supervised tokens each has, in the order of training."""
+    """The layout of conversations, and each one's tokens and supervised tokens, in the order of training."""
     from models.kernels.cross_entropy import IGNORED
     from tasks.posttrain.batches import training_order
     from tasks.posttrain.conversations import layout
@@ -100,7 +100,8 @@ def _laid_out(parts: TrainerParts[SftConfig]) -> tuple[Layout, list[int], list[i
 
 
 def _longest_first(rows: Any) -> list[int]:
-    """Rows of like length in one batch have little padding; the mean over all tokens does not change."""
+    """The order of rows by length: similar lengths in one batch need little padding. The mean over all tokens is the
+    same in any order."""
     lengths = [len(labels) for labels in rows["labels"]]
     return sorted(range(len(lengths)), key=lambda number: -lengths[number])
 
@@ -122,8 +123,8 @@ SFT = Method(
 def sft(config: SftConfig, model: Artifact, instructions: Artifact, out: Output) -> None:
     """Supervised fine-tuning (Ouyang et al. 2022, step 1) with the loss on the assistant's tokens only.
 
-    Reads model/ and conversations; writes model/ in the same format, log.jsonl and loss.png. Overlong conversations
-    are dropped or split between turns, and counted; never truncated. Killed at any instant, it resumes from its last
-    checkpoint, bit for bit on a CPU.
+    Reads model/ and conversations. Writes model/ in the same format, log.jsonl and loss.png. Overlong conversations
+    are dropped or split between turns, and counted, but never truncated. Killed at any instant, it resumes from its
+    last checkpoint, bit for bit on a CPU.
     """
     posttrain(SFT, config, model, instructions, out)

@@ -1,7 +1,7 @@
-"""Proximal policy optimisation, which TRL no longer has: a policy, a critic, and answers learned from repeatedly.
+"""Proximal policy optimisation, which TRL no longer has: a policy, a critic, and rollouts learned from repeatedly.
 
-config.py     its settings
+config.py     the settings
 equations.py  estimates, advantages and losses, each from its source
-rollout.py    answers of the policy with all that their losses need
-trainer.py    transformers' Trainer over rollouts, resumed with the one that it is in
+rollout.py    answers of the policy with all inputs of their losses
+trainer.py    transformers' Trainer over rollouts, which resumes within a rollout too
 """

@@ -1,7 +1,7 @@
-"""Answers of the policy, with all that the losses of PPO need of the moment in which they were sampled.
+"""Answers of the policy, with all inputs of PPO's losses as they were at the time of sampling.
 
-Shapes: B prompts with one answer each, P tokens of the longest prompt (padded before), T of the longest answer (padded
-behind), L = P + T, V ids.
+Shapes: B prompts with one answer each, P tokens of the longest prompt (padded on the left), T of the longest answer
+(padded on the right), L = P + T, V ids.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Rollout = dict[str, Tensor]  # all with B rows, so that micro-batches are slices
 
 @dataclass(frozen=True)
 class Sampler:
-    """What it takes to sample and to reward. The critic predicts rewards at each token; its head is that of the reward
-    model, so its values are less the mean, as rewards are."""
+    """Samples answers and rewards them. The critic starts as the reward model, so `mean` is subtracted from its values
+    as from rewards."""
 
     config: PpoConfig
     scorer: Scorer
@@ -43,7 +43,7 @@ class Sampler:
     def sample(
         self, policy: PreTrainedModel, rows: Sequence[dict[str, Any]], coefficient: float
     ) -> tuple[Rollout, dict[str, float]]:
-        """One answer to each row's prompt, and what there is to measure of them."""
+        """One answer to each row's prompt, and the measures of these answers."""
         ids_BL, mask_BL, answers = self._answers(policy, [row["prompt"] for row in rows])
         width = max(map(len, answers))
         mask_BT = mask_BL[:, -width:].float()
@@ -51,11 +51,11 @@ class Sampler:
         log_reference_BT = log_probabilities(self.reference, ids_BL, mask_BL, width, self.config.temperature)
         values_BT = values_of(policy.critic, ids_BL, mask_BL, width) - self.mean
         texts = [answer_text(self.tokenizer, ids, self.ends) for ids in answers]
-        given = [
+        scored = [
             Answer(row["prompt"], text, len(ids), row["reference"])
             for row, text, ids in zip(rows, texts, answers, strict=True)
         ]
-        score_B = torch.tensor(self.scorer.sums(given), device=mask_BT.device)
+        score_B = torch.tensor(self.scorer.sums(scored), device=mask_BT.device)
         kl_BT = equations.kl_of_tokens(log_old_BT, log_reference_BT, self.config.kl) * mask_BT
         rewards_BT = equations.rewards_of_tokens(score_B, kl_BT, coefficient, mask_BT)
         advantages_BT, returns_BT = equations.advantages_and_returns(
@@ -83,9 +83,9 @@ class Sampler:
     def _answers(self, policy: PreTrainedModel, prompts: Sequence[Messages]) -> tuple[Tensor, Tensor, list[list[int]]]:
         """Prompts with answers, the mask of both, and the answers, each with the token that ends it."""
         pad = padding_id(self.tokenizer)
-        asked = [render(self.tokenizer, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
-        ids_BP, mask_BP = (each.to(policy.device) for each in pad_left(asked, pad))
-        made_BL: Any = policy.generate(
+        rendered = [render(self.tokenizer, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
+        ids_BP, mask_BP = (each.to(policy.device) for each in pad_left(rendered, pad))
+        ids_BL: Any = policy.generate(
             input_ids=ids_BP,
             attention_mask=mask_BP,
             do_sample=True,
@@ -96,7 +96,7 @@ class Sampler:
             pad_token_id=pad,
             eos_token_id=list(self.ends),
         )
-        answers = [cut(row, self.ends) for row in made_BL[:, ids_BP.shape[1] :].tolist()]
+        answers = [cut(row, self.ends) for row in ids_BL[:, ids_BP.shape[1] :].tolist()]
         width = max(map(len, answers))
         answer_BT = torch.tensor([[*row, *[pad] * (width - len(row))] for row in answers], device=policy.device)
         mask_BT = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in answers], device=policy.device)
@@ -106,14 +106,14 @@ class Sampler:
 def log_probabilities(
     model: PreTrainedModel, ids_BL: Tensor, mask_BL: Tensor, width: int, temperature: float
 ) -> Tensor:
-    """Of each of the last `width` tokens, given those before it."""
+    """The log-probability of each of the last `width` tokens, given those before it."""
     output = model(input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions(mask_BL), use_cache=False)
     logits_BTV = output.logits[:, -width - 1 : -1].float() / temperature
     return logits_BTV.log_softmax(-1).gather(-1, ids_BL[:, -width:, None])[..., 0]
 
 
 def values_of(critic: PreTrainedModel, ids_BL: Tensor, mask_BL: Tensor, width: int) -> Tensor:
-    """What the critic expects before each of the last `width` tokens."""
+    """The critic's value before each of the last `width` tokens."""
     states_BLD = critic.base_model(
         input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions(mask_BL), use_cache=False
     ).last_hidden_state
@@ -122,5 +122,5 @@ def values_of(critic: PreTrainedModel, ids_BL: Tensor, mask_BL: Tensor, width: i
 
 
 def positions(mask_BL: Tensor) -> Tensor:
-    """Positions that begin with the prompt, and not with the padding before it."""
+    """Positions that start at 0 with the prompt, not with the padding before it."""
     return (mask_BL.cumsum(1) - 1).clamp(min=0)

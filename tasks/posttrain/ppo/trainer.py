@@ -1,8 +1,7 @@
 """PPO as a transformers Trainer: each rollout is learned from in several steps, each over all of it.
 
-The critic is a part of the policy's module while it is trained, so that optimizer and checkpoints hold both, and is
-taken off at the end. A checkpoint between two rollouts needs nothing more; one within has the rollout beside it, since
-the policy that sampled it is gone.
+The critic is part of the policy's module during training, so that optimizer and checkpoints contain both, and is
+removed at the end. A checkpoint within a rollout also contains the rollout, since the policy that sampled it is gone.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from transformers import Trainer
 
 from tasks.posttrain.ppo import equations
 from tasks.posttrain.ppo.rollout import Rollout, Sampler, log_probabilities, values_of
-from tasks.posttrain.rewards.held_out import HeldOutRewards
-from tasks.posttrain.rewards.sample import seeded
+from tasks.posttrain.rewards.held_out import HeldOutRewards, seeded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,7 +30,7 @@ class PpoTrainer(HeldOutRewards, Trainer):
     """One process. `train_dataset` has the prompts of all rollouts, in order."""
 
     section = "ppo"
-    loss_is_scaled_for_ga = True  # a micro-batch's loss is its share of the mean over the rollout
+    loss_is_scaled_for_ga = True  # a micro-batch's loss is already its share of the mean over the rollout
 
     def __init__(self, sampler: Sampler, critic: PreTrainedModel, *, model: PreTrainedModel, **settings: Any) -> None:
         self.sampler, self.watched, self.scorer = sampler, sampler.config, sampler.scorer
@@ -46,14 +44,14 @@ class PpoTrainer(HeldOutRewards, Trainer):
         super().__init__(model=model, data_collator=lambda rows: {"rows": torch.tensor(len(rows))}, **settings)
 
     def train(self, *args: Any, **settings: Any) -> Any:
-        """The trainer's; the critic is gone then."""
+        """Train as the trainer does, then remove the critic."""
         result = super().train(*args, **settings)
         del self.accelerator.unwrap_model(self.model_wrapped).critic
         return result
 
     def _prepare_inputs(self, inputs: Any) -> Any:
-        """A micro-batch of the rollout that the step belongs to, which is sampled with its first micro-batch. The rows
-        of the data loader only count."""
+        """A micro-batch of the step's rollout, which is sampled at its first micro-batch. The data loader's rows are
+        ignored: they only make the trainer count."""
         share, self._micro_batch = self._micro_batch, self._micro_batch + 1
         share %= self.args.gradient_accumulation_steps
         if share == 0 and self.state.global_step % self.sampler.config.passes == 0:
@@ -74,11 +72,11 @@ class PpoTrainer(HeldOutRewards, Trainer):
         config = self.sampler.config
         if config.target_kl is not None:
             kl = self._of_rollout["kl_of_answer"]
-            self.coefficient = equations.adapted(self.coefficient, kl, config.target_kl, batch, config.horizon)
+            self.coefficient = equations.adapt_beta(self.coefficient, kl, config.target_kl, batch, config.horizon)
 
     def compute_loss(self, model: Any, inputs: Rollout, *_: Any, **__: Any) -> Tensor:
-        """The clipped policy loss and the weighted clipped value loss (Schulman et al. 2017, equation 9, without
-        entropy), each the mean over the tokens of all answers of the rollout."""
+        """The clipped policy loss plus the weighted clipped value loss (Schulman et al. 2017, equation 9, without
+        entropy), each a mean over the tokens of all answers of the rollout."""
         config, mask_BT = self.sampler.config, inputs["answer_mask"]
         width, tokens = mask_BT.shape[1], self._rollout["answer_mask"].sum()
         log_policy_BT = log_probabilities(model, inputs["ids"], inputs["mask"], width, config.temperature)
@@ -93,7 +91,7 @@ class PpoTrainer(HeldOutRewards, Trainer):
         return policy_loss + config.value_weight * value_loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """The trainer's, with the measures of the rollout and of the step."""
+        """Log as the trainer does, with the measures of the rollout and of the step."""
         if "loss" in logs:
             logs |= {**self._of_rollout, **self._sums}
             self._sums.clear()

@@ -1,10 +1,10 @@
-"""KTO over TRL's KTOTrainer, with a reference point that is the same for any micro-batch and any processes.
+"""KTO over TRL's KTOTrainer, with a reference point that depends neither on micro-batches nor on processes.
 
 KTO compares an answer with a point z₀, the divergence of the model from the reference, which it estimates by answers
-that belong to other prompts of the batch. TRL pairs these once for the rows as they come, in blocks of a micro-batch,
-and takes the mean over a micro-batch: other micro-batches, another model. Here the prompts of a global batch get each
-other's answers, and the point is the mean over all of them, before the first micro-batch is learned from. Of the rows
-held out it is the mean over all of these.
+to other prompts of the batch. TRL pairs prompts with such answers once, in blocks of a micro-batch, and takes the mean
+over a micro-batch. So other micro-batches would give another model. Here the prompts of a global batch get each other's
+answers, and the point is the mean over all of them, measured before the first micro-batch is learned from. For held-out
+rows, it is the mean over all of these.
 """
 
 from __future__ import annotations
@@ -40,44 +40,44 @@ class LabelledMeans(ExactMeans, KTOTrainer):
 
     def __init__(self, *args: Any, global_batch: int, divergence: bool, **settings: Any) -> None:
         self._global_batch, self._divergence = global_batch, divergence
-        self._point: Tensor | None = None  # of the batch that is being learned from or measured
+        self._point: Tensor | None = None  # z₀ of the current batch, or of the held-out rows in a validation
         super().__init__(*args, **settings)
         if self.eval_dataset is not None:
             self.eval_dataset = self._with_others(self.eval_dataset, len(self.eval_dataset))
 
     def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The rows, by label."""
+        """The number of rows, in total and by label."""
         desirable = inputs["label"].sum()
         rows = desirable.new_tensor(len(inputs["label"]))
         return {"rows": rows, "desirable": desirable, "undesirable": rows - desirable}
 
     def train(self, *args: Any, **settings: Any) -> Any:
-        """The rows are in the order of training by now."""
+        """Pair the rows with answers to other prompts, and train: only now are they in the order of training."""
         self.train_dataset = self._with_others(self.train_dataset, self._global_batch)
         return super().train(*args, **settings)
 
     def get_batch_samples(self, *args: Any) -> Any:
-        """The micro-batches of a step, whose reference point is measured first."""
+        """The micro-batches of a step. Measures the step's reference point first."""
         batches, items = super().get_batch_samples(*args)
         if self._divergence and batches:
-            self._point = self._measured(batches)
+            self._point = self._mean_log_ratio(batches)
         return batches, items
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **settings: Any) -> Any:
-        """Over the held-out rows, whose reference point is measured first."""
+        """Validate as TRL does. Measures the reference point of the held-out rows first."""
         if self._divergence:
             learning = self.model.training
             self.model.eval()
-            self._point = self._measured(dataloader)
+            self._point = self._mean_log_ratio(dataloader)
             self.model.train(learning)
         return super().evaluation_loop(dataloader, *args, **settings)
 
     def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
-        """Rows are rendered, and known to fit."""
+        """Nothing to prepare: rows are rendered, and known to fit."""
         return dataset
 
     def _with_others(self, dataset: Any, block: int) -> Any:
-        """Each row with the answer of the row before it in its block, of the first with that of the last."""
+        """Each row with the answer of the previous row of its block. The first gets that of the last."""
         if not self._divergence:
             return dataset
         answers = list(dataset["completion_ids"])
@@ -86,9 +86,9 @@ class LabelledMeans(ExactMeans, KTOTrainer):
         return dataset.add_column("KL_completion_ids", others)
 
     @torch.no_grad()
-    def _measured(self, batches: Iterable[Mapping[str, Tensor]]) -> Tensor:
-        """The mean log-ratio of others' answers over all rows of all processes, at least 0. Of the rows that every
-        process has, each counts for as much as one of another."""
+    def _mean_log_ratio(self, batches: Iterable[Mapping[str, Tensor]]) -> Tensor:
+        """The mean log-ratio of the other prompts' answers over all rows of all processes, at least 0. Rows that every
+        process has count once."""
         ratios, rows = [], []
         for batch in batches:
             other = self._prepare_inputs({name: batch[f"KL_{name}"] for name in PARTS})
@@ -104,14 +104,14 @@ class LabelledMeans(ExactMeans, KTOTrainer):
 
     @torch.no_grad()
     def _under_reference(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """The same of the reference model, which is the model without its adapter where it has one."""
+        """The log-probabilities under the reference model, which is the model without its adapter if it has one."""
         if self.ref_model is not None:
             return answer_log_probabilities(self.ref_model, batch)
         with use_adapter(self.accelerator.unwrap_model(self.model), adapter_name=None):
             return answer_log_probabilities(self.model_wrapped, batch)
 
     def _compute_loss(self, model: Any, inputs: Any, return_outputs: bool) -> Any:
-        """TRL's, with the point that was measured. A mean that is logged over no row has no weight."""
+        """TRL's loss, with the measured point. A logged mean over no rows gets no weight later."""
         desirable = inputs["label"].bool()
         sums = answer_log_probabilities(model, inputs)
         ratios = sums - self._under_reference(inputs)

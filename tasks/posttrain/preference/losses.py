@@ -1,7 +1,7 @@
 """The losses of ORPO, CPO, SimPO and KTO, an equation each.
 
-Log P(y | x) of an answer is the sum over its tokens; its mean is that divided by their number. Every loss is one of a
-pair or of an answer, so that a batch's is the mean over these, whatever the micro-batches.
+Log P(y | x) of an answer is the sum over its tokens, and its mean is that divided by their number. Every loss is of a
+pair or of an answer, so that a batch's loss is the mean over these, whatever the micro-batches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid
 
 
 class Answers(NamedTuple):
-    """Of each answer of a batch: log P(y | x), and the number of its tokens."""
+    """Log P(y | x) and the number of tokens of each answer of a batch."""
 
     sums: Tensor
     tokens: Tensor
@@ -33,8 +33,8 @@ def orpo_losses(chosen: Answers, rejected: Answers, weight: float) -> Tensor:
 
 
 def log_odds(log_probabilities: Tensor) -> Tensor:
-    """log P / (1 − P) of log P, which is below 0."""
-    # A model that is sure has log P = 0 in float32, and odds without end
+    """log(P / (1 − P)) of log P, which must not be above 0."""
+    # A model that is certain has log P = 0 in float32, and infinite odds
     below = log_probabilities.clamp(max=-torch.finfo(log_probabilities.dtype).tiny)
     return below - torch.log(-torch.expm1(below))
 
@@ -42,13 +42,13 @@ def log_odds(log_probabilities: Tensor) -> Tensor:
 def cpo_losses(chosen: Answers, rejected: Answers, beta: float, nll_weight: float) -> Tensor:
     """Xu et al. 2024, equations 3 to 5: −log σ(β log P(y_w | x) − β log P(y_l | x)) − w log P(y_w | x).
 
-    The second term is per token, as in the code of its authors, and over one pair."""
+    The second term is per token, as in the authors' code, and over one pair."""
     return -logsigmoid(beta * (chosen.sums - rejected.sums)) - nll_weight * chosen.means
 
 
 def simpo_losses(chosen: Answers, rejected: Answers, beta: float, gamma: float, nll_weight: float) -> Tensor:
-    """Meng et al. 2024, equation 6: −log σ(β/|y_w| log P(y_w | x) − β/|y_l| log P(y_l | x) − γ), and, where it is
-    weighed, the likelihood of `cpo_losses`."""
+    """Meng et al. 2024, equation 6: −log σ(β/|y_w| log P(y_w | x) − β/|y_l| log P(y_l | x) − γ), plus the likelihood
+    term of `cpo_losses` by `nll_weight`."""
     return -logsigmoid(beta * (chosen.means - rejected.means) - gamma) - nll_weight * chosen.means
 
 

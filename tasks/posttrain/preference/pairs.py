@@ -1,8 +1,8 @@
-"""TRL's DPOTrainer on pairs that are rendered already, with measures that are exact means.
+"""TRL's DPOTrainer on pairs that are already rendered, with measures that are exact means.
 
-TRL's experimental trainers of ORPO and CPO are not used: they tokenize and cut rows by rules of their own, the
-likelihood in their losses is a mean over the tokens of a micro-batch (of prompts too, in ORPO), so that another
-micro-batch gives another model, and their validation counts rows twice. What is particular to these methods is a loss.
+TRL's experimental trainers for ORPO and CPO are not used. They tokenize and cut rows by their own rules. The likelihood
+in their losses is a mean over the tokens of a micro-batch (including prompts, in ORPO), so that another micro-batch
+gives another model. Their validation counts rows twice. Only the loss is particular to these methods.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tasks.posttrain.token_means import ExactMeans
 
 
 def pair_arguments(parts: TrainerParts[Any], **settings: Any) -> DPOConfig:
-    """The arguments of these trainers, for a method with further `settings`."""
+    """The arguments for these trainers, with further `settings` of the method."""
     if parts.config.adapter is not None:
         disable_dropout_in_model(parts.common["model"])
-        settings["disable_dropout"] = False  # it would be the adapter's too
-    # Under FSDP, TRL loads a reference model for a moment all the same, and lets go of it before the training
-    settings = {"loss_type": ["sigmoid"], **settings}  # which a loss of our own doesn't read
+        settings["disable_dropout"] = False  # True would disable the adapter's dropout too
+    # Under FSDP, TRL still loads a reference model for a moment, and frees it before the training
+    settings = {"loss_type": ["sigmoid"], **settings}  # our own losses don't read it
     arguments: DPOConfig = arguments_of(
         DPOConfig, parts.arguments, **settings, max_length=None, precompute_ref_log_probs=True
     )
@@ -45,34 +45,34 @@ class PairMeans(ExactMeans, DPOTrainer):
     }
 
     def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The pairs and the tokens of their answers."""
-        answers = inputs["completion_mask"][:, 1:]  # those of all chosen answers, then those of all rejected ones
+        """The numbers of pairs and of the tokens of their answers."""
+        answers = inputs["completion_mask"][:, 1:]  # the rows of all chosen answers, then those of all rejected ones
         chosen, rejected = (mask.sum() for mask in answers.chunk(2))
         pairs = chosen.new_tensor(len(answers) // 2)
         return {"pairs": pairs, "chosen tokens": chosen, "rejected tokens": rejected, "tokens": chosen + rejected}
 
     def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
-        """Rows are rendered, and known to fit."""
+        """Nothing to prepare: rows are rendered, and known to fit."""
         return dataset
 
     def _precompute_ref_logps(self, dataset: Any, *_: Any) -> Any:
-        """They are in the rows."""
+        """Nothing to compute: the rows have them."""
         return dataset
 
 
 class PairsAlone(PairMeans):
-    """Without a reference model: a loss of the pairs' log-probabilities under the model that is trained."""
+    """Trains without a reference model, by a loss of the pairs' log-probabilities under the trained model."""
 
     def pair_losses(self, chosen: Answers, rejected: Answers) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of each pair, and measures of each pair by TRL's names."""
+        """The loss of each pair, and measures of each pair under TRL's names."""
         raise NotImplementedError
 
     def _compute_loss(self, model: Any, inputs: Any, return_outputs: bool) -> Any:
-        """TRL's, with another loss. The means that are logged are taken over the pairs of a batch."""
+        """The mean of `pair_losses`. Logs its measures as TRL does, as means over the pairs of a batch."""
         mask = inputs["completion_mask"]
         labels = inputs["input_ids"].masked_fill(mask == 0, -100)
-        asked = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        outputs = model(**asked, labels=labels, use_cache=False, fused_lm_head=True)
+        rows = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        outputs = model(**rows, labels=labels, use_cache=False, fused_lm_head=True)
         sums, tokens = outputs.log_probs.sum(1).float(), mask[:, 1:].sum(1)
         chosen, rejected = (Answers(*halves) for halves in zip(sums.chunk(2), tokens.chunk(2), strict=True))
         losses, measures = self.pair_losses(chosen, rejected)

@@ -1,7 +1,7 @@
-"""Smaller models by leaving out what they use least, to be healed by further training.
+"""Smaller models: the parts that a model uses least are left out, and further training heals it.
 
 config.py      how much is kept
-importance.py  what a model uses: layers, neurons, heads and channels, measured on conversations
+importance.py  how much a model uses its layers, neurons, heads and channels, measured on conversations
 cut.py         the smaller model
 run.py         the child process
 stage.py       the stage

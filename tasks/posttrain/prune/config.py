@@ -1,4 +1,4 @@
-"""What a profile sets for pruning."""
+"""The settings of pruning."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tasks.stage.config import StageConfig
 
 
 class PruneConfig(StageConfig):
-    """How much of the model is kept; what is left out is what it uses least on the instructions."""
+    """How much of the model is kept. The parts that it uses least on the instructions are left out."""
 
-    layers: int | None = Field(None, ge=1, description="layers that are kept (default: all)")
-    feed_forward: int | None = Field(None, ge=1, description="neurons that each layer keeps (default: all)")
+    layers: int | None = Field(None, ge=1, description="layers to keep (default: all)")
+    feed_forward: int | None = Field(None, ge=1, description="neurons to keep in each layer (default: all)")
     kv_heads: int | None = Field(
-        None, ge=1, description="key/value heads that each layer keeps, each with its query heads (default: all)"
+        None, ge=1, description="key/value heads to keep in each layer, each with its query heads (default: all)"
     )
-    width: int | None = Field(None, ge=1, description="channels of the hidden states that are kept (default: all)")
-    calibration_rows: int = Field(256, ge=1, description="conversations that importance is measured on")
-    measured_rows: int = Field(128, ge=1, description="further conversations that the loss is measured on")
+    width: int | None = Field(None, ge=1, description="channels of the hidden states to keep (default: all)")
+    calibration_rows: int = Field(256, ge=1, description="conversations to measure importance on")
+    measured_rows: int = Field(128, ge=1, description="further conversations to measure the loss on")
 
     def beyond(self, sizes: Mapping[str, int]) -> str:
-        """What is to be kept of a model of these sizes although it has less, in a sentence; "" for nothing."""
+        """A sentence about a setting that exceeds what a model of these sizes has, or "" if none does."""
         for name, size in sizes.items():
-            asked = getattr(self, name)
-            if asked is not None and asked > size:
-                return f"prune.{name} is {asked:,}, but the model has {size:,}"
+            kept = getattr(self, name)
+            if kept is not None and kept > size:
+                return f"prune.{name} is {kept:,}, but the model has {size:,}"
         return ""
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
-"""The smaller model: rows and columns of its matrices, picked by importance, in their old order.
+"""Cuts the smaller model: rows and columns of the matrices, picked by importance, in their old order.
 
-Heads keep their size when channels go, and key/value heads go with the query heads that share them.
+Heads keep their size if channels go, and key/value heads go together with the query heads that share them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tasks.posttrain.prune.importance import Importance
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")  # of one layout
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")  # they share one layout
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
-# Of a weight or bias in a layer: what its rows are, and its columns
+# The axes of each weight or bias in a layer: rows, then columns
 AXES: Mapping[str, tuple[str, ...]] = {
     "self_attn.q_proj": ("heads", "channels"),
     "self_attn.k_proj": ("kv_heads", "channels"),
@@ -47,7 +47,7 @@ OUTSIDE: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Kept:
-    """The layers, and for each axis the indices that are kept of it: of all layers alike, or by the layer's number."""
+    """The layers and channels that are kept, and by the number of each layer the indices that are kept of its axes."""
 
     layers: list[int]
     channels: Tensor
@@ -55,11 +55,11 @@ class Kept:
 
 
 def check_sizes(config: PruneConfig, model: Any) -> None:
-    """Raises ConfigError for a model of another layout, and for more than its config says that there is."""
+    """Raises ConfigError for a model of another layout, and for settings that exceed what its config has."""
     if model.model_type not in ARCHITECTURES:
         raise ConfigError(
             f"prune can't cut a model of the architecture {model.model_type}.",
-            f"It knows the layout of {', '.join(ARCHITECTURES)}; set `prune: null`.",
+            f"Choose one of {', '.join(ARCHITECTURES)}, or set `prune: null`.",
         )
     sizes = {
         "layers": model.num_hidden_layers,
@@ -71,29 +71,29 @@ def check_sizes(config: PruneConfig, model: Any) -> None:
         raise ConfigError(f"{more}.", "Lower it, or leave it out.")
 
 
-def choose(config: PruneConfig, model: Any, found: Importance) -> Kept:
-    """What is kept of a model with this config."""
+def choose(config: PruneConfig, model: Any, measured: Importance) -> Kept:
+    """The parts to keep of a model with this config."""
     size = head_size(model)
     shared = model.num_attention_heads // model.num_key_value_heads
 
     def of_layer(number: int) -> dict[str, Tensor]:
-        kv_heads = _largest(found.kv_heads[number], config.kv_heads)
+        kv_heads = _largest(measured.kv_heads[number], config.kv_heads)
         heads = (kv_heads[:, None] * shared + torch.arange(shared)).flatten()
         return {
-            "neurons": _largest(found.neurons[number], config.feed_forward),
+            "neurons": _largest(measured.neurons[number], config.feed_forward),
             "kv_heads": _spread(kv_heads, size),
             "heads": _spread(heads, size),
         }
 
     return Kept(
-        _largest(found.layers, config.layers).tolist(),
-        _largest(found.channels, config.width),
+        _largest(measured.layers, config.layers).tolist(),
+        _largest(measured.channels, config.width),
         [of_layer(number) for number in range(model.num_hidden_layers)],
     )
 
 
 def cut(model: PreTrainedModel, config: PruneConfig, kept: Kept) -> PreTrainedModel:
-    """The model of what is kept. Raises ConfigError for a weight whose axes aren't known."""
+    """The model with only the kept parts. Raises ConfigError for a weight with unknown axes."""
     from transformers import AutoModelForCausalLM
 
     theirs: Any = model.config
@@ -112,17 +112,17 @@ def cut(model: PreTrainedModel, config: PruneConfig, kept: Kept) -> PreTrainedMo
     place = {number: position for position, number in enumerate(kept.layers)}
     state = {}
     for name, value in model.state_dict().items():
-        found = LAYER.fullmatch(name)
-        if found is None:
-            state[name] = _picked(value, _axes(OUTSIDE, name), {"channels": kept.channels})
-        elif (number := int(found[1])) in place:
-            axes = _axes(AXES, found[2])
-            picked = _picked(value, axes, {"channels": kept.channels, **kept.in_layers[number]})
-            state[f"model.layers.{place[number]}.{found[2]}"] = picked
-    made: PreTrainedModel = AutoModelForCausalLM.from_config(smaller)
-    made.load_state_dict(state)
-    made.generation_config = copy.deepcopy(model.generation_config)
-    return made.eval()
+        match = LAYER.fullmatch(name)
+        if match is None:
+            state[name] = _pick(value, _axes(OUTSIDE, name), {"channels": kept.channels})
+        elif (number := int(match[1])) in place:
+            axes = _axes(AXES, match[2])
+            picked = _pick(value, axes, {"channels": kept.channels, **kept.in_layers[number]})
+            state[f"model.layers.{place[number]}.{match[2]}"] = picked
+    result: PreTrainedModel = AutoModelForCausalLM.from_config(smaller)
+    result.load_state_dict(state)
+    result.generation_config = copy.deepcopy(model.generation_config)
+    return result.eval()
 
 
 def _axes(known: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
@@ -132,19 +132,19 @@ def _axes(known: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
     return known[module]
 
 
-def _picked(value: Tensor, axes: tuple[str, ...], indices: Mapping[str, Tensor]) -> Tensor:
-    for axis, name in zip(range(value.ndim), axes, strict=False):  # a bias has the rows alone
+def _pick(value: Tensor, axes: tuple[str, ...], indices: Mapping[str, Tensor]) -> Tensor:
+    for axis, name in zip(range(value.ndim), axes, strict=False):  # a bias has rows only
         if name:
             value = value.index_select(axis, indices[name])
     return value.clone()
 
 
 def _largest(values: Tensor, number: int | None) -> Tensor:
-    """The indices of the `number` largest, ascending; of equals the first."""
+    """The indices of the `number` largest values, in ascending order. Of equal values, the first are taken."""
     order = torch.argsort(values, descending=True, stable=True)
     return order[:number].sort().values
 
 
 def _spread(heads: Tensor, size: int) -> Tensor:
-    """The channels of these heads."""
+    """The indices of the channels of these heads."""
     return (heads[:, None] * size + torch.arange(size)).flatten()

@@ -1,9 +1,9 @@
-"""What a model uses: the importance of layers, neurons, heads and channels, from forward passes alone.
+"""Measures the importance of a model's layers, neurons, heads and channels, by forward passes only.
 
-A layer's is its block influence, how far it turns the residual stream: the mean of 1 − cos(input, output) over tokens
-(Men et al. 2024, ShortGPT). A neuron's is the mean of its activation's absolute value, a head's the mean length of what
-it gives to the output matrix, a channel's the mean absolute value of what the norms make of it (Muralidharan et al.
-2024, Minitron).
+A layer's importance is its block influence, how far it turns the residual stream: the mean of 1 − cos(input, output)
+over tokens (Men et al. 2024, ShortGPT). A neuron's is the mean absolute value of its activation, a head's the mean
+norm of its input to the output matrix, and a channel's the mean absolute value of the norms' output (Muralidharan et
+al. 2024, Minitron).
 
 Shapes: B rows, T tokens, C channels, F neurons, H heads, D channels of a head.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Importance:
-    """Larger is more important. `neurons` (F,) and `kv_heads` have a tensor a layer, `channels` is (C,)."""
+    """Larger is more important. `neurons` (F,) and `kv_heads` have a tensor for each layer, `channels` is (C,)."""
 
     layers: Tensor
     neurons: list[Tensor]
@@ -34,7 +34,7 @@ class Importance:
 
 @torch.no_grad()
 def importance(model: PreTrainedModel, rows: Iterable[Sequence[int]]) -> Importance:
-    """Measured over all tokens of `rows`, which are ids, one row at a time."""
+    """The importance over all tokens of `rows`, which are lists of ids, in one forward pass each."""
     decoder: Any = model.get_decoder()
     config: Any = model.config
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -44,31 +44,31 @@ def importance(model: PreTrainedModel, rows: Iterable[Sequence[int]]) -> Importa
         value = value.double()
         sums[name] = sums[name] + value if name in sums else value
 
-    def turned(name: str) -> Callable[[nn.Module, Any, Any, Any], None]:
-        def hook(_: nn.Module, given: Any, named: Any, made: Any) -> None:
-            before = given[0] if given else named["hidden_states"]
-            after = made[0] if isinstance(made, tuple) else made
+    def record_turn(name: str) -> Callable[[nn.Module, Any, Any, Any], None]:
+        def hook(_: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
+            before = arguments[0] if arguments else keywords["hidden_states"]
+            after = output[0] if isinstance(output, tuple) else output
             add(name, (1 - F.cosine_similarity(before.double(), after.double(), dim=-1)).sum())
 
         return hook
 
-    def active(name: str) -> Callable[[nn.Module, Any], None]:
-        return lambda _, given: add(name, given[0].abs().sum((0, 1)))
+    def record_activation(name: str) -> Callable[[nn.Module, Any], None]:
+        return lambda _, inputs: add(name, inputs[0].abs().sum((0, 1)))
 
-    def lengths(name: str) -> Callable[[nn.Module, Any], None]:
-        return lambda _, given: add(name, given[0].unflatten(-1, (heads, -1)).norm(dim=-1).sum((0, 1)))
+    def record_norms(name: str) -> Callable[[nn.Module, Any], None]:
+        return lambda _, inputs: add(name, inputs[0].unflatten(-1, (heads, -1)).norm(dim=-1).sum((0, 1)))
 
-    def normed(_: nn.Module, __: Any, made: Tensor) -> None:
-        add("channels", made.abs().sum((0, 1)))
+    def record_channels(_: nn.Module, __: Any, output: Tensor) -> None:
+        add("channels", output.abs().sum((0, 1)))
 
     hooks = []
     for number, layer in enumerate(decoder.layers):
         hooks += [
-            layer.register_forward_hook(turned(f"layer {number}"), with_kwargs=True),
-            layer.mlp.down_proj.register_forward_pre_hook(active(f"neurons {number}")),
-            layer.self_attn.o_proj.register_forward_pre_hook(lengths(f"heads {number}")),
-            layer.input_layernorm.register_forward_hook(normed),
-            layer.post_attention_layernorm.register_forward_hook(normed),
+            layer.register_forward_hook(record_turn(f"layer {number}"), with_kwargs=True),
+            layer.mlp.down_proj.register_forward_pre_hook(record_activation(f"neurons {number}")),
+            layer.self_attn.o_proj.register_forward_pre_hook(record_norms(f"heads {number}")),
+            layer.input_layernorm.register_forward_hook(record_channels),
+            layer.post_attention_layernorm.register_forward_hook(record_channels),
         ]
     tokens = 0
     try:

@@ -35,24 +35,24 @@ class PruneSpec(ChildSpec):
 
 
 def run(path: Path) -> None:
-    """Write model/, and leave what was left out, and what that lost and won."""
+    """Write model/, and the layers kept, the parameters, the loss and the speed before and after as the result."""
     spec = PruneSpec.model_validate_json(path.read_text())
     torch.set_num_threads(spec.runtime.compute.cpu_threads())
     model = load_pretrained(spec.model).eval()
     check_sizes(spec.config, model.config)
-    rows = _rendered(spec, context_of(model.config))
+    rows = _render_rows(spec, context_of(model.config))
     calibration, measured = rows[: spec.config.calibration_rows], rows[spec.config.calibration_rows :]
     emit(done=1, note="importance")
-    found = importance(model, calibration)
-    kept = choose(spec.config, model.config, found)
+    measures = importance(model, calibration)
+    kept = choose(spec.config, model.config, measures)
     smaller = cut(model, spec.config, kept)
     emit(done=2, note="loss")
-    before, after = _measured(model, measured), _measured(smaller, measured)
+    before, after = _measure(model, measured), _measure(smaller, measured)
     smaller.save_pretrained(spec.out / "model")
     copy_tokenizer(spec.model, spec.out / "model")
     spec.finish(
         {
-            "influence": [round(value, 6) for value in found.layers.tolist()],
+            "influence": [round(value, 6) for value in measures.layers.tolist()],
             "kept_layers": kept.layers,
             "parameters": [sum(value.numel() for value in one.parameters()) for one in (model, smaller)],
             "loss": [before["loss"], after["loss"]],
@@ -61,10 +61,10 @@ def run(path: Path) -> None:
     )
 
 
-def _rendered(spec: PruneSpec, context: int) -> list[list[int]]:
-    """The ids of conversations that fit the context, in an order that their ids draw."""
+def _render_rows(spec: PruneSpec, context: int) -> list[list[int]]:
+    """The tokens of conversations that fit the context, in an order drawn from the conversations' ids."""
     tokenizer = load_tokenizer(spec.model)
-    wanted, found = spec.config.calibration_rows + spec.config.measured_rows, []
+    most, rendered = spec.config.calibration_rows + spec.config.measured_rows, []
     drawn = sorted(
         (row for file in spec.rows for row in read_json_lines(file)),
         key=lambda row: hashlib.sha256(f"prune {row['id']}".encode()).digest(),
@@ -75,20 +75,20 @@ def _rendered(spec: PruneSpec, context: int) -> list[list[int]]:
         except TemplateFaultError:
             continue
         if 1 < len(ids) <= context:
-            found.append(ids)
-        if len(found) == wanted:
+            rendered.append(ids)
+        if len(rendered) == most:
             break
-    if len(found) <= spec.config.calibration_rows:
+    if len(rendered) <= spec.config.calibration_rows:
         raise EmptyOutput(
-            f"{len(found):,} conversations fit the context, and prune needs {spec.config.calibration_rows:,} to "
-            "calibrate on, and others to measure the loss on.",
+            f"{len(rendered):,} conversations fit the context, but prune needs {spec.config.calibration_rows:,} to "
+            "calibrate on, and more to measure the loss on.",
             "Lower prune.calibration_rows, or provide more instructions.",
         )
-    return found
+    return rendered
 
 
-def _measured(model: PreTrainedModel, rows: Sequence[Sequence[int]]) -> dict[str, float]:
-    """The mean loss over all tokens in nats, and tokens a second of the forward passes."""
+def _measure(model: PreTrainedModel, rows: Sequence[Sequence[int]]) -> dict[str, float]:
+    """The mean loss over all tokens in nats, and the tokens a second of the forward passes."""
     total, tokens, started = 0.0, 0, time.perf_counter()
     for ids, targets in _windows(rows):
         total += float(mean_loss(model, ids, targets)) * targets.numel()

@@ -1,4 +1,4 @@
-"""The `prune` stage: leaves out the layers, neurons, heads and channels that a model uses least."""
+"""The `prune` stage: removes the layers, neurons, heads and channels that a model uses least."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tasks.training.model_folder import check_tokenizer
 
 
 def check_adopted(config: PruneConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
-    """Check that a folder made elsewhere has a model/ with the tokenizer of the model that was cut."""
+    """Check that a folder made elsewhere has a model/ with the tokenizer of the model to cut.
+    Raises DamagedArtifact, TokenizerMismatch."""
     check_model(folder, inputs["model"].path)
 
 
 @stage(version=1, runtime=("compute",), adopted=check_adopted)
 def prune(config: PruneConfig, model: Artifact, instructions: Artifact, out: Output) -> None:
-    """Structured pruning without training (Men et al. 2024; Muralidharan et al. 2024): what is left is to be healed.
+    """Structured pruning without training (Men et al. 2024, Muralidharan et al. 2024). Heal the result by training it.
 
     Writes model/, and reports parameters, loss and speed before and after.
     """

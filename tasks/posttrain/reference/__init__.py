@@ -1,7 +1,7 @@
 """Log-probabilities of answers under a reference model, computed once for all losses and learning rates.
 
-config.py   what they depend on, beside the model and the pairs
+config.py   the settings that they depend on
 stage.py    the stage `reference`, which `dpo` obtains
 score.py    its child
-table.py    the file, and the rows that get their numbers from it
+table.py    the file, and its values joined to rows
 """

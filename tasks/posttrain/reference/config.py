@@ -1,4 +1,4 @@
-"""What log-probabilities under a reference model depend on, beside the model and the pairs."""
+"""The settings that log-probabilities under a reference model depend on, besides the model and the pairs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tasks.stage.config import StageConfig
 
 
 class ReferenceConfig(StageConfig):
-    """No loss, no beta, no learning rate: any of these takes the same artifact."""
+    """Contains no loss, beta or learning rate: trainings that differ only in these share the artifact."""
 
     max_length: int | None = Field(None, ge=8, description="maximum tokens of a rendered pair (default: the context)")
-    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="that of the training")
-    quantize: Literal["none", "nf4"] = Field("none", description="that of the model below an adapter")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="precision of the training")
+    quantize: Literal["none", "nf4"] = Field("none", description="quantization of the model below an adapter")
 
     @classmethod
     def of(cls, config: PosttrainConfig) -> ReferenceConfig:
-        """Those of a method."""
+        """The settings from a method's config."""
         quantize = config.adapter.quantize if config.adapter else "none"
         return cls(max_length=config.max_length, precision=config.precision, quantize=quantize)

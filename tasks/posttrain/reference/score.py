@@ -1,7 +1,7 @@
 """The child of the stage `reference`: `python -m tasks.posttrain.reference.score SPEC`, once per rank.
 
-The model is spread by the engine that trains it, as it may fit no single device. Batches are of pairs of like length,
-and the same for any number of processes.
+The training's engine spreads the model, as it may not fit on one device. A batch has pairs of similar length, and
+batches are the same for any number of processes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @for_any_shape()
 def score(path: Path) -> None:
-    """Measure the pairs as the spec says; rank 0 writes the file and leaves the result."""
+    """Measure the pairs as the spec says. Rank 0 writes the file and the result."""
     spec = ReferenceSpec.model_validate_json(path.read_text())
     own_device(spec.runtime.compute)
     torch.set_num_threads(spec.runtime.rank_threads)
@@ -49,7 +49,7 @@ def score(path: Path) -> None:
         lambda row, length: render_preference(row, tokenizer, length),
         max_length,
         validation_share=0.0,
-        max_dropped_share=1.0,  # the training has a limit
+        max_dropped_share=1.0,  # the training checks the limit
         what="preferences",
     )
     distinct = {key_of(row): row for row in rows}
@@ -84,7 +84,7 @@ def _spread(spec: ReferenceSpec, model: PreTrainedModel) -> tuple[Trainer, Any]:
     from trl.trainer.utils import add_fused_lm_head
 
     cuda = uses_cuda(spec.runtime)
-    runtime = spec.runtime.posttrain.model_copy(update={"recompute": "none", "compile": "off"})  # nothing is learned
+    runtime = spec.runtime.posttrain.model_copy(update={"recompute": "none", "compile": "off"})  # forward passes only
     arguments = TrainingArguments(
         output_dir=str(spec.scratch),
         per_device_train_batch_size=MEASURED_ROWS,
@@ -108,8 +108,8 @@ def _spread(spec: ReferenceSpec, model: PreTrainedModel) -> tuple[Trainer, Any]:
 
 @contextmanager
 def _as_if_adapted(model: PreTrainedModel) -> Iterator[None]:
-    """A trainer refuses a model in 4 bits that has no adapter, though it is to train nothing: within the block the
-    model says that it has one."""
+    """Makes the model claim to have an adapter: a trainer refuses a model in 4 bits without one, even if it is to train
+    nothing."""
     before = model._hf_peft_config_loaded
     model._hf_peft_config_loaded = True
     try:
@@ -132,7 +132,7 @@ def _measure(trainer: Trainer, model: Any, rows: Mapping[Key, Row], padding: int
     mine: list[tuple[Key, list[float]]] = []
     for done in range(rounds):
         number = done * world + trainer.args.process_index
-        keys = batches[min(number, len(batches) - 1)]  # a sharded model is asked by all processes at once
+        keys = batches[min(number, len(batches) - 1)]  # every process must call a sharded model: some repeat the last
         batch: Any = trainer._prepare_inputs(collate([rows[key] for key in keys]))
         with trainer.accelerator.autocast():
             sums = answer_log_probabilities(model, batch)
@@ -143,11 +143,12 @@ def _measure(trainer: Trainer, model: Any, rows: Mapping[Key, Row], padding: int
 
 
 def answer_log_probabilities(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
-    """Of each answer of a batch, summed over its tokens; of pairs those of all chosen answers, then of all rejected."""
+    """The log-probability of each answer of a batch, summed over its tokens. For a batch of pairs, those of all chosen
+    answers come before those of all rejected ones."""
     labels = batch["input_ids"].masked_fill(batch["completion_mask"] == 0, -100)
-    asked = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    found: Tensor = model(**asked, labels=labels, use_cache=False, fused_lm_head=True).log_probs
-    return found.sum(1).float()
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    of_tokens: Tensor = model(**inputs, labels=labels, use_cache=False, fused_lm_head=True).log_probs
+    return of_tokens.sum(1).float()
 
 
 def _length(row: Row) -> int:

@@ -1,6 +1,6 @@
-"""The stage `reference`: how likely the answers of preference pairs are to the model that `dpo` starts from.
+"""The stage `reference`: log-probabilities of the answers of preference pairs under the model that `dpo` starts from.
 
-It is an artifact of its own, so that training holds one model and not two, and another loss computes nothing again.
+It has an artifact of its own, so that training holds only one model, and another loss recomputes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tasks.training.model_folder import check_tokenizer
 
 
 class ReferenceSpec(ChildSpec):
-    """What the child is told."""
+    """Written as JSON by the stage."""
 
     config: ReferenceConfig
     model: Path
@@ -30,10 +30,10 @@ class ReferenceSpec(ChildSpec):
 @stage(version=2, part_of="dpo", runtime=("compute", "training", "posttrain"))
 def reference(config: ReferenceConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """Log-probabilities of the preferred and the rejected answer of each pair, summed over the tokens of the answer,
-    the one that ends it included.
+    including the one that ends it.
 
     Writes reference.parquet: `id`, `tokens` (a digest of the rendered pair), `chosen`, `rejected`. Pairs that can't be
-    trained on are dropped and counted, as in the training; other processes change no bit of it on a CPU.
+    trained on are dropped and counted, as in the training. On a CPU, the number of processes changes no bit of it.
     """
     check_tokenizer(model.path)
     spec = ReferenceSpec(

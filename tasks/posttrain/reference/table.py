@@ -1,6 +1,6 @@
 """reference.parquet: the log-probabilities of both answers of a pair, by the id of the pair and a digest of its tokens.
 
-The digest is checked where a row gets its numbers, so those of another tokenizer, template or text are never taken.
+The digest is checked when a row gets its values, so those of another tokenizer, template or text are never used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ANSWERS = ("chosen", "rejected")
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
-        pa.field("tokens", pa.string(), nullable=False),  # their digest
+        pa.field("tokens", pa.string(), nullable=False),  # a digest of them
         *(pa.field(name, pa.float32(), nullable=False) for name in ANSWERS),
     ]
 )
@@ -47,18 +47,18 @@ def write_reference(path: Path, keys: Iterable[Key], scores: Sequence[Sequence[f
 def with_reference(rows: Sequence[Row], path: Path) -> list[Row]:
     """Rendered pairs with `ref_chosen_logps` and `ref_rejected_logps`, as TRL names them.
 
-    Raises DamagedArtifact for a pair that the file does not have, or has of other tokens.
+    Raises DamagedArtifact for a pair that the file doesn't have, or has with other tokens.
     """
     with open_parquet(path) as file:
         columns = [column.to_pylist() for column in file.read(use_threads=False).columns]
     known = {(id, tokens): scores for id, tokens, *scores in zip(*columns, strict=True)}
-    found = []
+    joined = []
     for row in rows:
         scores = known.get(key_of(row))
         if scores is None:
             raise DamagedArtifact(
-                f"{path.name} has no log-probabilities of the pair {row['id']} with the tokens that it has here.",
+                f"{path.name} doesn't have log-probabilities of the pair {row['id']} with its present tokens.",
                 "Compute them again: --refresh reference.",
             )
-        found.append({**row, **{f"ref_{name}_logps": score for name, score in zip(ANSWERS, scores, strict=True)}})
-    return found
+        joined.append({**row, **{f"ref_{name}_logps": score for name, score in zip(ANSWERS, scores, strict=True)}})
+    return joined

@@ -1,4 +1,4 @@
-"""What a trained reward model makes of rows: the mean reward of training answers, and how it judges held-out pairs."""
+"""Measures a trained reward model: the mean reward of training answers, and its accuracy on held-out pairs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tasks.posttrain.reward_model.calibration import accuracy, calibration, expe
 from tasks.posttrain.reward_model.model import Judge, write_mean
 from tasks.posttrain.rows.form import Row
 
-MEAN_PAIRS = 1024  # of the training pairs, from the first: more would change no digit that matters
+MEAN_PAIRS = 1024  # the first training pairs, for the mean reward: more would change no digit that matters
 
 
 def measure_judge(folder: Path, train: Sequence[Row], held_out: Sequence[Row], device: torch.device) -> dict[str, Any]:
-    """Note the mean reward in the folder's config, and return what `report_judge` reports."""
+    """Write the mean reward to the folder's config.json, and return the measures that `report_judge` reports."""
     judge = Judge.load(folder, device)
-    begun = judge.rewards(_conversations(train[:MEAN_PAIRS]))
-    mean = sum(begun) / len(begun)
+    of_training = judge.rewards(_conversations(train[:MEAN_PAIRS]))
+    mean = sum(of_training) / len(of_training)
     write_mean(folder, mean)
     measured: dict[str, Any] = {"reward_mean": round(mean, 6)}
     if held_out:
@@ -37,5 +37,5 @@ def measure_judge(folder: Path, train: Sequence[Row], held_out: Sequence[Row], d
 
 
 def _conversations(rows: Sequence[Row]) -> list[list[dict[str, str]]]:
-    """Both conversations of each row, that with the preferred answer first."""
+    """Both conversations of each row, first the one with the preferred answer."""
     return [[*row["prompt"], *row[answer]] for row in rows for answer in ("chosen", "rejected")]

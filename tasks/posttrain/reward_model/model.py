@@ -1,7 +1,7 @@
 """A reward model: a decoder of transformers with one number in place of its logits, read at the last token of a text.
 
-Of Bradley–Terry rewards only differences mean something. So that a reward says something alone, the mean over training
-answers is measured when the model is trained, stands in its config.json, and is subtracted by `Judge`.
+Only differences of Bradley–Terry rewards mean something. To give a single reward a meaning, the mean over training
+answers is measured after training and written to config.json, and `Judge` subtracts it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ JUDGED_ROWS = 8  # in a forward pass
 
 
 def load_classifier(folder: Path, seed: int) -> PreTrainedModel:
-    """The decoder of a folder with a reward head: that of the folder, or a new one drawn with the seed.
+    """The decoder of a folder with a reward head: the folder's own, or a new one drawn with the seed.
 
-    Raises ConfigError for an architecture of which transformers has no classifier.
+    Raises ConfigError for an architecture without a classifier in transformers.
     """
     from transformers import AutoModelForSequenceClassification, set_seed
 
@@ -37,7 +37,7 @@ def load_classifier(folder: Path, seed: int) -> PreTrainedModel:
     config = load_config(folder)
     if type(config) not in AutoModelForSequenceClassification._model_mapping:
         raise ConfigError(
-            f"transformers has no classifier of the architecture {config.model_type}, which a reward model would be.",
+            f"transformers has no sequence classifier for {config.model_type}, and a reward model is one.",
             "Set reward to null, or start from another model.",
         )
     from trl.trainer.reward_trainer import suppress_seqcls_warning
@@ -56,7 +56,7 @@ def load_classifier(folder: Path, seed: int) -> PreTrainedModel:
 
 
 class Judge:
-    """Rewards of conversations by a trained reward model, less its mean over the answers that it was trained on."""
+    """Rewards of conversations by a trained reward model, minus its mean over the answers that it was trained on."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
         self.model = model.eval().requires_grad_(False)
@@ -67,16 +67,16 @@ class Judge:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> Judge:
-        """The judge in the folder that the stage `reward` left."""
+        """The judge in a folder that the stage `reward` wrote."""
         return cls(load_classifier(folder, 0).to(device), load_tokenizer(folder))
 
     def rewards(self, conversations: Sequence[Messages]) -> list[float]:
-        """A reward for each conversation, as the chat template renders it; beyond the context only its end counts."""
+        """A reward for each conversation, as the chat template renders it. Beyond the context, only its end counts."""
         ids = [render(self.tokenizer, messages)["input_ids"][-self._context :] for messages in conversations]
-        found: list[float] = []
+        rewards: list[float] = []
         for start in range(0, len(ids), JUDGED_ROWS):
-            found += self._of_ids(ids[start : start + JUDGED_ROWS]).tolist()
-        return found
+            rewards += self._of_ids(ids[start : start + JUDGED_ROWS]).tolist()
+        return rewards
 
     @torch.no_grad()
     def _of_ids(self, rows: Sequence[Sequence[int]]) -> Tensor:
@@ -89,7 +89,7 @@ class Judge:
 
 
 def write_mean(folder: Path, mean: float) -> None:
-    """Note the mean in the config.json of a reward model, as save_pretrained would."""
+    """Write the mean to the config.json of a reward model, formatted as by save_pretrained."""
     path = folder / "config.json"
     config: dict[str, Any] = json.loads(path.read_text())
     config[MEAN_FIELD] = mean

@@ -13,7 +13,7 @@ KINDS = ("exact", "regex", "format", "length", "model")
 
 
 class _Weighted(StageConfig):
-    weight: float = Field(1.0, description="factor of this reward in the sum; below 0 it is a penalty")
+    weight: float = Field(1.0, description="factor of this reward in the sum (below 0 it is a penalty)")
 
     @model_validator(mode="after")
     def _counts(self) -> Self:
@@ -23,16 +23,16 @@ class _Weighted(StageConfig):
 
 
 class _Patterned(_Weighted):
-    pattern: str = Field(min_length=1, description="a regular expression, as the module regex reads it")
+    pattern: str = Field(min_length=1, description="regular expression, in the syntax of the package regex")
 
     @model_validator(mode="after")
     def _compiles(self) -> Self:
         try:
             compiled = regex.compile(self.pattern)
         except regex.error as error:
-            raise ValueError(f"pattern {self.pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"pattern {self.pattern!r} is not a regular expression: {error}") from error
         if self._needs_group and not compiled.groups:
-            raise ValueError(f"pattern {self.pattern!r} has no group (…), which is what is compared")
+            raise ValueError(f"pattern {self.pattern!r} needs a group (…): groups are what is compared")
         return self
 
     @property
@@ -41,17 +41,17 @@ class _Patterned(_Weighted):
 
 
 class ExactReward(_Weighted):
-    """1 for an answer that is the reference, after Unicode NFKC and case folding, with each run of white space as one
-    space and without punctuation at the ends."""
+    """1 for an answer that equals the reference after Unicode NFKC and case folding, with each run of white space as
+    one space and without punctuation at the ends."""
 
     kind: Literal["exact"] = "exact"
     match: Literal["equal", "contains"] = Field(
-        "equal", description="contains: the reference stands in the answer, between other words"
+        "equal", description="contains: the reference is in the answer, between other words"
     )
 
 
 class RegexReward(_Patterned):
-    """1 where the last match of the pattern in the answer has the groups of its last match in the reference."""
+    """1 if the last match of the pattern in the answer has the same groups as its last match in the reference."""
 
     kind: Literal["regex"] = "regex"
 
@@ -61,20 +61,20 @@ class RegexReward(_Patterned):
 
 
 class FormatReward(_Patterned):
-    """1 for an answer that the pattern matches as a whole, whatever it says."""
+    """1 for an answer that the pattern matches as a whole, whether or not it is right."""
 
     kind: Literal["format"] = "format"
 
 
 class LengthReward(_Weighted):
-    """1 at the target, 0 at none and at twice as many tokens or more, linear between."""
+    """1 at the target, 0 at no tokens and at twice the target or more, and linear between."""
 
     kind: Literal["length"] = "length"
-    target: int = Field(ge=1, description="tokens of an answer, the one that ends it included")
+    target: int = Field(ge=1, description="tokens of an answer, including the one that ends it")
 
 
 class ModelReward(_Weighted):
-    """What the reward model of the stage `reward` gives, less its mean over the answers that it was trained on."""
+    """The reward by the model of the stage `reward`, minus its mean over the answers that it was trained on."""
 
     kind: Literal["model"] = "model"
 

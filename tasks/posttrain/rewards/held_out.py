@@ -1,9 +1,17 @@
-"""Held-out rewards along a training by rewards, and the watch over them, for every trainer that samples answers."""
+"""Seeded samples, and watched rewards on held-out prompts, for all trainers that sample answers.
+
+Samples are drawn from a generator seeded with the run's seed and the step, never from the state that a process happens
+to be in. So a run that was killed draws the same samples again.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
+import torch
 from transformers import Trainer
 
 from models.conversation import answer_text
@@ -12,33 +20,42 @@ from tasks.posttrain.rewards.score import Answer, Scorer
 from tasks.posttrain.rewards.watch import check_held_out, check_kl
 
 
+@contextmanager
+def seeded(seed: int, step: int) -> Iterator[None]:
+    """Makes torch's random numbers in the block depend only on the seed and the step. Those outside are unaffected."""
+    digest = hashlib.sha256(f"answers {seed} {step}".encode()).digest()
+    with torch.random.fork_rng():
+        torch.manual_seed(int.from_bytes(digest[:8]) >> 1)
+        yield
+
+
 class Watched(Protocol):
     """The settings that the watch needs of a method's config."""
 
     @property
     def max_new_tokens(self) -> int:
-        """Tokens of an answer, after which it is cut."""
+        """Maximum tokens of an answer, which is cut there."""
 
     @property
     def max_kl(self) -> float | None:
-        """The KL budget, in nats a token."""
+        """The KL budget in nats a token, or None for no limit."""
 
     @property
     def max_drop(self) -> float | None:
-        """The largest fall of the held-out reward below its best."""
+        """The largest fall of the held-out reward below its best, or None for no limit."""
 
 
 class HeldOutRewards(Trainer):
-    """Mixed into a trainer, before it: evaluation is the mean reward of greedy answers to all held-out prompts, always
-    the same prompts. Raises RewardHacking as watch.py says."""
+    """Mixed into a trainer, before it: evaluates by the mean reward of greedy answers to all held-out prompts, which
+    are always the same. Raises RewardHacking as watch.py says."""
 
-    section: str  # of the profile
+    section: str  # of the profile, for errors
     watched: Watched
     scorer: Scorer
     eos_token_ids: list[int]
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Answer, reward, tell the callbacks, and watch."""
+        """Answer the held-out prompts, reward the answers, call the callbacks, and check the held-out reward."""
         rows: list[dict[str, Any]] = list(self.eval_dataset)
         tokenizer, model = self.processing_class, self.accelerator.unwrap_model(self.model)
         prompts = [row["prompt"] for row in rows]
@@ -58,6 +75,6 @@ class HeldOutRewards(Trainer):
         return metrics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """The trainer's, after which the KL divergence of the step is known."""
+        """Log as the trainer does, then check the KL divergence, which is known only now."""
         super().log(logs, start_time)
         check_kl(self.state.log_history, self.watched.max_kl, self.section)

@@ -1,4 +1,4 @@
-"""All rewards of a profile over a batch of answers, each kind by itself and their weighted sum."""
+"""The rewards of a profile over a batch of answers: each kind by itself, and their weighted sum."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Scorer:
         self.rewards = rewards
         self.judge = judge
 
-    def of_kind(self, reward: Reward, answers: Sequence[Answer]) -> list[float]:
-        """What one reward gives each answer, before its weight."""
+    def unweighted(self, reward: Reward, answers: Sequence[Answer]) -> list[float]:
+        """One reward of each answer, before its weight."""
         if isinstance(reward, ExactReward):
             return [verify.exact(reward, answer.text, answer.reference) for answer in answers]
         if isinstance(reward, RegexReward):
@@ -47,23 +47,23 @@ class Scorer:
 
     def sums(self, answers: Sequence[Answer]) -> list[float]:
         """The weighted sum of each answer."""
-        by_reward = [[reward.weight * given for given in self.of_kind(reward, answers)] for reward in self.rewards]
-        return [sum(given) for given in zip(*by_reward, strict=True)]
+        by_reward = [[reward.weight * value for value in self.unweighted(reward, answers)] for reward in self.rewards]
+        return [sum(values) for values in zip(*by_reward, strict=True)]
 
     def means(self, answers: Sequence[Answer]) -> dict[str, float]:
         """The mean reward of each kind, and that of the weighted sum as `reward`."""
-        by_kind: dict[str, list[float]] = {reward.kind: self.of_kind(reward, answers) for reward in self.rewards}
-        means = {kind: sum(given) / len(given) for kind, given in by_kind.items()}
+        by_kind: dict[str, list[float]] = {reward.kind: self.unweighted(reward, answers) for reward in self.rewards}
+        means = {kind: sum(values) / len(values) for kind, values in by_kind.items()}
         return {"reward": sum(reward.weight * means[reward.kind] for reward in self.rewards), **means}
 
     def check_references(self, references: Sequence[str], section: str) -> None:
-        """Raises ConfigError for a pattern that finds nothing in any reference, so that no answer would be right."""
+        """Raises ConfigError for a pattern that matches none of the references, so that no answer would be right."""
         for number, reward in enumerate(self.rewards):
             if isinstance(reward, RegexReward):
-                found = sum(verify.has_reference(reward, reference) for reference in references)
-                if not found:
+                matches = sum(verify.has_reference(reward, reference) for reference in references)
+                if not matches:
                     raise ConfigError(
-                        f"{section}.rewards.{number}.pattern {reward.pattern!r} finds nothing in any of "
+                        f"{section}.rewards.{number}.pattern {reward.pattern!r} matches none of "
                         f"{len(references):,} references, so no answer would be right.",
-                        "Correct the pattern: what its groups hold in the reference is compared with the answer.",
+                        "Correct the pattern: its groups in the reference are compared with those in the answer.",
                     )

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer with answers that a resumed run draws again, and rewards that are watched."""
+"""TRL's GRPOTrainer, with watched rewards, and samples that a resumed run draws again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from trl import GRPOTrainer
 
 from models.conversation import Messages, render
 from tasks.posttrain.rewards.config import Reward
-from tasks.posttrain.rewards.held_out import HeldOutRewards, Watched
-from tasks.posttrain.rewards.sample import seeded
+from tasks.posttrain.rewards.held_out import HeldOutRewards, Watched, seeded
 from tasks.posttrain.rewards.score import Answer, Scorer
 
 
 class WatchedGrpo(HeldOutRewards, GRPOTrainer):
-    """One process, and a whole global batch of prompts sampled at each step: on-policy, so nothing is clipped."""
+    """Runs in one process and samples a whole global batch of prompts at each step: on-policy, so no ratio is
+    clipped."""
 
     section = "grpo"
 
@@ -24,18 +24,18 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         super().__init__(reward_funcs=[_reward_function(scorer, reward) for reward in scorer.rewards], **settings)
 
     def _tokenize_prompts(self, prompts: list[Messages]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        """As in all stages: TRL would have a prompt's text become control tokens."""
+        """Render prompts as all stages do: TRL would parse control tokens in a prompt's text."""
         ids = [render(self.processing_class, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
         return ids, None, {}
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        """TRL's, which samples at the first micro-batch of a step."""
+        """TRL's, with a seed for each step: it samples at the first micro-batch of a step."""
         with seeded(self.args.seed, self.state.global_step):
             return super()._prepare_inputs(generation_batch)
 
 
 def _reward_function(scorer: Scorer, reward: Reward) -> Callable[..., list[float]]:
-    def given(
+    def function(
         prompts: Sequence[Messages],
         completions: Sequence[Messages],
         completion_ids: Sequence[Sequence[int]],
@@ -46,7 +46,7 @@ def _reward_function(scorer: Scorer, reward: Reward) -> Callable[..., list[float
             Answer(prompt, completion[0]["content"], len(ids), expected)
             for prompt, completion, ids, expected in zip(prompts, completions, completion_ids, reference, strict=True)
         ]
-        return scorer.of_kind(reward, answers)
+        return scorer.unweighted(reward, answers)
 
-    given.__name__ = reward.kind  # TRL names its measures after it
-    return given
+    function.__name__ = reward.kind  # TRL names its measures after it
+    return function

@@ -1,4 +1,4 @@
-"""What each verifiable reward gives an answer: a number that the answer and its reference alone decide."""
+"""The verifiable rewards: numbers that depend only on an answer and its reference."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
-import regex as patterns  # not re: of a match it can limit the time
+import regex as patterns  # not re, which can't limit the time of a match
 
 from storage.errors import ConfigError
 from tasks.posttrain.rewards.config import ExactReward, FormatReward, LengthReward, RegexReward
 
-MATCH_SECONDS = 5.0  # of CPU time; a pattern that takes longer for one text takes forever
+MATCH_SECONDS = 5.0  # of CPU time: a pattern that takes longer for one text would take forever
 _EDGES = patterns.compile(r"^(?:(?!\.\d)[^\w+\-$€£])+|[^\w%°+#]+$")
-# What stands before or after a number and makes another one of it: a sign, a decimal point, a separator of thousands
+# A number must not be part of another one: no sign, decimal point or thousands separator around it
 _BEFORE, _AFTER = r"(?<!\w)(?<!\d[.,])(?<!(?<!\w)[-+.])", r"(?!\w)(?![.,]\d)"
 
 
 def normal(text: str) -> str:
-    """Unicode NFKC, folded case, single spaces, no punctuation at the ends; signs and units of numbers stay."""
-    composed = unicodedata.normalize("NFKC", "".join(map(_apart, text)))
+    """Unicode NFKC, folded case, single spaces, no punctuation at the ends. Signs and units of numbers stay."""
+    composed = unicodedata.normalize("NFKC", "".join(map(_separate, text)))
     folded = " ".join(composed.replace("\N{MINUS SIGN}", "-").casefold().split())
     return _EDGES.sub("", folded) or folded
 
 
-def _apart(character: str) -> str:
-    """Exponents, indices and fractions, of which NFKC makes further digits of the number before."""
+def _separate(character: str) -> str:
+    """Mark exponents, indices and fractions, which NFKC would turn into further digits of the number before."""
     kind = unicodedata.decomposition(character).partition(" ")[0]
     return {"<super>": "^", "<sub>": "_", "<fraction>": " "}.get(kind, "") + character
 
 
 def exact(reward: ExactReward, answer: str, reference: str) -> float:
-    """Whether an answer is its reference, or holds it between other words."""
+    """1 if an answer equals its reference or, with `match: contains`, has it between other words."""
     ours, theirs = normal(answer), normal(reference)
     if reward.match == "equal" or not theirs:
         return float(ours == theirs)
@@ -43,33 +43,33 @@ def exact(reward: ExactReward, answer: str, reference: str) -> float:
 
 
 def regex(reward: RegexReward, answer: str, reference: str) -> float:
-    """Whether the last match in both has the same groups, after normalisation. Where the reference has no match, no
-    answer is right."""
-    found, wanted = _last_groups(reward.pattern, answer), _last_groups(reward.pattern, reference)
-    return float(wanted is not None and found == wanted)
+    """1 if the last match in both has the same groups, after normalisation. If the reference has no match, no answer
+    is right."""
+    ours, theirs = _last_groups(reward.pattern, answer), _last_groups(reward.pattern, reference)
+    return float(theirs is not None and ours == theirs)
 
 
 def format_(reward: FormatReward, answer: str) -> float:
-    """Whether the pattern matches the whole answer, without white space around it; `.` is any character."""
+    """1 if the pattern matches the whole answer, without white space around it. `.` matches any character."""
     pattern = patterns.compile(reward.pattern, patterns.DOTALL)
     return float(_timed(pattern, lambda: pattern.fullmatch(answer.strip(), timeout=MATCH_SECONDS)) is not None)
 
 
 def length(reward: LengthReward, tokens: int) -> float:
-    """How close to the target an answer's number of tokens is, from 0 to 1."""
+    """How close an answer's number of tokens is to the target, from 0 to 1."""
     return max(0.0, 1 - abs(tokens - reward.target) / reward.target)
 
 
 def has_reference(reward: RegexReward, reference: str) -> bool:
-    """Whether the pattern finds in a reference what answers are compared with."""
+    """Whether the pattern has a match in a reference, to compare answers with."""
     return _last_groups(reward.pattern, reference) is not None
 
 
 def _last_groups(pattern: str, text: str) -> tuple[str, ...] | None:
     compiled = patterns.compile(pattern)
     matches = _timed(compiled, lambda: list(compiled.finditer(text, timeout=MATCH_SECONDS)))
-    told = [match for match in matches if match[0]]  # an empty match says nothing
-    return tuple(normal(group or "") for group in told[-1].groups()) if told else None
+    matches = [match for match in matches if match[0]]  # an empty match says nothing
+    return tuple(normal(group or "") for group in matches[-1].groups()) if matches else None
 
 
 def _timed(pattern: Any, match: Callable[[], Any]) -> Any:
@@ -78,5 +78,5 @@ def _timed(pattern: Any, match: Callable[[], Any]) -> Any:
     except TimeoutError as error:
         raise ConfigError(
             f"The pattern {pattern.pattern!r} of a reward takes more than {MATCH_SECONDS:g} s to match one answer.",
-            "Write it without repetitions within repetitions, such as (a+)+.",
+            "Avoid nested repetitions, such as (a+)+.",
         ) from error

@@ -1,7 +1,7 @@
-"""A policy that learns from rewards may learn to game them: it goes far from its reference, or earns more in training
-and less on prompts that it does not learn from. A run that does either ends here, and says which.
+"""Ends a run whose policy games its rewards, and says how.
 
-The history is that of the trainer, which its checkpoints carry, so a resumed run is watched as one that was not killed.
+Such a policy moves far from its reference, or earns more on training prompts and less on held-out ones. The history is
+the trainer's, which checkpoints contain, so a resumed run is watched like one that was never killed.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ class Watched(Protocol):
 
     @property
     def max_drop(self) -> float | None:
-        """Fall that ends a run; None for no watch."""
+        """The fall beyond which the run ends, or None for none."""
 
     @property
     def validation_share(self) -> float:
-        """Share of the prompts that are held out."""
+        """The share of prompts that are held out."""
 
 
 def check_watch(config: Watched) -> None:
-    """Raises ValueError for a watch over prompts that a profile doesn't hold out."""
+    """Raises ValueError for a watch over held-out prompts in a profile that holds out none."""
     if config.max_drop is not None and not config.validation_share:
         raise ValueError("max_drop needs held-out prompts: raise validation_share, or set max_drop to null")
 
 
 def check_watched(config: Watched, train: int, held_out: int, section: str) -> None:
-    """Raises ConfigError where so few prompts are there that none of them is held out."""
+    """Raises ConfigError if the prompts are so few that none is held out."""
     if config.max_drop is not None and not held_out:
         raise ConfigError(
             f"{section}.max_drop watches the reward of held-out prompts, but none of {train:,} is held out.",
-            f"Raise {section}.validation_share, give more prompts, or set {section}.max_drop to null.",
+            f"Raise {section}.validation_share, add prompts, or set {section}.max_drop to null.",
         )
 
 
 def check_kl(history: Sequence[Mapping[str, Any]], max_kl: float | None, section: str) -> None:
-    """Raises RewardHacking if the KL divergence of the last step is over the budget. `history` has a row of `step`,
-    `kl` and `reward` for each step, and one of `step` and `eval_reward` for each validation."""
+    """Raises RewardHacking if the KL divergence of the last step is over the budget. `history` has a row with `step`,
+    `kl` and `reward` for each step, and one with `step` and `eval_reward` for each validation."""
     steps = [row for row in history if "kl" in row]
     if max_kl is None or not steps or steps[-1]["kl"] <= max_kl:
         return
@@ -51,7 +51,7 @@ def check_kl(history: Sequence[Mapping[str, Any]], max_kl: float | None, section
     raise RewardHacking(
         f"Step {last['step']}: the KL divergence from the reference is {last['kl']:.3f} nats a token, more than "
         f"{section}.max_kl, {max_kl:g}. {_courses(history)}",
-        f"Raise {section}.beta or lower {section}.learning_rate; if answers are still good, raise {section}.max_kl.",
+        f"Raise {section}.beta or lower {section}.learning_rate. If answers are still good, raise {section}.max_kl.",
     )
 
 
@@ -63,7 +63,7 @@ def check_held_out(history: Sequence[Mapping[str, Any]], max_drop: float | None,
     best, last = max(validated, key=lambda row: row["eval_reward"]), validated[-1]
     if best["eval_reward"] - last["eval_reward"] <= max_drop:
         return
-    before, now = (_trained(history, row["step"]) for row in (best, last))
+    before, now = (_training_reward(history, row["step"]) for row in (best, last))
     gamed = before is not None and now is not None and now > before
     reason = (
         "while that of training rose: the policy learns what its training prompts reward, and nothing else"
@@ -73,26 +73,26 @@ def check_held_out(history: Sequence[Mapping[str, Any]], max_drop: float | None,
     raise RewardHacking(
         f"Step {last['step']}: the held-out reward is {last['eval_reward']:.3f}, {section}.max_drop or more below the "
         f"{best['eval_reward']:.3f} of step {best['step']}, {reason}. {_courses(history)}",
-        f"Give more or other prompts, or lower {section}.epochs, so that it ends before."
+        f"Add prompts or choose others, or lower {section}.epochs, so that the run ends earlier."
         if gamed
         else f"Lower {section}.learning_rate, or raise {section}.beta.",
     )
 
 
 def _courses(history: Sequence[Mapping[str, Any]]) -> str:
-    """How both rewards went, from the first to the last."""
+    """Both rewards, from first to last, in a sentence."""
     trained = [row["step"] for row in history if "reward" in row]
     held_out = [row["eval_reward"] for row in history if "eval_reward" in row]
-    told = []
+    courses = []
     if trained:
-        begun = _trained(history, trained[0] + RECENT - 1)
-        told.append(f"training reward from {begun:.3f} to {_trained(history, trained[-1]):.3f}")
+        first = _training_reward(history, trained[0] + RECENT - 1)
+        courses.append(f"training reward from {first:.3f} to {_training_reward(history, trained[-1]):.3f}")
     if held_out:
-        told.append(f"held-out reward from {held_out[0]:.3f} to {held_out[-1]:.3f}")
-    return f"So far: {', '.join(told)}." if told else ""
+        courses.append(f"held-out reward from {held_out[0]:.3f} to {held_out[-1]:.3f}")
+    return f"So far: {', '.join(courses)}." if courses else ""
 
 
-def _trained(history: Sequence[Mapping[str, Any]], step: int) -> float | None:
-    """The mean training reward of the steps up to one, the most recent."""
+def _training_reward(history: Sequence[Mapping[str, Any]], step: int) -> float | None:
+    """The mean training reward of the RECENT steps up to `step`, or None before the first."""
     rewards = [row["reward"] for row in history if "reward" in row and row["step"] <= step][-RECENT:]
     return sum(rewards) / len(rewards) if rewards else None

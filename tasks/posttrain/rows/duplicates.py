@@ -1,7 +1,7 @@
-"""Duplicates among rows: of equal rows the first is kept, so that none is both trained on and held out.
+"""Duplicates among rows: the first of equal rows is kept, so that none is both trained on and held out.
 
-Rows are equal when their messages are, after Unicode NFC and with each run of white space as one space. An answer that
-is labelled as desirable in one row and as the opposite in another says nothing, and all such rows are dropped.
+Rows are equal if their messages are, after Unicode NFC and with each run of white space as one space. An answer that
+is labelled as desirable in one row and as undesirable in another says nothing, so all such rows are dropped.
 Near-duplicates are those of the stage `dedup`, found by its own code over the text of all messages of a row.
 """
 
@@ -25,7 +25,10 @@ NEAR, BOTH_WAYS = "near_duplicate", "labelled_both_ways"
 
 
 def split_rows(paths: list[Path], form: RowForm, out: Output) -> list[Path]:
-    """Files with the rows of a form that those given stand for. Raises SourceError for a line that is not JSON."""
+    """Files with the rows of the form, which may split each given row into several.
+
+    Raises SourceError for a line that is not JSON.
+    """
     if form.split is None:
         return paths
     path = out.scratch / "split.jsonl"
@@ -34,7 +37,7 @@ def split_rows(paths: list[Path], form: RowForm, out: Output) -> list[Path]:
 
 
 def drop_duplicates(paths: list[Path], which: Deduplicate, out: Output) -> tuple[list[Path], Counter[str]]:
-    """Files with the rows that are kept, in their order, and the number of those dropped by reason.
+    """Files with the rows that are kept, in their order, and the number dropped by reason.
 
     Raises SourceError for a line that is not JSON.
     """
@@ -43,7 +46,7 @@ def drop_duplicates(paths: list[Path], which: Deduplicate, out: Output) -> tuple
         return paths, dropped
     kept = out.scratch / "distinct.jsonl"
     both_ways = _labelled_both_ways(read_rows(paths))
-    write_json_lines(kept, distinct(_unlike(both_ways, read_rows(paths), dropped), dropped))
+    write_json_lines(kept, distinct(_without(both_ways, read_rows(paths), dropped), dropped))
     if which == "near":
         copies = _near_copies(kept, out)
         dropped[NEAR] = len(copies)
@@ -53,7 +56,7 @@ def drop_duplicates(paths: list[Path], which: Deduplicate, out: Output) -> tuple
 
 
 def _labelled_both_ways(rows: Iterable[Row]) -> set[bytes]:
-    """The digests of answers, without their labels, that have both."""
+    """The digests of unlabelled answers that have both labels."""
     labels: dict[bytes, bool] = {}
     both = set()
     for row in rows:
@@ -62,8 +65,8 @@ def _labelled_both_ways(rows: Iterable[Row]) -> set[bytes]:
     return both
 
 
-def _unlike(both_ways: set[bytes], rows: Iterable[Row], dropped: Counter[str]) -> Iterator[Row]:
-    """The rows that are none of these; those are counted."""
+def _without(both_ways: set[bytes], rows: Iterable[Row], dropped: Counter[str]) -> Iterator[Row]:
+    """The rows whose answer is not in `both_ways`. The others are counted as dropped."""
     for row in rows:
         if both_ways and _unlabelled(row) in both_ways:
             dropped[BOTH_WAYS] += 1
@@ -76,7 +79,7 @@ def _unlabelled(row: Row) -> bytes:
 
 
 def _near_copies(path: Path, out: Output) -> set[int]:
-    """The numbers of rows that are near-duplicates of others: of each cluster the longest is kept, then the first.
+    """The numbers of rows to drop as near-duplicates: each cluster keeps its longest row, the first of these.
 
     Imports compiled code.
     """
@@ -94,12 +97,12 @@ def _near_copies(path: Path, out: Output) -> set[int]:
     sketch_corpus(config.sketch, documents, sketched)
     corpus = Corpus()
     corpus.add(documents, Artifact.at(sketched.path))
-    found = find_duplicates(config, corpus, Output.at(folder / "found", runtime=out.runtime))
-    return set(found["row"].to_pylist())
+    duplicates = find_duplicates(config, corpus, Output.at(folder / "found", runtime=out.runtime))
+    return set(duplicates["row"].to_pylist())
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The contents of messages, however deep."""
+    """The contents of all messages, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

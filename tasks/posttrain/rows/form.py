@@ -1,8 +1,9 @@
-"""What a row form is, and what the forms share.
+"""Row forms: the type of a form, and the code that forms share.
 
 A form renders a row with the one chat template. It drops rows longer than the model's context (truncation would teach
 the model to stop mid-sentence), rows whose text spells a special token (it would be parsed as one), rows that the
-template refuses or whose prompt it renders otherwise than before the answer, and rows without a token to learn from.
+template refuses, rows whose prompt is rendered differently with and without the answer, and rows without a token to
+learn from.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ class Dropped(Exception):
 
 @dataclass(frozen=True)
 class RowForm:
-    """`render(row, tokenizer, max_length)` gives a row as TRL takes it, a list where it was split, or raises Dropped.
+    """`render(row, tokenizer, max_length)` gives a row as TRL takes it, a list of rows if it was split, or raises
+    Dropped.
 
-    `supervised_share(rendered rows)` is the share of tokens that bear loss. `split(row)`, where there is one, gives the
-    rows that a row of another form stands for.
+    `supervised_share(rendered rows)` is the share of tokens that bear loss. `split(row)`, if set, gives the rows of
+    this form that a row of another form contains.
     """
 
     render: Callable[[Row, PreTrainedTokenizerFast, int], Row | list[Row]]
@@ -40,7 +42,7 @@ class RowForm:
 
 
 def mean_tokens(rows: Sequence[Row]) -> float:
-    """Tokens that a model reads of a rendered row: of one with several answers the prompt as often."""
+    """Mean tokens that a model reads of a rendered row, with the prompt counted once for each answer."""
     lengths = [{name: len(ids) for name, ids in row.items() if name.endswith("_ids")} for row in rows]
     prompts = [ids.pop("prompt_ids", 0) for ids in lengths]
     read = sum(prompt + answer for prompt, ids in zip(prompts, lengths, strict=True) for answer in ids.values())
@@ -48,7 +50,7 @@ def mean_tokens(rows: Sequence[Row]) -> float:
 
 
 def refuse_special_tokens(messages: Iterable[Message], tokenizer: PreTrainedTokenizerFast) -> None:
-    """Raises Dropped when a message's text holds a special token, reserved ones included."""
+    """Raises Dropped if a message's text contains a special token, including reserved ones."""
     known = special_tokens(tokenizer)
     if any(token in message["content"] for message in messages for token in known):
         raise Dropped("special_token_in_text")

@@ -1,7 +1,7 @@
-"""Instructions: conversations, of which the assistant's tokens bear loss.
+"""Instructions: conversations in which the assistant's tokens bear loss.
 
 A conversation that is longer than the context can be split between its turns. Every part begins as a conversation does,
-with the system prompt, if there is one, and a turn of the user's; what came before is out of its sight.
+with the system prompt, if any, and a turn of the user's. It doesn't contain the turns before.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ Overlong = Literal["drop", "split"]
 
 
 def instructions(loss_on: LossOn, overlong: Overlong) -> RowForm:
-    """The form of conversations whose loss is on all answers or on the last, and of which overlong ones are dropped or
-    split."""
+    """The form of conversations with the loss on all answers or the last, whose overlong ones are dropped or split."""
     rendered = render_instruction if overlong == "drop" else render_in_parts
     return RowForm(partial(rendered, loss_on=loss_on), _supervised_share)
 
@@ -49,8 +48,8 @@ def render_instruction(
 def render_in_parts(
     row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int, *, loss_on: LossOn = "all"
 ) -> Row | list[Row]:
-    """As `render_instruction`, but a conversation that is too long in parts that are not, each of as many turns as fit;
-    every answer is in one of them. Raises Dropped where one answer and its question are too long by themselves."""
+    """As `render_instruction`, but a conversation that is too long becomes several parts, each of as many turns as fit.
+    Every answer is in one of them. Raises Dropped if an answer and its question are too long by themselves."""
     try:
         return render_instruction(row, tokenizer, max_length, loss_on=loss_on)
     except Dropped as reason:
@@ -69,7 +68,7 @@ def render_in_parts(
 
 
 def _parts(messages: Sequence[Message], fits: Callable[[list[Message]], bool]) -> Iterator[list[Message]]:
-    """The messages in parts that fit, or are a single exchange, each of them with the system prompt."""
+    """The messages in parts that fit or are a single exchange, each with the system prompt."""
     system = [message for message in messages[:1] if message["role"] == "system"]
     part = list(system)
     for exchange in _exchanges(messages[len(system) :]):
@@ -81,7 +80,7 @@ def _parts(messages: Sequence[Message], fits: Callable[[list[Message]], bool]) -
 
 
 def _exchanges(messages: Sequence[Message]) -> list[list[Message]]:
-    """The turns of the user's, each with what is said until the next."""
+    """The user's turns, each with the messages up to the next."""
     exchanges: list[list[Message]] = []
     for message in messages:
         if message["role"] == "user" or not exchanges:

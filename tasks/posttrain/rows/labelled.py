@@ -19,8 +19,8 @@ def render_labelled(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: in
 
 
 def labelled_of(row: Row) -> Iterator[Row]:
-    """A labelled row as it is. Of a preference the preferred answer, which is desirable, and the rejected one, which is
-    not; both have the id of the pair, so that none of its answers is held out alone."""
+    """A labelled row as it is, or the two answers of a preference: the preferred one as desirable, the rejected one as
+    not. Both get the id of the pair, so that they are held out together."""
     if "completion" in row:
         yield row
         return

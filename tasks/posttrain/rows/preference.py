@@ -1,7 +1,7 @@
-"""Preferences: a prompt with a preferred and a rejected answer.
+"""Preferences: a prompt with a preferred and a rejected answer, in parts, or as whole conversations for a judge.
 
-A rendered prompt must be a prefix of the rendered conversation: where it is not, the loss would fall on the wrong
-tokens, and the pair is dropped.
+A rendered prompt must be a prefix of the rendered conversation. If not, the loss would fall on the wrong tokens, so the
+pair is dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def render_preference(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: 
 
 
 def answer_ids(row: Row, names: Sequence[str], tokenizer: PreTrainedTokenizerFast, max_length: int) -> list[list[int]]:
-    """The ids of the prompt, then those that each of the answers adds to it. Raises Dropped."""
+    """The ids of the prompt, then those that each answer adds to it. Raises Dropped."""
     prompt: list[Message] = row["prompt"]
     refuse_special_tokens([*prompt, *(message for name in names for message in row[name])], tokenizer)
     try:
@@ -41,5 +41,16 @@ def answer_ids(row: Row, names: Sequence[str], tokenizer: PreTrainedTokenizerFas
     return [prompt_ids, *(ids[len(prompt_ids) :] for ids in answers)]
 
 
+def render_judged(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Row:
+    """The messages of a row, once both answers are known to fit and to continue the prompt, with `chosen_ids` and
+    `rejected_ids` of the whole conversations, as `Judge` reads them."""
+    answer_ids(row, names := ("chosen", "rejected"), tokenizer, max_length)
+    if row["chosen"] == row["rejected"]:
+        raise Dropped("equal_answers")
+    ids = {f"{name}_ids": render(tokenizer, [*row["prompt"], *row[name]])["input_ids"] for name in names}
+    return {"prompt": row["prompt"], **{name: row[name] for name in names}, **ids}
+
+
 # Prompts bear no loss in either term, so the share says nothing here
 PREFERENCE = RowForm(render_preference, lambda rows: 1.0)
+JUDGED = RowForm(render_judged, lambda rows: 1.0)

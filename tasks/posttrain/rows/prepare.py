@@ -1,4 +1,4 @@
-"""Rows from JSON Lines files to rendered rows for training and validation, with the dropped ones counted by reason."""
+"""Renders rows of JSON Lines files for training and validation, and counts the dropped ones by reason."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from storage.shards.lines import read_json_lines
 from tasks.posttrain.rows.form import OVERLONG, Dropped, Row
 from tasks.posttrain.rows.same_rows import digest_as_compared
 
-REMEDIES = {  # by the reason of most of the rows
+REMEDIES = {  # by the most frequent reason
     OVERLONG: "Raise max_length (and the model's context), or provide shorter pairs",
-    REFUSED: "Provide pairs as the chat template takes them (some take no system prompt), or correct the template",
-    NOT_A_PREFIX: "Correct the chat template, so that what stands before an answer is the prompt that asks for it",
+    REFUSED: "Provide pairs that the chat template accepts (some allow no system prompt), or correct the template",
+    NOT_A_PREFIX: "Correct the chat template, so that it renders the same prompt with and without the answer",
     "special_token_in_text": "Remove the special tokens from the texts",
 }
 WORDS = {
@@ -24,7 +24,7 @@ WORDS = {
     "near_duplicate": "near-duplicates",
     "special_token_in_text": "with special tokens",
 }
-MANY = 0.1  # of all pairs: from there on a run warns of those that it drops
+MANY = 0.1  # share of all pairs from which a run warns about dropped ones
 LENGTHS = [2**power for power in range(7, 21)]  # usual contexts
 
 
@@ -48,10 +48,10 @@ def prepare(
     split: Counter[str] | None = None,
 ) -> tuple[list[Row], list[Row], Counter[str]]:
     """Rendered rows for training and for validation, and the number dropped by reason. `render(row, length)` raises
-    Dropped for a row of more tokens, among others; where it gives several, `split` counts the row and its parts.
+    Dropped for an unusable row, such as one of more tokens. If it gives several, `split` counts the row and its parts.
 
-    Raises EmptyOutput when none is left to train on, or when more than the allowed share was dropped, and says at which
-    length how many would fit.
+    Raises EmptyOutput if none is left to train on, or if more than the allowed share was dropped, and says how many
+    rows would fit into which length.
     """
     train: list[Row] = []
     validation: list[Row] = []
@@ -75,38 +75,38 @@ def prepare(
         rows_kept += 1
     total = rows_kept + dropped.total()
     if not total:
-        raise EmptyOutput(f"There are no {what} to train on.", "Give download a source of that role.")
+        raise EmptyOutput(f"No {what} to train on.", "Give download a source of that role.")
     if validation and not train and not dropped:
         raise EmptyOutput(
-            f"Of {total:,} {what} all are held out, by the hash of their ids.", "Lower validation_share, or give more."
+            f"All of {total:,} {what} are held out, by the hash of their ids.", "Lower validation_share, or add more."
         )
     if not train or dropped.total() > max_dropped_share * total:
         more = _would_fit(overlong, render, rows_kept)
         raise EmptyOutput(
-            f"Of {total:,} {what} {dropped.total():,} can't be used ({dict(dropped)}); {len(train):,} are left.{more}",
+            f"{dropped.total():,} of {total:,} {what} can't be used ({dict(dropped)}): {len(train):,} are left.{more}",
             f"{_remedy(dropped)}, or raise max_dropped_share.",
         )
     return train, validation, dropped
 
 
-def told_dropped(dropped: Counter[str], max_length: int) -> list[str]:
-    """Each reason with its number: `47 longer than 128 tokens`."""
+def reasons_for_dropping(dropped: Counter[str], max_length: int) -> list[str]:
+    """Each reason with its number, such as `47 longer than 128 tokens`."""
     words = {**WORDS, OVERLONG: f"longer than {max_length:,} tokens"}
     return [f"{number:,} {words.get(reason, reason.replace('_', ' '))}" for reason, number in dropped.most_common()]
 
 
 def warning_of(dropped: Counter[str], pairs: int, max_length: int) -> str:
-    """A warning where more are dropped than a few; duplicates, which cost nothing, don't count."""
+    """A warning if many pairs are dropped, else "". Duplicates don't count, as nothing is lost with them."""
     lost = Counter({reason: number for reason, number in dropped.items() if not reason.endswith("_duplicate")})
     if lost.total() < MANY * pairs:
         return ""
-    told = ", ".join(told_dropped(lost, max_length))
-    return f"{lost.total():,} of {pairs:,} pairs can't be used: {told}. {_remedy(lost)}."
+    reasons = ", ".join(reasons_for_dropping(lost, max_length))
+    return f"{lost.total():,} of {pairs:,} pairs can't be used: {reasons}. {_remedy(lost)}."
 
 
 def _first_of_prompts(rows: Iterable[Row]) -> dict[bytes, str]:
-    """The smallest id of the rows with a prompt, which decides for all of these whether they are held out: what is
-    asked in training is no measure of what was learned."""
+    """The smallest id of the rows with each prompt. It decides for all of them whether they are held out: a prompt that
+    was trained on can't measure what was learned."""
     first: dict[bytes, str] = {}
     for row in rows:
         prompt = _prompt_of(row)
@@ -115,7 +115,7 @@ def _first_of_prompts(rows: Iterable[Row]) -> dict[bytes, str]:
 
 
 def _prompt_of(row: Row) -> bytes:
-    """The same for equal prompts: all that comes before the last answer of a conversation, or before both of a pair."""
+    """A digest of the prompt: of all messages before the last answer of a conversation, or before both of a pair."""
     return digest_as_compared(row["prompt"] if "prompt" in row else row["messages"][:-1])
 
 
@@ -125,14 +125,14 @@ def _remedy(dropped: Counter[str]) -> str:
 
 
 def _would_fit(overlong: Iterable[Row], render: Callable[[Row, int], Row | list[Row]], fit: int) -> str:
-    """How many rows fit into each length that is usual for a context, as far as a longer one lets in more."""
+    """How many rows would fit into each usual context, left out where a longer one fits no more."""
     enough = Counter(_length_for(row, render) for row in overlong)
-    told: list[str] = []
+    fits: list[str] = []
     for length in LENGTHS:
         if enough[length]:
             fit += enough[length]
-            told.append(f"{fit:,} into {length:,}" if told else f"{fit:,} would fit into {length:,} tokens")
-    return f" {', '.join(told)}." if told else ""
+            fits.append(f"{fit:,} into {length:,}" if fits else f"{fit:,} would fit into {length:,} tokens")
+    return f" {', '.join(fits)}." if fits else ""
 
 
 def _length_for(row: Row, render: Callable[[Row, int], Row | list[Row]]) -> int | None:
@@ -146,6 +146,6 @@ def _length_for(row: Row, render: Callable[[Row, int], Row | list[Row]]) -> int 
 
 
 def is_held_out(row_id: str, share: float) -> bool:
-    """Whether a row is one of the share that is not trained on. A larger share holds out the same rows and others."""
+    """Whether a row is in the share that is held out. A larger share holds out the same rows and more."""
     drawn = hashlib.sha256(f"pair {row_id}".encode()).digest()
     return int.from_bytes(drawn[:8]) < share * 2.0**64

@@ -1,6 +1,6 @@
-"""Prompts with a reference: conversations, of which the last answer is the one that sampled answers are compared with.
+"""Prompts with a reference: conversations whose last answer is what sampled answers are compared with.
 
-The length of a row is that of its prompt; room for an answer is taken off by whoever asks.
+The length of a row is that of its prompt. Callers subtract the room for an answer from `max_length`.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def render_prompt(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int)
     return {"prompt": prompt, "reference": messages[-1]["content"]}
 
 
-# All tokens that bear loss are sampled, so the share says nothing here
+# All tokens that bear loss are yet to be sampled, so the share says nothing here
 PROMPT = RowForm(render_prompt, lambda rows: 1.0)

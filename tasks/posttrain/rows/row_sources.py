@@ -1,4 +1,4 @@
-"""The rows that a stage is given: those of one artifact, or of several by name, such as people's and a model's."""
+"""The rows of a stage's inputs: those of one artifact, or of several by name, such as people's and a model's."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Pairs = Artifact | Mapping[str, Artifact]
 
 
 def files_of(pairs: Pairs) -> list[Path]:
-    """Their files of JSON Lines, absolute, in the order of the names."""
+    """The JSON Lines files, as absolute paths, in the order of the names."""
     return [path.resolve() for one in _all(pairs) for path in one.files("*.jsonl")]
 
 
 def digest_of(pairs: Pairs) -> str:
-    """What tells them from others."""
+    """The artifacts' digests, in the order of the names."""
     return " ".join(one.digest for one in _all(pairs))
 
 

@@ -1,4 +1,4 @@
-"""Rows that are the same: their messages are equal after Unicode NFC and with each run of white space as one space."""
+"""Rows that are the same: messages are compared after Unicode NFC and with each run of white space as one space."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTS = ("messages", "prompt", "chosen", "rejected", "completion", "label")
 
 
 def distinct(rows: Iterable[Row], dropped: Counter[str]) -> Iterator[Row]:
-    """The first of equal rows, in their order; the others are counted."""
+    """The first of equal rows, in their order. The others are counted as dropped."""
     seen: set[bytes] = set()
     for row in rows:
         digest = digest_as_compared(parts_of(row))
@@ -29,12 +29,12 @@ def distinct(rows: Iterable[Row], dropped: Counter[str]) -> Iterator[Row]:
 
 
 def parts_of(row: Row, but: str = "") -> list[Any]:
-    """What is trained on, one part perhaps left out."""
+    """The parts of a row that are trained on, all but one."""
     return [row[name] for name in PARTS if name in row and name != but]
 
 
 def digest_as_compared(value: Any) -> bytes:
-    """The same for messages that are equal."""
+    """A SHA-256 that is the same for equal messages."""
     return hashlib.sha256(json.dumps(_normal(value), sort_keys=True).encode()).digest()
 
 

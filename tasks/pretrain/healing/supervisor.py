@@ -20,7 +20,7 @@ from tasks.pretrain.preflight import before_training
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.training.checkpoint_marker import complete_checkpoints, remove
-from tasks.training.recovery.out_of_memory import kills, named
+from tasks.training.recovery.out_of_memory import kills, true_fault
 from tasks.training.recovery.remote_checkpoints import DECISIONS
 
 Fault = Divergence | OutOfMemory | LostProcess
@@ -59,7 +59,7 @@ def train_healed(
             measured = run_module("tasks.pretrain.train", started, healed, on_line=hear)
             return measured, healing
         except (Divergence, OutOfMemory, LostProcess) as error:
-            fault = named(error, kills() - killed)
+            fault = true_fault(error, kills() - killed)
             now = Situation(
                 config=spec.config.healing,
                 samples=spec.config.samples,

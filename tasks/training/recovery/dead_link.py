@@ -1,12 +1,12 @@
-"""A host that can't be reached any more is noticed within half a minute, and named.
+"""Notices within half a minute that a host can't be reached any more, and names it.
 
-Where a cable is cut or a machine loses its power, no packet says so: gloo and NCCL wait for as long as a step may take
-(`runtime.pretrain.hang_minutes`). So the first process of each host keeps a connection to that of every other host, on
-which nothing is sent. The kernels of both ends probe it (SO_KEEPALIVE, tcp(7)), and answer for processes that are busy,
-or stopped; it fails only where a kernel, or the network between two, is gone. Then the process ends, and what started
-it ends the others of its host.
+If a cable is cut or a machine loses power, no packet reports it: gloo and NCCL wait for as long as a step may take
+(`runtime.pretrain.hang_minutes`). So the first process of each host keeps an idle connection to the first process of
+every other host. The kernels of both ends probe it (SO_KEEPALIVE, tcp(7)), and answer even for processes that are busy
+or stopped, so it fails only if a kernel, or the network between two, is gone. Then the process ends, and its launcher
+ends the others of its host.
 
-A host whose connection can't be made, by a firewall for instance, isn't watched: `hang_minutes` remains.
+A host that can't be connected, for instance because of a firewall, isn't watched: `hang_minutes` still applies.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import NamedTuple
 
 from tasks.children.child import emit
 
-IDLE_SECONDS, PROBE_SECONDS, PROBES = 5, 5, 5  # until the first probe, between two, and those that stay unanswered
+IDLE_SECONDS, PROBE_SECONDS, PROBES = 5, 5, 5  # until the first probe, between two, and unanswered ones until failure
 CONNECT_SECONDS, POLL_SECONDS = 10.0, 1.0
-GONE = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}  # a process that ended closes or resets its connection
+GONE = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}  # if only the process ended: closed or reset
 KEY_BYTES, RANK_BYTES = 16, 4
 
 
 class Door(NamedTuple):
-    """Where the first process of a host can be reached, and what is to be said there."""
+    """The address of a host's first process, and the key to send there first."""
 
     addresses: tuple[str, ...]
     port: int
@@ -38,7 +38,7 @@ class Door(NamedTuple):
 
 
 class Links:
-    """The connections of this process, to be made before `doors` are exchanged."""
+    """The connections of this process. Create it before the ranks exchange their doors."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         both = socket.has_dualstack_ipv6()
@@ -49,8 +49,8 @@ class Links:
 
     @contextmanager
     def watched(self, doors: Sequence[Door | None], hosts: Sequence[str], rank: int) -> Iterator[None]:
-        """Within the block this process, which has a `rank`, ends where another host can't be reached. `doors` and
-        `hosts` are those of every rank; only the first of a host has a door."""
+        """Ends this process, which has the number `rank`, if another host can't be reached within the block. `doors`
+        and `hosts` are those of all ranks. Only the first rank of each host has a door."""
         self._doors, self._hosts, self._rank = doors, hosts, rank
         self._ended = threading.Event()
         thread = threading.Thread(target=self._watch, name="dead-link", daemon=True)
@@ -64,25 +64,25 @@ class Links:
     def _watch(self) -> None:
         with selectors.DefaultSelector() as selector, self._listener:
             selector.register(self._listener, selectors.EVENT_READ)
-            for rank, door in enumerate(self._doors[: self._rank]):  # those after it call here
-                if door is not None and (called := self._called(door)) is not None:
-                    selector.register(called, selectors.EVENT_READ, rank)
+            for rank, door in enumerate(self._doors[: self._rank]):  # one link each: later ranks connect to this one
+                if door is not None and (link := self._connect(door)) is not None:
+                    selector.register(link, selectors.EVENT_READ, rank)
             while not self._ended.is_set():
                 for key, _ in selector.select(POLL_SECONDS):
-                    link = key.fileobj
-                    assert isinstance(link, socket.socket)
-                    if link is not self._listener:
-                        if self._is_gone(link) and not self._ended.is_set():
+                    ready = key.fileobj
+                    assert isinstance(ready, socket.socket)
+                    if ready is not self._listener:  # nothing is ever sent, so it was closed, reset, or timed out
+                        if self._is_gone(ready) and not self._ended.is_set():
                             self._end(key.data)
-                        selector.unregister(link)
-                        link.close()
-                    elif (met := self._met()) is not None:
-                        selector.register(met[0], selectors.EVENT_READ, met[1])
+                        selector.unregister(ready)
+                        ready.close()
+                    elif (accepted := self._accept()) is not None:
+                        selector.register(accepted[0], selectors.EVENT_READ, accepted[1])
             for key in [*selector.get_map().values()]:
                 assert isinstance(key.fileobj, socket.socket)
                 key.fileobj.close()
 
-    def _called(self, door: Door) -> socket.socket | None:
+    def _connect(self, door: Door) -> socket.socket | None:
         for address in door.addresses:
             with suppress(OSError):
                 link = _kept_alive(socket.create_connection((address, door.port), CONNECT_SECONDS))
@@ -90,13 +90,13 @@ class Links:
                 return link
         return None
 
-    def _met(self) -> tuple[socket.socket, int] | None:
-        """A connection that another process makes, and its rank; None for a stranger's."""
+    def _accept(self) -> tuple[socket.socket, int] | None:
+        """The connection of another rank, and its number. None for a connection without the key, which is closed."""
         with suppress(OSError):
             link = _kept_alive(self._listener.accept()[0])
-            said = link.recv(KEY_BYTES + RANK_BYTES, socket.MSG_WAITALL)
-            if said[:KEY_BYTES] == self.door.key:
-                return link, int.from_bytes(said[KEY_BYTES:])
+            greeting = link.recv(KEY_BYTES + RANK_BYTES, socket.MSG_WAITALL)
+            if greeting[:KEY_BYTES] == self.door.key:
+                return link, int.from_bytes(greeting[KEY_BYTES:])
             link.close()
         return None
 
@@ -108,14 +108,14 @@ class Links:
         return False
 
     def _end(self, lost: int) -> None:
-        """The main thread may wait in a collective operation for ever, and run no Python."""
+        """End the process at once: the main thread may wait forever in a collective operation, and run no Python."""
         host, here = self._hosts[lost], self._hosts[self._rank]
         ranks = ", ".join(str(rank) for rank, other in enumerate(self._hosts) if other == host)
         seconds = IDLE_SECONDS + PROBE_SECONDS * PROBES
-        told = f"{here} can't reach {host} (rank {ranks}): its system has not answered for {seconds} seconds"
-        emit(crash=f"rank {self._rank}: {told}")
+        message = f"{here} can't reach {host} (rank {ranks}): its system has not answered for {seconds} seconds"
+        emit(crash=f"rank {self._rank}: {message}")
         with suppress(OSError):
-            os.write(2, f"{told}: the process ends\n".encode())
+            os.write(2, f"{message}: the process ends\n".encode())
         os._exit(1)
 
 

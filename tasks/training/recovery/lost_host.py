@@ -1,5 +1,5 @@
-"""Which host a training lost: gloo and NCCL name an address, people know hosts by name. One that vanishes without a
-word is noticed too (dead_link.py)."""
+"""Names the host that a training lost: gloo and NCCL report addresses, but people know hosts by name. A host that
+vanishes silently is noticed too (dead_link.py)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IPV6 = Path("/proc/net/if_inet6")
 
 
 class Place(NamedTuple):
-    """Where a rank runs; the first of a host has a door for those of others."""
+    """The host of a rank. The first rank of each host has a door for those of the other hosts."""
 
     host: str
     addresses: frozenset[str]
@@ -35,9 +35,9 @@ class Place(NamedTuple):
 
 @contextmanager
 def hosts_named(training: TrainingRuntime) -> Iterator[None]:
-    """Within it the loss of a connection to another host is a ConnectionError that names the host and its ranks, and a
-    host that can't be reached ends the process; the stage is told who trains. To be entered by every rank of a process
-    group."""
+    """Turns the loss of a connection in the block into a ConnectionError that names the host and its ranks, and ends
+    the process if a host can't be reached. Reports the hosts to the stage. Every rank of a process group must enter
+    it."""
     import torch
 
     group = torch.distributed
@@ -55,19 +55,20 @@ def hosts_named(training: TrainingRuntime) -> Iterator[None]:
         with links.watched(doors, hosts, group.get_rank()) if links is not None else nullcontext():
             yield
     except RuntimeError as error:
-        sentence = named(str(error), places, group.get_rank())
+        sentence = lost_connection(str(error), places, group.get_rank())
         if sentence is None:
             raise
         raise ConnectionError(sentence) from error
 
 
-def named(message: str, places: Sequence[Place], rank: int) -> str | None:
-    """What an error says of the rank that met it, with the host's name; None where it is none of a connection."""
+def lost_connection(message: str, places: Sequence[Place], rank: int) -> str | None:
+    """A sentence about the connection that `rank` lost by the `message` of an error, with the host's name, or None if
+    the error is of another kind."""
     if CONNECTION.search(message) is None:
         return None
-    told = {name for found in ADDRESS.findall(message) for name in found if name}
+    names = {name for groups in ADDRESS.findall(message) for name in groups if name}
     own = places[rank].host
-    lost = [number for number, place in enumerate(places) if told & (place.addresses | {place.host})]
+    lost = [number for number, place in enumerate(places) if names & (place.addresses | {place.host})]
     if not lost:
         others = ", ".join(sorted({place.host for place in places} - {own})) or f"all are named {own}"
         return f"{own} lost its connection to one of the other hosts ({others})"
@@ -82,25 +83,26 @@ def _here() -> Place:
 
 
 def training_addresses() -> list[str]:
-    """This host's addresses by which gloo and NCCL reach it: of the interfaces that they are told, or else that of its
-    name, or else all."""
+    """The addresses by which gloo and NCCL reach this host: those of the interfaces that their variables name, or else
+    those of its host name, or else all."""
     own = [(name, address) for name, address in _interfaces() if not address.startswith(("127.", "::1", "fe80:"))]
-    told = [os.environ[variable] for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if variable in os.environ]
-    wanted = tuple(name.removeprefix("=") for name in ",".join(told).split(",") if name and not name.startswith("^"))
-    chosen = [address for name, address in own if wanted and name.startswith(wanted)]
+    variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    listed = ",".join(os.environ[variable] for variable in variables if variable in os.environ).split(",")
+    prefixes = tuple(name.removeprefix("=") for name in listed if name and not name.startswith("^"))
+    chosen = [address for name, address in own if prefixes and name.startswith(prefixes)]
     with suppress(OSError):
-        known = {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)}
+        known = {str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)}
         chosen = chosen or [address for _, address in own if address in known]
     return chosen or [address for _, address in own]
 
 
 def _interfaces() -> Iterator[tuple[str, str]]:
-    """The name and address of each (netdevice(7))."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    """The name and address of each network interface (netdevice(7))."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has none
-                told = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("40s", name.encode()))
-                yield name, socket.inet_ntop(socket.AF_INET, told[20:24])
+            with suppress(OSError):  # an interface without an address
+                request = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("40s", name.encode()))
+                yield name, socket.inet_ntop(socket.AF_INET, request[20:24])
     if IPV6.exists():
         for line in IPV6.read_text().splitlines():
             address, *_, name = line.split()

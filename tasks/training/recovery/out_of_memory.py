@@ -1,5 +1,5 @@
-"""Lack of memory, recognised in an error of torch or Python, or in a process killed by the kernel; and work in halves,
-where a batch is too large.
+"""Recognises lack of memory, in an error of torch or Python or in a process killed by the kernel, and processes batches
+that are too large in halves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks.stage import machine
 Fault = TypeVar("Fault", bound=GristmillError)
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-SAID = (  # beside torch.OutOfMemoryError and MemoryError
+MESSAGES = (  # besides torch.OutOfMemoryError and MemoryError
     "can't allocate memory",
     "out of memory",
     "STATUS_ALLOC_FAILED",  # cuBLAS
@@ -26,11 +26,11 @@ SAID = (  # beside torch.OutOfMemoryError and MemoryError
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or one of its causes, says that memory ran out; DeepSpeed and NCCL wrap them."""
+    """Whether an error or one of its causes reports that memory ran out. DeepSpeed and NCCL wrap such errors."""
     seen: BaseException | None = error
     while seen is not None:
         name = type(seen).__name__
-        if name in ("OutOfMemoryError", "MemoryError") or any(said in str(seen) for said in SAID):
+        if name in ("OutOfMemoryError", "MemoryError") or any(message in str(seen) for message in MESSAGES):
             return True
         seen = seen.__cause__ or seen.__context__
     return False
@@ -38,7 +38,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_named(where: str, remedy: str) -> Iterator[None]:
-    """Turns every error by which memory runs out inside into OutOfMemory; `where` starts its message."""
+    """Turns every error in the block that reports lack of memory into OutOfMemory. `where` begins its message."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -53,8 +53,8 @@ def in_halves(
     too_large: Callable[[Item], OutOfMemory],
     forget: Callable[[], None] = lambda: None,
 ) -> list[Made]:
-    """What `work` makes of the items of a batch, in their order. Where memory runs out, `forget` gives back what was
-    kept in it, and the batch is taken in halves. Raises what `too_large` says of an item that doesn't fit alone."""
+    """The results of `work` for the items of a batch, in their order. If memory runs out, `forget` frees what was kept
+    in it, and the batch is processed in halves. Raises `too_large(item)` for an item that doesn't fit by itself."""
     try:
         return [*work(items)]
     except (RuntimeError, MemoryError) as error:
@@ -65,28 +65,29 @@ def in_halves(
     import torch
 
     forget()
-    torch.cuda.empty_cache()  # nothing, where no GPU is used
+    torch.cuda.empty_cache()  # does nothing without a GPU
     middle = len(items) // 2
-    return [made for part in (items[:middle], items[middle:]) for made in in_halves(work, part, too_large, forget)]
+    halves = (items[:middle], items[middle:])
+    return [result for half in halves for result in in_halves(work, half, too_large, forget)]
 
 
-def named(error: Fault, killed: int) -> Fault | OutOfMemory:
-    """The fault by its right name: a process ended by the kernel's OOM killer can't say so, but the kernel counts
-    (`killed`: since the child was started)."""
+def true_fault(error: Fault, killed: int) -> Fault | OutOfMemory:
+    """The error, or OutOfMemory in its place if the kernel's OOM killer ended the lost process. The process can't
+    report that itself, but the kernel counts: `killed` is the count since the child was started."""
     if not isinstance(error, LostProcess) or error.facts.get("how") == "hung" or not killed:
         return error
     return OutOfMemory("The kernel killed a training process because memory ran out.", error.remedy, **error.facts)
 
 
 def kills(proc: Path = machine.PROC, cgroups: Path = machine.CGROUPS) -> int:
-    """How many processes the kernel's OOM killer has ended in this control group (version 2, or 1), else on the
-    machine. A count that grew while a child was killed tells why."""
+    """The number of processes that the kernel's OOM killer has ended in this control group (version 2 or 1), else on
+    the machine. If it grew while a child was killed, that was the reason."""
     groups = machine.memory_groups(proc, cgroups)
     counters = [group / name for group in groups for name in ("memory.events", "memory.oom_control")]
     for path in (*counters, proc / "vmstat"):
         try:
             counts = dict(line.split()[:2] for line in path.read_text().splitlines())
-        except OSError:  # missing, or not readable for us
+        except OSError:  # missing, or not readable by this user
             continue
         if "oom_kill" in counts:
             return int(counts["oom_kill"])

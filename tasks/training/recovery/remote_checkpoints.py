@@ -1,17 +1,17 @@
-"""Checkpoints in the store's bucket: a training that loses its machine goes on, on another one, from the last.
+"""Checkpoints in the store's bucket: a training that loses its machine resumes on another one, from the last of them.
 
-A checkpoint that is whole on the disk is sent by a thread of each rank, which takes its share of the files, while the
-training continues. It goes into a folder that its marker's digest names, so that what an earlier attempt left there has
-the same bytes. The first rank then looks whether all of it is there, and writes the marker last: without one a
-checkpoint does not exist. The log, decisions of healing and snapshots, which a resume needs too, lie beside the folders
-by their digests, each sent once.
+When a checkpoint is whole on disk, a thread of each rank sends its share of the files, while the training continues.
+It goes into a folder named by its marker's digest, so files that an earlier attempt left there have the same bytes. The
+first rank then waits until all of it is there, and writes the marker last: without a marker, a checkpoint doesn't
+exist. A resume also needs the log, the decisions of healing and snapshots. These are beside the folders, named by their
+digests, and each is sent once.
 
     checkpoints/<stage>/<key>/step-000000012-0f3a…/…     the files, and remote.json, the marker
     checkpoints/<stage>/<key>/beside/<sha256>
 
-A bucket that fails ends no training: the checkpoint is told to be missing there, and the next one is tried. One that
-comes while another is still on its way is left out, on all ranks. What is superfluous on the disk is deleted there too.
-No torch here: the stage fetches, before its training starts.
+A failing bucket doesn't end a training: a note reports the missing checkpoint, and the next one is tried. A checkpoint
+that comes while another is still on its way is skipped, on all ranks. Checkpoints that are superfluous on disk are
+deleted in the bucket too. No torch here: the stage fetches before its training starts.
 """
 
 from __future__ import annotations
@@ -41,23 +41,24 @@ from tasks.training.retention import superfluous
 
 REMOTE, BESIDE = "remote.json", "beside"
 LOG, DECISIONS = "log.jsonl", "healing.json"
-NEEDED = (LOG, DECISIONS, "validated-*.json", "snapshots/step-*/*")  # of the scratch folder, by a resume
-POLL_SECONDS = 0.2
-WHOLE_SECONDS = 1.0  # between two looks whether all parts are there
+NEEDED = (LOG, DECISIONS, "validated-*.json", "snapshots/step-*/*")  # files of the scratch folder for a resume
+POLL_SECONDS = 0.2  # between two checks for the marker on disk
+WHOLE_SECONDS = 1.0  # between two checks for all files in the bucket
 
 FOLDER = re.compile(r"step-([0-9]{1,18})-[0-9a-f]+")  # in the bucket
 
 
 def _check_needed(name: str) -> str:
-    """Whoever can write the bucket can write a marker: it may name nothing else of the scratch folder."""
+    """Raises ValueError for a file that a resume doesn't need: whoever can write to the bucket can write a marker, and
+    must not reach other files of the scratch folder."""
     if not any(PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/") for pattern in NEEDED):
-        raise ValueError(f"{name!r} is nothing that a resume needs")
+        raise ValueError(f"{name!r} is not a file that a resume needs")
     return check_name(name)
 
 
 def _check_folder(name: str) -> str:
     if "/" in name or not fnmatchcase(name, FOLDERS):
-        raise ValueError(f"{name!r} is no checkpoint's folder")
+        raise ValueError(f"{name!r} is not a checkpoint's folder")
     return check_name(name)
 
 
@@ -67,7 +68,7 @@ Folder = Annotated[str, AfterValidator(_check_folder)]
 
 
 class RemoteMarker(BaseModel):
-    """A whole checkpoint in the bucket: its step, the name of its folder on a disk, the files in it, and those of the
+    """A whole checkpoint in the bucket: its step, the name of its folder on disk, the files in it, and those of the
     scratch folder beside it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,9 +80,9 @@ class RemoteMarker(BaseModel):
 
 
 class RemoteCheckpoints:
-    """The checkpoints of one run in the bucket, as one rank sends them; nothing where the store is a folder.
+    """The checkpoints of one run in the bucket, as one rank sends them. Does nothing if the store is a folder.
 
-    `keep` and `keep_every` are as on the disk; `tell` gets sentences for the user, of the first rank.
+    `keep_every` is as on disk. `tell` gets sentences for the user, on the first rank.
     """
 
     def __init__(
@@ -95,16 +96,16 @@ class RemoteCheckpoints:
         self._spec, self._ranks, self._tell = spec, ranks, tell
         self._keep, self._keep_every = spec.runtime.training.keep_checkpoints, keep_every
         self._thread: threading.Thread | None = None
-        self._given_up = threading.Event()  # what other ranks failed to send
-        self._sent = threading.Event()  # this rank's share, or it failed
+        self._given_up = threading.Event()  # set if another rank failed: don't wait for its files
+        self._sent = threading.Event()  # set once this rank's share is sent, or has failed
         self._failed = False
-        self.sending: int | None = None  # the step whose files are still read
+        self.sending: int | None = None  # the step whose files are still being read, so they must not be deleted
 
     def send(self, folder: Path, step: int) -> None:
         """Begin to send a checkpoint that is, or will soon be, whole. Every rank must call it."""
         if not self._spec.remote:
             return
-        states = self._ranks.gathered(self._state())
+        states = self._ranks.gathered(self._state())  # so that all ranks decide the same
         failed = "failed" in states
         if "sending" in states or ("waiting" in states and not failed):
             if self._ranks.rank == 0:
@@ -112,14 +113,14 @@ class RemoteCheckpoints:
             return
         self._end(cancel=failed)
         if failed:
-            self._ranks.gathered(None)  # the first rank's thread has ended: it deletes nothing of what now begins
-        beside = self._copied(step) if self._ranks.rank == 0 else {}
+            self._ranks.gathered(None)  # wait until the first rank's thread has ended: it could delete new files
+        beside = self._copy_changing(step) if self._ranks.rank == 0 else {}
         self._given_up, self._sent, self._failed, self.sending = threading.Event(), threading.Event(), False, step
         self._thread = threading.Thread(target=self._try, args=(folder, step, beside), daemon=True, name="checkpoint")
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait until what is on its way is there, or failed. Every rank must call it."""
+        """Wait until the checkpoint on its way has arrived or failed. Every rank must call it."""
         if self._thread is None:
             return
         self._sent.wait()
@@ -136,50 +137,51 @@ class RemoteCheckpoints:
         return "waiting" if self._sent.is_set() else "sending"
 
     def _end(self, *, cancel: bool) -> None:
-        """Wait for the thread, which waits for other ranks at most; not for those that failed."""
+        """Wait for the thread, which may itself wait for other ranks. With `cancel`, it stops waiting for them."""
         if cancel:
             self._given_up.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = self.sending = None
 
-    def _copied(self, step: int) -> dict[str, Path]:
-        """What a resume needs besides, by name: copies of what will change meanwhile."""
-        scratch, found = self._spec.scratch, {}
+    def _copy_changing(self, step: int) -> dict[str, Path]:
+        """The further files for a resume, by name. Those that may change while they are sent are copied."""
+        scratch, paths = self._spec.scratch, {}
         copies = scratch / "sent"
         copies.mkdir(exist_ok=True)
         for pattern in NEEDED:
             for path in sorted(scratch.glob(pattern)):
                 name = path.relative_to(scratch).as_posix()
-                found[name] = path if "/" in name else Path(shutil.copyfile(path, copies / name))
-        return found
+                paths[name] = path if "/" in name else Path(shutil.copyfile(path, copies / name))
+        return paths
 
     def _try(self, folder: Path, step: int, beside: Mapping[str, Path]) -> None:
         try:
             self._send(folder, step, beside)
         except (StoreError, OSError) as error:
             self._failed = True
-            said = error.message if isinstance(error, StoreError) else str(error)
-            self._tell(f"the checkpoint of step {step:,} is not in the bucket: {said}")
+            reason = error.message if isinstance(error, StoreError) else str(error)
+            self._tell(f"the checkpoint of step {step:,} is not in the bucket: {reason}")
         finally:
             self._sent.set()
             self.sending = None
 
     def _send(self, folder: Path, step: int, beside: Mapping[str, Path]) -> None:
-        while not (folder / MARKER).exists():  # it is still being written
+        while not (folder / MARKER).exists():  # the checkpoint is still being written to disk
             if self._given_up.wait(POLL_SECONDS):
                 return
-        store, top = _opened(self._spec), self._spec.remote
+        store, top = _store_of(self._spec), self._spec.remote
         marker = (folder / MARKER).read_bytes()
         listed = CheckpointMarker.model_validate_json(marker).files
         files = {**listed, MARKER: FileEntry(sha256=hashlib.sha256(marker).hexdigest(), size=len(marker))}
         place = f"{top}/step-{step:09d}-{files[MARKER].sha256[:16]}"
         mine = sorted(files)[self._ranks.rank :: self._ranks.size]
         store.send(place, folder, {name: files[name] for name in mine})
-        if self._ranks.rank:
+        if self._ranks.rank:  # the rest is the first rank's
             return
         entries = self._send_beside(store, beside)
         self._sent.set()
+        # Wait for the other ranks' files, then write the marker
         while {name: size for name, size in store.sizes(place).items() if name in files} != _sizes(files):
             if self._given_up.wait(WHOLE_SECONDS):
                 return
@@ -205,7 +207,8 @@ class RemoteCheckpoints:
         return entries
 
     def _tidy(self, store: Store, newest: str) -> None:
-        """Delete what is superfluous there, and what is later: it is of a course that was left. Markers go first."""
+        """Delete superfluous checkpoints in the bucket, and later ones: the training has gone back before them. Markers
+        are deleted first."""
         top, listed = self._spec.remote, store.sizes(self._spec.remote)
         steps: dict[int, set[str]] = {}
         for name in listed:
@@ -221,7 +224,7 @@ class RemoteCheckpoints:
                     store.discard(f"{top}/{folder}", first=REMOTE)
                 else:
                     kept.add(folder)
-        markers = [found for folder in kept if (found := _marker(store, f"{top}/{folder}"))]
+        markers = [marker for folder in kept if (marker := _marker(store, f"{top}/{folder}"))]
         needed = {entry.sha256 for marker in markers for entry in marker.beside.values()}
         for name in listed:
             digest = name.removeprefix(f"{BESIDE}/")
@@ -230,15 +233,15 @@ class RemoteCheckpoints:
 
 
 def fetch_newest(spec: ChildSpec, tell: Callable[[str], None]) -> None:
-    """Put the newest whole checkpoint of the bucket on this disk, with what lies beside it, if there is an older one or
-    none here. One that does not arrive as it was sent is told, and the one before is taken.
+    """Fetch the newest whole checkpoint of the bucket to this disk, with the files beside it, if this disk has only
+    older ones or none. If one doesn't arrive as it was sent, `tell` reports it, and the one before is fetched.
 
-    A checkpoint of here counts, even an older one, where healing has decided something since: it may have left the
-    course of those in the bucket.
+    A local checkpoint is kept, even if older, if the decisions of healing differ from those in the bucket: the training
+    may have gone back before the bucket's checkpoints.
     """
     if not spec.remote:
         return
-    store = _opened(spec)
+    store = _store_of(spec)
     here = max(complete_checkpoints(spec.checkpoints), default=0)
     listed = store.sizes(spec.remote)
     names = {name.partition("/")[0] for name in listed if name.endswith(f"/{REMOTE}") and _step_of(name) is not None}
@@ -257,13 +260,13 @@ def fetch_newest(spec: ChildSpec, tell: Callable[[str], None]) -> None:
 def _fetch(store: Store, spec: ChildSpec, name: str, marker: RemoteMarker) -> bool:
     draft = spec.scratch / "fetched"
     shutil.rmtree(draft, ignore_errors=True)
-    wanted = [(f"{spec.remote}/{name}/{file}", draft / "files" / file, entry) for file, entry in marker.files.items()]
-    wanted += [
+    parts = [(f"{spec.remote}/{name}/{file}", draft / "files" / file, entry) for file, entry in marker.files.items()]
+    parts += [
         (f"{spec.remote}/{BESIDE}/{entry.sha256}", draft / "beside" / file, entry)
         for file, entry in marker.beside.items()
     ]
     with suppress(FileNotFoundError):
-        if all(store.receive(source, target, entry) for source, target, entry in wanted):
+        if all(store.receive(source, target, entry) for source, target, entry in parts):
             flush_tree(draft)
             for file in marker.beside:
                 (spec.scratch / file).parent.mkdir(parents=True, exist_ok=True)
@@ -292,8 +295,8 @@ def _marker(store: Store, place: str) -> RemoteMarker | None:
 
 
 def _step_of(name: str) -> int | None:
-    found = FOLDER.fullmatch(name.partition("/")[0])
-    return int(found[1]) if found else None
+    match = FOLDER.fullmatch(name.partition("/")[0])
+    return int(match[1]) if match else None
 
 
 def _sizes(files: Mapping[str, FileEntry]) -> dict[str, int]:
@@ -305,5 +308,5 @@ def _store(url: str) -> Store:
     return Store(url)
 
 
-def _opened(spec: ChildSpec) -> Store:
+def _store_of(spec: ChildSpec) -> Store:
     return _store(spec.runtime.store)

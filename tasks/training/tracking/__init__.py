@@ -1,1 +1,1 @@
-"""Experiment trackers, to which a training and a whole run can be reported."""
+"""Experiment trackers, for reports of trainings and of whole runs."""

@@ -1,7 +1,7 @@
 """Experiment trackers: TensorBoard, Weights & Biases, MLflow. Each is an extra, imported only if used.
 
-All write into the folder that they are given and nowhere else. W&B runs offline, to be synchronised by hand, unless the
-profile says online (law 9). A resumed run continues in the tracker; MLflow keeps both values of a repeated step.
+Each writes only into its given folder. W&B runs offline, to be synchronised by hand, unless the profile says online
+(law 9). A resumed run continues in the tracker. MLflow keeps both values of a repeated step.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MOST = 100  # params and tags in a batch of MLflow
 
 @dataclass(frozen=True)
 class Tracked:
-    """What is tracked: a training, or a run of the whole pipeline."""
+    """A tracked training, or a tracked run of the whole pipeline."""
 
-    folder: Path  # of this one alone
+    folder: Path  # not shared
     settings: Mapping[str, Any]  # flat
     begun: int = 0  # steps that an earlier start has reported
-    online: bool = False  # may W&B upload?
+    online: bool = False  # whether W&B may upload
     name: str | None = None
-    database: Path | None = None  # the folder of MLflow's, which others share; by default `folder`
+    database: Path | None = None  # the folder of MLflow's database, which may be shared (default: `folder`)
 
 
 class Tracker(Protocol):
@@ -53,7 +53,7 @@ class TensorBoard:
     def __init__(self, tracked: Tracked) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # hides later steps of a killed run
+        # Hide later steps of a killed run, which are about to be repeated
         purge = tracked.begun + 1 if tracked.begun else None
         self.writer = SummaryWriter(str(tracked.folder), purge_step=purge)
         if tracked.name:
@@ -72,7 +72,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run in `folder`; `wandb sync` uploads it."""
+    """A run in `folder`, which `wandb sync` uploads."""
 
     def __init__(self, tracked: Tracked) -> None:
         os.environ |= {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
@@ -82,7 +82,7 @@ class WeightsAndBiases:
         self.run = wandb.init(
             project=PROJECT,
             dir=str(tracked.folder),
-            id=_lasting(tracked.folder / "run-id", uuid.uuid4().hex),
+            id=_persistent(tracked.folder / "run-id", uuid.uuid4().hex),
             resume="allow",
             mode="online" if tracked.online else "offline",
             name=tracked.name,
@@ -98,7 +98,7 @@ class WeightsAndBiases:
 
     def close(self) -> None:
         self.run.finish()
-        self.teardown()  # its service still writes after `finish`, and would be killed with this process
+        self.teardown()  # waits for its service, which still writes after `finish` and would die with this process
 
 
 class MLflow:
@@ -112,9 +112,9 @@ class MLflow:
         self.client = tracking.MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
         known = tracked.folder / "run-id"
         if not known.is_file():
-            found = self.client.get_experiment_by_name(PROJECT)
-            experiment = found.experiment_id if found else self._new_experiment(folder)
-            _lasting(known, self.client.create_run(experiment, run_name=tracked.name).info.run_id)
+            known_experiment = self.client.get_experiment_by_name(PROJECT)
+            experiment = known_experiment.experiment_id if known_experiment else self._new_experiment(folder)
+            _persistent(known, self.client.create_run(experiment, run_name=tracked.name).info.run_id)
             params = [self.entities.Param(name, str(value)) for name, value in tracked.settings.items()]
             for some in _batches(params):
                 self.client.log_batch(known.read_text(), params=some)
@@ -126,7 +126,7 @@ class MLflow:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
         metrics = [self.entities.Metric(name, float(value), now, step) for name, value in values.items()]
-        for start in range(0, len(metrics), 1000):  # the limit of a batch
+        for start in range(0, len(metrics), 1000):  # MLflow's limit for a batch of metrics
             self.client.log_batch(self.run, metrics=metrics[start : start + 1000])
 
     def words(self, texts: Mapping[str, str]) -> None:
@@ -145,13 +145,13 @@ TRACKERS: dict[str, Callable[[Tracked], Tracker]] = {
 
 
 def open_tracker(name: str, tracked: Tracked) -> Tracker:
-    """A tracker by its name in the runtime."""
+    """The tracker with this name in the runtime."""
     tracked.folder.mkdir(parents=True, exist_ok=True)
     return TRACKERS[name](tracked)
 
 
 def check_installed(field: str, names: Iterable[str]) -> None:
-    """Raises ConfigError for a tracker, named in a field of the runtime, that is not installed."""
+    """Raises ConfigError for a tracker that a `field` of the runtime names and that is not installed."""
     for name in names:
         if find_spec(name) is None:
             raise ConfigError(
@@ -161,7 +161,7 @@ def check_installed(field: str, names: Iterable[str]) -> None:
 
 
 def by_step(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Rows merged by step, in the order of steps: W&B drops what comes after a later step."""
+    """Rows merged by step, in the order of steps: W&B drops rows that come after a later step."""
     steps: dict[int, dict[str, Any]] = {}
     for row in rows:
         steps.setdefault(row["step"], {}).update(row)
@@ -172,7 +172,7 @@ def _batches(of: Sequence[Any]) -> list[Sequence[Any]]:
     return [of[start : start + MOST] for start in range(0, len(of), MOST)]
 
 
-def _lasting(path: Path, value: str) -> str:
+def _persistent(path: Path, value: str) -> str:
     """`value`, or the one that an earlier start of the same run wrote to `path`."""
     if not path.is_file():
         path.write_text(value)

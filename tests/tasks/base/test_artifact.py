@@ -1,4 +1,4 @@
-"""An artifact of another profile as a base, and what is asked of a base before it is trained."""
+"""An artifact of another profile as a base, and the checks of a base before it is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A base model of others: what is taken as it is, what is refused by name, and what the later stages make of it."""
+"""An existing model as a base: what is accepted, what is refused by name, and how the later stages use it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def template(text: str) -> Callable[[Path], None]:
 
 
 def shards(name: str) -> Callable[[Path], None]:
-    """The weights as a shard, which an index names otherwise."""
+    """The weights as a shard, under another name in the index."""
 
     def change(folder: Path) -> None:
         shutil.copy(folder / "model.safetensors", folder.parent / "elsewhere.safetensors")
@@ -150,9 +150,9 @@ NORM = "model.layers.1.input_layernorm.weight"
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (described(auto_map={"AutoModelForCausalLM": "mine.Mine"}), "code of its own: auto_map in config.json"),
+        (described(auto_map={"AutoModelForCausalLM": "mine.Mine"}), "its own code, named by auto_map in config.json"),
         (described(quantization_config={"quant_method": "gptq"}), "is quantized"),
-        (described(is_encoder_decoder=True), "encoder and a decoder"),
+        (described(is_encoder_decoder=True), "has an encoder"),
         (described(model_type="mine"), "can't load config.json of the base"),
         (described(num_hidden_layers=1), "not those of a llama: unexpected are model.layers.1"),
         (described(num_hidden_layers=3), "not those of a llama: missing are model.layers.2"),
@@ -166,10 +166,10 @@ NORM = "model.layers.1.input_layernorm.weight"
         (weights(lambda state: state.update({NORM: state[NORM].to(torch.int8)})), f"{NORM} is of type I8"),
         (weights(lambda state: state[NORM].__setitem__(3, math.nan)), f"computes nothing: {NORM} has NaN"),
         (weights(lambda state: state[NORM].__setitem__(3, -math.inf)), f"{NORM} has infinite numbers"),
-        (as_bloom, "a bloom, does not say how long a text may be"),
-        (piped_template, "chat_template.jinja in .* is no file"),
-        (without("model.safetensors"), "has its weights nowhere"),
-        (without("config.json"), "is no model"),
+        (as_bloom, "a bloom, doesn't limit the length of a text"),
+        (piped_template, "chat_template.jinja in .* is not a file"),
+        (without("model.safetensors"), "weights of the base are missing"),
+        (without("config.json"), "is not a model"),
         (without("tokenizer.json", "tokenizer_config.json"), "can't load the tokenizer of the base"),
         (template(CHATML.replace("assistant\n", "assistant\n<think>")), "can't be trained on: prompt_not_a_prefix"),
     ],
@@ -212,7 +212,7 @@ def test_a_folder_is_identified_by_the_bytes_of_its_files(llama: Path, tmp_path:
     weights(lambda state: state[NORM].add_(1))(folder)
     after = fingerprint(BaseConfig(folder=str(folder)))
     assert {name for name in after if after[name] != before[name]} == {"base/model.safetensors"}
-    with pytest.raises(SourceError, match="there is no folder"):
+    with pytest.raises(SourceError, match="is not a folder"):
         fingerprint(BaseConfig(folder=str(tmp_path / "none")))
 
 
@@ -271,7 +271,7 @@ def test_a_base_is_tuned_aligned_evaluated_and_exported(family: str, tmp_path: P
     scores = json.loads((scored.path / "scores.json").read_text())["models"]
     assert scores["dpo"]["bits_per_byte"] > 0
     assert "Bits per byte of the questions with their right answers" in (scored.path / "scores.md").read_text()
-    formats = ["safetensors", "gguf-f16"] if family != "gemma" else ["safetensors"]  # its tokenizer is no Gemma's
+    formats = ["safetensors", "gguf-f16"] if family != "gemma" else ["safetensors"]  # its tokenizer isn't a Gemma's
     config = ExportConfig(formats=formats, prompts=["The fox lives in the"], greedy_tokens=8, positions=16)
     export.function(config, last, None, asked, {}, None, released)
     assert "begun with the base model theirs" in (released.path / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""Bases as others save them: each is taken as transformers loads it, or refused by name before anything is trained."""
+"""Third-party bases: each is taken as transformers loads it, or refused by name before anything is trained."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Change = Callable[[Path], Any]
 
 
 def nothing(folder: Path) -> None:
-    """As it was saved."""
+    """The folder as it was saved."""
 
 
 def in_json(name: str, **changes: Any) -> Change:
@@ -54,7 +54,7 @@ def head_alone(folder: Path) -> None:
 
 
 def twice(folder: Path) -> None:
-    """Both names of a tied matrix, as a pickle has them."""
+    """Both names of a tied matrix, as in a pickle."""
     weights(lambda state: state.update({HEAD: state[EMBEDDING].clone()}))(folder)
 
 
@@ -75,7 +75,7 @@ def with_index(folder: Path) -> None:
 
 
 def beside(*names: str) -> Change:
-    """Files of other tools, which would be read if anything read them."""
+    """Files of other tools, which must not be read."""
 
     def change(folder: Path) -> None:
         for name in names:
@@ -94,14 +94,14 @@ def half_bfloat16(folder: Path) -> None:
 
 
 def bare_names(folder: Path) -> None:
-    """GPT-2's own names, without the prefix that transformers has for its model with a head."""
+    """GPT-2's own names, without the prefix of transformers' model with a head."""
     state = load_file(folder / "model.safetensors")
     bare = {name.removeprefix("transformer."): value for name, value in state.items()}
     save_file(bare, folder / "model.safetensors", {"format": "pt"})
 
 
 def old_words(folder: Path) -> None:
-    """A config of transformers 4 with generation settings, and what forbids to save it."""
+    """A config of transformers 4 with generation settings that keep it from being saved."""
     in_json("config.json", rope_theta=500.0, temperature=0.7, do_sample=False, return_dict=False, torchscript=True)(
         folder
     )
@@ -112,7 +112,7 @@ def old_words(folder: Path) -> None:
 
 
 def backwards(folder: Path) -> None:
-    """A model that reads both ways."""
+    """A model with bidirectional attention."""
     shutil.rmtree(folder)
     make_foreign(folder, "bert", num_key_value_heads=None, is_decoder=False)
 
@@ -127,17 +127,17 @@ QWEN_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size":
         ("llama", {"tie_word_embeddings": False}, nothing, None),
         ("llama", {}, head_alone, None),
         ("llama", {}, twice, None),
-        ("llama", {}, two_heads, "lm_head.weight is model.embed_tokens.weight, tied, but the files hold two"),
+        ("llama", {}, two_heads, "ties lm_head.weight to model.embed_tokens.weight, but the two differ"),
         ("llama", {"tie_word_embeddings": False}, weights(lambda state: state.pop(HEAD)), f"missing are {HEAD}"),
         ("llama", {"attention_dropout": 0.1}, nothing, None),
-        ("gpt2", {}, nothing, None),  # whose dropout is 0.1 by default
+        ("gpt2", {}, nothing, None),  # its dropout is 0.1 by default
         ("gpt2", {}, bare_names, None),
         ("mixtral", {**MOE, "router_jitter_noise": 0.1, "output_router_logits": True}, nothing, None),
         ("qwen2", {}, nothing, None),
         pytest.param("qwen2_moe", QWEN_MOE, nothing, None, marks=pytest.mark.soak),
         pytest.param("gemma", {}, nothing, None, marks=pytest.mark.soak),
         ("gemma2", {"head_dim": 16, "final_logit_softcapping": 5.0}, nothing, None),
-        ("phi", {}, nothing, None),  # whose head has a bias
+        ("phi", {}, nothing, None),  # its head has a bias
         ("llama", {}, sharded, None),
         ("llama", {}, with_index, "two sets of weights, model.safetensors and those of model.safetensors.index.json"),
         ("llama", {}, bfloat16, None),
@@ -154,23 +154,23 @@ QWEN_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size":
         ("llama", {}, in_json("generation_config.json", num_return_sequences=4), "num_return_sequences"),
         ("llama", {}, old_words, None),
         ("bert", {"num_key_value_heads": None, "is_decoder": True}, nothing, "output of a bert is more than a matrix"),
-        ("llama", {}, backwards, "is no decoder|more than a matrix"),
-        ("gemma3_text", {"head_dim": 16, "use_bidirectional_attention": True}, nothing, "is no decoder: what it says"),
+        ("llama", {}, backwards, "is not a decoder|more than a matrix"),
+        ("gemma3_text", {"head_dim": 16, "use_bidirectional_attention": True}, nothing, "is not a decoder: its output"),
         pytest.param("cohere", {"pad_token_id": 0, "logit_scale": 0.1}, nothing, None, marks=pytest.mark.soak),
         pytest.param("granite", {"pad_token_id": 0, "logits_scaling": 3.0}, nothing, None, marks=pytest.mark.soak),
-        ("llama", {}, in_json("config.json", num_hidden_layers=10**6), "num_hidden_layers 1,000,000, and no weights"),
-        ("llama", {}, in_json("config.json", num_hidden_layers=10**12), "num_hidden_layers 1,000,000,000,000, and no"),
-        ("llama", {}, in_json("config.json", vocab_size=10**12), "vocab_size 1,000,000,000,000, and no weights"),
-        ("llama", {}, in_json("config.json", head_dim=10**12), "head_dim 1,000,000,000,000, and no weights"),
+        ("llama", {}, in_json("config.json", num_hidden_layers=10**6), "num_hidden_layers to 1,000,000, far more"),
+        ("llama", {}, in_json("config.json", num_hidden_layers=10**12), "num_hidden_layers to 1,000,000,000,000, far"),
+        ("llama", {}, in_json("config.json", vocab_size=10**12), "vocab_size to 1,000,000,000,000, far more"),
+        ("llama", {}, in_json("config.json", head_dim=10**12), "head_dim to 1,000,000,000,000, far more"),
         ("llama", {}, in_json("config.json", hidden_size=10**6), "not those of a llama|can't load"),
-        ("mixtral", MOE, in_json("config.json", num_local_experts=10**9), "num_local_experts 1,000,000,000, and no"),
+        ("mixtral", MOE, in_json("config.json", num_local_experts=10**9), "num_local_experts to 1,000,000,000, far"),
         (
             "mixtral",
             MOE,
             in_json("config.json", num_local_experts=1000, num_hidden_layers=1000),
             "1,000 layers of 1,000 experts",
         ),
-        ("llama", {}, in_json("config.json", text_config={"num_hidden_layers": 10**9}), "num_hidden_layers 1,000"),
+        ("llama", {}, in_json("config.json", text_config={"num_hidden_layers": 10**9}), "num_hidden_layers to 1,000"),
         ("llama", {}, in_json("config.json", more="x" * (17 << 20)), "config.json of the base has 17,"),
     ],
 )
@@ -194,7 +194,7 @@ def test_a_base_is_what_transformers_makes_of_it_or_is_refused(
     names = {name for name, _ in ours.named_parameters()}
     assert (HEAD in stored) == (HEAD in names), "a tied matrix is stored once, under the name of the embedding"
     assert not any((model / name).exists() for name in ("pytorch_model.bin", "llama.gguf"))
-    ours.save_pretrained(tmp_path / "again")  # as a training's checkpoint is
+    ours.save_pretrained(tmp_path / "again")  # as in a training's checkpoint
     config = json.loads((model / "config.json").read_text())
     assert config["use_cache"]
     assert not config.get("output_router_logits")
@@ -209,7 +209,7 @@ def bos() -> Any:
 
 
 def threes() -> Any:
-    """Numbers are cut into three digits, as no class of transformers does by itself."""
+    """Numbers are split into three digits, as by no class of transformers."""
     tokenizer = make_foreign_tokenizer()
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -243,7 +243,7 @@ def cut_to_eight(known: dict[str, Any]) -> None:
 
 
 def of_files(folder: Path) -> None:
-    """A tokenizer of a vocabulary and merges, without a tokenizer.json."""
+    """A tokenizer as a vocabulary and merges, without a tokenizer.json."""
     from transformers import GPT2Tokenizer
 
     known = json.loads((folder / "tokenizer.json").read_text())["model"]
@@ -256,7 +256,7 @@ def of_files(folder: Path) -> None:
 
 
 def unnamed(folder: Path) -> None:
-    """Its class knows how a text ends, and its config says nothing of it."""
+    """Its class knows the token that ends a text, and its config doesn't name it."""
     known = json.loads((folder / "tokenizer_config.json").read_text())
     del known["eos_token"]
     (folder / "tokenizer_config.json").write_text(json.dumps({**known, "tokenizer_class": "GPT2Tokenizer"}))
@@ -288,16 +288,16 @@ LOOP = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% e
         (bos, in_json("tokenizer_config.json", tokenizer_class="LlamaTokenizer", add_bos_token=True), None),
         (bos, in_json("tokenizer_config.json", add_bos_token=False), None),
         (threes, in_json("tokenizer_config.json", add_eos_token=True), None),
-        (threes, in_json("tokenizer_config.json", extra_special_tokens=["fox"]), "other ids by its tokenizer_config"),
-        (threes, in_json("tokenizer_config.json", pad_token="[PAD]"), "other ids by its tokenizer_config.json"),
+        (threes, in_json("tokenizer_config.json", extra_special_tokens=["fox"]), "other ids with its tokenizer_config"),
+        (threes, in_json("tokenizer_config.json", pad_token="[PAD]"), "other ids with its tokenizer_config.json"),
         (threes, unnamed, None),
-        (threes, in_json("tokenizer_config.json", eos_token=None), "has no eos_token"),
+        (threes, in_json("tokenizer_config.json", eos_token=None), "lacks an eos_token"),
         (with_tokens("<x>", "  ", "\n\n\n", "東京"), nothing, None),
         (with_tokens("č"), nothing, "decodes its added token 'č' to"),
         (with_tokens("<|Über|>"), nothing, "decodes its added token '<|Über|>' to"),
         (threes, in_file(cut_to_eight), None),
         (make_foreign_tokenizer, of_files, None),
-        (make_foreign_tokenizer, template(LOOP + CHATML), "comes to no end with a few lines"),
+        (make_foreign_tokenizer, template(LOOP + CHATML), "doesn't finish with a few lines"),
         (make_foreign_tokenizer, template("{{ 'a' * 10 ** 12 }}" + CHATML), "can't be trained on: refused_by_template"),
         (make_foreign_tokenizer, template(DOUBLED), "can't be trained on: refused_by_template"),
     ],
@@ -321,7 +321,7 @@ def test_a_tokenizer_is_its_file_whatever_class_its_config_names(
             assert ids == whole.encode(text).ids, text
             assert taken.decode(ids) == whole.decode(ids, skip_special_tokens=False)
     settings = json.loads((model / "tokenizer_config.json").read_text())
-    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast", "transformers 4 has no TokenizersBackend"
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast", "transformers 4 lacks TokenizersBackend"
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -1,4 +1,4 @@
-"""How a base begins a text and ends a turn, in all that is made of it: configs, GGUF, llama.cpp, its page."""
+"""How a base begins a text and ends a turn, in everything made from it: configs, GGUF, llama.cpp, its page."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_llama_cpp_and_transformers_read_the_same(family: Family, tmp_path: Path
 
 
 TOLD = {
-    "chatml": (FAMILIES["chatml"], "nothing but its words", "<|im_end|>, behind every answer"),
-    "phi 3": (FAMILIES["phi 3"], "nothing but its words", "<|end|>, behind every answer"),
+    "chatml": (FAMILIES["chatml"], "nothing but its words", "<|im_end|>, after every answer"),
+    "phi 3": (FAMILIES["phi 3"], "nothing but its words", "<|end|>, after every answer"),
     "glm 4": (FAMILIES["glm 4"], "nothing but its words", "<|user|>, which opens the next turn"),
     "falcon": (FAMILIES["falcon"], "nothing but its words", "no token of the template"),
-    "leaves bos out": (SILENT, "<s>", "<|im_end|>, behind every answer"),
-    "has no template": (NONE, "<s>", "<|endoftext|>, behind every answer"),
+    "leaves bos out": (SILENT, "<s>", "<|im_end|>, after every answer"),
+    "has no template": (NONE, "<s>", "<|endoftext|>, after every answer"),
 }
 
 
@@ -80,7 +80,7 @@ def test_ollama_gets_a_template_for_ours_over_another_vocabulary(tmp_path: Path)
     assert text is not None
     assert "{{ .Content }}<|endoftext|>" in text
     rendered = load_tokenizer(folder).apply_chat_template([SYSTEM, *CHAT[:1]], tokenize=False)
-    assert rendered.startswith("<s><|system|>\n"), "and Ollama puts its BOS before it"
+    assert rendered.startswith("<s><|system|>\n"), "Ollama puts its BOS before it"
 
 
 def test_a_gguf_file_whose_texts_begin_with_bos_is_a_base_whose_texts_do(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A GGUF file as a base: dequantized once, with the ids and the probabilities that llama.cpp has of it."""
+"""A GGUF file as a base: dequantized once, with llama.cpp's ids and probabilities."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def take(config: BaseConfig, to: Path) -> Output:
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama as SmolLM is one: each digit is split off, and nothing else is special."""
+    """A Llama like SmolLM: each digit is split off, and nothing else is special."""
     tokenizer = make_foreign_tokenizer()
     tokenizer.backend_tokenizer.pre_tokenizer = gguf_pre_tokenizer("smollm")
     return make_foreign(tmp_path_factory.mktemp("theirs") / "llama", "llama", tokenizer)
@@ -81,11 +81,11 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (named(b"smollm", b"smullm"), "is gpt2 smullm; of GGUF files only gpt2 is read, with gpt-2, dbrx"),
-        (named(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0gemma"), "is a gemma; of GGUF files only a llama"),
+        (named(b"smollm", b"smullm"), "is gpt2 smullm, but only gpt2 is read from GGUF files, with gpt-2, dbrx"),
+        (named(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0gemma"), "is a gemma, but only a llama"),
         (named(b"llama.rope.dimension_count", b"llamaaaa.rope.scaling.type"), "has llamaaaa.rope.scaling.type, which"),
-        (lambda path: path.write_bytes(b"nothing"), "is no whole GGUF file"),
-        (cut, "is no whole GGUF file"),
+        (lambda path: path.write_bytes(b"nothing"), "is not a whole GGUF file"),
+        (cut, "is not a whole GGUF file"),
     ],
 )
 def test_what_is_not_read_from_gguf_is_refused_by_name(

@@ -1,4 +1,4 @@
-"""A small OpenAI-compatible server on this machine, which answers as a test says and remembers what it was asked."""
+"""A small OpenAI-compatible server on this machine, which answers as a test says and remembers its requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True)
 class Said:
-    """An answer of the server: a text, or else a status and bytes; after a delay in seconds."""
+    """An answer of the server, after a delay in seconds: a text, or else a status and bytes."""
 
     text: str = ""
     finish_reason: str = "stop"
@@ -28,7 +28,7 @@ class Said:
 
 @dataclass
 class Server:
-    """What a test sees of it."""
+    """The server as a test sees it."""
 
     url: str
     asked: list[Body] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Server:
 
 @contextmanager
 def serve(answer: Callable[[Body], Said]) -> Iterator[Server]:
-    """A server that answers each request so, until the end of the block."""
+    """A server that answers each request by a function, until the end of the block."""
     lock = Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -66,7 +66,7 @@ def serve(answer: Callable[[Body], Said]) -> Iterator[Server]:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
-            except (BrokenPipeError, ConnectionResetError):  # by a client that waits no longer
+            except (BrokenPipeError, ConnectionResetError):  # by a client that has stopped waiting
                 self.close_connection = True
 
         def log_message(self, *arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint: what is repeated and what is not, what is kept, and where the key goes."""
+"""An OpenAI-compatible endpoint: which requests are repeated, which answers are kept, and where the key goes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def echo(body: Body) -> Said:
 
 @contextmanager
 def failing(*faults: Said) -> Iterator[Server]:
-    """A server that fails so often, and then answers."""
+    """A server that fails some times, and then answers."""
     left = list(faults)
     with serve(lambda body: left.pop(0) if left else echo(body)) as server:
         yield server
@@ -94,7 +94,7 @@ def test_a_server_that_fails_for_good_ends_the_stage_and_keeps_what_it_answered(
         before = len(server.asked)
         assert before == 1 + 3
         endpoint_of(server, tmp_path).say(QUESTIONS[:1])
-    assert len(server.asked) == before, "the first was answered, and is not asked again"
+    assert len(server.asked) == before, "the first was answered, and is not requested again"
 
 
 @pytest.mark.parametrize("status", [301, 401, 403, 404])
@@ -148,7 +148,7 @@ def test_a_request_is_what_the_profile_says(tmp_path: Path) -> None:
         assert len(set(map(id, endpoint.sample(QUESTIONS[:1], 3, [5])[0]))) == 3
         endpoint_of(server, tmp_path).sample(QUESTIONS[:1], 2, [5])
     asked = sorted(server.asked, key=lambda body: body.get("seed", 0))
-    assert len(asked) == 5, "several samples are several requests, although these are alike"
+    assert len(asked) == 5, "several samples are several requests, even if these are equal"
     assert asked[0] == {"model": "judge-1", "messages": QUESTIONS[0], "temperature": 1.0, "max_completion_tokens": 7}
     assert [body["seed"] for body in asked[3:]] == [5, 6]
     assert asked[4]["max_tokens"] == 128
@@ -171,17 +171,17 @@ def test_a_key_that_is_not_there_or_can_not_be_one_is_told_before_a_run(monkeypa
     config = EndpointConfig(url="https://host/v1", model="a", api_key_env="JUDGE_API_KEY")
     assert api_key(config, "feedback.endpoint") == KEY
     monkeypatch.setenv("JUDGE_API_KEY", "häßlich geheim")
-    with pytest.raises(ConfigError, match="JUDGE_API_KEY holds characters that no key has") as error:
+    with pytest.raises(ConfigError, match="JUDGE_API_KEY has characters that a key can't have") as error:
         api_key(config, "feedback.endpoint")
     assert "geheim" not in str(error.value)
     monkeypatch.delenv("JUDGE_API_KEY")
     with pytest.raises(ConfigError, match="the environment variable JUDGE_API_KEY is not set"):
         api_key(config, "feedback.endpoint")
-    with pytest.raises(ValidationError, match="hide the values of variables"):
+    with pytest.raises(ValidationError, match="hide only values of variables"):
         EndpointConfig(url="https://host/v1", model="a", api_key_env="MINE")
     with pytest.raises(ValidationError, match="api_key is a secret: name the variable"):
         EndpointConfig(url="https://host/v1", model="a", fields={"api_key": KEY})
-    with pytest.raises(ConfigError, match=r"feedback\.endpoint\.url is no address"):
+    with pytest.raises(ConfigError, match=r"feedback\.endpoint\.url is not an address"):
         address_of(EndpointConfig(url="https://host:port/v1", model="a"), "feedback.endpoint")
     for url in ("host/v1", "ftp://host/v1", "https://host/v1?key=a"):
         with pytest.raises(ValidationError, match="pattern"):
@@ -246,14 +246,14 @@ def test_what_is_wrong_with_an_answer_has_a_name(said: Said, fault: str, tmp_pat
 def test_faults_are_counted_and_nothing_but_silence_is_an_error() -> None:
     assert counted(["", "empty", "refused", "unfinished", "empty"], "x") == {"empty": 2, "refused": 1, "unfinished": 1}
     assert counted([], "x") == counted([""], "x") == {}
-    with pytest.raises(EmptyOutput, match=r"Of 3 answers .* none holds text: 2 are empty, 1 were refused\. Check x:"):
+    with pytest.raises(EmptyOutput, match=r"None of 3 answers .* has text: 2 are empty, 1 were refused\. Check x:"):
         counted(["empty", "refused", "empty"], "x")
 
 
 @pytest.mark.parametrize("nothing", [*NOTHING, Said(status=413)])
 @pytest.mark.parametrize("asks", ["benchmark", "judge of refusals", "labels"])
 def test_whoever_asks_tells_an_endpoint_that_says_nothing(asks: str, nothing: Said, tmp_path: Path) -> None:
-    with serve(lambda body: nothing) as server, pytest.raises(EmptyOutput, match=r"Of 2 answers .* none holds text"):
+    with serve(lambda body: nothing) as server, pytest.raises(EmptyOutput, match=r"None of 2 answers .* has text"):
         USERS[asks](EndpointConfig(url=server.url, model="m"), tmp_path)
 
 

@@ -21,7 +21,7 @@ from models.pretrained import context_of, load_pretrained
 from models.tokenizer import load_tokenizer
 from tasks.posttrain.engines import check_engine, sum_gradients_in_float32
 from tasks.posttrain.methods.sft import SFT, SftConfig
-from tasks.posttrain.pair_lengths import rendered
+from tasks.posttrain.pair_lengths import render_rows
 from tests.tasks.posttrain.in_process import parts_of
 from tests.tasks.tiny_model import make_instructions, make_model
 
@@ -35,13 +35,13 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 def gradients(folder: Path, precision: str, runtime: dict[str, Any]) -> dict[str, Tensor]:
-    """Those of the first step, by name."""
+    """The gradients of the first step, by name."""
     config = SftConfig.model_validate(
         {"global_batch": GLOBAL_BATCH, "precision": precision, "gradient_clip": 1e9, "warmup_share": 0.0}
     )
     model, pairs = folder.parent / "base" / "model", folder.parent / "pairs"
     context = context_of(load_pretrained(model).config)
-    rows, *_ = rendered(SFT, config, [*pairs.glob("*.jsonl")], load_tokenizer(model), context, Counter())
+    rows, *_ = render_rows(SFT, config, [*pairs.glob("*.jsonl")], load_tokenizer(model), context, Counter())
     parts = parts_of(SFT, config, model, rows, folder, micro_batch=1, **runtime)
     arguments = {**parts.arguments, "max_steps": 1, "save_strategy": "no"}
     trainer = SFT.make_trainer(replace(parts, arguments=arguments))
@@ -57,7 +57,7 @@ def moments(trainer: Any) -> Iterator[tuple[str, Tensor]]:
         from deepspeed.utils import safe_get_full_optimizer_state
 
     optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-    if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):  # of ZeRO 1 and 2, linked before there were states
+    if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):  # of ZeRO 1 and 2, linked before states existed
         optimizer._hp_optimizer_states_linked = False
         optimizer._lazy_init_hp_params_optimizer_state()
     for name, parameter in trainer.model_wrapped.named_parameters():
@@ -69,7 +69,7 @@ def moments(trainer: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def main() -> None:
-    """The gradients go into a file."""
+    """Write the gradients to a file."""
     folder = Path(sys.argv[1])
     found = gradients(folder, "bfloat16", ENGINES[folder.name])
     if torch.distributed.get_rank() == 0:

@@ -1,4 +1,4 @@
-"""A method's trainer in this process, and what is said of answers by a transcription that shares nothing with TRL."""
+"""A method's trainer in this process, and log-probabilities of answers by code that shares nothing with TRL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.runtimes import runtime_of
 def parts_of(
     method: Method[Any], config: PosttrainConfig, model: Path, rows: Sequence[Row], folder: Path, **runtime: Any
 ) -> TrainerParts[Any]:
-    """What the child of a stage makes its trainer of, with nothing held out."""
+    """The parts of a stage's trainer, with nothing held out."""
     from datasets import Dataset
 
     settings = {"threads": 1, "device": "cpu", **runtime}
@@ -49,14 +49,14 @@ def parts_of(
 
 
 def first_loss(trainer: Any, rows: Sequence[Row]) -> float:
-    """Of a batch of these rows, before anything was learned."""
+    """The loss of a batch of these rows, before anything was learned."""
     trainer.model.train()
     batch = trainer._prepare_inputs(trainer.data_collator([dict(row) for row in rows]))
     return float(trainer.compute_loss(trainer.model, batch).detach())
 
 
 def losses_over(make: Callable[[], Any], config: PosttrainConfig, rows: int) -> list[float]:
-    """Of each step that a trainer learns in, on its rows in the order of training."""
+    """The loss of each step of a trainer, on its rows in the order of training."""
     trainer = make()
     trainer.train_dataset = trainer.train_dataset.select(training_order(config, rows))
     trainer.train()

@@ -1,4 +1,4 @@
-"""Sums with one right answer: a small model learns some of them by SFT, and more by GRPO."""
+"""Sums with one right answer: a small model learns some by SFT, and more by GRPO."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ QUESTIONS = ("{}+{}", "{} plus {}", "add {} and {}", "sum of {} and {}")
 
 
 def make_sums(folder: Path, below: int = 10) -> Artifact:
-    """The sums of all a and b below a number, asked for in four ways, each with the number as its answer."""
+    """The sums of all a and b below a number, asked for in four ways, with the sum as the answer."""
     rows = [
         {
             "id": question.format(a, b),

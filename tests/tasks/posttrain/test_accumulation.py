@@ -23,5 +23,5 @@ def test_64_micro_batches_in_bfloat16_cost_no_more_than_their_forward_passes(eng
     assert names == sorted(exact)
     apart = sum(float((found[name].view_as(exact[name]) - exact[name]).square().sum()) for name in exact)
     distance = (apart / sum(float(each.square().sum()) for each in exact.values())) ** 0.5
-    # Weights in float32 as in pretraining's DDP, or in bfloat16; summed in bfloat16 it would be 0.016
+    # Weights in float32 as in pretraining's DDP, or in bfloat16. Summed in bfloat16 it would be 0.016
     assert distance == pytest.approx(0.0026 if engine == "ddp" else 0.0032, rel=0.1)

@@ -34,7 +34,7 @@ from tests.tasks.tiny_model import answer, make_instructions, make_model, make_p
 LORA = LoraConfig(rank=8, alpha=16)
 SFT = SftConfig(epochs=2, global_batch=16, learning_rate=1e-2, adapter=LORA)
 IN_4_BITS = SFT.model_copy(update={"adapter": LORA.model_copy(update={"quantize": "nf4"})})
-# All that is drawn at random, and all that is not a plain product of matrices
+# Everything drawn at random, and everything but plain products of matrices
 DPO = DpoConfig(
     epochs=1,
     global_batch=16,
@@ -77,7 +77,7 @@ def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
 
 def test_it_learns_with_few_parameters_and_says_how_many(tuned: Output) -> None:
     log = read_log(tuned.path / "log.jsonl")
-    assert log[-1]["loss"] < log[0]["loss"] - 1, "near the least that is possible over embeddings drawn at random"
+    assert log[-1]["loss"] < log[0]["loss"] - 1, "near the minimum over embeddings drawn at random"
     layers = [
         module
         for name, module in load_pretrained(tuned.path / "model").named_modules()
@@ -207,7 +207,7 @@ def test_a_merged_model_that_computes_something_else_is_refused(
 ) -> None:
     base = make_model(tmp_path / "model")
     theirs = load_pretrained(base)
-    theirs.model.norm.weight.data *= 1e6  # logits so large that their last digits are more than the tolerance
+    theirs.model.norm.weight.data *= 1e6  # logits so large that their last digits exceed the tolerance
     theirs.save_pretrained(base)
     draw_adapter(base, tmp_path / "adapter")
     merge("sft", load_pretrained(base), tmp_path / "adapter", batches(base))  # of large logits the last digits may
@@ -218,7 +218,7 @@ def test_a_merged_model_that_computes_something_else_is_refused(
     file = tmp_path / "adapter" / "adapter_model.safetensors"
     weights = {name.replace("layers.0", "layers.5"): value for name, value in load_file(file).items()}
     save_file(weights, file)
-    with pytest.raises(TrainingError, match="does not have the weights of the adapter"):
+    with pytest.raises(TrainingError, match="differ in the weight"):
         merge("sft", load_pretrained(base), tmp_path / "adapter", batches(base))
 
 
@@ -227,7 +227,7 @@ def test_what_does_not_go_together_is_refused() -> None:
         SftConfig(weight_decay=0.1, adapter=LoraConfig(dora=True))
     with pytest.raises(ValueError, match="Input should be 'lora'"):
         SftConfig.model_validate({"adapter": {"kind": "prefix"}})
-    assert "adapter" not in SftConfig().model_dump(), "the keys of stages without one are those of before"
+    assert "adapter" not in SftConfig().model_dump(), "the keys of stages without one are as before"
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""Every argument of TRL that changes a loss is set by us, and every mixture is trained by the tokens' loss alone."""
+"""Every argument of TRL that changes a loss is set by us, and every mixture is trained by the tokens' loss only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MIXTURE = {
     "router_jitter_noise": 0.1,
     "attention_dropout": 0.1,
 }
-# What a method sets itself, from its own config or as its rows ask for
+# Set by a method itself, from its own config or as its rows need
 SET = {
     "max_length",
     "beta",
@@ -56,7 +56,7 @@ SET = {
     "reward_weights",
     "shuffle_dataset",
 }
-# What changes no loss: how rows are read, that ours are rendered already, how answers are sampled by another program
+# Without effect on a loss: how rows are read, that ours are rendered, how another program samples answers
 NO_LOSS = {
     "model_init_kwargs",
     "trust_remote_code",
@@ -87,7 +87,7 @@ NO_LOSS = {
     "transformers_continuous_batching_config",
     "use_transformers_paged",
 }
-# Of a loss or a reference that none of ours is; without it they are not read
+# Of losses or references that we don't use: they are not read without them
 OF_OTHERS = {
     "f_alpha_divergence_coef",
     "discopop_tau",
@@ -105,7 +105,7 @@ OF_OTHERS = {
     "entropy_target",
 }
 KINDS: tuple[type[Any], ...] = (SFTConfig, DPOConfig, KTOConfig, RewardConfig, GRPOConfig)
-# Of transformers' own, those that say what is learned and how fast
+# Those of transformers that decide what is learned and how fast
 OF_TRAINING = {
     "learning_rate",
     "lr_scheduler_type",

@@ -1,4 +1,4 @@
-"""Every batch of SFT and DPO is a whole one, and the result does not depend on how it is computed."""
+"""Every batch of SFT and DPO is whole, and the result doesn't depend on how it is computed."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_whoever_watches_hears_of_steps_and_validations_that_take_long(
 ) -> None:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from tasks.posttrain.callback import TOLD_SECONDS, LogCallback
+    from tasks.posttrain.callback import SILENCE_SECONDS, LogCallback
     from tasks.posttrain.spec import PosttrainSpec
 
     at = tmp_path.resolve()
@@ -101,9 +101,9 @@ def test_whoever_watches_hears_of_steps_and_validations_that_take_long(
     log.on_prediction_step(arguments, state, control)
     log.on_log(arguments, state, control, {"loss": 2.0})
     assert capfd.readouterr().out == "", "nothing is due yet"
-    log.told -= TOLD_SECONDS
+    log.reported -= SILENCE_SECONDS
     log.on_prediction_step(arguments, state, control)
-    log.told -= TOLD_SECONDS
+    log.reported -= SILENCE_SECONDS
     log.on_log(arguments, state, control, {"loss": 2.0})
     told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert told == [{"step": 3, "steps": 50, "batch": 2}, {"step": 3, "steps": 50, "loss": 2.0}]

@@ -1,4 +1,4 @@
-"""Distillation: the divergences are those of the papers, and a student comes nearer to its teacher."""
+"""Distillation: the divergences are those of the papers, and a student approaches its teacher."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_divergences_are_those_of_the_papers(kind: Divergence, temperature: 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact, Artifact]:
-    """A student whose last layer says something else than its teacher's, instructions, and the teacher."""
+    """A student whose last layer differs from its teacher's, instructions, and the teacher."""
     folder = tmp_path_factory.mktemp("distill")
     teacher = make_model(folder / "teacher")
     student = load_pretrained(teacher)
@@ -65,7 +65,7 @@ def taught(inputs: tuple[Artifact, Artifact, Artifact], tmp_path_factory: pytest
 def test_a_student_comes_nearer_to_its_teacher(taught: Output) -> None:
     rows = taught.counts["tables"]["Validation"]
     assert rows[-1]["divergence"] < 0.5 * rows[0]["divergence"]
-    assert rows[-1]["loss"] == pytest.approx(rows[-1]["divergence"], abs=1e-4), "there is no hard share"
+    assert rows[-1]["loss"] == pytest.approx(rows[-1]["divergence"], abs=1e-4), "the hard share is 0"
     assert taught.counts["validation_divergence"] == rows[-1]["divergence"]
 
 

@@ -80,7 +80,7 @@ def test_an_answer_that_is_labelled_both_ways_says_nothing(tmp_path: Path) -> No
 
 @pytest.mark.soak
 def test_no_pair_is_both_trained_on_and_held_out(tmp_path: Path) -> None:
-    """Copies have other ids, so that some would be held out."""
+    """Copies with other ids, so that some would be held out."""
     rows = [
         {"id": f"{animal} {copy}", "source": "test", "messages": [*question(animal), answer(PLACES[0])]}
         for copy in range(6)

@@ -1,4 +1,4 @@
-"""GRPO on sums: more right answers at a bounded divergence, an exact resume, and an end before a model is spoilt."""
+"""GRPO on sums: more right answers at a bounded divergence, an exact resume, and an end before the model is ruined."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.errors import RewardHacking
 from tasks.posttrain.methods.grpo import GRPO, GrpoConfig, grpo
 from tasks.posttrain.methods.reward import RewardConfig, reward
 from tasks.posttrain.methods.sft import SftConfig, sft
-from tasks.posttrain.pair_lengths import rendered
+from tasks.posttrain.pair_lengths import render_rows
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
 from tests.runtimes import runtime_of
@@ -67,7 +67,7 @@ def test_held_out_rewards_are_those_of_greedy_answers_before_along_and_after(
     assert [row["step"] for row in table] == [0, 4, 8]
     assert len(log) == 8
     tokenizer = load_tokenizer(tuned.path)
-    _, held_out, _ = rendered(GRPO, CONFIG, sums.files("*.jsonl"), tokenizer, 128)
+    _, held_out, _ = render_rows(GRPO, CONFIG, sums.files("*.jsonl"), tokenizer, 128)
     for folder, measured in ((tuned.path, table[0]), (learned.path / "model", table[-1])):
         loaded = load_pretrained(folder)
         answers = greedy(

@@ -1,4 +1,4 @@
-"""Which rows are held out: a share of the prompts, each on one side only."""
+"""The held-out rows: a share of the prompts, each on one side only."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def test_where_no_prompt_comes_twice_the_hash_of_the_id_decides() -> None:
 
 def test_rows_that_are_all_held_out_are_told_of_as_what_they_are() -> None:
     (row,) = [row for row in rows_of(50, 1) if is_held_out(row["id"], 0.2)][:1]
-    with pytest.raises(EmptyOutput, match="Of 1 pairs all are held out") as told:
+    with pytest.raises(EmptyOutput, match="All of 1 pairs are held out") as told:
         prepare([row], lambda row, _: row, 128, validation_share=0.2, max_dropped_share=0.5)
     assert "Lower validation_share" in told.value.remedy

@@ -1,4 +1,4 @@
-"""Each loss of a preference method equals its paper's equation, written here with nothing but math."""
+"""Each loss of a preference method equals its paper's equation, written here with only math."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.tasks.posttrain.in_process import first_loss, log_probability, parts_
 from tests.tasks.posttrain.uneven import uneven_pairs
 from tests.tasks.tiny_model import make_model
 
-SHIFTS = ((-3.0, 2.0), (4.0, -1.5), (0.5, 0.25), (-6.0, -9.0))  # of the reference's log-probabilities, by pair
+SHIFTS = ((-3.0, 2.0), (4.0, -1.5), (0.5, 0.25), (-6.0, -9.0))  # log-probabilities of the reference, by pair
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pairs(model: Path) -> list[Row]:
-    """Four pairs of unlike lengths, with the log-probabilities of a reference that is not the model."""
+    """Four pairs of different lengths, with the log-probabilities of a reference other than the model."""
     tokenizer, scored = load_tokenizer(model), load_pretrained(model)
     rows = []
     for row, shifts in zip(uneven_pairs()[3:7], SHIFTS, strict=True):
@@ -66,7 +66,7 @@ def exo(ratio: float, share: float) -> float:
     return likely * math.log(likely / (1 - share)) + (1 - likely) * math.log((1 - likely) / share)
 
 
-# Of β, the log-ratios of the preferred and the rejected answer to the reference, and their numbers of tokens
+# Functions of β, the log-ratios of the preferred and the rejected answer, and their numbers of tokens
 DPO_LOSSES: dict[str, Callable[[float, float, float, int, int], float]] = {
     "sigmoid": lambda b, w, r, m, n: nll(b * (w - r)),
     "sigmoid_norm": lambda b, w, r, m, n: nll(b * (w / m - r / n)),
@@ -177,10 +177,10 @@ def test_the_loss_of_kto_is_that_of_its_paper_about_a_point_over_the_whole_batch
     [
         (DpoConfig, {"loss": "robust"}, "robust needs a label_smoothing above 0, such as 0.1"),
         (DpoConfig, {"loss": "exo_pair"}, "exo_pair needs a label_smoothing above 0, such as 0.001"),
-        (DpoConfig, {"label_smoothing": 0.1}, "label_smoothing is of the losses robust and exo_pair, and sigmoid"),
+        (DpoConfig, {"label_smoothing": 0.1}, "label_smoothing belongs to robust and exo_pair: leave it out"),
         (DpoConfig, {"loss": "robust", "label_smoothing": 0.5}, "less than 0.5"),
-        (CpoConfig, {"gamma": 0.5}, "gamma is of the loss simpo, and sigmoid has none"),
-        (KtoConfig, {"global_batch": 1}, "raise global_batch, or take apo_zero"),
+        (CpoConfig, {"gamma": 0.5}, "gamma belongs to the loss simpo: leave it out with sigmoid"),
+        (KtoConfig, {"global_batch": 1}, "raise global_batch, or set loss to apo_zero"),
     ],
 )
 def test_settings_that_make_no_sense_together_are_refused_by_name(
@@ -200,7 +200,7 @@ def loss_of(method: Method[Any], config: PosttrainConfig, model: Path, rows: Seq
 
 
 def scores_of(row: Row) -> list[tuple[float, float]]:
-    """Log P per token and in sum, of the preferred answer and of the rejected one."""
+    """Log P per token and in total, of the preferred answer and of the rejected one."""
     both = [(row[f"{name} known"], len(row[f"{name}_ids"])) for name in ("chosen", "rejected")]
     return [(known / tokens, known) for known, tokens in both]
 

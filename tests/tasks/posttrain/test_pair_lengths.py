@@ -36,7 +36,7 @@ def test_how_many_pairs_fit_at_which_context_is_told_with_the_tokenizer_alone(tm
     pairs, tokenizer = Artifact.at(tmp_path / "pairs"), Artifact.at(make_tokenizer(tmp_path / "tokenizer"))
     check_pairs({"sft": SftConfig(), "dpo": DpoConfig()}, pairs, tokenizer, 256)
     lenient = SftConfig(max_dropped_share=1.0)
-    told = r"Of 85 {} \d+ can't be used .*'overlong': .* 84 would fit into 128 tokens, 85 into 256\."
+    told = r"\d+ of 85 {} can't be used .*'overlong': .* 84 would fit into 128 tokens, 85 into 256\."
     with pytest.raises(EmptyOutput, match=told.format("instructions")):
         check_pairs({"sft": SftConfig(max_length=40)}, pairs, tokenizer, 256)
     with pytest.raises(EmptyOutput, match=told.format("preferences")):
@@ -45,15 +45,15 @@ def test_how_many_pairs_fit_at_which_context_is_told_with_the_tokenizer_alone(tm
     with pytest.raises(ConfigError, match=r"sft\.max_length is 200, but the model's context is 128"):
         check_pairs({"sft": SftConfig(max_length=200)}, pairs, tokenizer, 128)
     for grpo, told in (
-        (GrpoConfig(max_new_tokens=256), r"grpo\.max_new_tokens is 256, which of 256 tokens leaves none for a prompt"),
-        (GrpoConfig(rewards=[RegexReward(pattern="(ZQZ)")]), r"'\(ZQZ\)' finds nothing in any of \d+ references"),
+        (GrpoConfig(max_new_tokens=256), r"grpo\.max_new_tokens is 256, which leaves none of 256 tokens for a prompt"),
+        (GrpoConfig(rewards=[RegexReward(pattern="(ZQZ)")]), r"'\(ZQZ\)' matches none of \d+ references"),
         (GrpoConfig(validation_share=1e-9), r"grpo\.max_drop watches .* but none of \d+ is held out"),
     ):
         with pytest.raises(ConfigError, match=told):
             check_pairs({"grpo": grpo}, pairs, tokenizer, 256)
     desirable = [{**pair, "completion": pair["chosen"], "label": True} for pair in uneven_pairs()]
     write_rows(tmp_path / "labelled" / "labelled" / "all.jsonl", desirable)
-    with pytest.raises(ConfigError, match=r"Of (\d+) answers to train on \1 are labelled as desirable"):
+    with pytest.raises(ConfigError, match=r"(\d+) of \1 training answers are labelled as desirable"):
         check_pairs({"kto": KtoConfig()}, Artifact.at(tmp_path / "labelled"), tokenizer, 256)
 
 

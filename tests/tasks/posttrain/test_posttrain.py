@@ -244,7 +244,7 @@ def test_two_processes_of_any_engine_learn_what_one_does(
     assert norms_of(out) == pytest.approx(norms_of(short), rel=1e-3)
     theirs, ours = (load(made.path / "model").state_dict() for made in (out, short))
     assert all(torch.allclose(theirs[name], ours[name], atol=1e-4) for name in ours)
-    assert tensors_of(out) == tensors_of(short), "a tied weight is saved once"
+    assert tensors_of(out) == tensors_of(short), "a tied weight is saved only once"
 
 
 @pytest.mark.soak
@@ -308,7 +308,7 @@ def test_a_file_that_was_replaced_by_code_is_refused_and_does_not_run(
         with pytest.raises(TrainingError, match=f"{named} has .* bytes"):
             newest_sound(folder.parent, CheckpointMarker.read(folder).identity)
     mark_again(folder)
-    with pytest.raises(TrainingError, match="holds something else than states, which was not loaded"):
+    with pytest.raises(TrainingError, match="contains more than states, which was not loaded"):
         sft.function(SFT, *inputs, out)
     assert not ran.exists()
 
@@ -321,7 +321,7 @@ def test_a_file_that_was_replaced_by_code_is_refused_and_does_not_run(
         ({"engine": "fsdp", "zero_stage": 2, "processes": 2}, "zero_stage is 2, which the engine fsdp can't do"),
         ({"engine": "fsdp", "offload": "optimizer", "processes": 2}, "offload is optimizer, which the engine fsdp"),
         ({"engine": "fsdp", "compile": "default", "processes": 2}, "compile is default, which the engine fsdp"),
-        ({"engine": "fsdp"}, "engine is fsdp, which shards a model over processes, but there is only one"),
+        ({"engine": "fsdp"}, "engine is fsdp, which shards a model over processes, but only one is set"),
         ({"processes": 3}, "sft.global_batch is 16, which 3 processes can't share evenly"),
     ],
     ids=str,

@@ -89,7 +89,7 @@ def test_it_begins_at_the_reference_and_the_critic_is_gone_at_the_end(learned: O
     assert log[0]["kl"] == pytest.approx(0, abs=1e-6)
     assert log[0]["ratios_clipped"] == 0, "the first step of a rollout is on-policy"
     assert log[0]["policy_loss"] == pytest.approx(0, abs=1e-4), "whitened advantages have the mean 0"
-    assert log[0]["kl_coefficient"] == CONFIG.beta > log[-1]["kl_coefficient"], "below its target, it is adapted"
+    assert log[0]["kl_coefficient"] == CONFIG.beta > log[-1]["kl_coefficient"], "adapted below its target"
     assert load_model(learned.path / "model").shape.vocab_size == 600
     assert learned.counts["tables"]["Validation"][0]["step"] == 0
 

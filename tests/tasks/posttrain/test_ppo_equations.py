@@ -1,4 +1,4 @@
-"""The equations of PPO beside a transcription in numpy, one token at a time."""
+"""The equations of PPO against a transcription in numpy, one token at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Numbers = NDArray[np.float64]
 
 
 def drawn(*names: str) -> tuple[Numbers, ...]:
-    """Numbers of the shape of three answers of unequal lengths, zeros behind them for the mask."""
+    """Numbers for three answers of different lengths, with zeros after them for the mask."""
     random = np.random.default_rng(7)
     mask = np.array([[1.0] * length + [0.0] * (5 - length) for length in LENGTHS])
     return (mask, *(random.normal(size=(3, 5)) for _ in names))
@@ -94,13 +94,13 @@ def test_both_losses_are_clipped_on_the_side_that_would_go_too_far() -> None:
 
 
 def test_the_coefficient_moves_by_at_most_a_fifth_of_a_horizon() -> None:
-    assert equations.adapted(0.1, kl=6.0, target=6.0, samples=64, horizon=10_000) == 0.1
-    assert equations.adapted(0.1, kl=6.6, target=6.0, samples=64, horizon=6_400) == pytest.approx(
+    assert equations.adapt_beta(0.1, kl=6.0, target=6.0, samples=64, horizon=10_000) == 0.1
+    assert equations.adapt_beta(0.1, kl=6.6, target=6.0, samples=64, horizon=6_400) == pytest.approx(
         0.1 * (1 + 0.1 * 0.01)
     )
-    assert equations.adapted(0.1, kl=60.0, target=6.0, samples=64, horizon=6_400) == pytest.approx(
+    assert equations.adapt_beta(0.1, kl=60.0, target=6.0, samples=64, horizon=6_400) == pytest.approx(
         0.1 * (1 + 0.2 * 0.01)
     )
-    assert equations.adapted(0.1, kl=0.0, target=6.0, samples=64, horizon=6_400) == pytest.approx(
+    assert equations.adapt_beta(0.1, kl=0.0, target=6.0, samples=64, horizon=6_400) == pytest.approx(
         0.1 * (1 - 0.2 * 0.01)
     )

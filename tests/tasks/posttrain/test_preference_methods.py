@@ -1,4 +1,4 @@
-"""What every preference method has: TRL's losses where TRL has them, exact resume, adapters, any engine."""
+"""Every preference method: TRL's losses if TRL has them, exact resume, adapters, any engine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def pairs_at(folder: Path) -> Artifact:
 
 
 def labelled_rows(model: Path) -> list[Row]:
-    """Five desirable answers for one that is not, so that the model moves towards what it is measured by."""
+    """Five desirable answers for each undesirable one, so that the model moves towards what is measured."""
     tokenizer = load_tokenizer(model)
     split = [half for row in uneven_pairs() for half in labelled_of(row)]
     kept = [row for number, row in enumerate(split) if row["label"] or number % 5 == 1]
@@ -115,7 +115,7 @@ def test_kto_has_the_losses_of_trl_where_a_micro_batch_is_the_whole_batch_and_th
         trainer = InOrder(ref_model=parts.load_model(), args=arguments, **{**parts.common, "train_dataset": ordered})
         trainer.train()
         points = [entry["kl"] for entry in trainer.state.log_history if "kl" in entry]
-        assert max(points) > 0.1, "or the point would not matter"
+        assert max(points) > 0.1, "else the point would not matter"
         return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
     expected = theirs()
@@ -168,7 +168,7 @@ def test_an_adapter_is_trained_and_merged(name: str, model: Artifact, tmp_path: 
     stage.function(adapted, model, pairs_at(tmp_path), out)
     assert (out.path / "adapter" / "adapter_model.safetensors").exists()
     assert out.counts["merged_logit_difference"] < 1e-4
-    learned = losses_of(out)  # a handful of held-out pairs is mere chance
+    learned = losses_of(out)  # the result on a handful of held-out pairs is mere chance
     assert learned[-1] < learned[0]
 
 

@@ -1,4 +1,4 @@
-"""Log-probabilities under the reference model: computed once, found by row, refused for other tokens."""
+"""Log-probabilities under the reference model: computed once, looked up by row, refused for other tokens."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_each_answer_gets_its_own_number_back_and_other_tokens_none(tmp_path: Pa
     found = with_reference(rows[::-1], tmp_path / FILE)
     assert [(row["ref_chosen_logps"], row["ref_rejected_logps"]) for row in found] == [(-3.0, -4.0), (-1.0, -2.0)]
     for name in ("prompt_ids", "chosen_ids", "rejected_ids"):
-        with pytest.raises(DamagedArtifact, match="pair one with the tokens"):
+        with pytest.raises(DamagedArtifact, match="pair one with its present tokens"):
             with_reference([{**rows[0], name: [9]}], tmp_path / FILE)
 
 
@@ -91,7 +91,7 @@ def test_a_row_of_other_tokens_is_refused_by_its_id(model: Artifact, known: Outp
     (row, *_) = uneven_pairs()
     rendered = render_preference(row, load_tokenizer(model.path), 128)
     changed = {**rendered, "chosen_ids": [*rendered["chosen_ids"], 5]}
-    with pytest.raises(DamagedArtifact, match=f"pair {row['id']} with the tokens") as caught:
+    with pytest.raises(DamagedArtifact, match=f"pair {row['id']} with its present tokens") as caught:
         with_reference([rendered, changed], known.path / FILE)
     assert "--refresh reference" in caught.value.remedy
 

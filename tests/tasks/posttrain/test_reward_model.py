@@ -15,7 +15,7 @@ from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError
 from tasks.posttrain.batches import training_order
 from tasks.posttrain.methods.reward import REWARD, RewardConfig, reward
-from tasks.posttrain.pair_lengths import rendered
+from tasks.posttrain.pair_lengths import render_rows
 from tasks.posttrain.reward_model.calibration import accuracy, calibration, expected_calibration_error, wilson
 from tasks.posttrain.reward_model.model import MEAN_FIELD, Judge
 from tasks.stage.output import Output
@@ -32,7 +32,7 @@ def test_the_interval_of_an_accuracy_is_wilsons() -> None:
     assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
     assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
     share, low, high = accuracy([1.0, 2.0, -1.0, 0.0])
-    assert (share, (low, high)) == (0.5, wilson(2, 4)), "equal rewards are wrong"
+    assert (share, (low, high)) == (0.5, wilson(2, 4)), "equal rewards count as wrong"
 
 
 def test_a_reward_is_less_the_mean_of_the_answers_that_were_trained_on() -> None:
@@ -50,7 +50,7 @@ def test_a_reward_is_less_the_mean_of_the_answers_that_were_trained_on() -> None
             pad_token_id=0,
         )
     )
-    nobody: Any = None  # rows are ids already
+    nobody: Any = None  # rows are already ids
     rows = [[5, 6, 7], [8, 9]]
     plain = Judge(model, nobody)._of_ids(rows)
     setattr(model.config, MEAN_FIELD, 0.75)
@@ -72,7 +72,7 @@ def test_calibration_compares_probabilities_with_shares() -> None:
 
 
 def test_a_judge_is_trained_whole() -> None:
-    with pytest.raises(ValueError, match="a reward model is trained whole"):
+    with pytest.raises(ValueError, match="reward trains all weights"):
         RewardConfig.model_validate({"adapter": {"rank": 4}})
 
 
@@ -119,7 +119,7 @@ def test_its_losses_are_those_of_trl_alone(judged: Output, model: Artifact, pair
     from trl import RewardTrainer
 
     tokenizer = load_tokenizer(model.path)
-    rows, _, _ = rendered(REWARD, CONFIG, pairs.files("*.jsonl"), tokenizer, 128)
+    rows, _, _ = render_rows(REWARD, CONFIG, pairs.files("*.jsonl"), tokenizer, 128)
     ordered = Dataset.from_list([rows[number] for number in training_order(CONFIG, len(rows))])
     log = read_log(judged.path / "log.jsonl")
     losses: list[float] = []
@@ -162,7 +162,7 @@ def test_its_model_is_a_classifier_of_transformers_whose_mean_reward_is_known(ju
     loaded = AutoModelForSequenceClassification.from_pretrained(judged.path / "model")
     assert loaded.config.num_labels == 1
     tokenizer = load_tokenizer(judged.path / "model")
-    rows, _, _ = rendered(REWARD, CONFIG, pairs.files("*.jsonl"), tokenizer, 128)
+    rows, _, _ = render_rows(REWARD, CONFIG, pairs.files("*.jsonl"), tokenizer, 128)
     conversations = [[*row["prompt"], *row[answer]] for row in rows for answer in ("chosen", "rejected")]
     rewards = Judge.load(judged.path / "model").rewards(conversations)
     assert sum(rewards) / len(rewards) == pytest.approx(0, abs=1e-5)
@@ -201,5 +201,5 @@ def test_an_architecture_without_a_classifier_is_refused_by_name(tmp_path: Path)
     from tasks.posttrain.reward_model.model import load_classifier
 
     MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="no classifier of the architecture mamba"):
+    with pytest.raises(ConfigError, match="no sequence classifier for mamba"):
         load_classifier(tmp_path, 0)

@@ -1,4 +1,4 @@
-"""What answers earn, what ends a run that games its rewards, and what a profile may ask for."""
+"""Rewards of answers, the end of a run that games them, and the settings that a profile may have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from profiles.load import load
 from storage.errors import ConfigError, RewardHacking
 from tasks.posttrain.methods.grpo import GrpoConfig, grpo
 from tasks.posttrain.rewards.config import ExactReward, FormatReward, LengthReward, RegexReward
-from tasks.posttrain.rewards.sample import seeded
+from tasks.posttrain.rewards.held_out import seeded
 from tasks.posttrain.rewards.score import Answer, Scorer
 from tasks.posttrain.rewards.verify import exact, format_, length, regex
 from tasks.posttrain.rewards.watch import check_held_out, check_kl
@@ -58,7 +58,7 @@ def test_a_pattern_compares_what_it_finds_last() -> None:
     assert regex(last_number, "3 and 4 make 7", "#### 7") == 1
     assert regex(last_number, "7 is not 3", "7") == 0
     assert regex(last_number, "no number", "7") == 0
-    assert regex(last_number, "no number", "none") == 0, "nothing found twice is not the same"
+    assert regex(last_number, "no number", "none") == 0, "two answers without a match are not equal"
 
 
 def test_form_and_length_do_not_ask_what_is_right() -> None:
@@ -75,12 +75,12 @@ def test_rewards_are_summed_by_weight() -> None:
     assert scorer.sums(answers) == [2 * 1 - 0.5 * 1, 2 * 0 - 0.5 * 0.5]
     blind = Scorer([RegexReward(pattern=r"#### (\d+)")])
     blind.check_references(["none", "#### 7"], "grpo")
-    with pytest.raises(ConfigError, match="finds nothing in any of 2 references"):
+    with pytest.raises(ConfigError, match="matches none of 2 references"):
         blind.check_references(["none", "7"], "grpo")
 
 
 def test_a_pattern_that_finds_nothing_but_emptiness_finds_nothing() -> None:
-    with pytest.raises(ConfigError, match="finds nothing in any of 1 references"):
+    with pytest.raises(ConfigError, match="matches none of 1 references"):
         Scorer([RegexReward(pattern=r"(\d*)")]).check_references(["none"], "grpo")
     assert regex(RegexReward(pattern=r"(\d*)"), "7 it is", "so 7") == 1
 
@@ -99,8 +99,8 @@ def test_a_pattern_that_never_ends_is_told_of(monkeypatch: pytest.MonkeyPatch) -
         ({"rewards": []}, "at least 1 item"),
         ({"rewards": [{"kind": "exact", "weight": 0}]}, "a reward of weight 0 changes nothing"),
         ({"validation_share": 0}, "max_drop needs held-out prompts"),
-        ({"rewards": [{"kind": "regex", "pattern": "("}]}, "is no regular expression"),
-        ({"rewards": [{"kind": "regex", "pattern": "a"}]}, "has no group"),
+        ({"rewards": [{"kind": "regex", "pattern": "("}]}, "is not a regular expression"),
+        ({"rewards": [{"kind": "regex", "pattern": "a"}]}, "needs a group"),
         ({"rewards": [{"kind": "exact"}, {"kind": "exact"}]}, "names a kind twice"),
         ({"beta": 0}, "max_kl needs a reference"),
         ({"adapter": {"rank": 4}}, "grpo trains all weights"),
@@ -136,7 +136,7 @@ def test_more_than_one_process_is_refused_by_name(settings: dict[str, Any], name
 
 
 def history(held_out: list[float], training: list[float], kl: float) -> list[dict[str, float]]:
-    """As the trainer keeps it: a validation before the first step, and one after every ten."""
+    """A history as the trainer keeps it: a validation before the first step, and one after every ten."""
     rows: list[dict[str, float]] = [{"step": 0, "eval_reward": held_out[0]}]
     for number, (measured, trained) in enumerate(zip(held_out[1:], training, strict=True), 1):
         rows += [{"step": 10 * number - 9 + step, "reward": trained, "kl": kl} for step in range(10)]

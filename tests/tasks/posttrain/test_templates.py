@@ -1,4 +1,4 @@
-"""Chat templates of others: what they refuse is dropped, counted, and told with the remedy for it."""
+"""Third-party chat templates: rows that they refuse are dropped, counted, and reported with a remedy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_refused_system_prompt_costs_its_row_alone() -> None:
     assert dropped == {"refused_by_template": 1}
     with pytest.raises(EmptyOutput, match="'refused_by_template': 2") as caught:
         prepared(NO_SYSTEM, [system, *TURNS], [system, *TURNS])
-    assert "some take no system prompt" in caught.value.remedy
+    assert "some allow no system prompt" in caught.value.remedy
 
 
 def test_a_prompt_that_is_rendered_otherwise_before_its_answer_is_told_as_such() -> None:

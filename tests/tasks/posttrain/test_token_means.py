@@ -1,4 +1,4 @@
-"""What SFT and DPO report is a mean over tokens or pairs, whatever the batches and processes."""
+"""SFT and DPO report means over tokens or pairs, whatever the batches and processes."""
 
 from __future__ import annotations
 
@@ -99,19 +99,19 @@ def test_the_measures_of_dpo_are_means_over_pairs(processes: int, model: Artifac
 def trained(
     method: Stage, config: PosttrainConfig, model: Artifact, rows: list[dict[str, Any]], folder: Path, processes: int
 ) -> Output:
-    """What a method makes of rows in so many processes."""
+    """The batches of rows by a number of processes."""
     out = output(folder, method.name, processes=processes)
     method.function(config, model, Artifact.at(write_rows(folder / "pairs" / "all.jsonl", rows)), out)
     return out
 
 
 def check_uneven(held_out: list[dict[str, Any]]) -> None:
-    assert len(held_out) % 8, "the last batch is a short one"
+    assert len(held_out) % 8, "the last batch is short"
     assert len(held_out) % 2, "two processes can't share evenly"
 
 
 def log_probability(policy: Any, folder: Path, prompt: list[dict[str, str]], reply: list[dict[str, str]]) -> float:
-    """Of an answer, the token that ends it included."""
+    """The tokens of an answer, including the one that ends it."""
     tokenizer = load_tokenizer(folder)
     given = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
     ids = torch.tensor(tokenizer.apply_chat_template([*prompt, *reply], return_dict=True)["input_ids"])

@@ -16,7 +16,7 @@ from tests.tasks.tiny_model import ANIMALS, PLACES, answer, question
 
 
 def uneven_rows() -> list[dict[str, Any]]:
-    """Conversations whose answers have from one sentence to eight."""
+    """Conversations whose answers have one to eight sentences."""
     return [
         {
             "id": f"{animal}-{place}",

@@ -1,6 +1,6 @@
 """`python -m tests.tasks.training.remote_run STORE DATA RUNTIME`: a tiny pretraining in a store, its digest printed.
 
-RUNTIME is JSON: settings of the runtime. What is noted goes to standard error.
+RUNTIME is JSON: settings of the runtime. Notes go to standard error.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ LONG = PretrainConfig.model_validate({**CONFIG.model_dump(), "steps": 120, "snap
 
 
 class Notes(Observer):
-    """Says what is noted."""
+    """Print a note."""
 
     def noted(self, stage: str, message: str) -> None:
-        """See the base."""
+        """See the base class."""
         print(message, file=sys.stderr, flush=True)
 
 
 def main(url: str, data: str, settings: str) -> None:
-    """Train, or find it."""
+    """Train, or take the artifact from the store."""
     chosen: dict[str, Any] = {"checkpoint_every": 10, "log_every": 10, "preflight": "never", **json.loads(settings)}
     runtime = runtime_of(threads=1, device="cpu", **chosen).model_copy(update={"store": url})
     with open_session(Session(Store(url), runtime, "test", observer=Notes())):

@@ -49,7 +49,7 @@ def test_what_is_no_folder_is_named_and_not_waited_for(tmp_path: Path) -> None:
     ]
     for plant in plants:
         plant()
-        with pytest.raises(TrainingError, match="checkpoint-100 is no checkpoint's folder"):
+        with pytest.raises(TrainingError, match="checkpoint-100 is not a checkpoint's folder"):
             newest_sound(tmp_path, "mine")
         path.unlink()
 
@@ -67,7 +67,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "states" / "of-rank-0").unlink(), "states/of-rank-0 is missing"),
     (lambda folder: (folder / "states" / "of-rank-1").touch(), "states/of-rank-1 is not in complete.json"),
     (lambda folder: (folder / "more").symlink_to(folder.parent), "more is a link"),
-    (lambda folder: (folder / MARKER).write_text("{}"), "complete.json is not as a checkpoint's is written"),
+    (lambda folder: (folder / MARKER).write_text("{}"), "complete.json is not a valid marker"),
 ]
 
 
@@ -84,5 +84,5 @@ def test_a_damaged_one_is_named_and_the_one_before_taken(
     assert named in what
     assert not second.exists()
     change(first)
-    with pytest.raises(TrainingError, match="no sound one before it"):
+    with pytest.raises(TrainingError, match="no earlier one is sound"):
         newest_sound(tmp_path, "mine")

@@ -1,4 +1,4 @@
-"""A batch that memory has no room for is taken in halves."""
+"""A batch that doesn't fit in memory is processed in halves."""
 
 from __future__ import annotations
 

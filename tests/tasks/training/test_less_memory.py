@@ -1,4 +1,4 @@
-"""A training that runs out of memory goes on with less to hold."""
+"""A training that runs out of memory resumes with less in memory."""
 
 from __future__ import annotations
 

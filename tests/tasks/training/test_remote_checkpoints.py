@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: a training whose machine is gone goes on, on another one, to the same bytes."""
+"""Checkpoints in a bucket: a training that loses its machine resumes on another one, with the same bytes as result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IN_TWO = {"processes": 2, "micro_batch": 2}
 
 
 def start(store: str, folder: Path, machine: str, **runtime: Any) -> subprocess.Popen[str]:
-    """A training on a machine of its own: its cache is that folder."""
+    """A training on its own machine, whose cache is that folder."""
     command = [sys.executable, "-m", "tests.tasks.training.remote_run", store, str(folder / "data")]
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / machine)}
     return subprocess.Popen(
@@ -46,7 +46,7 @@ def start(store: str, folder: Path, machine: str, **runtime: Any) -> subprocess.
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """The digest of what was trained, and what was noted."""
+    """The digest of the trained artifact, and the notes."""
     digest, noted = process.communicate()
     assert process.returncode == 0, noted
     return digest, noted
@@ -89,14 +89,14 @@ def test_a_training_whose_machine_is_gone_goes_on_elsewhere(
     os.kill(lost.pid, signal.SIGKILL)
     lost.communicate()
     shutil.rmtree(tmp_path / "one")
-    store.discard("locks")  # which expire in five minutes
+    store.discard("locks")  # they expire in five minutes
     assert not list(store.locations())
     proxy.rain(["500", "reset", "torn upload", "cut download"], 0.05, 1)
     digest, noted = ended(start(url, tmp_path, "two", **runtime))
     assert "fetched the checkpoint of step" in noted
-    assert "goes on from the checkpoint of step" in noted
+    assert "resuming from the checkpoint of step" in noted
     assert digest == undisturbed
-    assert not store.sizes("checkpoints"), "nobody needs them any more"
+    assert not store.sizes("checkpoints"), "they are not needed any more"
 
 
 # --- one rank in this process, a bucket in memory ---------------------------------------------------------------
@@ -109,7 +109,7 @@ def spec(tmp_path: Path) -> ChildSpec:
 
 
 def write(spec: ChildSpec, step: int) -> Path:
-    """A whole checkpoint on the disk, with the log up to it and a snapshot beside."""
+    """A whole checkpoint on disk, with the log up to it and a snapshot beside it."""
     folder = spec.checkpoints / f"step-{step:09d}"
     (folder / "parts").mkdir(parents=True)
     (folder / "parts" / "0.bin").write_bytes(bytes([step]) * 1000)
@@ -122,7 +122,7 @@ def write(spec: ChildSpec, step: int) -> Path:
 
 
 def sent(spec: ChildSpec, *steps: int, **options: Any) -> list[str]:
-    """Write and send these, one after the other; what was told."""
+    """Write and send these, one after another. Returns the notes."""
     told: list[str] = []
     remote = RemoteCheckpoints(spec, SingleProcess(), tell=told.append, **options)
     for step in steps:
@@ -149,7 +149,7 @@ def test_what_was_sent_last_is_fetched_whole_with_what_lies_beside(spec: ChildSp
     assert files(other) == {name: data for name, data in mine.items() if not re.search("step-00000000[12]", name)}
     assert newest_sound(other.checkpoints, "mine")[1] == 3
     store = Store(spec.runtime.store)
-    assert [int(name.split("-")[1]) for name in whole(store)] == [2, 3], "older ones go as on the disk"
+    assert [int(name.split("-")[1]) for name in whole(store)] == [2, 3], "older ones go, as on disk"
     assert len([name for name in store.sizes(spec.remote) if name.startswith("beside/")]) == 3, "a snapshot, two logs"
     fetch_newest(other, told.append)
     assert len(told) == 1, "it is here"
@@ -192,7 +192,7 @@ def test_what_healing_has_decided_here_is_not_undone_by_the_bucket(spec: ChildSp
     sent(other, 2)
     third, told = spec.model_copy(update={"scratch": spec.scratch.with_name("three")}), list[str]()
     fetch_newest(third, told.append)
-    assert told == ["fetched the checkpoint of step 2 from the bucket"], "that of step 3 is of a course that was left"
+    assert told == ["fetched the checkpoint of step 2 from the bucket"], "the training has gone back before step 3"
     assert (third.scratch / "healing.json").read_text() == "{}"
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and the room that they take."""
+"""The checkpoints that stay, and the room that they take."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world() -> Iterator[World]:
 
 
 def kept(apart: int, steps: int, newest: int, every: int | None) -> tuple[list[int], int]:
-    """What a run of so many steps leaves, and the most that lay there at once."""
+    """The checkpoints that a run of some steps leaves, and the most that existed at once."""
     held: list[int] = []
     most = 0
     for step in range(apart, steps, apart):

@@ -205,7 +205,7 @@ def test_without_models_the_key_is_what_it_was() -> None:
         ([{"name": "sft", "link": "dpo", "format": "int8"}], "has the name of a link, sft"),
         ([{"name": "a/b", "link": "dpo", "format": "int8"}], r"its name in tables, as \^\[A-Za-z0-9\]"),
         ([{"name": "x", "link": "dpo", "format": "int8"}] * 2, "models has x twice"),
-        ([{"name": "x", "base": {"folder": "a", "gguf": "b"}}], "name one: a folder"),
+        ([{"name": "x", "base": {"folder": "a", "gguf": "b"}}], "name one source: a folder"),
     ],
 )
 def test_a_model_that_there_is_not_is_told_when_the_profile_is_read(named: list[Any], problem: str) -> None:

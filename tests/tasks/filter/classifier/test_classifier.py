@@ -361,12 +361,12 @@ def test_what_is_no_classifier_is_refused_by_name(folder: Path, tmp_path: Path) 
     torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
     assert refusal(pickled) == (
-        "The classifier has its weights only in pytorch_model.bin, which is not opened: a pickle can run code."
+        "The weights of the classifier are only in pytorch_model.bin, which is not opened: a pickle can run code."
     )
     coded = copy("coded")
     settings = json.loads((coded / "config.json").read_text())
     (coded / "config.json").write_text(json.dumps({**settings, "auto_map": {"AutoModel": "code.Model"}}))
-    assert "code of its own" in refusal(coded)
+    assert "its own code" in refusal(coded)
     headless = copy("headless")
     weights = load_file(headless / "model.safetensors")
     save_file(

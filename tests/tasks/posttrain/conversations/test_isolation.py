@@ -1,4 +1,4 @@
-"""Conversations that share a row know nothing of each other: logits, losses and gradients are those of each alone."""
+"""Conversations in one row don't affect each other: logits, losses and gradients are those of each by itself."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_in_one_row_they_have_the_logits_losses_and_gradients_of_each_alone(whos
 
 
 def alone(rows: list[list[dict[str, Any]]], together: Tensor) -> Iterator[tuple[Tensor, dict[str, Any]]]:
-    """Each conversation with its logits of a packed batch."""
+    """Each conversation with its logits in a packed batch."""
     for number, row in enumerate(rows):
         start = 0
         for conversation in row:
@@ -94,7 +94,7 @@ def alone(rows: list[list[dict[str, Any]]], together: Tensor) -> Iterator[tuple[
 
 
 def test_only_positions_without_a_mask_keep_them_apart() -> None:
-    """What our rows and TRL's own rely on: with a mask, though it hides nothing, transformers mixes them."""
+    """Our rows and TRL's rely on this: with a mask, even one that hides nothing, transformers mixes conversations."""
     model = to_transformers(ours("llama"))
     rows = conversations()[:1]
     theirs = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)([dict(item) for item in rows[0]])

@@ -22,7 +22,7 @@ def test_each_step_has_its_conversations_once_in_rows_that_fit(
     lengths = lengths[: len(lengths) // batch * batch]
     layout = packed(lengths, batch, CONTEXT, rows, processes)
     assert layout == packed(lengths, batch, CONTEXT, rows, processes)
-    assert layout.micro_steps <= times, "no more micro-batches than without packing"
+    assert layout.micro_steps <= times, "not more micro-batches than without packing"
     steps = len(lengths) // batch
     for process in range(processes):
         assert len(layout.of_process(process)) == steps * layout.micro_steps

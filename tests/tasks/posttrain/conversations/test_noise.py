@@ -21,7 +21,7 @@ def test_a_conversation_has_its_noise_wherever_it_lies() -> None:
     assert not alone[0, 9:].any()
     assert not packed[1, 11:].any()
     alike = noise.of([[(3, 9), (7, 9)]], torch.zeros(1, 18, WIDTH))
-    assert not torch.equal(alike[0, :9], alike[0, 9:]), "another place, though of the same length"
+    assert not torch.equal(alike[0, :9], alike[0, 9:]), "another place, of the same length"
     other = EmbeddingNoise(nn.Embedding(10, WIDTH), ALPHA, seed=2).of([[(3, 9)]], torch.zeros(1, 9, WIDTH))
     assert not torch.equal(other[0], alone[0, :9])
 
@@ -34,7 +34,7 @@ def test_it_is_as_strong_as_that_of_transformers_and_absent_from_validation() ->
     torch.manual_seed(0)
     before = torch.get_rng_state()
     drawn = embedding(ids) - embedding.weight[0]
-    assert torch.equal(torch.get_rng_state(), before), "the global generator, which dropout uses, is left alone"
+    assert torch.equal(torch.get_rng_state(), before), "the global generator, which dropout uses, is untouched"
     theirs = nn.Embedding(10, WIDTH)
     theirs.neftune_noise_alpha = ALPHA  # type: ignore[assignment]
     theirs.register_forward_hook(neftune_post_forward_hook)

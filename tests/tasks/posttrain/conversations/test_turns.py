@@ -31,7 +31,7 @@ TURNS = [
     for role, content in (("user", asked), ("assistant", answered))
 ]
 LLAMA3 = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-TEMPLATES = {  # the template, its special tokens, and what an answer looks like in its text
+TEMPLATES = {  # the template, its special tokens, and an answer in its text
     "ours": (CHAT_TEMPLATE_PATH.read_text(), list(SPECIAL_TOKENS), r"<\|assistant\|>\n(.*?<\|end\|>)"),
     "chatml": (CHATML, SPECIAL, r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)"),
     "llama 3": (llama3_chat_template, LLAMA3, r">assistant<\|end_header_id\|>\n\n(.*?<\|eot_id\|>)"),
@@ -71,7 +71,7 @@ def test_a_long_conversation_is_split_between_turns_and_each_answer_is_learned_o
     render = instructions("all", "split").render
     row = {"id": "1", "messages": [*system, *TURNS]}
     whole = render(row, tokenizer, 1000)
-    assert isinstance(whole, dict), "it is not split where it fits"
+    assert isinstance(whole, dict), "it is not split if it fits"
     assert whole == render_instruction(row, tokenizer, 1000)
     length = len(tokenizer.apply_chat_template([*system, *TURNS[:4]])["input_ids"])
     parts = render(row, tokenizer, length)
@@ -109,12 +109,12 @@ def test_parts_are_counted_and_what_no_part_can_hold_is_dropped() -> None:
     assert dropped == {"overlong": 1}
     assert split == {"rows": 1, "parts": len(train) - 1}
     assert not held_out
-    with pytest.raises(EmptyOutput, match=r"Of 3 instructions 2 can't be used"):
+    with pytest.raises(EmptyOutput, match="2 of 3 instructions can't be used"):
         run("drop", what="instructions")
 
 
 def test_settings_that_contradict_each_other_are_refused_and_defaults_are_in_no_key() -> None:
-    with pytest.raises(ValidationError, match="loss_on last would leave all parts but one without loss"):
+    with pytest.raises(ValidationError, match="loss_on last would leave all parts of a split conversation but one"):
         SftConfig(loss_on="last", overlong="split")
     assert not {"loss_on", "overlong", "neftune_alpha"} & SftConfig().model_dump().keys()
     changed = SftConfig(loss_on="last", neftune_alpha=5.0)

@@ -30,7 +30,7 @@ from tests.tasks.tiny_model import RUNTIME, write_rows
 
 KEY = "correct-horse-battery"
 NUMBERS = range(40)
-ODD = {1: "biased", 2: "alike", 3: "silent", 4: "cut", 5: "torn", 6: "refused"}  # questions, and what becomes of them
+ODD = {1: "biased", 2: "alike", 3: "silent", 4: "cut", 5: "torn", 6: "refused"}  # questions, and their fates
 DROPPED = {
     "biased": "orders_disagree",
     "alike": "equal_answers",
@@ -50,7 +50,7 @@ def number_of(text: str) -> int:
 
 
 def longer_wins(body: Body) -> Said:
-    """Answers of a length that the seed draws, and a judge who likes the longer one; of some questions otherwise."""
+    """Answers of a length drawn by the seed, and a judge that prefers the longer one, but not for some questions."""
     asked = body["messages"][-1]["content"]
     odd = ODD.get(number_of(asked), "")
     compared = re.search(r"Answer A: (.*)\n\nAnswer B: (.*)\n\nPrinciple: ", asked)
@@ -65,7 +65,7 @@ def longer_wins(body: Body) -> Said:
 
 
 def writes_again(body: Body) -> Said:
-    """A first answer, a critique, and a revision; of some questions otherwise."""
+    """A first answer, a critique, and a revision, but not for some questions."""
     turns = body["messages"]
     number = number_of(turns[0]["content"])
     odd, step = ODD.get(number, ""), (len(turns) - 1) // 2
@@ -123,7 +123,7 @@ def made(config: FeedbackConfig, instructions: Artifact, folder: Path) -> Output
 
 @pytest.fixture(scope="module")
 def judged(instructions: Artifact, tmp_path_factory: pytest.TempPathFactory) -> tuple[Output, Server]:
-    """A run in which the longer answer wins, and its server, which is gone."""
+    """A run in which the longer answer wins, and its server, which has ended."""
     folder = tmp_path_factory.mktemp("judged")
     with serve(longer_wins) as server:
         return made(config_of(folder, server, **JUDGE), instructions, folder / "out"), server
@@ -131,7 +131,7 @@ def judged(instructions: Artifact, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def revised(instructions: Artifact, tmp_path_factory: pytest.TempPathFactory) -> tuple[Output, Server]:
-    """A run in which answers are written again, and its server, which is gone."""
+    """A run in which answers are revised, and its server, which has ended."""
     folder = tmp_path_factory.mktemp("revised")
     with serve(writes_again) as server:
         return made(config_of(folder, server), instructions, folder / "out"), server
@@ -160,7 +160,7 @@ def test_the_judge_is_asked_in_both_orders_and_must_agree_with_itself(judged: tu
             pair = by_prompt[number_of(one["prompt"][0]["content"])]
             assert pair["chosen"] == [{"role": "assistant", "content": max(one["answers"], key=len)}]
             assert pair["rejected"] == [{"role": "assistant", "content": min(one["answers"], key=len)}]
-    # What is told is what the server was asked
+    # The facts are the server's requests
     compared = Counter("Answer A" in body["messages"][-1]["content"] for body in server.asked)
     assert compared == {False: 3 * len(transcripts), True: 6 * (len(pairs) + 2)}
     assert out.counts["comparisons"] == {
@@ -225,7 +225,7 @@ def test_its_pairs_are_preferences_of_which_a_share_is_held_out_again(
         read(out)[1], lambda row, length: row, 0, validation_share=0.2, max_dropped_share=0.0
     )
     assert train
-    assert validation, "by ids of their own: those of the conversations are all on the other side"
+    assert validation, "by their own ids: those of the conversations are all on the other side"
     assert not dropped
 
 
@@ -239,7 +239,7 @@ def test_killed_it_goes_on_without_paying_again_and_ends_with_the_same_bytes(
         interrupt(feedback, config, (None, instructions), killed, at=16)
         feedback.function(config, None, instructions, killed)
     assert tree_digest(list_files(killed.path)) == tree_digest(list_files(whole.path))
-    # Twice those that were under way, and those that are refused, which nobody pays for
+    # Those under way are sent twice, and so are refused ones, which cost nothing
     assert once <= len(server.asked) <= once + 8 + 3
     assert killed.counts == whole.counts
 
@@ -282,7 +282,7 @@ def test_principles_and_the_endpoint_are_part_of_the_key_and_the_secret_is_not(
     keys.add(feedback.payload(config, (None, instructions)).key())
     assert len(keys) == 3
     Path(str(config.principles)).write_text("# nothing\n")
-    with pytest.raises(SourceError, match="has no principle"):
+    with pytest.raises(SourceError, match="is empty"):
         principles_of(config)
     with pytest.raises(SourceError, match="can't be read"):
         fingerprint(FeedbackConfig(principles=str(tmp_path / "nowhere.txt")))

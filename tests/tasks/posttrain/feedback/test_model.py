@@ -1,4 +1,4 @@
-"""AI feedback by the model of the chain itself: its answers, its judgement, and what an endpoint does in its place."""
+"""AI feedback by the chain's model: its answers, its judgement, and an endpoint in its place."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_model_answers_and_an_endpoint_writes_again(tuned: tuple[Artifact, A
     assert {pair["chosen"][0]["content"] for pair in pairs} == {"A better answer"}
     assert all(pair["rejected"][0]["content"].startswith("It lives in the") for pair in pairs)
     assert len(server.asked) == 2 * out.counts["answered"]
-    # What dpo learns from it, beside the pairs of others
+    # dpo learns from these, besides people's pairs
     both = {
         "downloaded": Artifact.at(make_preferences(tmp_path / "people")),
         "feedback": Artifact.at(out.path / "preferences"),
@@ -119,7 +119,7 @@ def test_the_model_answers_and_an_endpoint_writes_again(tuned: tuple[Artifact, A
 def test_killed_it_goes_on_and_ends_with_the_same_bytes(
     mode: str, tuned: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
-    """A model so small agrees with itself on hardly anything, so that what is compared may be the transcripts alone."""
+    """So small a model rarely agrees with itself, so the comparison may rest on the transcripts only."""
     config = FeedbackConfig.model_validate({"mode": mode, "max_new_tokens": 12, "max_dropped_share": 1.0})
     whole, killed = (Output.at(tmp_path / name, stage="feedback", runtime=RUNTIME) for name in ("whole", "killed"))
     rows = [

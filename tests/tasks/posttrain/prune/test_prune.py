@@ -1,4 +1,4 @@
-"""Pruning: importance is what a hand would measure, and leaving out what is not used changes nothing."""
+"""Pruning: importance equals a measurement by hand, and leaving out unused parts changes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def logits(model: Any) -> Tensor:
 
 
 def pruned(model: Any, spoil: Callable[[Any], None], **kept: int) -> tuple[Any, Any]:
-    """The model after `spoil`, which makes some of its parts useless, and what is left of it."""
+    """The model after `spoil`, which makes some of its parts useless, and the pruned one."""
     state = {name: value.clone() for name, value in model.state_dict().items()}
     try:
         with torch.no_grad():
@@ -130,5 +130,5 @@ def test_the_stage_leaves_a_smaller_model_and_says_what_it_lost(tmp_path: Path) 
     assert out.counts["parameters"] < out.counts["parameters_before"]
     assert out.counts["loss_after"] != out.counts["loss_before"]
     assert [row[""] for row in out.counts["tables"]["Layers"]].count("kept") == 1
-    with pytest.raises(EmptyOutput, match="192 conversations fit the context, and prune needs 400"):
+    with pytest.raises(EmptyOutput, match="192 conversations fit the context, but prune needs 400"):
         prune.function(PruneConfig(layers=1, calibration_rows=400), Artifact.at(model), Artifact.at(pairs), out)

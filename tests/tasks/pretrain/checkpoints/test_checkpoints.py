@@ -133,7 +133,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
     assert "the checkpoint of step 2 is damaged (__0_0.distcp" in told[0]
     assert not (tmp_path / "step-000000002").exists()
     damage(tmp_path / "step-000000001" / "__0_0.distcp")
-    with pytest.raises(TrainingError, match=f"{named}.*no sound one before it"):
+    with pytest.raises(TrainingError, match=f"{named}.*no earlier one is sound"):
         checkpoints.latest()
 
 
@@ -156,7 +156,7 @@ def test_a_file_that_was_replaced_by_code_is_refused_and_does_not_run(
     mark_again(folder)
     if runtime["engine"] == "deepspeed":
         engine = trained(spec, world, 0, **{**runtime, "zero_stage": (runtime["zero_stage"] + other_stage) % 4})
-    with pytest.raises(TrainingError, match="holds something else than states, which was not loaded"):
+    with pytest.raises(TrainingError, match="contains more than states, which was not loaded"):
         checkpoints.load(engine, checkpoints.latest())
     assert not ran.exists()
 

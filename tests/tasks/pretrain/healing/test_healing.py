@@ -29,7 +29,7 @@ from tasks.pretrain.loader import MixtureLoader, open_loader
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.training.recovery.fault_injection import VARIABLE, parse_faults
-from tasks.training.recovery.out_of_memory import is_out_of_memory, kills, named
+from tasks.training.recovery.out_of_memory import is_out_of_memory, kills, true_fault
 from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt_and_resume
 from tests.tasks.pretrain import tiny_training as training
@@ -322,11 +322,11 @@ def test_what_the_kernel_killed_for_want_of_memory_is_counted(path: str, groups:
 
 def test_a_process_that_the_kernel_killed_for_want_of_memory_is_told_from_one_that_died() -> None:
     killed = LostProcess("Killed by SIGKILL.", how="was killed by SIGKILL", exit_code=-9)
-    assert isinstance(named(killed, 1), OutOfMemory)
-    assert named(killed, 1).facts == killed.facts
-    assert named(killed, 0) is killed
+    assert isinstance(true_fault(killed, 1), OutOfMemory)
+    assert true_fault(killed, 1).facts == killed.facts
+    assert true_fault(killed, 0) is killed
     hung = LostProcess("No sign of life.", how="hung")
-    assert named(hung, 1) is hung  # somebody else was killed
+    assert true_fault(hung, 1) is hung  # somebody else was killed
 
 
 def test_faults_are_read_and_nonsense_is_refused() -> None:
