@@ -12,7 +12,7 @@ import torch
 from models.kernels.cross_entropy import IGNORED
 from models.presets import LOSS_CHUNK, LOSS_CHUNK_CUDA
 from models.transformer import Head, Transformer
-from tasks.pretrain.engines.compiled import compile_blocks
+from tasks.pretrain.engines.native import compile_blocks
 from tests.gpu.test_engines import SHAPES
 from tests.gpu.training import batch_of, spec_on, whole_loss
 

@@ -14,7 +14,7 @@ from models.kernels import attention, blocks
 from models.kernels.attention import document_mask, pack, takes_documents
 from models.presets import Recompute, flops_per_token
 from models.transformer import Transformer
-from tasks.pretrain.engines.compiled import compile_blocks
+from tasks.pretrain.engines.native import compile_blocks
 from tests.models.cuda_stand_ins import as_on_cuda
 from tests.models.test_memory import FAMILIES, RECOMPUTE, after_forward, measure, run_of, shape_of
 from tests.models.varlen_on_cpu import register

@@ -15,7 +15,7 @@ from models.config import ModelConfig
 from models.memory import MAX_GATHERED, PREFETCHED, REDUCE_BUCKET, Setup, held_parameters, training_memory
 from models.presets import ModelShape, Recompute, ShapeError, block_matrices, count_parameters, derive
 from models.transformer import Transformer
-from tasks.pretrain.engines.compiled import compile_blocks
+from tasks.pretrain.engines.native import compile_blocks
 from tasks.pretrain.recipe.muon import Muon
 from tests.models.cuda_stand_ins import as_on_cuda
 from tests.models.live import LiveStorages, total

@@ -1,10 +1,10 @@
 """Reads a checkpoint back from disk: is every parameter there, in its shape, with finite numbers?
 
-Files are memory-mapped and read tensor by tensor, so that no second copy of a model is in memory. They are pickles;
-no class but those of states is unpickled (tasks/training/states_only.py).
+Files are memory-mapped and read tensor by tensor, so that memory never holds a second copy of the model. They are
+pickles: only classes of states are unpickled (tasks/training/states_only.py).
 
 Two formats are known. torch's distributed checkpoint stores each parameter and its optimizer states by name. DeepSpeed
-stores weights by name; ZeRO's optimizer states, and at stage 3 the weights too, are flat vectors, each rank's part in a
+stores weights by name. ZeRO's optimizer states, and at stage 3 the weights too, are flat vectors, each rank's part in a
 file of its own, with the addresses beside them or following from the shapes.
 """
 
@@ -29,10 +29,10 @@ UNREADABLE = (RuntimeError, OSError, EOFError, pickle.UnpicklingError, KeyError,
 
 @dataclass
 class Found:
-    """What was found of one parameter, in one file or in several."""
+    """The findings about one parameter, in one file or in several."""
 
     shape: tuple[int, ...] | None = None
-    squares: float = 0.0  # sum of squared weights; NaN or infinity if any weight is
+    squares: float = 0.0  # sum of squared weights, NaN or infinity if any weight is
     states: bool = False  # whether there are optimizer states
     state_squares: float = 0.0
 
@@ -47,7 +47,7 @@ def expected_shapes(shape: Any) -> dict[str, tuple[int, ...]]:
 
 
 def read_back(folder: Path, layout: Mapping[str, Any], expected: Shapes, *, rank: int, ranks: int) -> dict[str, Found]:
-    """What this rank's share of `folder` holds; `merge` combines the shares.
+    """The findings of this rank's share of `folder`. `merge` combines the shares.
 
     Raises one of UNREADABLE for a file that can't be read.
     """
@@ -70,7 +70,7 @@ def merge(parts: Iterable[Mapping[str, Found]]) -> dict[str, Found]:
 
 
 def problems(found: Mapping[str, Found], expected: Shapes) -> list[str]:
-    """What is wrong with the states, a sentence a parameter; empty for sound ones."""
+    """One sentence for each faulty parameter, none for sound states."""
     wrong = []
     for name, shape in expected.items():
         seen = found.get(name)
@@ -90,12 +90,12 @@ def problems(found: Mapping[str, Found], expected: Shapes) -> list[str]:
 
 
 def _squares(tensor: Tensor) -> float:
-    """Sum of squares; NaN if any number is."""
+    """Sum of squares, NaN if any number is."""
     return float(torch.linalg.vector_norm(tensor.detach().float())) ** 2 if tensor.numel() else 0.0
 
 
 def _read_torch(folder: Path, names: Sequence[str]) -> dict[str, Found]:
-    """Parameter by parameter, sharded ones assembled one at a time."""
+    """Read parameter by parameter: sharded ones are assembled one at a time."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -141,7 +141,7 @@ def _flat(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
 
 
 def _named_weights(module: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Found]:
-    """Weights by name; at stage 3 they are empty here, and only their shapes are known."""
+    """Weights by name. At stage 3 they are empty here, and only their shapes are known."""
     return {
         name: Found(shape=tuple(value.shape) if value.numel() else shapes.get(name), squares=_squares(value))
         for name, value in module.items()
@@ -151,8 +151,9 @@ def _named_weights(module: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Fo
 def _numbered_states(
     optimizer: Mapping[str, Any], module: Mapping[str, Tensor], shared: Mapping[str, str]
 ) -> dict[str, Found]:
-    """Stage 0: a whole optimizer, whose states are numbered. Which number is whose follows from the groups, which hold
-    matrices first; distinguished here by shape only, so that there must be as many as parameters of that shape."""
+    """Stage 0: a whole optimizer, whose states are numbered. The groups, which hold matrices first, would say which
+    parameter each number is. Here states are matched by shape only, so each shape needs as many as it has parameters.
+    """
     inner = optimizer.get("optimizer_state_dict", optimizer)
     waiting: dict[tuple[int, ...], list[list[Tensor]]] = {}
     for states in inner["state"].values():
@@ -162,7 +163,7 @@ def _numbered_states(
     pointers: set[int] = set()
     for name, value in module.items():
         if name in shared or value.untyped_storage().data_ptr() in pointers:
-            continue
+            continue  # a tied weight has one state, under its first name
         pointers.add(value.untyped_storage().data_ptr())
         same = waiting.get(tuple(value.shape))
         if same:
@@ -190,14 +191,14 @@ def _flat_states(held: Mapping[str, Any], shapes: Shapes, ranks: int) -> dict[st
 
 
 def _addresses_by_group(mappings: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int, int, int]]:
-    """Stages 1 and 2: (name, group, start, length) as DeepSpeed wrote them down."""
+    """Stages 1 and 2: (name, group, start, length) as DeepSpeed saved them."""
     for group, addresses in enumerate(mappings):
         for name, address in addresses.items():
             yield name, group, address.start, address.numel
 
 
 def _addresses_by_shape(shapes: Shapes, lengths: Sequence[int], ranks: int) -> Iterator[tuple[str, int, int, int]]:
-    """Stage 3: each parameter is cut evenly among the ranks, the last part padded; they follow in order."""
+    """Stage 3: each parameter is cut evenly among the ranks, with its last part padded. Parameters follow in order."""
     group = start = 0
     for name, shape in shapes.items():
         length = -(-math.prod(shape) // ranks)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tasks.checks.check import Check
 from tasks.children.child import emit, run_as_child
-from tasks.pretrain.preflight import learning, machine, repeating
+from tasks.pretrain.preflight import learning, machine, reproducibility
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join
@@ -22,14 +22,14 @@ CHECKS: tuple[Callable[[Bench], Check], ...] = (
     machine.threads,
     machine.allocator,
     machine.disk,
-    repeating.shards,
-    repeating.loader,
+    reproducibility.shards,
+    reproducibility.loader,
     learning.first_loss,
-    repeating.ranks,
+    reproducibility.ranks,
     learning.gradients,
     learning.causality,
     learning.overfit,
-    repeating.checkpoint,
+    reproducibility.checkpoint,
     machine.memory,
 )
 
@@ -52,7 +52,7 @@ def check_all(path: Path) -> None:
         lines.append(line)
         if world.first:
             emit(check=line)
-        if check is repeating.shards and found.state == "failed":
+        if check is reproducibility.shards and found.state == "failed":
             break
     if world.first:
         spec.finish({"checks": lines})

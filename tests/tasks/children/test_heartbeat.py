@@ -70,7 +70,7 @@ def test_a_rank_ends_when_its_stage_was_killed_and_says_why(tmp_path: Path) -> N
     finally:
         other.kill()
     assert other.returncode == -signal.SIGKILL
-    assert "has ended or begun anew" in said
+    assert "has ended or restarted" in said
     last = file.read_text()
     time.sleep(0.5)
     assert file.read_text() == last, "what writes outlived its stage"

@@ -65,7 +65,7 @@ def test_nothing_is_read_or_written_through_what_is_no_plain_file(name: str, tmp
     plants: list[Callable[[], None]] = [lambda: os.mkfifo(path), lambda: path.symlink_to(mine), path.mkdir]
     for plant in plants:
         plant()
-        with pytest.raises(TrainingError, match=f"{name} is no plain file"):
+        with pytest.raises(TrainingError, match=f"{name} is not a regular file"):
             run_module("nothing", spec, out, on_line=lambda line: None)
         path.rmdir() if path.is_dir() else path.unlink()
     assert mine.read_text() == "precious"

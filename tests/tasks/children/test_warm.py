@@ -168,7 +168,7 @@ def test_a_child_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None
         command = [sys.executable, "-m", MODULE, str(child.out.scratch / "spec.json")]
         forked = processes.fork(command, dict(os.environ), log.fileno())
     (pid,) = child.pids(1)
-    forked._told.close()
+    forked._reports.close()
     assert wait_until_gone(pid)
 
 

@@ -17,11 +17,11 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, StoreError, TrainingError
 from tasks.pretrain import pretrain
-from tasks.pretrain.checkpoints.background import saves_async
 from tasks.pretrain.checkpoints.disk import largest_checkpoint
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.saved_states import Found, expected_shapes, merge, problems, read_back
 from tasks.pretrain.engines import Engine, MicroBatch, open_engine, states
+from tasks.pretrain.engines.async_save import saves_async
 from tasks.pretrain.engines.shard_layout import ShardLayout
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World

@@ -17,8 +17,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from storage.errors import ConfigError
 from tasks.pretrain.engines import open_engine
-from tasks.pretrain.engines.compiled import MODES
 from tasks.pretrain.engines.ddp import DdpEngine
+from tasks.pretrain.engines.native import COMPILE_MODES
 from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.loader.batch import shorten
 from tasks.stage.runtime import PretrainRuntime
@@ -63,8 +63,8 @@ def test_compiled_blocks_learn_what_others_learn(how: str, recompute: str) -> No
 
 
 def test_every_choice_is_one_of_torchs_modes() -> None:
-    assert set(MODES) == set(get_args(PretrainRuntime.model_fields["compile"].annotation)) - {"off"}
-    assert {mode for mode in MODES.values() if mode} <= set(torch._inductor.list_mode_options())
+    assert set(COMPILE_MODES) == set(get_args(PretrainRuntime.model_fields["compile"].annotation)) - {"off"}
+    assert {mode for mode in COMPILE_MODES.values() if mode} <= set(torch._inductor.list_mode_options())
 
 
 @pytest.mark.soak

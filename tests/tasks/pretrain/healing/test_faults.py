@@ -188,7 +188,7 @@ def test_hosts_that_met_meet_again_after_one_died_and_the_stage_hears_of_it_all(
         finally:
             other.kill()
             other.wait()
-    assert (tmp_path / "other.log").read_text().count(f"taking part in {tmp_path.name}") == 2
+    assert (tmp_path / "other.log").read_text().count(f"joining {tmp_path.name}") == 2
     assert {"restarts": out.facts["restarts"], "processes": out.facts["processes"]} == {"restarts": 1, "processes": 2}
     assert out.facts["resumed_from_step"] == 3
     assert set(range(13)) <= set(heard.steps)

@@ -28,10 +28,9 @@ from storage.errors import ConfigError
 from storage.maintain import collect, find_garbage
 from storage.store import Store
 from tasks.pretrain import pretrain
-from tasks.pretrain.insight.clock import KINDS, Clock
 from tasks.pretrain.insight.layer_history import KEPT, LayerHistory
 from tasks.pretrain.insight.layers import LayerStats, activation_stats, merged
-from tasks.pretrain.insight.observe import _cut, _finite, flattened, open_trackers
+from tasks.pretrain.insight.observe import KINDS, Clock, _cut, _finite, flattened, open_trackers
 from tasks.pretrain.insight.page import Page
 from tasks.pretrain.insight.probe import attention_entropy, probe
 from tasks.pretrain.insight.profiler import StepProfiler

@@ -270,7 +270,7 @@ def test_a_tokenizer_without_the_marks_is_refused_before_training(
             content = bytearray(path.read_bytes())
             old, new = (bytes.fromhex(tokenizer_digest(folder)) for folder in (data[1].path, tokenizer))
             path.write_bytes(content.replace(old, new))
-    with pytest.raises(ConfigError, match=r"special tokens that this tokenizer does not have: <\|fim_suffix\|>\."):
+    with pytest.raises(ConfigError, match=r"special tokens that this tokenizer lacks: <\|fim_suffix\|>\."):
         run(tmp_path, (Artifact.at(tmp_path / "tokens"), Artifact.at(tokenizer)))
 
 

@@ -24,7 +24,7 @@ from tasks.pretrain.checkpoints.disk import Room, rooms
 from tasks.pretrain.engines import states
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.fim_tokens import read_fim_tokens
-from tasks.pretrain.preflight import learning, machine, preflight, refuse_failed, repeating, wanted
+from tasks.pretrain.preflight import learning, machine, preflight, refuse_failed, reproducibility, wanted
 from tasks.pretrain.preflight.__main__ import CHECKS
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
@@ -148,7 +148,7 @@ def test_a_load_that_forgets_the_optimizer_is_caught(
     for _ in range(2):
         bench.engine.step(bench.batches, 1e-2)
     monkeypatch.setattr(DdpEngine, "load", forgetful)
-    failed(repeating.checkpoint(bench), "a step after loading differs by")
+    failed(reproducibility.checkpoint(bench), "a step after loading differs by")
 
 
 def test_a_checkpoint_that_lost_a_parameter_is_caught(
@@ -164,45 +164,45 @@ def test_a_checkpoint_that_lost_a_parameter_is_caught(
     monkeypatch.setattr(states, "_own_states", shared_out)
     bench = fresh(spec, world, tmp_path)
     bench.engine.step(bench.batches, 1e-2)
-    failed(repeating.checkpoint(bench), "the parameter blocks.0.attention.qkv.weight is missing")
+    failed(reproducibility.checkpoint(bench), "the parameter blocks.0.attention.qkv.weight is missing")
 
 
 def test_a_truncated_a_changed_and_a_foreign_shard_are_caught(spec: TrainSpec, tmp_path: Path) -> None:
     path = tmp_path / "00000.tokens"
     shutil.copy(spec.train[0], path)
-    assert repeating.judge_shards([path], spec.tokenizer_digest).value.startswith("1 of 1")
-    failed(repeating.judge_shards([path], "f" * 64), "00000.tokens was made with tokenizer")
+    assert reproducibility.judge_shards([path], spec.tokenizer_digest).value.startswith("1 of 1")
+    failed(reproducibility.judge_shards([path], "f" * 64), "00000.tokens was made with tokenizer")
     data = path.read_bytes()
     path.write_bytes(data[:300] + bytes([data[300] ^ 1]) + data[301:])
-    failed(repeating.judge_shards([path], spec.tokenizer_digest), "has changed bytes")
+    failed(reproducibility.judge_shards([path], spec.tokenizer_digest), "has changed bytes")
     path.write_bytes(data[:-10])
-    failed(repeating.judge_shards([path], spec.tokenizer_digest), "bytes instead of")
+    failed(reproducibility.judge_shards([path], spec.tokenizer_digest), "bytes instead of")
 
 
 def test_a_loader_with_another_order_is_caught(spec: TrainSpec, world: World, tmp_path: Path) -> None:
     one, other = (fresh(spec, world, tmp_path, seed=seed) for seed in (0, 1))
     loaders = one.open_loader(one.spec), other.open_loader(other.spec)
-    failed(repeating.judge_loader(*loaders, (3, 4)), "step 3 is served differently")
+    failed(reproducibility.judge_loader(*loaders, (3, 4)), "step 3 is served differently")
 
 
 def test_ranks_that_differ_or_see_the_same_are_caught() -> None:
     rank = {"data rank": 0, "loss": 6.4, "weights": "a", "samples": "x"}
     other = {**rank, "data rank": 1, "samples": "y"}
-    assert repeating.judge_ranks([rank, other]).state == "passed"
-    assert repeating.judge_ranks([rank, rank]).state == "passed", "two ranks of one copy see the same samples"
-    failed(repeating.judge_ranks([rank, {**other, "weights": "b"}]), "don't agree on the weights")
-    failed(repeating.judge_ranks([rank, {**other, "loss": 6.5}]), "don't agree on the loss")
-    failed(repeating.judge_ranks([rank, {**other, "loss": float("nan")}]), "don't agree on the loss")
-    near = repeating.judge_ranks([rank, {**other, "loss": 6.4001}])
+    assert reproducibility.judge_ranks([rank, other]).state == "passed"
+    assert reproducibility.judge_ranks([rank, rank]).state == "passed", "two ranks of one copy see the same samples"
+    failed(reproducibility.judge_ranks([rank, {**other, "weights": "b"}]), "don't agree on the weights")
+    failed(reproducibility.judge_ranks([rank, {**other, "loss": 6.5}]), "don't agree on the loss")
+    failed(reproducibility.judge_ranks([rank, {**other, "loss": float("nan")}]), "don't agree on the loss")
+    near = reproducibility.judge_ranks([rank, {**other, "loss": 6.4001}])
     assert near.state == "passed", "GPUs of two kinds round differently"
-    failed(repeating.judge_ranks([rank, {**other, "samples": "x"}]), "two ranks see the same samples")
+    failed(reproducibility.judge_ranks([rank, {**other, "samples": "x"}]), "two ranks see the same samples")
 
 
 @pytest.mark.parametrize("repeats", [True, False])
 def test_a_resume_must_be_exact_as_far_as_kernels_repeat(repeats: bool) -> None:
     def judged(loaded: Tensor, stepped: Tensor) -> tuple[str, bool]:
         told = [torch.ones(2), torch.ones(2)]
-        return repeating.judge_resume([before, loaded], [after, stepped], told, repeats=repeats)
+        return reproducibility.judge_resume([before, loaded], [after, stepped], told, repeats=repeats)
 
     before = torch.linspace(-1, 1, 1000)
     after = before + 1e-3 * torch.sin(torch.arange(1000.0))

@@ -18,7 +18,7 @@ from tasks.stage.output import Output
 SYNTHETIC_WINDOWS = 64  # of training tokens
 
 
-def check_by_hand(
+def check_standalone(
     config: PretrainConfig, out: Output, *, tokens: Path | None, vocab_size: int, on_check: Callable[[Line], None]
 ) -> list[Line]:
     """The checks of a run of `config` on the shards in `tokens`, or on synthetic ones of `vocab_size` ids.
