@@ -348,7 +348,7 @@ def test_a_growing_context_cuts_rows_and_keeps_their_tokens(shards: list[Path]) 
 def test_documents_of_nothing_but_eos_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "00000.tokens"
     write_tokens(path, [np.zeros(1, np.uint32)] * 99, vocab_size=9, eos_id=0, tokenizer_digest=DIGEST, text_bytes=1)
-    with pytest.raises(EmptyOutput, match="The training split has no document of two tokens or more"):
+    with pytest.raises(EmptyOutput, match="The training split lacks a document of two tokens or more"):
         loader_of([path])
 
 

@@ -126,7 +126,7 @@ def test_a_model_that_does_not_read_is_caught(
 ) -> None:
     bench = fresh(spec, world, tmp_path)
     monkeypatch.setattr(type(bench.model), "_hidden", lambda self, ids_BT, _: torch.ones(*ids_BT.shape, 64))
-    failed(learning.causality(bench), "changes nothing from there on")
+    failed(learning.causality(bench), "leaves all logits from there on unchanged")
 
 
 @pytest.mark.soak_but("1e-07")
@@ -275,7 +275,7 @@ def test_a_run_with_a_pre_flight_on_two_processes_has_the_result_of_one_without(
     assert with_it.counts == without.counts
     lines = {line["name"]: line for line in with_it.facts["preflight"]}
     assert len(lines) == len(CHECKS)
-    assert lines["ranks"]["value"] == "2 with equal weights, 2 shares of the data that differ"
+    assert lines["ranks"]["value"] == "2 with equal weights, 2 different shares of the data"
     assert isinstance(with_it.observer, Notes)
     assert any(note.startswith(f"pre-flight: {len(CHECKS)} checks passed in") for note in with_it.observer.notes)
     assert not (with_it.scratch / "preflight").exists()
