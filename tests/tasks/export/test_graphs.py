@@ -14,10 +14,10 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from models.runtimes.cached import GRAPH, Array, CachedRuntime, past_shape
-from models.runtimes.exported import ExportedRuntime, check_processor
+from models.runtimes.kv_cache import GRAPH, Array, CachedRuntime, past_shape
 from models.runtimes.onnx import OnnxRuntime
 from models.runtimes.protocol import RuntimeFault
+from models.runtimes.torch_export import ExportedRuntime, check_processor
 from models.runtimes.transformers import TransformersRuntime, load_model
 from storage.artifact import Artifact
 from storage.errors import ConfigError, ParityError
