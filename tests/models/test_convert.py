@@ -1,4 +1,4 @@
-"""What our decoder does not carry of a model of transformers is refused by name, not left out."""
+"""Settings of a transformers model that our decoder can't carry are refused by name, not dropped."""
 
 from __future__ import annotations
 

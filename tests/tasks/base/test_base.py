@@ -160,7 +160,10 @@ NORM = "model.layers.1.input_layernorm.weight"
         (weights(lambda state: state.pop(NORM)), f"missing are {NORM}"),
         (pickled, "only in pytorch_model.bin, which is not opened: a pickle can run code"),
         (cut, "can't load the weights of the base"),
-        (shards("{outside}/elsewhere.safetensors"), "names /.*/elsewhere.safetensors, which is not a file in the folder"),
+        (
+            shards("{outside}/elsewhere.safetensors"),
+            "names /.*/elsewhere.safetensors, which is not a file in the folder",
+        ),
         (shards("../elsewhere.safetensors"), "names ../elsewhere.safetensors, which is not a file in the folder"),
         (shards("model-00002-of-00002.safetensors"), "names model-00002-of-00002.safetensors, which is no file"),
         (weights(lambda state: state.update({NORM: state[NORM].to(torch.int8)})), f"{NORM} is of type I8"),

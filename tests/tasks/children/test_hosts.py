@@ -1,4 +1,4 @@
-"""The hosts and the GPU that a training asks for, checked before anything starts."""
+"""The hosts and the GPU that a training needs, checked before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can't be combined is refused before anything starts, with the reason and what to set instead."""
+"""Settings that can't be combined are refused before anything starts, with the reason and a remedy."""
 
 from __future__ import annotations
 

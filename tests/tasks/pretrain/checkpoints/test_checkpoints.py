@@ -1,4 +1,4 @@
-"""Checkpoints: read back before they count, named when damaged, kept as many as asked; snapshots; room on the disk."""
+"""Checkpoints: read back before they count, named when damaged, as many as set. Snapshots, and space on the disk."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
 def test_a_file_that_was_replaced_by_code_is_refused_and_does_not_run(
     runtime: dict[str, Any], other_stage: bool, spec: TrainSpec, world: World, tmp_path: Path
 ) -> None:
-    """Neither where the marker knows of other bytes, nor where it was made to match."""
+    """Refused whether the marker records other bytes or was forged to match."""
     checkpoints, ran = Checkpoints(tmp_path / "run", "mine", world=world), tmp_path / "ran"
     engine = trained(spec, world, **runtime)
     checkpoints.save(engine, 1)
@@ -366,7 +366,7 @@ def test_snapshots_and_checkpoints_written_behind_are_the_same_after_a_kill(
     settings |= {"async_checkpoints": "on"}
     killed = Output.at(tmp_path / "killed", stage="pretrain", runtime=runtime_of(RUNTIME, **settings))
     interrupt_and_resume(pretrain, config, data, killed, at=8)
-    assert killed.facts["resumed_from_step"] in (3, 6)  # the one at 6 may not have been whole
+    assert killed.facts["resumed_from_step"] in (3, 6)  # the one at step 6 may have been incomplete
     snapshots = killed.counts["tables"]["Snapshots"]
     assert [row["folder"] for row in snapshots] == ["snapshots/step-4", "snapshots/step-8"]
     a_step = killed.counts["tokens_seen"] // killed.counts["steps"]

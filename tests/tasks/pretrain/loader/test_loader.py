@@ -1,4 +1,4 @@
-"""The loader: each sample in its place whatever reads it, sources in their shares, documents by themselves."""
+"""The loader: each sample in its place for any reader, sources in their shares, documents isolated."""
 
 from __future__ import annotations
 
@@ -410,4 +410,4 @@ def test_a_window_costs_no_more_pages_than_it_touches(tmp_path: Path) -> None:
     if before > 20:
         pytest.skip("this file system keeps its pages")
     loader.batch(0, 8)
-    assert cached_pages(path) - before <= 16  # 514 bytes lie on two pages at the most
+    assert cached_pages(path) - before <= 16  # 514 bytes lie on at most two pages

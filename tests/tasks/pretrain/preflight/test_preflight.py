@@ -247,7 +247,7 @@ def test_auto_means_long_runs_that_begin_anew(spec: TrainSpec, tmp_path: Path) -
 
 
 class Notes(Observer):
-    """Keeps what it was told."""
+    """Keeps the lines that it got."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -317,7 +317,7 @@ def test_too_much_memory_alone_is_for_the_healer_and_other_failures_are_for_the_
 
 @pytest.mark.soak
 def test_memory_that_runs_out_on_one_of_several_ranks_ends_all(spec: TrainSpec, tmp_path: Path) -> None:
-    """What waits for that rank would wait for an hour."""
+    """The others would wait for that rank for an hour."""
     vast = replace(spec.shape, depth=1, width=1 << 20, heads=1 << 13, kv_heads=1 << 13)
     runtime = runtime_of(RUNTIME, processes=2)
     larger = spec.model_copy(update={"shape": vast, "runtime": runtime, "scratch": tmp_path})
