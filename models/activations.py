@@ -1,8 +1,9 @@
-"""Activation memory: exactly the bytes that the forward pass saves for the backward pass; a test counts storages.
+"""Activation memory: exactly the bytes that the forward pass saves for the backward pass, as a test of storages checks.
 
-This is the accounting of Korthikanti et al. 2022 (section 4) for this decoder: attention is fused, so its scores are
-never materialised; q, k and v come from one product, so that v keeps all of it alive beside the rotated q and k; there
-is no dropout. The loss saves no logits (`ChunkedCrossEntropy`), but has its gradients when the forward pass ends.
+This is the accounting of Korthikanti et al. 2022 (section 4) for this decoder. Attention is fused, so its scores are
+never materialised. q, k and v come from one product, so that v keeps all of it alive beside the rotated q and k. The
+model is without dropout. The loss saves gradients instead of logits: `ChunkedCrossEntropy` has them when the forward
+pass ends.
 
 Matrix products and the residual stream may have numbers of different size: under autocast, sums with the float32
 embeddings stay float32.
@@ -32,7 +33,7 @@ class Numbers:
 
     product: int  # bytes per number in matrix products
     residual: int  # bytes per number in the residual stream, and in the weights that autograd sees
-    cuda: bool  # RMSNorm is one kernel on CUDA; elsewhere torch composes it, and saves intermediates
+    cuda: bool  # RMSNorm is one kernel on CUDA. Elsewhere torch composes it, and saves intermediates
 
     @property
     def autocast(self) -> bool:
@@ -41,21 +42,22 @@ class Numbers:
 
 
 def numbers(precision: Precision, *, autocast: bool, cuda: bool) -> Numbers:
-    """Sizes for a precision; `autocast`: mixed precision over float32 weights (DDP); else weights are cast before."""
+    """The sizes for a precision. `autocast` is mixed precision over float32 weights (DDP). Otherwise weights are cast
+    before."""
     if precision == "float32":
         return Numbers(4, 4, cuda)
     return Numbers(2, 4 if precision == "mixed" and autocast else 2, cuda)
 
 
 def skips_hidden(shape: ModelShape, form: Numbers) -> bool:
-    """Whether attention needs no mask for documents and windows, and doesn't compute what they hide: on a GPU in 16
-    bits (`models/kernels/attention.py`; of AMD's that is not so)."""
+    """Whether attention skips what documents and windows hide, without a mask: on an NVIDIA GPU in 16 bits
+    (`models/kernels/attention.py`)."""
     return form.cuda and form.product == 2 and fits_flash(shape.head_dim)
 
 
 @dataclass(frozen=True)
 class Activations:
-    """Bytes on one device. Those of the blocks are kept until their backward pass; one of the other two is added."""
+    """Bytes on one device. The blocks keep theirs until their backward pass, and one of the other two is added."""
 
     blocks: int
     loss: int  # while the loss is computed: the last norm, the head's gradient, a chunk of logits
@@ -83,12 +85,12 @@ def activations(
 ) -> Activations:
     """Activation memory of `micro_batch` sequences of full context.
 
-    This device has `blocks` of the model (default: all), with or without the `head`; `in_flight` micro-batches wait for
+    This device has `blocks` of the model (default: all), with or without the `head`. `in_flight` micro-batches wait for
     their backward pass (pipeline parallelism). Tensor parallelism divides activations between a column-parallel and a
-    row-parallel layer, and the vocabulary; norms and the residual stream are replicated (Shoeybi et al. 2019).
-    Context parallelism divides tokens, but for masks and positions. With `isolate` (isolated documents) each row has
-    its own mask, where there must be one. What is `compiled` without recomputation saves what torch's compiler doesn't
-    compute again: it does SiLU, and the cast of a block's output.
+    row-parallel layer, and the vocabulary, while norms and the residual stream are replicated (Shoeybi et al. 2019).
+    Context parallelism divides tokens, except in masks and positions. With `isolate` (isolated documents) each row has
+    its own mask, if attention needs one. A `compiled` block without recomputation saves less, as torch's compiler
+    recomputes SiLU and the cast of a block's output.
     """
     tokens, ways = ceil_div(micro_batch * shape.context, context_parallel), tensor_parallel
     blocks = shape.depth if blocks is None else blocks
@@ -106,7 +108,7 @@ def activations(
     kept = tokens * saved * blocks + mask + rotary + (casts * blocks if recompute == "none" else 0)
     loss = 0
     if head:
-        # Autocast caches its casts until the forward pass ends, even if the backward pass does not need them
+        # Autocast caches its casts until the forward pass ends, even if the backward pass doesn't need them
         held = 0 if recompute == "none" else casts * blocks
         # What the last norm saves, its output, and the gradient of the loss with respect to it
         last = tokens * (_norm(shape, form) + 2 * form.residual * shape.width)
@@ -116,7 +118,7 @@ def activations(
 
 
 def _flowing(shape: ModelShape, form: Numbers, tokens: int, ways: int, head: bool) -> int:
-    """Peak of activation gradients in a feed-forward layer's backward pass: of the residual stream, of the inner
+    """The peak of activation gradients in a feed-forward layer's backward pass: of the residual stream, of the inner
     activations (both halves of a gated layer, or one beside a matrix's gradient before it is accumulated), and of a
     tied head, which waits for the embedding's."""
     inner = ceil_div(shape.feed_forward, ways)
@@ -128,8 +130,8 @@ def _flowing(shape: ModelShape, form: Numbers, tokens: int, ways: int, head: boo
 
 
 def _block(shape: ModelShape, form: Numbers, ways: int, *, repeated: bool) -> int:
-    """Bytes per token that a block saves without recomputation. `repeated`: shared keys and values are copied for each
-    query head (`must_repeat_keys`), so that nothing keeps the product alive that they came from."""
+    """Bytes per token that a block saves without recomputation. `repeated` says that shared keys and values are copied
+    for each query head (`must_repeat_keys`), so that the product they came from is freed."""
     queries, keys = _heads(shape, ways)
     rotated = queries + keys if shape.rope_theta is not None else 0
     attended = 2 * queries if repeated and keys < queries else queries + 2 * keys
@@ -141,8 +143,8 @@ def _block(shape: ModelShape, form: Numbers, ways: int, *, repeated: bool) -> in
 
 
 def _recomputed_anyway(shape: ModelShape, form: Numbers, ways: int) -> int:
-    """Bytes per token that a compiled block does not save, as a test counts them. By them plans are within 0.5 % of
-    what an H200 needed for models of 124M to 1.3B (benchmarks/RESULTS.md)."""
+    """Bytes per token that a compiled block does not save, as a test counts them. With them plans are within 0.5 % of
+    an H200's measured memory for models of 124M to 1.3B (benchmarks/RESULTS.md)."""
     inner = ceil_div(shape.feed_forward, ways) if shape.gated else 0
     return form.product * (inner + (shape.width if form.autocast else 0))
 
@@ -165,9 +167,9 @@ def _norm(shape: ModelShape, form: Numbers) -> int:
 
 
 def _loss(shape: ModelShape, form: Numbers, tokens: int, ways: int) -> int:
-    """Peak of the chunked loss: the head's gradient in float32, a chunk's logits, and a product of the chunk with the
-    head. In 16 bits under autocast also copies of the head and the chunk's hidden states; and where neither kernels are
-    fused nor products added to float32, on a CPU, the chunk's logits in float32, or a product of the head's size."""
+    """The peak of the chunked loss: the head's gradient in float32, a chunk's logits, and a product of the chunk with
+    the head. In 16 bits under autocast, also copies of the head and the chunk's hidden states. On a CPU, which neither
+    fuses kernels nor adds products to float32, also the chunk's logits in float32, or a product of the head's size."""
     vocabulary = vocabulary_of_rank(shape, ways)
     rows = min(LOSS_CHUNK_CUDA if form.cuda and form.product == 2 else LOSS_CHUNK, tokens)
     head, hidden = vocabulary * shape.width, rows * shape.width
@@ -185,7 +187,7 @@ def _heads(shape: ModelShape, ways: int) -> tuple[int, int]:
 
 
 def vocabulary_of_rank(shape: ModelShape, ways: int) -> int:
-    """Vocabulary entries on one device: all where they can't be divided evenly."""
+    """Vocabulary entries on one device: all of them if they can't be divided evenly."""
     return shape.vocab_size if shape.vocab_size % ways else shape.vocab_size // ways
 
 

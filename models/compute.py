@@ -17,11 +17,11 @@ from models.presets import (
 
 
 def executed_flops_per_token(shape: ModelShape, *, recompute: Recompute = "none", skips_hidden: bool = False) -> int:
-    """Hardware FLOPs per token in training, of matrix products: `flops_per_token`, plus attention that a window hides,
+    """Hardware FLOPs per token in training, of matrix products: `flops_per_token`, plus attention that a window hides
     unless the kernel `skips_hidden`, plus the second forward pass of full recomputation, which ends before each block's
     last product.
 
-    Hardware versus model FLOPs as in PaLM, appendix B. Selective recomputation repeats no product.
+    Hardware and model FLOPs are as in PaLM, appendix B. Selective recomputation doesn't repeat products.
     """
     seen = min(shape.context, shape.sliding_window or shape.context)
     attended = seen if skips_hidden else shape.context
@@ -34,7 +34,7 @@ def executed_flops_per_token(shape: ModelShape, *, recompute: Recompute = "none"
 
 @dataclass(frozen=True)
 class Bill:
-    """The cost of a number of FLOPs. `hours` is wall time with all devices; None is unknown."""
+    """The cost of a number of FLOPs. `hours` is wall time with all devices. None is unknown."""
 
     hours: float | None
     device_hours: float | None
@@ -42,8 +42,8 @@ class Bill:
 
 
 def bill(flops: float, device: Device, *, devices: float = 1, products: Products = "half") -> Bill:
-    """Time and cost of `flops` on `devices` of a kind, at their assumed utilisation and price; a fraction of one is one
-    that others share."""
+    """Time and cost of `flops` on `devices` of a kind, at their assumed utilisation and price. A fraction means that a
+    device is shared."""
     peak = device.peak(products)
     if peak is None:
         return Bill(None, None, None)
@@ -73,6 +73,6 @@ def judge_ratio(shape: ModelShape, tokens: int) -> str:
             "model to serve. LLaMA 7B had 149 (1T tokens), Llama 3 8B 1,870 (15T)"
         )
     return (
-        "over-trained beyond Llama 3 8B's 1,870: expect little from more tokens. Where the text is repeated, more than "
-        "four epochs are worth ever less (Muennighoff et al. 2023)"
+        "over-trained beyond Llama 3 8B's 1,870: expect little from more tokens. If the text is repeated, each epoch "
+        "beyond four is worth less (Muennighoff et al. 2023)"
     )

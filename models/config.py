@@ -1,4 +1,4 @@
-"""The model section of a profile: its depth, and overrides of what is derived from it.
+"""The model section of a profile: its depth, and overrides of the values derived from it.
 
 Everything left at None follows from `depth` by the rules in `models/presets.py`. The vocabulary size is the
 tokenizer's. No torch, so that reading a profile stays fast.
@@ -10,12 +10,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MOST_LAYERS, MOST_WIDE = 10_000, 1 << 24  # beyond everything that exists, and within what plans can be computed for
-MOST_TOKENS = 1 << 24  # of a context; the longest of models that can be had are a sixteenth
+MOST_LAYERS, MOST_WIDE = 10_000, 1 << 24  # beyond all existing models, and within what `plan` can compute
+MOST_TOKENS = 1 << 24  # of a context: 16 times the longest of available models
 
 
 class ModelConfig(BaseModel):
-    """What decides the model's shape. `models.presets.derive` checks that it can be built."""
+    """The settings of the model's shape. `models.presets.derive` checks that it can be built."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -31,10 +31,10 @@ class ModelConfig(BaseModel):
     width: int | None = Field(None, ge=2, le=MOST_WIDE, description="hidden size (default: 64 × depth)")
     heads: int | None = Field(None, ge=1, le=MOST_WIDE, description="attention heads (default: width / 32, 64 or 128)")
     kv_heads: int | None = Field(
-        None, ge=1, le=MOST_WIDE, description="key/value heads, not for gpt2 (default: heads; mistral: heads / 4)"
+        None, ge=1, le=MOST_WIDE, description="key/value heads, not for gpt2 (default: heads, for mistral heads / 4)"
     )
     feed_forward: int | None = Field(
-        None, ge=1, le=MOST_WIDE, description="feed-forward size (default: 8/3 × width, rounded up; gpt2: 4 × width)"
+        None, ge=1, le=MOST_WIDE, description="feed-forward size (default: 8/3 × width, rounded up, for gpt2 4 × width)"
     )
     sliding_window: int | None = Field(
         None, ge=1, description="sliding-window size, mistral only (default: context / 2)"

@@ -1,7 +1,7 @@
-"""Conversion to and from transformers, the format that others load without our code.
+"""Conversion to and from transformers, the format that loads anywhere without our code.
 
-Names differ, we fuse q, k, v and gate, up into one matrix each, and GPT-2 stores matrices transposed; the numbers are
-the same. The files written are deterministic, byte for byte.
+Names differ, we fuse q, k, v and gate, up into one matrix each, and GPT-2 stores matrices transposed, but the numbers
+are the same. The files written are deterministic, byte for byte.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 State = dict[str, Tensor]
 
-# Of a config, what changes no logit: ids, dropout and initial weights, which are of training, and GPT-2's other heads
+# Fields of a config that don't change logits: ids, dropout and initialisation, which matter in training, and GPT-2's
+# other heads
 _NO_LOGIT = (
     "bos_token_id",
     "eos_token_id",
@@ -44,10 +45,10 @@ _NO_LOGIT = (
 
 
 class NotCarriedError(ValueError):
-    """Our decoder can't compute what a model of transformers does; the message names why."""
+    """Our decoder can't compute what a model of transformers does. The message says why."""
 
 
-# ours → theirs within a block; several of theirs are fused in one of ours
+# ours → theirs within a block. Several of theirs are fused in one of ours
 _LLAMA = {
     "attention_norm": ("input_layernorm",),
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -76,7 +77,7 @@ def to_transformers(model: Transformer, *, eos_id: int | None = None, pad_id: in
     theirs.to_empty(device="cpu")
     theirs.load_state_dict(_to_theirs(model.state_dict(), model.shape), strict=False)
     if model.shape.rope_theta is not None:
-        # Rotary frequencies are computed at construction and not saved; on the meta device they were empty
+        # Rotary frequencies are computed at construction and not saved. On the meta device they were empty
         theirs.model.rotary_emb = type(theirs.model.rotary_emb)(config)
     theirs.tie_weights()
     return theirs.eval()
@@ -85,7 +86,7 @@ def to_transformers(model: Transformer, *, eos_id: int | None = None, pad_id: in
 def from_transformers(theirs: PreTrainedModel) -> Transformer:
     """Our decoder with the weights of a GPT-2, LLaMA or Mistral model of transformers, in float32.
 
-    Raises NotCarriedError for another architecture, and for settings that our decoder has not.
+    Raises NotCarriedError for another architecture, and for settings that our decoder lacks.
     """
     shape = shape_of(theirs.config)
     model = Transformer(shape)
@@ -94,7 +95,7 @@ def from_transformers(theirs: PreTrainedModel) -> Transformer:
 
 
 def save(model: Transformer, folder: Path, tokenizer_folder: Path) -> None:
-    """Write a folder that AutoModelForCausalLM and AutoTokenizer load: config, safetensors, tokenizer files."""
+    """Write a folder that AutoModelForCausalLM and AutoTokenizer load: config, safetensors and tokenizer files."""
     from transformers import GenerationConfig
 
     tokenizer = load_tokenizer(tokenizer_folder)
@@ -154,18 +155,18 @@ def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
 
 
 def shape_of(config: Any) -> ModelShape:
-    """The shape of a model of transformers. Raises NotCarriedError unless it is all that there is to say of the model:
-    what `_config` makes of the shape must be the config again."""
-    shape = _described(config)
+    """The shape of a model of transformers. Raises NotCarriedError unless the shape describes the model completely:
+    `_config` must turn it into the same config again."""
+    shape = _shape(config)
     again = _config(shape, None, None)
-    given = {name: getattr(config, name) for name in type(config).__annotations__ if name not in _NO_LOGIT}
-    lost = [f"{name} {value}" for name, value in given.items() if value is not None and value != getattr(again, name)]
+    fields = {name: getattr(config, name) for name in type(config).__annotations__ if name not in _NO_LOGIT}
+    lost = [f"{name} {value}" for name, value in fields.items() if value is not None and value != getattr(again, name)]
     if lost:
-        raise NotCarriedError(f"our {config.model_type} has no {', '.join(lost)}")
+        raise NotCarriedError(f"our {config.model_type} does not support {', '.join(lost)}")
     return shape
 
 
-def _described(config: Any) -> ModelShape:
+def _shape(config: Any) -> ModelShape:
     tied = bool(config.tie_word_embeddings)
     if config.model_type == "gpt2":
         return ModelShape(
@@ -183,7 +184,7 @@ def _described(config: Any) -> ModelShape:
             norm_eps=config.layer_norm_epsilon,
         )
     if config.model_type not in ("llama", "mistral"):
-        raise NotCarriedError(f"{config.model_type} is none of gpt2, llama, mistral")
+        raise NotCarriedError(f"{config.model_type} is not one of gpt2, llama, mistral")
     return ModelShape(
         family=config.model_type,
         depth=config.num_hidden_layers,
@@ -201,7 +202,7 @@ def _described(config: Any) -> ModelShape:
 
 
 def _names(shape: ModelShape) -> list[tuple[str, tuple[str, ...], bool]]:
-    """(our parameter, those of theirs that it fuses, whether theirs is transposed) for the whole model."""
+    """(our parameter, their parameters that it fuses, whether theirs are transposed) for the whole model."""
     gpt2 = shape.family == "gpt2"
     names: list[tuple[str, tuple[str, ...], bool]]
     if gpt2:

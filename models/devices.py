@@ -1,9 +1,9 @@
 """Devices for training: figures of their data sheets, and two assumptions that you can override.
 
 Peaks are dense (without sparsity): of 16-bit products accumulated in float32, of TF32, and of float32. Memory is
-decimal, a few per cent below what the device reports, which leaves room for the CUDA context. Utilisation is the share
-of the peak that training reaches (PaLM 46 %, Llama 3 405B 38 to 43 %), as it was seen on H200. Prices are rough
-on-demand prices as of `PRICED`.
+decimal, a few per cent below the device's own figure, which leaves room for the CUDA context. Utilisation is the share
+of the peak that training reaches (PaLM 46 %, Llama 3 405B 38 to 43 %), for Hopper as measured on an H200. Prices are
+rough on-demand prices as of `PRICED`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _device(
 
 DEVICES = {
     device.name: device
-    for device in (  # data sheets: gigabytes, TFLOP/s in bfloat16, TF32, float32; the assumed price
+    for device in (  # data sheets: gigabytes, TFLOP/s in bfloat16, TF32, float32, and the assumed price
         _device("h200", "NVIDIA H200 SXM", 141, 989.4, 494.7, 66.9, 3.80, "NVIDIA H200", float8=True),
         _device("h100", "NVIDIA H100 SXM", 80, 989.4, 494.7, 66.9, 3.00, "NVIDIA H100 80GB HBM3", float8=True),
         _device("a100", "NVIDIA A100 80GB SXM", 80, 312.0, 156.0, 19.5, 1.80, "NVIDIA A100-SXM4-80GB"),
@@ -83,6 +83,6 @@ def find_device(name: str) -> Device:
 
 
 def reported_device(reported: str) -> Device | None:
-    """The device that the driver calls so. None where there is no data sheet: variants with the same number, such as
-    an H100 PCIe, an A10G or a slice of a GPU, are slower."""
+    """The device that the driver calls `reported`, None without a data sheet for it: variants with the same number,
+    such as an H100 PCIe, an A10G or a slice of a GPU, are slower."""
     return next((device for device in DEVICES.values() if reported in device.reported), None)

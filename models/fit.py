@@ -14,12 +14,12 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 def ways_to_fit(shape: ModelShape, setup: Setup, memory: int) -> Setup | None:
-    """The first change of `setup` with which a run needs at most `memory` bytes per device, from its start to its end;
-    None if there is none.
+    """The first change of `setup` with which a run needs at most `memory` bytes per device, from its start to its end.
+    None if no change suffices.
 
-    None of them changes the result, and engines support all of them. In order of cost: selective recomputation takes
-    hardly any time, full recomputation a third, smaller micro-batches some efficiency, sharding communication,
-    offloading far more; more devices cost money.
+    The changes keep the result, and engines support all of them. They are tried in order of cost: selective
+    recomputation takes hardly any time, full recomputation a third, smaller micro-batches some efficiency, sharding
+    communication, and offloading far more. More devices cost money.
     """
     return next((other for other in _candidates(setup) if most_memory(shape, other) <= memory), None)
 
@@ -57,8 +57,8 @@ def _sharded(setup: Setup) -> Iterator[Setup]:
 
 
 def _shards(setup: Setup) -> Engine | None:
-    """The engine that can shard this setup: DDP can't, FSDP does not support all that DDP does, and Muon needs whole
-    matrices."""
+    """The engine that can shard this setup. DDP can't, FSDP does not support everything that DDP does, and Muon needs
+    whole matrices."""
     if setup.optimizer == "muon":
         return None
     if setup.engine != "ddp":
@@ -69,14 +69,14 @@ def _shards(setup: Setup) -> Engine | None:
 def engines(setup: Setup) -> list[Setup]:
     """`setup` with each engine and ZeRO stage that supports it, to compare their memory."""
     shared = setup.tensor_parallel * setup.pipeline_parallel > 1
-    found = [replace(setup, engine="ddp", zero_stage=0, offload="none")]
+    setups = [replace(setup, engine="ddp", zero_stage=0, offload="none")]
     if not shared:
         sharded = range(4) if setup.optimizer == "adamw" else range(1)
         stages = (replace(setup, engine="deepspeed", zero_stage=stage) for stage in sharded)
-        found += [replace(each, offload=each.offload if each.zero_stage else "none") for each in stages]
+        setups += [replace(each, offload=each.offload if each.zero_stage else "none") for each in stages]
     if setup.optimizer == "adamw" and setup.pipeline_parallel == 1:
-        found += [replace(setup, engine="fsdp", zero_stage=stage) for stage in (0, 3)]
-    return found
+        setups += [replace(setup, engine="fsdp", zero_stage=stage) for stage in (0, 3)]
+    return setups
 
 
 def changes(before: Setup, after: Setup) -> dict[str, Any]:

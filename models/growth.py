@@ -1,8 +1,8 @@
-"""How the CPU time of a data stage grows with the text of its corpus, fitted to what earlier runs took.
+"""How the CPU time of a data stage grows with the text of its corpus, fitted to measurements of earlier runs.
 
-Each stage has a law, from how it works: all but two read every document once. Dedup sorts the keys of all documents
-band by band. The tokenizer learns from a sample that has a limit. What does not grow, such as imports and compiling, is
-fitted too where runs of two sizes are known; from runs of one size it would be taken for growth.
+Each stage has a law that follows from its algorithm. All but two read every document once. Dedup sorts the keys of all
+documents band by band. The tokenizer learns from a sample of limited size. Constant time, such as imports and
+compiling, is fitted too if runs of two sizes are known. With runs of one size it can't be separated from growth.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LAWS = {"download": "n", "dedup": "n log n", "filter": "n", "tokenizer": "n, up 
 
 
 class Measured(NamedTuple):
-    """What a run took: bytes of text in its whole corpus, CPU seconds."""
+    """A measured run: bytes of text in its whole corpus, and CPU seconds."""
 
     text: int
     seconds: float
@@ -29,27 +29,27 @@ class Growth:
     law: str
     fixed: float
     each: float
-    sample: float  # bytes from which the tokenizer learns at most
-    measured: int  # sizes of corpora that it was fitted to
+    sample: float  # most bytes from which the tokenizer learns
+    measured: int  # different sizes of corpora that it was fitted to
     largest: int  # bytes of the largest
 
     def seconds(self, text: float) -> float:
-        """CPU seconds for so many bytes of text."""
+        """CPU seconds for `text` bytes of text."""
         return self.fixed + self.each * units(self.law, text, self.sample)
 
 
 def units(law: str, text: float, sample: float = math.inf) -> float:
-    """What the time is proportional to."""
+    """The quantity that the time is proportional to."""
     if law == "n log n":
         return text * math.log2(max(2.0, text))
     return min(text, sample) if law != "n" else text
 
 
-def fit(law: str, found: Sequence[Measured], sample: float = math.inf) -> Growth:
-    """Least squares over the measurements, with neither a negative start nor a negative growth. Each weighs as much as
-    it has text: of a small corpus most is start-up, which differs from run to run and with what is not yet reached,
-    such as the size of a vocabulary. There must be a measurement."""
-    x, y = [units(law, each.text, sample) for each in found], [each.seconds for each in found]
+def fit(law: str, runs: Sequence[Measured], sample: float = math.inf) -> Growth:
+    """Fit a law by least squares over one or more measurements, with neither a negative start nor a negative growth.
+    Each measurement weighs as much as it has text: the time of a small corpus is mostly start-up, which differs from
+    run to run, and with limits not yet reached, such as the size of a vocabulary."""
+    x, y = [units(law, each.text, sample) for each in runs], [each.seconds for each in runs]
     total = sum(x)
     mean_x, mean_y = (sum(a * b for a, b in zip(x, values, strict=True)) / total for values in (x, y))
     spread = sum(one * (one - mean_x) ** 2 for one in x)
@@ -57,5 +57,5 @@ def fit(law: str, found: Sequence[Measured], sample: float = math.inf) -> Growth
     fixed = mean_y - each * mean_x
     if each <= 0 or fixed < 0:
         fixed, each = 0.0, sum(y) / max(1.0, sum(x))
-    sizes = {one.text for one in found}
+    sizes = {one.text for one in runs}
     return Growth(law, fixed, each, sample, len(sizes), max(sizes))

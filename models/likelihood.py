@@ -1,6 +1,6 @@
 """The loss of a model of transformers on windows of text, as its own classes compute it.
 
-What a foreign model computes only transformers knows: our decoder carries three architectures, and none of their
+Only transformers knows what a third-party model computes: our decoder carries three architectures, without their
 variants.
 
 Shapes: B windows, T tokens.
@@ -25,8 +25,8 @@ MOST_LOGITS = 1 << 27  # in a forward pass: half a gigabyte in float32
 
 @torch.no_grad()
 def mean_loss(model: PreTrainedModel, ids_BT: Tensor, targets_BT: Tensor, begin: Sequence[int] = ()) -> Tensor:
-    """The mean over all targets in nats, on the model's device. `begin` are ids that stand before each window, as the
-    tokenizer has them before each text, and bear no loss."""
+    """The mean over all targets in nats, on the model's device. `begin` are the ids that the tokenizer puts before each
+    text. They precede each window, and bear no loss."""
     before = torch.tensor(begin, dtype=ids_BT.dtype).expand(len(ids_BT), -1)
     ids_BT = torch.cat([before, ids_BT], 1).to(model.device)
     targets_BT = torch.cat([torch.full_like(before, IGNORED), targets_BT], 1).to(model.device)

@@ -1,4 +1,4 @@
-"""Weights that are no numbers: a model with one of them computes nothing, and every format would say so otherwise."""
+"""Finds NaN and infinite weights, before an export fails on them in its own way in each format."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from models.pretrained import weight_files
 
 
 def not_finite(folder: Path) -> str | None:
-    """The first weight of a model folder that is NaN or infinite, as half a sentence; None where all are numbers.
+    """The first NaN or infinite weight of a model folder, as part of a sentence. None if all are finite.
 
-    All weights are read once, a tensor in memory at a time.
+    All weights are read once, one tensor in memory at a time.
     """
     import torch
     from safetensors import safe_open

@@ -1,8 +1,8 @@
 """Derives the shape of a model from its depth. No torch, so that planning is fast.
 
-Each derived value has a rule, and `explain` lists values with their rules. Parameter counts are exact (a test compares
-them with the built module); FLOPs are the usual 6N + attention (Kaplan et al. 2020, PaLM appendix B). Estimates of
-training are in `models/memory.py` and `models/compute.py`.
+Each derived value has a rule, and `explain` lists values with their rules. Parameter counts are exact: a test compares
+them with the built module. FLOPs are the usual 6N + attention (Kaplan et al. 2020, PaLM appendix B). Estimates of
+training are in `models/memory` and `models/compute.py`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CHINCHILLA_TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
 
 
 class ShapeError(ValueError):
-    """A shape that can't be built, or settings of it that contradict each other."""
+    """A shape that can't be built, or contradictory settings of it."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """All numbers needed to build the model. `rules` says where each came from; it is not part of its identity."""
+    """All numbers needed to build the model. `rules` says where each came from, and is not part of its identity."""
 
     family: Family
     depth: int
@@ -54,7 +54,9 @@ class ModelShape:
                 f"width {self.width} is not a multiple of {self.heads} heads: set heads to a divisor of it"
             )
         if self.heads % self.kv_heads:
-            raise ShapeError(f"{self.heads} heads are no multiple of {self.kv_heads} kv_heads: set a divisor of heads")
+            raise ShapeError(
+                f"{self.heads} heads are not a multiple of {self.kv_heads} kv_heads: set a divisor of heads"
+            )
         if self.family != "gpt2" and self.head_dim % 2:
             raise ShapeError(f"rotary positions need an even head size, not {self.width}/{self.heads}: change heads")
 
@@ -65,14 +67,14 @@ class ModelShape:
 
     @property
     def gated(self) -> bool:
-        """Whether the feed-forward layer is SwiGLU; GPT-2's is GELU."""
+        """Whether the feed-forward layer is SwiGLU. GPT-2's is GELU."""
         return self.family != "gpt2"
 
 
 def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
-    """The shape for `config` and a vocabulary: overrides are kept, the rest follows the rules below.
+    """The shape for `config` and a vocabulary: overrides are kept, and the rest follows the rules below.
 
-    Raises ShapeError where numbers contradict each other or an override would have no effect.
+    Raises ShapeError for contradictory numbers, and for an override without effect.
     """
     _refuse_unread(config)
     rules: dict[str, str] = {"family": SET, "depth": SET, "context": SET, "vocab_size": "the tokenizer's"}
@@ -106,9 +108,9 @@ def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
 def _refuse_unread(config: ModelConfig) -> None:
     for name in ("kv_heads", "rope_theta"):
         if config.family == "gpt2" and getattr(config, name) is not None:
-            raise ShapeError(f"{name} has no effect on gpt2: remove it, or choose another family")
+            raise ShapeError(f"{name} does not apply to gpt2: remove it, or choose another family")
     if config.family != "mistral" and config.sliding_window is not None:
-        raise ShapeError("sliding_window has an effect on mistral only: remove it, or choose that family")
+        raise ShapeError("sliding_window applies only to mistral: remove it, or choose that family")
 
 
 def _kv_heads(heads: int, mistral: bool) -> tuple[int, str]:
@@ -126,7 +128,7 @@ def _feed_forward(width: int, gpt2: bool) -> tuple[int, str]:
 
 
 def count_parameters(shape: ModelShape) -> int:
-    """Exact number of parameters; a tied matrix counts once."""
+    """The exact number of parameters, with a tied matrix counted once."""
     width, biased = shape.width, shape.family == "gpt2"
     norm = width * (2 if biased else 1)
     biases = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward + 2 * width if biased else 0
@@ -147,12 +149,13 @@ def fits_flash(head_dim: int) -> bool:
 
 
 def blocks_of_stage(depth: int, stages: int, stage: int) -> range:
-    """The blocks of a pipeline stage: as even as possible, fewer in the first, with most micro-batches in flight."""
+    """The blocks of a pipeline stage: as even as possible, with fewer in the first, which has most micro-batches in
+    flight."""
     return range(depth * stage // stages, depth * (stage + 1) // stages)
 
 
 def flops_per_token(shape: ModelShape, *, training: bool = True, document: int | None = None) -> int:
-    """Matrix FLOPs per token at full context; training is forward + backward, three times the forward pass.
+    """Matrix FLOPs per token at full context. Training is forward + backward, three times the forward pass.
 
     6 × the parameters of matrix products (including the output layer, not the embedding) + 12 × depth × width × tokens
     attended to: the context, a sliding window, or with isolated documents the mean length of a `document`. As in PaLM,
@@ -170,7 +173,7 @@ def chinchilla_tokens(shape: ModelShape) -> int:
 
 
 def explain(shape: ModelShape) -> list[tuple[str, int | float | str | bool, str]]:
-    """(name, value, rule) for each number of the shape, and for what follows from it."""
+    """(name, value, rule) for each number of the shape, and for figures that follow from it."""
     rows = [(name, getattr(shape, name), shape.rules.get(name, "as given")) for name in _NUMBERS]
     rows = [row for row in rows if row[1] is not None]
     return [

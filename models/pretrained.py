@@ -1,4 +1,4 @@
-"""A model folder as transformers loads it: from the folder alone, safetensors only, without code of its own."""
+"""A model folder as transformers loads it: only from the folder, only safetensors, and without code of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INDEX = f"{WEIGHTS}.index.json"
 def load_pretrained(folder: Path, **options: Any) -> PreTrainedModel:
     """The model of a folder, in float32 unless the `options` of transformers say otherwise.
 
-    Raises OSError for a folder without safetensors: weights that are a pickle are not opened. Nor is a file elsewhere.
+    Raises OSError for a folder without safetensors: neither pickled weights nor files elsewhere are opened.
     """
     from transformers import AutoModelForCausalLM
 
@@ -30,14 +30,14 @@ def load_pretrained(folder: Path, **options: Any) -> PreTrainedModel:
 
 
 def load_classifier(folder: Path, **options: Any) -> PreTrainedModel:
-    """The sequence classifier of a folder, as `load_pretrained`."""
+    """The sequence classifier of a folder, loaded like `load_pretrained`."""
     from transformers import AutoModelForSequenceClassification
 
     return _load(AutoModelForSequenceClassification, folder, options)
 
 
 def load_encoder(folder: Path, **options: Any) -> PreTrainedModel:
-    """The model of a folder without any head, as `load_pretrained`."""
+    """The model of a folder without its head, loaded like `load_pretrained`."""
     from transformers import AutoModel
 
     return _load(AutoModel, folder, options)
@@ -55,7 +55,7 @@ def _load(auto: Any, folder: Path, options: Mapping[str, Any]) -> PreTrainedMode
 
 
 def empty_model(folder: Path) -> PreTrainedModel:
-    """The model of a folder without memory for its weights: its config alone is read."""
+    """The model of a folder without memory for its weights: only its config is read."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -65,7 +65,7 @@ def empty_model(folder: Path) -> PreTrainedModel:
 
 
 def open_pretrained(folder: Path, device: torch.device | str, **options: Any) -> PreTrainedModel:
-    """The model of a folder on a device, to be asked. One that is quantized is placed as it is loaded."""
+    """The model of a folder on a device, for inference. A quantized one is placed while it is loaded."""
     if getattr(load_config(folder), "quantization_config", None) is not None:
         return load_pretrained(folder, device_map=str(device), **options).eval()
     model: Any = load_pretrained(folder, **options)
@@ -74,9 +74,9 @@ def open_pretrained(folder: Path, device: torch.device | str, **options: Any) ->
 
 
 def check_shards(folder: Path) -> None:
-    """Raises OSError for an index of weights that names a file which does not lie in the folder: transformers would
-    read it wherever it is, though it is no part of what the folder is known by. And for an index of other files beside
-    a whole model, of which transformers reads the one and other programs the other."""
+    """Check the index of a folder's weights. Raises OSError if it names a file outside the folder, which transformers
+    would read although the folder's digest doesn't cover it. Also raises OSError if the index names other files beside
+    a whole model: transformers would read one, and other programs the other."""
     index = folder / INDEX
     if not index.is_file():
         return
@@ -86,11 +86,11 @@ def check_shards(folder: Path) -> None:
         raise OSError(f"it has two sets of weights, {WEIGHTS} and those of {INDEX}")
     for name in names:
         if Path(name).name != name or not (folder / name).is_file():
-            raise OSError(f"{INDEX} names {name}, which is no file in the folder")
+            raise OSError(f"{INDEX} names {name}, which is not a file in the folder")
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors of a folder, in order. Raises OSError as `check_shards` does."""
+    """The safetensors files of a folder, in order. Raises OSError as `check_shards` does."""
     check_shards(folder)
     index = folder / INDEX
     listed = index.is_file()
@@ -99,31 +99,31 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 class StoredTensor(NamedTuple):
-    """What the head of a file of weights says of a tensor."""
+    """A tensor as the header of a file of weights describes it."""
 
-    kind: str  # as safetensors calls it: F32, BF16, I8, …
+    kind: str  # safetensors' name of the dtype: F32, BF16, I8, …
     shape: tuple[int, ...]
 
     @property
     def numbers(self) -> int:
-        """How many there are."""
+        """The number of its elements."""
         return math.prod(self.shape)
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """The tensors of a folder by name, from the heads of its files alone. Raises OSError and SafetensorError."""
+    """The tensors of a folder by name, from the headers of its files only. Raises OSError and SafetensorError."""
     from safetensors import safe_open
 
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     for file in weight_files(folder):
         with safe_open(file, framework="pt") as opened:
             parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            found |= {name: StoredTensor(part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
-    return found
+            tensors |= {name: StoredTensor(part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+    return tensors
 
 
 class StoredWeights(Mapping[str, npt.NDArray[np.float32]]):
-    """The tensors of a folder as its files have them, in float32, by name; each is read when it is asked for."""
+    """The tensors of a folder as its files have them, in float32, by name. Each is read on access."""
 
     def __init__(self, folder: Path) -> None:
         from safetensors import safe_open
@@ -132,8 +132,8 @@ class StoredWeights(Mapping[str, npt.NDArray[np.float32]]):
         self._files = {tensor: file for file in opened for tensor in file.keys()}  # noqa: SIM118
 
     def __getitem__(self, name: str) -> npt.NDArray[np.float32]:
-        found: npt.NDArray[np.float32] = self._files[name].get_tensor(name).float().numpy()
-        return found
+        tensor: npt.NDArray[np.float32] = self._files[name].get_tensor(name).float().numpy()
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._files))
@@ -143,7 +143,7 @@ class StoredWeights(Mapping[str, npt.NDArray[np.float32]]):
 
 
 def stored_weights(folder: Path) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-    """The tensors of a folder as its files have them, by name, in float32; one is in memory at a time."""
+    """The tensors of a folder as its files have them, by name, in float32, with one in memory at a time."""
     yield from StoredWeights(folder).items()
 
 
@@ -161,7 +161,7 @@ def head_size(config: Any) -> int:
 
 def context_of(config: Any) -> int:
     """The most tokens that a model sees at a time. Raises ValueError for a config that doesn't say."""
-    found = getattr(config, "max_position_embeddings", None)
-    if not isinstance(found, int):
-        raise ValueError("it has no max_position_embeddings")
-    return found
+    context = getattr(config, "max_position_embeddings", None)
+    if not isinstance(context, int):
+        raise ValueError("it lacks max_position_embeddings")
+    return context

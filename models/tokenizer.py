@@ -1,7 +1,7 @@
 """Special tokens, and loading, copying and digesting a tokenizer with its chat template.
 
 The digest is recorded in token shards, checkpoints and models, and checked by every stage that joins them. It covers
-what affects ids or prompts, the vocabulary and the template, and nothing else.
+only what affects ids or prompts: the vocabulary and the template.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-EOS = "<|endoftext|>"  # ends a document; also the BOS of formats that need one
+EOS = "<|endoftext|>"  # ends a document, and is the BOS of formats that need one
 PAD = "<|pad|>"
 SYSTEM, USER, ASSISTANT = "<|system|>", "<|user|>", "<|assistant|>"
 END = "<|end|>"  # ends a turn
@@ -28,9 +28,9 @@ SPECIAL_TOKENS = (EOS, PAD, SYSTEM, USER, ASSISTANT, END, *FIM_TOKENS)  # in the
 
 CHAT_TEMPLATE_PATH = Path(__file__).with_name("chat_template.jinja")
 DIGEST_FIELD = "gristmill_tokenizer_digest"  # in a model's config.json: of the tokenizer it was trained with
-BASE_FIELD = "gristmill_base"  # and, of one that was not trained from scratch, what it started from
+BASE_FIELD = "gristmill_base"  # in the same place: the base of a model that was not trained from scratch
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-WITH_BOS = "{{- bos_token -}}"  # before a template that leaves out what every text begins with
+WITH_BOS = "{{- bos_token -}}"  # put before a template that leaves out the BOS of every text
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 NEEDED_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")  # transformers 5 writes no map
 
@@ -52,8 +52,8 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a folder, by transformers, without remote code or network. In the conversations that it renders
-    no text of a message becomes a control token."""
+    """The tokenizer of a folder, by transformers, without remote code or network. When it renders conversations, a
+    message's text never becomes a control token."""
     from transformers import PreTrainedTokenizerFast
 
     from models.conversation import apply_chat_template
@@ -65,7 +65,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def beginning(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """What the tokenizer puts before every text, such as BOS; often nothing."""
+    """The ids that the tokenizer puts before every text, such as BOS. Often none."""
     ids, (first, *_) = (tokenizer.encode("a", add_special_tokens=whole) for whole in (True, False))
     return list(ids[: ids.index(first)])
 
@@ -76,30 +76,31 @@ def begins_with_bos(tokenizer: PreTrainedTokenizerFast) -> bool:
 
 
 def text_ids(tokenizer: PreTrainedTokenizerFast, text: str, *, begun: bool = True) -> list[int]:
-    """The ids of a plain text, begun as every text is, or not; special tokens that it spells stay text."""
+    """The ids of a plain text, after the tokenizer's beginning (see `beginning`) if `begun`. Special tokens that it
+    spells stay text."""
     ids: list[int] = tokenizer.encode(text, split_special_tokens=True, add_special_tokens=begun)
     return ids
 
 
 def our_template(end: str = END) -> str:
-    """Our chat template; over a vocabulary without its tokens a turn ends with `end`, and the roles are plain text."""
+    """Our chat template. Over a vocabulary without its tokens a turn ends with `end`, and the roles are plain text."""
     quoted = end.replace("\\", "\\\\").replace("'", "\\'")
     return CHAT_TEMPLATE_PATH.read_text(encoding="utf-8").replace(END, quoted)
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a folder that others made: its tokenizer.json, whatever class its config names.
+    """The tokenizer of a third-party folder: its tokenizer.json, whatever class its config names.
 
-    transformers rebuilds some classes from the vocabulary and the merges, with a split of text that is of the class and
-    not of the file. Such a class is only asked which special tokens it has that the config doesn't name. Without a
-    tokenizer.json the class is all there is. Raises what transformers does for a folder that it can't load.
+    transformers rebuilds some classes from the vocabulary and the merges, with the class's way of splitting text rather
+    than the file's. Only special tokens that the config doesn't name are taken from such a class. Without a
+    tokenizer.json the class itself is used. Raises transformers' exceptions for a folder that it can't load.
     """
     from transformers import AutoTokenizer
 
     theirs: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if not (folder / "tokenizer.json").is_file():
-        found: PreTrainedTokenizerFast = theirs
-        return found
+        of_class: PreTrainedTokenizerFast = theirs
+        return of_class
     tokenizer = load_tokenizer(folder)
     vocabulary = tokenizer.get_vocab()
     for name in NAMED:
@@ -110,8 +111,8 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write a tokenizer as `load_tokenizer` reads it: to nothing but tokenizer.json, which cuts and pads no text, and
-    with settings that change none of what it decodes."""
+    """Write a tokenizer as `load_tokenizer` reads it: with a tokenizer.json that neither cuts nor pads texts, and with
+    settings that don't change what it decodes."""
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -123,8 +124,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 
 def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A tokenizer_config.json that transformers 4 reads as transformers 5 does, which saves a class that 4 lacks and
-    calls additional special tokens otherwise."""
+    """A tokenizer_config.json that transformers 4 reads as transformers 5 does: 5 saves a class that 4 lacks, and has
+    another name for additional special tokens."""
     kept = {name: value for name, value in settings.items() if name != "backend"}
     if isinstance(kept.get("extra_special_tokens"), list):
         kept["additional_special_tokens"] = kept.pop("extra_special_tokens")
@@ -143,8 +144,8 @@ HOSTILE = (
 
 
 def other_ids(tokenizer: PreTrainedTokenizerFast, truth: Tokenizer) -> str | None:
-    """The first text of which a tokenizer has other ids than the one that it is to be, or decodes them to something
-    else; None where there is no such text. Tried are hostile texts, and each added token by itself and within words."""
+    """The first text whose ids, or decoded ids, differ between a tokenizer and `truth`. None if they agree. It tries
+    hostile texts, and each added token by itself and within words."""
     truth.no_truncation()
     truth.no_padding()
     added = sorted(
@@ -161,6 +162,6 @@ def other_ids(tokenizer: PreTrainedTokenizerFast, truth: Tokenizer) -> str | Non
 
 
 def padding_id(tokenizer: PreTrainedTokenizerFast) -> int:
-    """What fills a batch up: a base's tokenizer often has no token for it, and any will do, as a mask leaves it out."""
+    """The id that pads a batch. A base model's tokenizer often lacks one, and any will do, as a mask leaves it out."""
     pad = tokenizer.pad_token_id
     return int(tokenizer.eos_token_id if pad is None else pad)

@@ -1,7 +1,7 @@
 """One decoder-only transformer for three families: GPT-2, LLaMA and Mistral.
 
-A plain module that DeepSpeed, FSDP and torch.compile can all handle: no KV cache, no dropout, no buffers (so it can be
-built on the meta device, and only parameters need saving). Weights convert to and from transformers
+A plain module that DeepSpeed, FSDP and torch.compile can all handle: no KV cache, no dropout, and no buffers, so that
+it can be built on the meta device, and only parameters need saving. Weights convert to and from transformers
 (`models/convert.py`), with the same logits.
 
 Shape suffixes: B batch, T tokens, C width, H heads, K heads of queries and keys together, D head size,
@@ -26,7 +26,7 @@ from models.presets import ModelShape, Recompute
 Attend = Callable[[Tensor, Tensor, Tensor, Mask], Tensor]  # queries, keys and values (B, T, H, D) to (B, T, H, D)
 INIT_STD = 0.02  # GPT-2, section 2.3, and LLaMA
 _ATEN = torch.ops.aten
-# What selective recomputation saves: all compute-bound operations. Attention kernels differ by device.
+# The operations that selective recomputation saves: all compute-bound operations. Attention kernels differ by device.
 MATRIX_PRODUCTS = [
     _ATEN.mm.default,
     _ATEN.addmm.default,
@@ -55,7 +55,7 @@ class Embedding(nn.Embedding):
 class Head(Linear):
     """The output layer: logits, or the loss itself, so that the logits of a whole batch are never materialised.
 
-    `z_loss` is the weight of log² Z in the gradients; the returned loss excludes it (PaLM, section 5).
+    `z_loss` is the weight of log² Z in the gradients. The returned loss excludes it (PaLM, section 5).
     """
 
     z_loss = 0.0
@@ -71,7 +71,7 @@ class Head(Linear):
 
 
 class Attention(nn.Module):
-    """Causal self-attention; `kv_heads` below `heads` share keys and values (Ainslie et al. 2023)."""
+    """Causal self-attention. Fewer `kv_heads` than `heads` share keys and values (Ainslie et al. 2023)."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Attention(nn.Module):
         self.attend: Attend = attend
 
     def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Tensor:
-        """(B, T, C) to (B, T, C). `angles` from `rotary`, None for learned positions; `mask` from `mask_of`."""
+        """(B, T, C) to (B, T, C). `angles` come from `rotary`, None for learned positions. `mask` is from `mask_of`."""
         batch, tokens, _ = x_BTC.shape
         qkv = self.qkv(x_BTC).view(batch, tokens, -1, self.head_dim)
         qk_BTKD, v_BTHD = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
@@ -110,7 +110,7 @@ class FeedForward(nn.Module):
 
 
 def share_of_tokens(tokens: int, share: tuple[int, int]) -> slice:
-    """Where the i-th of n equal parts lies. Raises ValueError for tokens that can't be divided so."""
+    """The slice of the i-th of n equal parts. Raises ValueError for tokens that can't be divided evenly."""
     part, parts = share
     if tokens % parts:
         raise ValueError(f"{tokens} tokens can't be divided into {parts} equal parts")
@@ -127,8 +127,8 @@ def _keeping_products() -> Any:
 
 
 class Block(nn.Module):
-    """Pre-norm residual block: attention, then feed-forward. `recompute` as in Transformer, inside the block, so that
-    it is compiled with it."""
+    """Pre-norm residual block: attention, then feed-forward. `recompute` is as in Transformer, but inside the block, so
+    that it is compiled with it."""
 
     recompute: Recompute = "none"
 
@@ -153,12 +153,12 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """The whole model.
 
-    `recompute` trades compute for memory without changing a bit of a gradient: "full" saves each block's input and
-    repeats its forward pass (Chen et al. 2016); "selective" saves the outputs of matrix products and attention, and
+    `recompute` trades compute for memory without changing a bit of a gradient. "full" saves each block's input and
+    repeats its forward pass (Chen et al. 2016). "selective" saves the outputs of matrix products and attention, and
     recomputes the cheap rest (in the spirit of Korthikanti et al. 2022).
 
-    With `share` (i, n) only the i-th of n equal parts of each row's tokens goes through the layers: other processes
-    have the others, and attention sees all.
+    With `share` (i, n) only the i-th of n equal parts of each row's tokens goes through the layers. Other processes
+    have the rest, and attention sees all.
     """
 
     def __init__(
@@ -189,11 +189,11 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def initialise(self, generator: torch.Generator | None = None, *, mup_base_width: int | None = None) -> None:
         """Set all weights: N(0, 0.02), divided by sqrt(2 × depth) for layers that write to the residual stream (GPT-2,
-        section 2.3); biases 0, norm scales 1. `generator` defaults to torch's global one.
+        section 2.3). Biases are 0, norm scales 1. `generator` defaults to torch's global one.
 
         With muP's base width (Yang et al. 2022, table 8) the blocks' matrices are divided by sqrt(width / base), and
         the output by width / base. That multiplier is put into the scale of the last norm, where every runtime applies
-        it, with a tied head too; its learning rate under Adam is divided likewise, which is equivalent.
+        it, even with a tied head. The scale's learning rate under Adam is divided too, which is equivalent.
         """
         wider = self.shape.width / mup_base_width if mup_base_width else 1.0
         residual_std = INIT_STD / math.sqrt(2 * self.shape.depth)
@@ -209,11 +209,11 @@ class Transformer(nn.Module):
                 parameter.normal_(0.0, std, generator=generator)
 
     def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None, positions_BT: Tensor | None = None) -> Tensor:
-        """Logits (B, T, V); with targets (already shifted, IGNORED for none) the mean loss in nats instead.
+        """Logits (B, T, V), or with targets (already shifted, IGNORED for none) the mean loss in nats.
 
-        With positions, each counted from the start of its document, documents in one row are isolated: the logits of
-        each are as if it were alone (Llama 3, section 3.2). Ids and positions are of whole rows, targets and logits of
-        this process's `share` of them. Raises ValueError for more tokens than the context.
+        With positions, each counted from the start of its document, documents in one row are isolated: each has the
+        logits that it would have by itself (Llama 3, section 3.2). Ids and positions are of whole rows, targets and
+        logits of this process's `share` of them. Raises ValueError for more tokens than the context.
         """
         x_BTC = self._hidden(ids_BT, positions_BT)
         return self.head(x_BTC, targets_BT)
@@ -237,7 +237,7 @@ class Transformer(nn.Module):
         return self.norm(x_BTC)
 
     def num_parameters(self) -> int:
-        """Number of parameters; a tied matrix counts once."""
+        """The number of parameters, with a tied matrix counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @torch.no_grad()
@@ -251,9 +251,9 @@ class Transformer(nn.Module):
         stop: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """`ids_BT` with up to `new_tokens` more: greedy at temperature 0, else sampled.
+        """Continue `ids_BT` by up to `new_tokens` tokens: greedy at temperature 0, else sampled.
 
-        Without KV cache: each token costs a forward pass over the last `context` tokens. Stops early when the last
+        Without a KV cache each token costs a forward pass over the last `context` tokens. Stops early when the last
         token of every row is `stop`.
         """
         for _ in range(new_tokens):

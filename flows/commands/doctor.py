@@ -78,7 +78,7 @@ def _installation(console: Console, overrides: list[str]) -> list[dict[str, Any]
 
 def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
     from storage.files.disk import existing
-    from tasks.pretrain.preflight.by_hand import check_by_hand
+    from tasks.pretrain.preflight.standalone import check_standalone
     from tasks.stage.output import Output
 
     config = pretraining_of(profile)
@@ -93,7 +93,7 @@ def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
     disk = existing(session_of(profile).store.local)  # the run's disk, even if the store does not exist yet
     with tempfile.TemporaryDirectory(dir=disk, prefix=".doctor-") as folder, console.status("checking"):
         out = Output.at(Path(folder), stage="pretrain", runtime=profile.runtime)
-        return check_by_hand(
+        return check_standalone(
             config,
             out,
             tokens=tokens,

@@ -1,7 +1,7 @@
 """Conversations through a chat template.
 
 turns.py    how a template ends an answer, found by rendering a made-up conversation
-control.py  a user's text, so that no part of it becomes a control token
+control.py  keeps any part of a user's text from becoming a control token
 render.py   the ids of a conversation, and which of them are the answers'
 """
 

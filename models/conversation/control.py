@@ -1,13 +1,13 @@
-"""A user's text in a conversation, so that no part of it becomes a control token, or reads as one turn more.
+"""Keeps any part of a user's text from becoming a control token, or from reading as another turn.
 
 A template joins texts, and the tokenizer can't tell afterwards who wrote `<|end|>`. So a BREAK, a character that no
-text holds, is put behind the first character of each control token in a content: what remains is matched as no token.
-Its ids are taken out again once the whole text is encoded. Templates may trim, upper-case and search contents as ever.
+text holds, is put after the first character of each control token in a content, which then doesn't match as a token.
+The BREAK's ids are removed once the whole text is encoded. Templates can trim, upper-case and search contents as usual.
 
-Where a template opens turns by plain text (`[/INST]`, `ASSISTANT:`, our `<|user|>` over another vocabulary), that is
+If a template opens turns by plain text (`[/INST]`, `ASSISTANT:`, our `<|user|>` over another vocabulary), that text is
 broken too: it stays the same text, in other tokens than the template's.
 
-An answer may hold pairs of tags that aren't special, such as `<think>` and `</think>`; all others may not.
+An answer may hold pairs of tags that aren't special, such as `<think>` and `</think>`, but no other control text.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from models.conversation.turns import Messages, TemplateFaultError, made_up, pat
 
 BREAK = "\U000ffffe"  # a noncharacter of Unicode, which is never interchanged
 UNBREAKABLE = "control_token_in_text"
-SHORTEST = 3  # characters of a plain text that opens a turn: a shorter one is all over any text
+SHORTEST = 3  # fewest characters of a plain text that opens a turn: shorter ones are everywhere in a text
 
 
 @dataclass(frozen=True)
 class Controls:
-    """What no content may hold, by who says it."""
+    """Patterns that contents must not hold, by speaker."""
 
     of_answers: re.Pattern[str]
     of_others: re.Pattern[str]
 
     def broken(self, messages: Messages) -> tuple[list[dict[str, str]], bool]:
-        """The messages with breaks, and whether there are any."""
-        found = [
+        """The messages with breaks, and whether any was put in."""
+        broken = [
             {name: text if name == "role" else self._broken(text, message["role"]) for name, text in message.items()}
             for message in messages
         ]
-        return found, any(BREAK in text for message in found for text in message.values() if isinstance(text, str))
+        return broken, any(BREAK in text for message in broken for text in message.values() if isinstance(text, str))
 
     def _broken(self, text: str, role: str) -> str:
         if not isinstance(text, str):
@@ -46,9 +46,9 @@ class Controls:
 
 
 def controls_of(added: Mapping[str, bool], template: str, text_of: Callable[[Messages], str]) -> Controls:
-    """`added` are the tokens that are matched in text, and whether each is special; `text_of` renders a
-    conversation with the prompt that asks for an answer. Tokens of white space alone, as Gemma has some, are a text's
-    own."""
+    """The controls of a template. `added` are the tokens that are matched in text, and whether each is special.
+    `text_of` renders a conversation with the prompt that asks for an answer. Tokens of only white space, as Gemma has
+    some, are ordinary text."""
     tokens = {token: special for token, special in added.items() if len(token) > 1 and not token.isspace()}
     around, known = _around(text_of), pattern_of(tokens)
     written = {*known.findall("\0".join(around))}
@@ -59,39 +59,40 @@ def controls_of(added: Mapping[str, bool], template: str, text_of: Callable[[Mes
 
 
 def kept_places(ids: Sequence[int], broken: Sequence[int], number: int) -> list[int]:
-    """The places of ids that are no BREAK's, whose ids are `broken`. Raises TemplateFaultError unless there are as many
-    as were written."""
+    """The places of ids that aren't those of a BREAK, which are `broken`. Raises TemplateFaultError unless `number`
+    breaks are found, as many as were written."""
     size = len(broken)
-    found = [place for place in range(len(ids)) if size and list(ids[place : place + size]) == list(broken)]
-    if size and len(found) != number:
+    breaks = [place for place in range(len(ids)) if size and list(ids[place : place + size]) == list(broken)]
+    if size and len(breaks) != number:
         raise TemplateFaultError(UNBREAKABLE)
-    gone = {place + more for place in found for more in range(size)}
-    return [place for place in range(len(ids)) if place not in gone]
+    removed = {place + offset for place in breaks for offset in range(size)}
+    return [place for place in range(len(ids)) if place not in removed]
 
 
 def _around(text_of: Callable[[Messages], str]) -> list[str]:
-    """What the template writes before questions, before a system's words if it takes them, and to ask for an answer."""
-    found: list[str] = []
+    """The texts that the template writes before questions, before a system prompt if it takes one, and to ask for an
+    answer."""
+    texts: list[str] = []
     for messages in (made_up(3), made_up(1), made_up(2, system=True)):
         try:
             *before, prompt = written_around(text_of(messages), len(messages))
         except TemplateFaultError:
             continue
-        said = zip(messages, before, strict=True)
-        found += [*(text for message, text in said if message["role"] != "assistant"), prompt]
-    return found
+        pairs = zip(messages, before, strict=True)
+        texts += [*(text for message, text in pairs if message["role"] != "assistant"), prompt]
+    return texts
 
 
 def _pairs(tokens: Iterable[str]) -> set[str]:
-    """Tokens that open or close a part of an answer: those of which `<x>` and `</x>` are both there."""
+    """Tokens that open or close a part of an answer: `<x>` and `</x>`, if both exist."""
     known = {*tokens}
     opening = {token for token in known if f"</{token[1:]}" in known}
     return opening | {f"</{token[1:]}" for token in opening}
 
 
 def _plain_opening(text: str, known: re.Pattern[str]) -> str:
-    """The plain text that opens a turn, as a pattern; none where a control token does. One control token may stand
-    before it: it ends the turn before."""
+    """The plain text that opens a turn, as a pattern. Empty if a control token opens it. One control token may precede
+    it, which ends the previous turn."""
     pieces = known.split(text)
     opening = pieces[-1].strip()
     if len(pieces) > 2 or len(opening) < SHORTEST or opening.isalnum():
@@ -100,5 +101,5 @@ def _plain_opening(text: str, known: re.Pattern[str]) -> str:
 
 
 def _any(tokens: Iterable[str], plain: Sequence[str]) -> re.Pattern[str]:
-    """In any case of letters: a template may change it."""
+    """A pattern of any of these, ignoring case, which a template may change."""
     return re.compile("|".join([pattern_of(tokens).pattern, *plain]), re.IGNORECASE)

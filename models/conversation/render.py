@@ -1,9 +1,9 @@
 """A conversation through a chat template: its ids, and which of them are the answers'.
 
-An answer's tokens are what it adds to the prompt: the ids of the conversation with it begin with those of the
-conversation before it, rendered with the generation prompt, and go on with the answer. So any template will do, whether
-or not it marks answers by `{% generation %}`, and one whose prompts are not what stands before their answers is found
-out: what it would teach is never asked for at inference.
+An answer's tokens are those that it adds to the prompt: the ids of the conversation with it begin with those of the
+conversation before it, rendered with the generation prompt, and go on with the answer. So any template works, whether
+or not it marks answers by `{% generation %}`. A template whose prompts differ from the text before their answers is
+refused: it would teach answers to prompts that never occur at inference.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 def render(tokenizer: PreTrainedTokenizerFast, messages: Messages, **options: Any) -> dict[str, list[int]]:
-    """What `apply_chat_template` returns, but that no text of a message becomes a control token. Raises
-    TemplateFaultError for what the template refuses, such as a system prompt, or fails at."""
+    """Like `apply_chat_template`, except that a message's text never becomes a control token. Raises TemplateFaultError
+    for messages that the template refuses, such as a system prompt, or fails at."""
     broken, is_broken = broken_messages(tokenizer, messages)
     rendered: dict[str, list[int]] = dict(apply(tokenizer, broken, return_dict=True, **options))
     if is_broken:
@@ -48,15 +48,16 @@ def render(tokenizer: PreTrainedTokenizerFast, messages: Messages, **options: An
 
 
 def _in_pieces(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    """The ids of what lies between breaks, each encoded apart: for a vocabulary that has no ids for a BREAK alone."""
+    """The ids of the pieces between breaks, each encoded separately, for a vocabulary that merges a BREAK with other
+    characters."""
     return [id for piece in text.split(BREAK) for id in tokenizer.encode(piece, add_special_tokens=False)]
 
 
 def apply_chat_template(
     tokenizer: PreTrainedTokenizerFast, conversation: Any, *, return_tensors: Any = None, **options: Any
 ) -> Any:
-    """transformers' method of a tokenizer, by `render` wherever that can: for whoever is handed a tokenizer. What is
-    not the ids of one conversation of texts is rendered as by transformers."""
+    """Replaces transformers' method of a tokenizer, by `render` if possible, for callers that get a tokenizer. Anything
+    but the ids of one conversation of texts is rendered as by transformers."""
     plain = isinstance(conversation, list) and all(
         isinstance(message, dict) and all(isinstance(text, str) for text in message.values())
         for message in conversation
@@ -67,13 +68,13 @@ def apply_chat_template(
     from transformers import BatchEncoding
 
     return_dict = options.pop("return_dict", True)
-    found = render(tokenizer, conversation, **options)
-    return BatchEncoding(found) if return_dict else found["input_ids"]
+    rendered = render(tokenizer, conversation, **options)
+    return BatchEncoding(rendered) if return_dict else rendered["input_ids"]
 
 
 def broken_messages(tokenizer: PreTrainedTokenizerFast, messages: Messages) -> tuple[list[dict[str, str]], bool]:
-    """The messages with a BREAK in each control token that one spells, and whether there are any: for whoever renders
-    a text and encodes it later."""
+    """The messages with a BREAK in each control token that one spells, and whether any was put in: for callers that
+    render a text and encode it later."""
     return _controls(tokenizer, str(tokenizer.chat_template)).broken(messages)
 
 
@@ -91,11 +92,12 @@ def without_breaks(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], text:
 def render_answers(
     tokenizer: PreTrainedTokenizerFast, messages: Messages, *, last: bool = False
 ) -> tuple[list[int], list[bool]]:
-    """The ids of a conversation, and for each whether it belongs to an answer of the assistant, or to the last one.
+    """The ids of a conversation, and for each whether it belongs to an answer of the assistant, or with `last` to the
+    last one.
 
-    An answer ends with its end token (see `Turns`): what a template puts behind, such as a line feed, comes after
-    generation has ended. Where an answer would end with nothing, its end is put behind the last one. Where the template
-    marks its answers, only what it marks counts. Raises TemplateFaultError.
+    An answer ends with its end token (see `Turns`): text that a template puts after it, such as a line feed, comes
+    after generation has ended. If answers would end with nothing, an end is put after the last one. If the template
+    marks its answers, only marked tokens count. Raises TemplateFaultError.
     """
     marked = bool(re.search(r"\{%-?\s*generation\s*-?%\}", str(tokenizer.chat_template)))
     rendered = render(tokenizer, messages, return_assistant_tokens_mask=marked)
@@ -118,7 +120,7 @@ def render_answers(
 
 
 def closed(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[int]:
-    """The ids of a conversation that ends with an answer, up to the end of that: without the trailer of the whole, and
+    """The ids of a conversation that ends with an answer, up to the answer's end: without the trailer of the whole, and
     with the end that the template leaves out."""
     turns = turns_of(tokenizer)
     kept = len(ids) - len(turns.trailer) if ends_with(ids, turns.trailer) else len(ids)
@@ -126,9 +128,9 @@ def closed(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[int]:
 
 
 def answer_text(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], ends: Container[int]) -> str:
-    """What a generated answer says, without the token that ends it, which may be no special one."""
-    said = ids[:-1] if ids and ids[-1] in ends else ids
-    return str(tokenizer.decode(said, skip_special_tokens=True))
+    """The text of a generated answer, without the token that ends it, which need not be a special one."""
+    body = ids[:-1] if ids and ids[-1] in ends else ids
+    return str(tokenizer.decode(body, skip_special_tokens=True))
 
 
 def _kept_places(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], number: int) -> list[int]:
@@ -152,10 +154,10 @@ def _special(tokenizer: PreTrainedTokenizerFast) -> Mapping[int, str]:
 
 
 def special_ids(tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    """The ids of all special tokens, those that only the vocabulary marks as such included."""
+    """The ids of all special tokens, including those that only the vocabulary marks as special."""
     return frozenset(_special(tokenizer))
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerFast) -> list[str]:
-    """The texts of all special tokens, those that only the vocabulary marks as such included."""
+    """The texts of all special tokens, including those that only the vocabulary marks as special."""
     return list(_special(tokenizer).values())

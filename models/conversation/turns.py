@@ -1,14 +1,14 @@
-"""How a chat template ends an answer, which decides what is learned and what ends a generation.
+"""Finds how a chat template ends an answer, which decides what is learned and what ends a generation.
 
-A template is a program, so a made-up conversation is rendered, and what it writes behind an answer is looked at: at the
-end of a conversation (the tail), and before the next question (what lies between).
+A template is a program, so a made-up conversation is rendered, and the text after an answer is examined: at the end of
+a conversation (the tail), and before the next question (between).
 
-itself        an end token stands behind every answer: ChatML, Llama 3, Gemma, Zephyr
-conversation  it stands behind the last answer alone, as where `eos_token` closes the whole text
-next          none does: the token that opens the next turn ends the answer, as in GLM-4
-nothing       turns are told apart by plain text: training ends the last answer with the tokenizer's EOS
+itself        an end token follows every answer: ChatML, Llama 3, Gemma, Zephyr
+conversation  an end token follows only the last answer, as when `eos_token` closes the whole text
+next          the token that opens the next turn ends the answer, as in GLM-4
+nothing       turns differ by plain text: training ends the last answer with the tokenizer's EOS
 
-What stands behind the end of the last answer and of no other, as Phi-3's `<|endoftext|>`, is no part of it.
+Text that follows the end of only the last answer, such as Phi-3's `<|endoftext|>`, is not part of it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 Messages = Sequence[Mapping[str, str]]
 NOT_A_PREFIX, REFUSED = "prompt_not_a_prefix", "refused_by_template"
 NOT_WRITTEN = "answer_not_written"
-WORDS = ("qxone", "qxtwo", "qxthree", "qxfour")  # said by turns, and by no template
+WORDS = ("qxone", "qxtwo", "qxthree", "qxfour")  # contents of turns, which templates don't write themselves
 
 
 class TemplateFaultError(ValueError):
-    """A conversation that a chat template can't render for training; the message is the reason in one word."""
+    """A conversation that a chat template can't render for training. The message is the reason in one word."""
 
 
 @dataclass(frozen=True)
 class Turns:
-    """How an answer ends: `end` is the id that ends it, `by` what writes it. Of a conversation that ends with an
-    answer, training leaves `trailer`, its last ids, without loss, and puts `appended` behind it."""
+    """How an answer ends: `end` is the id that ends it, `by` what writes it. If a conversation ends with an answer,
+    training leaves its last ids, `trailer`, without loss, and puts `appended` after it."""
 
     end: int
     by: Literal["itself", "conversation", "next", "nothing"]
@@ -44,9 +44,9 @@ class Turns:
     appended: tuple[int, ...] = ()
 
     def stop(self, whole: Sequence[int], ids: Sequence[int], start: int) -> int:
-        """The place behind the last learned token of the answer that begins at `start` of `ids`; `whole` are the ids of
-        the conversation up to that answer. It is `start` where the template writes the answer otherwise once it is
-        followed by others, as Qwen 3 does, which leaves out what it thought: nothing is learned of it then."""
+        """The place after the last learned token of the answer that begins at `start` of `ids`. `whole` are the ids of
+        the conversation up to that answer. Some templates write an answer differently once others follow, as Qwen 3
+        leaves out its thoughts. Then the place is `start`: the answer isn't learned."""
         same = _shared(whole, ids)
         if self.by in ("next", "nothing"):
             follows = tuple(ids[same : same + len(self.appended)])
@@ -59,25 +59,24 @@ class Turns:
 
 
 def turns_of(tokenizer: PreTrainedTokenizerFast) -> Turns:
-    """How the tokenizer's chat template ends an answer. Raises TemplateFaultError for one that refuses a question and
-    its answer, leaves the answer out, or writes another prompt before it than it writes alone."""
+    """How the tokenizer's chat template ends an answer. Raises TemplateFaultError for a template that refuses a
+    question and its answer, leaves the answer out, or writes a different prompt once the answer follows."""
     return _turns(tokenizer, str(tokenizer.chat_template))
 
 
 def generation_ends(tokenizer: PreTrainedTokenizerFast, known: Iterable[int | None] = ()) -> list[int]:
-    """The ids that end a generation: those known, the end of a text, and that of an answer. Raises
-    TemplateFaultError."""
+    """The ids that end a generation: `known` ones, a text's end, and an answer's. Raises TemplateFaultError."""
     ends = [*known, tokenizer.eos_token_id, turns_of(tokenizer).end]
     return [id for id in dict.fromkeys(ends) if id is not None]
 
 
 def apply(tokenizer: PreTrainedTokenizerFast, messages: Messages, **options: Any) -> Any:
-    """What `apply_chat_template` returns. Raises TemplateFaultError for what the template refuses, such as a system
-    prompt, or fails at: what it raises is its own affair."""
+    """The result of `apply_chat_template`. Raises TemplateFaultError for messages that the template refuses, such as a
+    system prompt, or fails at, with any exception."""
     from jinja2.exceptions import TemplateError
 
     try:
-        # Of the class: that of a tokenizer that was loaded here renders by this function itself (render.py)
+        # The class's method: a tokenizer that was loaded here has one of its own, which calls this function (render.py)
         return type(tokenizer).apply_chat_template(tokenizer, [dict(message) for message in messages], **options)
     except (
         TemplateError,
@@ -93,36 +92,36 @@ def apply(tokenizer: PreTrainedTokenizerFast, messages: Messages, **options: Any
 
 
 def control_pattern(tokenizer: PreTrainedTokenizerFast) -> re.Pattern[str]:
-    """Any token that is matched in text before it is encoded, special or not, but white space."""
+    """A pattern of any token that is matched in text before it is encoded, special or not, except white space."""
     known = {token.content for token in tokenizer.added_tokens_decoder.values()} | {*tokenizer.all_special_tokens}
     return pattern_of(token for token in known if not token.isspace())
 
 
 def pattern_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Any of these texts, the longest first; none of an empty one."""
+    """A pattern of any of these texts, the longest first. It never matches if they are empty."""
     return re.compile("|".join(map(re.escape, sorted(filter(None, texts), key=len, reverse=True))) or "(?!)")
 
 
 def made_up(turns: int, system: bool = False) -> list[dict[str, str]]:
-    """A conversation of so many turns whose contents are WORDS; with `system` the first is a system's."""
+    """A conversation of `turns` turns whose contents are WORDS. With `system` the first is a system prompt."""
     roles = ["system", "user", "assistant", "user"] if system else ["user", "assistant"] * 2
     return [{"role": role, "content": word} for role, word in zip(roles[:turns], WORDS, strict=False)]
 
 
 def written_around(text: str, turns: int) -> list[str]:
-    """What a template writes before, between and behind the contents of a made-up conversation. A template may change
-    their case. Raises TemplateFaultError for one that leaves a content out."""
+    """The texts that a template writes before, between and after the contents of a made-up conversation. A template may
+    change their case. Raises TemplateFaultError for a template that leaves a content out."""
     places = [(0, 0)]
     for word in WORDS[:turns]:
-        found = re.compile(re.escape(word), re.IGNORECASE).search(text, places[-1][1])
-        if found is None:
+        match = re.compile(re.escape(word), re.IGNORECASE).search(text, places[-1][1])
+        if match is None:
             raise TemplateFaultError(NOT_WRITTEN)
-        places.append(found.span())
+        places.append(match.span())
     return [text[before[1] : after[0]] for before, after in pairwise([*places, (len(text), len(text))])]
 
 
 def begins_with(ids: Sequence[int], prefix: Sequence[int]) -> bool:
-    """Whether the ids of a prompt stand at the beginning of those of its conversation."""
+    """Whether the ids of a conversation begin with those of its prompt."""
     return len(ids) >= len(prefix) and list(ids[: len(prefix)]) == list(prefix)
 
 
@@ -133,7 +132,7 @@ def ends_with(ids: Sequence[int], suffix: Sequence[int]) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _turns(tokenizer: PreTrainedTokenizerFast, template: str) -> Turns:
-    """`template` is a part of the key alone."""
+    """As `turns_of`. `template` is only a part of the cache's key."""
     prompt, one = _ids(tokenizer, 1, add_generation_prompt=True), _ids(tokenizer, 2)
     if not begins_with(one, prompt):
         raise TemplateFaultError(NOT_A_PREFIX)
@@ -161,7 +160,7 @@ def _turns(tokenizer: PreTrainedTokenizerFast, template: str) -> Turns:
 
 
 def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How far two sequences are the same."""
+    """The length of two sequences' common beginning."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -171,6 +170,6 @@ def _ids(tokenizer: PreTrainedTokenizerFast, turns: int, **options: Any) -> list
     return ids
 
 
-def _id(tokenizer: PreTrainedTokenizerFast, found: re.Match[str]) -> int:
-    id: int = tokenizer.convert_tokens_to_ids(found[0])
+def _id(tokenizer: PreTrainedTokenizerFast, match: re.Match[str]) -> int:
+    id: int = tokenizer.convert_tokens_to_ids(match[0])
     return id

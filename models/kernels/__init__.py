@@ -1,7 +1,8 @@
-"""What is computed in other ways on other devices: attention and the loss.
+"""Attention and the loss, which each device computes in its own way.
 
 attention.py      what each token may see, and the kernel for that
+blocks.py         attention within documents by FlexAttention
 cross_entropy.py  the output layer's loss with its gradients, without the logits of a batch
-row_kernels.py    what the loss does to logits between products, compiled on a GPU
+row_kernels.py    the loss's work on logits between matrix products, compiled on a GPU
 autocast.py       the precision of products
 """

@@ -1,9 +1,9 @@
 """Attention: what each token may see, and which kernel computes it.
 
 Causal attention over whole rows is torch's own kernel. Isolated documents and sliding windows would be dense masks,
-which no flash kernel takes. On a GPU in 16 bits they are attention in blocks instead (blocks.py), or where that can't
-be compiled, of variable length (Dao 2023, FlashAttention-2, in torch): both skip what is hidden, and need no mask in
-memory.
+which flash kernels don't take. On a GPU in 16 bits they are attention in blocks instead (blocks.py), or if that can't
+be compiled, attention of variable length (Dao 2023, FlashAttention-2, in torch). Both skip what is hidden, without a
+mask in memory.
 
 Shapes: B batch, T tokens, H heads, K heads of queries and keys together, D head size, N batch × tokens flattened,
 S documents.
@@ -28,7 +28,7 @@ from models.presets import fits_flash
 
 FLASH_CAPABILITY = (8, 0)  # Ampere
 HOPPER = (9, 0)
-# Newer versions of torch want to be told that query heads share keys; before, the kernel saw it
+# From 2.12 on torch needs an argument if query heads share keys. Before, the kernel saw it
 _SHARED_KEYS: dict[str, Any] = {"enable_gqa": True} if torch.__version__ >= "2.12" else {}
 
 
@@ -36,11 +36,11 @@ class Packed(NamedTuple):
     """Where documents begin in the flattened tokens of a batch, and how far back a token sees in its own."""
 
     starts_S: Tensor  # int32, in order, then N at least once
-    longest: int  # tokens that a document may have
+    longest: int  # most tokens of a document
     window: int | None
 
 
-Mask = Tensor | Blocks | Packed | None  # additive scores (T, T) or (B, 1, T, T), or documents; None for causal rows
+Mask = Tensor | Blocks | Packed | None  # additive scores (T, T) or (B, 1, T, T), documents, or None for causal rows
 
 
 def rotary(tokens: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,8 +60,8 @@ def rotate(x_BTKD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def mask_of(
     x_BTC: Tensor, positions_BT: Tensor | None, window: int | None, head_dim: int, batch: int, tokens: int
 ) -> Mask:
-    """What attention needs to know of documents, which each start at position 0, and of the sliding window. Of `x_BTC`
-    only device and precision matter: it may have a part of the tokens."""
+    """The mask for documents, which each start at position 0, and for the sliding window. Only the device and the
+    precision of `x_BTC` matter: it may have a part of the tokens."""
     window = None if window is None or window >= tokens else window
     if positions_BT is None and window is None:
         return None
@@ -75,8 +75,7 @@ def mask_of(
 
 
 def takes_documents(x: Tensor, head_dim: int) -> bool:
-    """Whether there is attention without masks for `x`. Validation goes without: with masks, insight sees what
-    attention sees."""
+    """Whether attention for `x` can do without masks. Validation always uses masks, so that insight can read them."""
     if not (x.is_cuda and fits_flash(head_dim) and torch.is_grad_enabled()) or torch.version.hip is not None:
         return False
     half = multiplied_in(x) in (torch.bfloat16, torch.float16)
@@ -84,10 +83,10 @@ def takes_documents(x: Tensor, head_dim: int) -> bool:
 
 
 def pack(positions_BT: Tensor | None, window: int | None, batch: int, tokens: int, device: torch.device) -> Packed:
-    """The documents of a batch; without positions, each row is one.
+    """The documents of a batch. Without positions, each row is one.
 
-    Their number differs from batch to batch, and each would be compiled and recorded anew: empty ones fill it up to a
-    power of two.
+    Their number differs from batch to batch, and each number would be compiled and recorded again, so empty documents
+    fill it up to a power of two.
     """
     if positions_BT is None:
         rows = torch.arange(batch + 1, device=device, dtype=torch.int32) * tokens
@@ -108,7 +107,7 @@ def window_mask(tokens: int, window: int, device: torch.device) -> Tensor:
 
 def document_mask(positions_BT: Tensor, window: int | None) -> Tensor:
     """(B, 1, T, T), True where query i may see key j: not later, in the same document (each starts at position 0), and
-    within the sliding window if there is one."""
+    within the sliding window, if any."""
     document_BT = (positions_BT == 0).cumsum(1)
     tokens = positions_BT.shape[1]
     near_TT = window_mask(tokens, window or tokens, positions_BT.device)
@@ -125,13 +124,14 @@ def additive(mask: Tensor, like: Tensor) -> Tensor:
 
 def must_repeat_keys(x: Tensor, mask: Tensor | None) -> bool:
     """Whether keys and values must be repeated for each query head. On a GPU torch's flash and cuDNN kernels support
-    shared ones, but not in float32, and flash no masks; otherwise the fallback would materialise all scores."""
+    shared ones, but not in float32, and flash doesn't take masks. The fallback for these would materialise all scores.
+    """
     return x.is_cuda and (mask is not None or multiplied_in(x) == torch.float32)
 
 
 def for_one_shape(device: torch.device) -> AbstractContextManager[object]:
-    """The fastest kernel for training, where it was measured: on Hopper cuDNN's before flash, in four fifths of its
-    time there and back (benchmarks/RESULTS.md). Newer versions of torch prefer it there anyway."""
+    """The kernel order for training. On Hopper cuDNN comes before flash, as it takes four fifths of the time, forward
+    and backward (benchmarks/RESULTS.md). Newer versions of torch prefer it there anyway."""
     if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) != HOPPER:
         return contextlib.nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -142,9 +142,9 @@ def for_one_shape(device: torch.device) -> AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def for_any_shape() -> Iterator[None]:
-    """Leave cuDNN's attention out, where batches have many shapes: on Hopper torch prefers it, and it plans each shape
-    anew, in about half a second (measured for torch 2.11 on a B200: FunASR, issue 3704). With masks it may give NaN
-    there, too (pytorch, issue 196678)."""
+    """Leave out cuDNN's attention for batches of many shapes: on Hopper torch prefers it, and it takes about half a
+    second to plan each new shape (measured for torch 2.11 on a B200: FunASR, issue 3704). With masks it may also give
+    NaN there (pytorch, issue 196678)."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
@@ -156,7 +156,7 @@ def for_any_shape() -> Iterator[None]:
 def attend(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, mask: Mask) -> Tensor:
     """Attention (B, T, H, D). Keys and values may have fewer heads, which queries then share."""
     if isinstance(mask, Blocks | Packed):
-        # Autocast knows neither operator
+        # Autocast does not cast for either operator
         q_BTHD, k_BTHD, v_BTHD = (part.to(multiplied_in(part)) for part in (q_BTHD, k_BTHD, v_BTHD))
         if isinstance(mask, Blocks):
             return blocks.attend(q_BTHD, k_BTHD, v_BTHD, mask)
@@ -177,7 +177,7 @@ def _attend_documents(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, packed: Pa
 
     starts_S, longest, window = packed
     q_NHD, k_NHD, v_NHD = (part.flatten(0, 1) for part in (q_BTHD, k_BTHD, v_BTHD))
-    before = -1 if window is None else window - 1  # tokens before its own that one sees
+    before = -1 if window is None else window - 1  # visible tokens before a token itself, -1 for all
     y_NHD = varlen_attn(
         q_NHD, k_NHD, v_NHD, starts_S, starts_S, longest, longest, window_size=(before, 0), **_SHARED_KEYS
     )

@@ -1,9 +1,8 @@
-"""Attention within documents by FlexAttention (Dong et al. 2024, in torch): blocks of scores that a mask hides are
-skipped, and only those that it cuts through are masked.
+"""Attention within documents by FlexAttention (Dong et al. 2024, in torch): it skips blocks of scores that a mask
+hides, and masks only those that it cuts through.
 
-Measured on an H200, forward and backward, with eight documents a row of 1,024: 0.53 ms where attention of variable
-length took 0.86 (benchmarks/RESULTS.md). It is compiled for each GPU and size of heads, so it is tried before it is
-used.
+Measured on an H200, forward and backward, with eight documents a row of 1,024: 0.53 ms, where attention of variable
+length took 0.86 ms (benchmarks/RESULTS.md). It is compiled for each GPU and head size, so it is tried before use.
 
 Shapes: B batch, T tokens, H heads, K heads of keys, D head size, I blocks of queries, J blocks of keys.
 """
@@ -21,19 +20,19 @@ from torch import Tensor
 
 BLOCK = 128  # tokens, of queries and of keys
 TRIED = 2 * BLOCK + 32  # tokens of a trial: whole blocks, and a part of one
-CLOSE = 2e-2  # norm of the difference over norm, of what is computed in 16 bits
+CLOSE = 2e-2  # relative error in norm that 16 bits may have
 
 
 class Blocks(NamedTuple):
-    """The earliest token that each one sees (B, T), and torch's BlockMask of it."""
+    """The earliest token that each token sees (B, T), and torch's BlockMask of it."""
 
     earliest_BT: Tensor
     mask: Any
 
 
 def earliest(positions_BT: Tensor | None, window: int | None, batch: int, tokens: int, device: torch.device) -> Tensor:
-    """(B, T): the first token of its document, and of its sliding window. Documents start at position 0, and rows may
-    begin within one."""
+    """(B, T): for each token the first that it sees, in its document and its sliding window. Documents start at
+    position 0, and rows may begin within one."""
     places_T = torch.arange(tokens, device=device)
     first_BT = torch.zeros(batch, tokens, dtype=torch.int64, device=device)
     if positions_BT is not None:
@@ -42,7 +41,7 @@ def earliest(positions_BT: Tensor | None, window: int | None, batch: int, tokens
 
 
 def blocks_of(earliest_BT: Tensor) -> Blocks:
-    """Which blocks are to be computed. As what is seen is one stretch, its ends say it, without a mask (T, T)."""
+    """The blocks to compute. A token sees one contiguous stretch, so its ends suffice, without a mask (T, T)."""
     from torch.nn.attention.flex_attention import BlockMask  # imports the compiler
 
     def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -52,7 +51,7 @@ def blocks_of(earliest_BT: Tensor) -> Blocks:
     begins_J = torch.arange(0, tokens, BLOCK, device=earliest_BT.device)
     begins_I1, ends_I = begins_J[:, None], (begins_J + BLOCK - 1).clamp(max=tokens - 1)
     some_BIJ = (begins_J <= begins_I1) & (begins_J + BLOCK > earliest_BT[:, begins_J, None])
-    filled_I1 = begins_I1 + BLOCK <= tokens  # torch masks the last block where tokens don't fill it
+    filled_I1 = begins_I1 + BLOCK <= tokens  # torch masks the last block if tokens don't fill it
     whole_BIJ = filled_I1 & (begins_J < begins_I1) & (begins_J >= earliest_BT[:, ends_I, None])
     cut, whole = _listed(some_BIJ & ~whole_BIJ), _listed(whole_BIJ)
     mask = BlockMask.from_kv_blocks(*cut, *whole, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(tokens, tokens))
@@ -60,7 +59,8 @@ def blocks_of(earliest_BT: Tensor) -> Blocks:
 
 
 def _listed(chosen_BIJ: Tensor) -> tuple[Tensor, Tensor]:
-    """For each block of queries of every head, how many blocks of keys, and which come first."""
+    """For each block of queries, shared by all heads: the number of its blocks of keys, and all key blocks with those
+    first."""
     chosen_B1IJ = chosen_BIJ[:, None].int()
     order = chosen_B1IJ.argsort(dim=-1, descending=True, stable=True)
     return chosen_B1IJ.sum(-1, dtype=torch.int32), order.int()
@@ -68,9 +68,9 @@ def _listed(chosen_BIJ: Tensor) -> tuple[Tensor, Tensor]:
 
 def attend(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, blocks: Blocks) -> Tensor:
     """Attention (B, T, H, D) of queries, keys and values of one precision."""
-    given = (part.transpose(1, 2) for part in (q_BTHD, k_BTHD, v_BTHD))
+    parts = (part.transpose(1, 2) for part in (q_BTHD, k_BTHD, v_BTHD))
     shared = q_BTHD.shape[2] != k_BTHD.shape[2]
-    return cast(Tensor, _flex()(*given, block_mask=blocks.mask, enable_gqa=shared)).transpose(1, 2)
+    return cast(Tensor, _flex()(*parts, block_mask=blocks.mask, enable_gqa=shared)).transpose(1, 2)
 
 
 def _flex() -> Any:
@@ -88,7 +88,8 @@ def _compiled() -> Callable[..., Any]:
 
 @functools.cache
 def works(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether it compiles here, and gives what plain attention gives; said, if not. Takes seconds, once a process."""
+    """Whether FlexAttention compiles here and agrees with plain attention. Logs a warning if not. Takes seconds, once a
+    process."""
     try:
         with torch.autocast(device.type, enabled=False):
             apart = _apart(device, dtype, head_dim)
@@ -96,34 +97,36 @@ def works(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
         raise
     except (RuntimeError, ImportError, OSError, subprocess.SubprocessError) as error:
         return _refused((str(error) or type(error).__name__).strip().splitlines()[0])
-    return apart < CLOSE or _refused(f"its result is {apart:.0%} apart from that of plain attention")
+    return apart < CLOSE or _refused(f"its result differs by {apart:.0%} from that of plain attention")
 
 
 def _refused(why: str) -> bool:
     logging.getLogger(__name__).warning(
-        "FlexAttention can't be used on this machine: attention within documents takes half as long again. (%s)", why
+        "FlexAttention can't be used on this machine: attention within documents takes about 1.5 times as long. (%s)",
+        why,
     )
     return False
 
 
 @torch.enable_grad()
 def _apart(device: torch.device, dtype: torch.dtype, head_dim: int) -> float:
-    """How far outputs and gradients are from those of plain attention in float32, of two rows of documents."""
+    """The largest relative error of outputs and gradients, against plain attention in float32, over two rows of
+    documents."""
     generator = torch.Generator(device).manual_seed(0)
     shapes = [(2, TRIED, heads, head_dim) for heads in (4, 2, 2, 4)]
     drawn = [torch.randn(shape, device=device, generator=generator).to(dtype) for shape in shapes]
-    given, gradient = [part.requires_grad_() for part in drawn[:3]], drawn[3]
-    exact = [part.detach().float().requires_grad_() for part in given]
+    inputs, gradient = [part.requires_grad_() for part in drawn[:3]], drawn[3]
+    exact = [part.detach().float().requires_grad_() for part in inputs]
     places_T = torch.arange(TRIED, device=device)
     earliest_BT = earliest(torch.stack((places_T % 100, places_T)), 200, 2, TRIED, device)
-    found = attend(given[0], given[1], given[2], blocks_of(earliest_BT))
+    flex = attend(inputs[0], inputs[1], inputs[2], blocks_of(earliest_BT))
     seen_BTT = (places_T <= places_T[:, None]) & (places_T >= earliest_BT[:, :, None])
     q_BHTD, *keys_and_values = (part.transpose(1, 2) for part in exact)
     k_BHTD, v_BHTD = (part.repeat_interleave(2, 1) for part in keys_and_values)
     scores = q_BHTD @ k_BHTD.mT / head_dim**0.5
     plain = scores.masked_fill(~seen_BTT[:, None], -torch.inf).softmax(-1) @ v_BHTD
     pairs = zip(
-        (found, *torch.autograd.grad(found, given, gradient)),
+        (flex, *torch.autograd.grad(flex, inputs, gradient)),
         (plain.transpose(1, 2), *torch.autograd.grad(plain.transpose(1, 2), exact, gradient.float())),
         strict=True,
     )

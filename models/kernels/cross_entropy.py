@@ -27,8 +27,8 @@ _LINE = 16  # float32 numbers in a cache line
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of `x_NC @ weight_VC.T` in nats over targets that are not IGNORED; its gradient is that of the
-    cross-entropy + `z_loss` × log² Z, Z being the softmax's denominator.
+    """Mean cross-entropy of `x_NC @ weight_VC.T` in nats over targets that are not IGNORED. Its gradient is that of the
+    cross-entropy + `z_loss` × log² Z, where Z is the softmax's denominator.
 
     With a group, `weight_VC` holds the vocabulary from `first` on, and dx is this rank's summand. In float16 gradients
     are divided by the number of tokens only in the backward pass, together with the loss scale: earlier, most would
@@ -46,26 +46,26 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         group: ProcessGroup | None = None,
     ) -> Tensor:
         dx_NC = torch.empty_like(x_NC) if x_NC.requires_grad else None
-        # Summed over chunks in float32: in bf16 the small late terms would be rounded away.
+        # Summed over chunks in float32: in bfloat16 the small late terms would be rounded away
         dweight_VC = torch.zeros_like(weight_VC, dtype=torch.float32) if weight_VC.requires_grad else None
         ctx.divisor = (targets_N != IGNORED).sum().clamp(min=1) if multiplied_in(x_NC) == torch.float16 else None
         loss = cross_entropy(
             x_NC, weight_VC, targets_N, dx_NC, dweight_VC, z_loss, divided=ctx.divisor is None, first=first, group=group
         )
-        ctx.dx_NC, ctx.dweight_VC, ctx.dtype, ctx.given = dx_NC, dweight_VC, weight_VC.dtype, False
+        ctx.dx_NC, ctx.dweight_VC, ctx.dtype, ctx.used = dx_NC, dweight_VC, weight_VC.dtype, False
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
-        if ctx.given:
-            raise RuntimeError("a second backward pass through one loss: its gradients are freed; recompute the loss")
+        if ctx.used:
+            raise RuntimeError("second backward pass through one loss, whose gradients are freed: recompute the loss")
         if ctx.divisor is not None:
             dloss = dloss / ctx.divisor
         # Scaled in place and freed: a copy would be as large as the head
         dx_NC = None if ctx.dx_NC is None else ctx.dx_NC.mul_(dloss)
         dweight_VC = None if ctx.dweight_VC is None else ctx.dweight_VC.mul_(dloss).to(ctx.dtype)
-        ctx.dx_NC, ctx.dweight_VC, ctx.given = None, None, True
+        ctx.dx_NC, ctx.dweight_VC, ctx.used = None, None, True
         return dx_NC, dweight_VC, None, None, None, None
 
 
@@ -81,8 +81,8 @@ def cross_entropy(
     first: int = 0,
     group: ProcessGroup | None = None,
 ) -> Tensor:
-    """Mean loss; fills `dx_NC` and adds to `dweight_VC` if given, as gradients of the mean, or of the sum if not
-    `divided`. Without any target it is 0: such a micro-batch has no part in its step."""
+    """The mean loss. Fills `dx_NC` and adds to `dweight_VC` if given, as gradients of the mean, or of the sum if not
+    `divided`. Without any target it is 0, so that such a micro-batch doesn't contribute to its step."""
     kept_N1 = (targets_N != IGNORED)[:, None]
     count = kept_N1.sum().clamp(min=1)
     share_N1 = kept_N1 / count if divided else kept_N1.float()
@@ -94,7 +94,7 @@ def cross_entropy(
 
 
 class Batch(NamedTuple):
-    """What the loss is computed of, and where its gradients go."""
+    """The inputs of the loss, and the destinations of its gradients."""
 
     x_NC: Tensor
     weight_VC: Tensor
@@ -108,14 +108,14 @@ class Batch(NamedTuple):
     group: ProcessGroup | None
 
     def words(self, part: slice) -> tuple[Tensor, Tensor]:
-        """The columns of a chunk's targets, and whether this rank has them: 0 if not."""
+        """The columns of a chunk's targets, 0 if another rank has them, and whether this rank has them."""
         word_N1 = self.targets_N[part, None] - self.first
         mine_N1 = word_N1 >= 0 if self.group is None else (word_N1 >= 0) & (word_N1 < len(self.weight_VC))
         return word_N1.masked_fill(~mine_N1, 0), mine_N1
 
 
 def _in_float32(batch: Batch) -> Tensor:
-    """Sum of the losses; products in float32."""
+    """The sum of the losses, with products in float32."""
     x_NC, weight_VC, _, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, _, group = batch
     total = torch.zeros((), dtype=torch.float32, device=x_NC.device)
     room_NV = _room(min(LOSS_CHUNK, len(x_NC)), len(weight_VC), x_NC.device)
@@ -148,7 +148,7 @@ def _in_float32(batch: Batch) -> Tensor:
 
 
 def in_half(batch: Batch, rows: int, kernels: RowKernels) -> Tensor:
-    """Sum of the losses, `rows` tokens at a time; products in 16 bits, everything between them in float32."""
+    """The sum of the losses, `rows` tokens at a time, with products in 16 bits and everything else in float32."""
     x_NC, weight_VC, _, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, _, group = batch
     half = multiplied_in(x_NC)
     weight_VC = weight_VC.to(half)  # once: autocast does not cast for products into a given tensor
@@ -191,7 +191,7 @@ def _summed(z_N1: Tensor, target_N1: Tensor, group: ProcessGroup | None) -> tupl
 
 
 def add_product(sum_VC: Tensor, left_VN: Tensor, right_NC: Tensor) -> None:
-    """Add a product of 16-bit matrices to a float32 one: on GPUs that can, without a product in memory."""
+    """Add a product of 16-bit matrices to a float32 one, without a product in memory on GPUs that can."""
     if sum_VC.is_cuda and not torch.compiler.is_compiling() and torch.cuda.get_device_capability(sum_VC.device) >= (8,):
         torch.addmm(sum_VC, left_VN, right_NC, out_dtype=torch.float32, out=sum_VC)
     else:
@@ -205,9 +205,9 @@ def _room(rows: int, vocabulary: int, device: torch.device) -> Tensor:
 
 
 def aligned_room(rows: int, vocabulary: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The same in 16 bits, with aligned rows whatever the vocabulary: products of rows that are not, such as GPT-2's of
-    50,257 numbers, have slow kernels only. The padding is zeros: oneDNN on CPUs with AMX multiplies it, by zero, and
-    whatever lay there may be NaN."""
+    """Like `_room` in 16 bits, with aligned rows whatever the vocabulary: unaligned rows, such as GPT-2's of 50,257
+    numbers, have only slow kernels. The padding is zeros, as oneDNN on CPUs with AMX multiplies it by zero, and
+    uninitialised memory may be NaN."""
     padded = -(-vocabulary // LOGITS_ALIGNED) * LOGITS_ALIGNED
     room = torch.empty(rows, padded, dtype=dtype, device=device)
     room[:, vocabulary:] = 0

@@ -1,8 +1,8 @@
-"""What the loss does to 16-bit logits between matrix products, row by row; compiled into kernels on a GPU.
+"""The loss's work on 16-bit logits between matrix products, row by row, compiled into kernels on a GPU.
 
 Operator by operator, PyTorch passes about ten times over the logits in float32, some 40 bytes of memory traffic for
-each: by calculation a quarter of a training step of 124M parameters on an H200. Fused, it reads them twice or three
-times and writes them once, 6 to 8 bytes.
+each logit: by calculation a quarter of a training step of 124M parameters on an H200. Fused, it reads them twice or
+three times and writes them once, 6 to 8 bytes.
 
 Shapes: N tokens of a chunk, V the vocabulary, or this rank's shard of it.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 def statistics(logits_NV: Tensor, word_N1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """In float32 and for each row: the highest logit, the sum of exp(logit - highest), and the logit of `word_N1`."""
+    """For each row, in float32: the highest logit, the sum of exp(logit - highest), and the logit of `word_N1`."""
     logits_NV = logits_NV.float()
     highest_N1 = logits_NV.amax(dim=-1, keepdim=True)
     logit_N1 = logits_NV.gather(1, word_N1)
@@ -49,8 +49,9 @@ def row_kernels(device: torch.device) -> RowKernels:
 
 @functools.cache
 def compiled(kind: str) -> RowKernels:
-    """The functions compiled for a kind of device when they are first called; plain ones, with a warning, where nothing
-    can be compiled. The second number of rows, such as a shorter last chunk's, compiles once more, and then for all."""
+    """The functions, which compile for a kind of device on their first call. Plain ones, with a warning, if compilation
+    fails here. The second number of rows, such as a shorter last chunk's, compiles once more, and then for all numbers.
+    """
     try:
         torch.compile(torch.neg)(torch.zeros(2, device=kind))
     except torch.OutOfMemoryError:

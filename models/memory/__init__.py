@@ -1,8 +1,8 @@
 """The memory and the disk of a training, by arithmetic. No torch.
 
-setup.py     how a model is trained, and what one device holds of it
+setup.py     how a model is trained, and the parameters that one device holds
 training.py  the memory of a step, for each engine
-ends.py      that of starting, resuming and ending, on the device and on the host
+ends.py      the memory of starting, resuming and ending, on the device and on the host
 disk.py      checkpoints
 """
 

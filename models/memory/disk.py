@@ -10,10 +10,10 @@ DEEPSPEED_HEAD, DISTRIBUTED_HEAD = 1_500, 8_500
 
 
 def checkpoint_bytes(shape: ModelShape, setup: Setup) -> int:
-    """Bytes of one checkpoint at most, all devices' files together: weights, optimizer states, and what files hold
-    around each tensor.
+    """The most bytes of one checkpoint, all devices' files together: weights, optimizer states, and the files' overhead
+    for each tensor.
 
-    ZeRO 3 writes the master instead of the weights, which are its rounding.
+    ZeRO 3 writes only the masters: the weights are their rounded values.
     """
     count = count_parameters(shape)
     matrices = shape.depth * block_matrices(shape)

@@ -1,10 +1,10 @@
 """Memory while a run starts, resumes and ends, which may be more than that of a step. No torch.
 
-Weights are drawn a parameter at a time on the host, by every rank; DeepSpeed before stage 3 then holds the whole model
+Weights are drawn a parameter at a time on the host, by every rank. DeepSpeed before stage 3 then holds the whole model
 in float32 on each device, flattens it in the precision of the weights, and reads whole files of a checkpoint on each
 rank. At the end, and for each snapshot, the first rank gathers the whole model in float32 on its host, a parameter at a
-time, and copies it into the format in which it is written. What DeepSpeed's states take while they are converted for
-another stage or number of processes is not in it.
+time, and copies it into the format in which it is written. The conversion of DeepSpeed's states for another stage or
+number of processes is not included.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Ends:
-    """The most at each time: while the engine is built, a checkpoint read, and the model gathered and written."""
+    """The peak at each time: while the engine is built, a checkpoint read, and the model gathered and written."""
 
     start: Moment
     resume: Moment
@@ -38,12 +38,12 @@ class Ends:
 
 
 def memory_of_ends(shape: ModelShape, setup: Setup) -> Ends:
-    """Of the device that needs most to start; with pipeline parallelism that of the largest stage."""
+    """The memory of the device that needs most. With pipeline parallelism it is one of the largest stage."""
     return max((_of_stage(shape, setup, stage) for stage in range(setup.pipeline_parallel)), key=_most_device)
 
 
 def most_memory(shape: ModelShape, setup: Setup) -> int:
-    """Bytes on a device that a run needs at any time."""
+    """The most bytes that a run needs on a device at any time."""
     return max(training_memory(shape, setup).total, _most_device(memory_of_ends(shape, setup)))
 
 
@@ -63,9 +63,8 @@ def _of_stage(shape: ModelShape, setup: Setup, stage: int) -> Ends:
     held, memory = held_parameters(shape, setup, stage), of_stage(shape, setup, stage)
     find = _deepspeed if setup.engine == "deepspeed" else _native
     offloaded = of_stage(shape, replace(setup, copies_states=False), stage).host  # no copies before the first save
-    found = find(setup, held, memory, largest_parameter(shape), offloaded)
+    start, resume, end = find(setup, held, memory, largest_parameter(shape), offloaded)
     # The model in our form and in that of transformers, for which GPT-2's matrices are transposed beforehand
-    start, resume, end = found
     end = Moment(end.device, end.host, (3 if shape.family == "gpt2" else 2) * 4 * count_parameters(shape))
     return Ends(*(each if setup.cuda else _together(each) for each in (start, resume, end)))
 
@@ -77,8 +76,8 @@ def _together(moment: Moment) -> Moment:
 def _native(
     setup: Setup, held: Held, memory: TrainingMemory, largest: int, offloaded: int
 ) -> tuple[Moment, Moment, Moment]:
-    """Each rank has its shard on the device, or where it is offloaded, and draws whole parameters, which it copies its
-    shard from. Gathered parameters are whole on each device."""
+    """Each rank has its shard on the device, or on the host if offloaded, and draws whole parameters, from which it
+    copies its shard. Gathered parameters are whole on each device."""
     buckets = memory.buffers  # DDP's, which live as long as the model
     ways = setup.tensor_parallel * (setup.shares if setup.sharded else 1)
     drawn = 4 * (largest + ceil_div(largest, ways))

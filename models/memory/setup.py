@@ -1,4 +1,4 @@
-"""How a model is trained, as far as memory is concerned, and what one device holds of it. No torch."""
+"""How a model is trained, as far as memory is concerned, and the parameters that one device holds. No torch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Offload = Literal["none", "optimizer"]
 
 @dataclass(frozen=True)
 class Setup:
-    """How a model is trained, as far as memory is concerned. Raises ShapeError where devices can't be divided so."""
+    """How a model is trained, as far as memory is concerned. Raises ShapeError for devices that can't be divided."""
 
     engine: Engine = "deepspeed"
-    zero_stage: int = 0  # of DeepSpeed; DDP shards nothing, FSDP everything, and with 3 gathers weights twice per step
+    zero_stage: int = 0  # DeepSpeed's. FSDP always shards everything, and with 3 gathers weights twice per step
     precision: Precision = "mixed"
     optimizer: Optimizer = "adamw"
-    devices: int = 1  # replicas × tensor_parallel × pipeline_parallel; replicas are rows × context_parallel
+    devices: int = 1  # replicas × tensor_parallel × pipeline_parallel. Replicas are rows × context_parallel
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     context_parallel: int = 1
@@ -43,13 +43,13 @@ class Setup:
             )
         if self.replicas % self.context_parallel:
             raise ShapeError(
-                f"data-parallel devices are {self.replicas}, which context_parallel {self.context_parallel} does not "
-                "divide: set a number of devices that is a multiple of it"
+                f"{self.replicas} data-parallel devices are not a multiple of context_parallel {self.context_parallel}"
+                ": set a number of devices that is"
             )
         if self.replicas % self.replicate:
             raise ShapeError(
-                f"data-parallel devices are {self.replicas}, which can't be divided into replicate {self.replicate} "
-                "groups: set a replicate that divides devices / tensor_parallel"
+                f"{self.replicas} data-parallel devices can't be divided into {self.replicate} groups (replicate): set "
+                "a replicate that divides devices / tensor_parallel"
             )
 
     @property
@@ -74,7 +74,7 @@ class Setup:
 
     @property
     def halved(self) -> bool:
-        """Whether weights are in 16 bits beside float32 masters: DeepSpeed's from ZeRO 1 on, where products are."""
+        """Whether weights are in 16 bits beside float32 masters: DeepSpeed's from ZeRO 1 on, in mixed precision."""
         return self.engine == "deepspeed" and self.precision == "mixed" and self.zero_stage > 0
 
     @property
@@ -84,14 +84,14 @@ class Setup:
 
     @property
     def master_bytes(self) -> int:
-        """Bytes of a float32 master weight: DeepSpeed's, from ZeRO 1 on in any precision."""
+        """Bytes of a float32 master weight. DeepSpeed has them from ZeRO 1 on, even of float32 weights."""
         if self.engine != "deepspeed" or self.precision in ("bfloat16", "float16"):
             return 0
         return 4 if self.zero_stage >= 1 else 0
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of a number in the sum of gradients, and in one of the optimizer's moments."""
+        """Bytes of a number in summed gradients, and in one of the optimizer's moments."""
         return 2 if self.precision in ("bfloat16", "float16") else 4
 
 
@@ -108,7 +108,7 @@ class Held:
         return self.matrices + self.others
 
     def moments(self, optimizer: Optimizer) -> int:
-        """Numbers in the optimizer's moments: two per parameter, for Muon's one (Jordan et al. 2024)."""
+        """Numbers in the optimizer's moments: two per parameter, but one for Muon's (Jordan et al. 2024)."""
         return (2 if optimizer == "adamw" else 1) * self.matrices + 2 * self.others
 
 
@@ -118,9 +118,9 @@ def blocks_held(shape: ModelShape, setup: Setup, stage: int) -> int:
 
 
 def held_parameters(shape: ModelShape, setup: Setup, stage: int = 0) -> Held:
-    """Parameters on one device of a pipeline stage; the first has the embedding, the last the head, and both a tied
-    matrix. Tensor parallelism divides matrices, biases of column-parallel ones, and the vocabulary if it is divisible
-    (Shoeybi et al. 2019)."""
+    """Parameters on one device of a pipeline stage. The first stage has the embedding, the last the head, and both a
+    tied matrix. Tensor parallelism divides matrices, biases of column-parallel ones, and the vocabulary if it is
+    divisible (Shoeybi et al. 2019)."""
     ways, blocks, width = setup.tensor_parallel, blocks_held(shape, setup, stage), shape.width
     biased = shape.family == "gpt2"
     norm = width * (2 if biased else 1)

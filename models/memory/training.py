@@ -1,10 +1,10 @@
 """Estimates of training memory per device for each engine, and of a checkpoint's size. No torch.
 
-States are those that engines really allocate, as tests check: DeepSpeed's ZeRO (Rajbhandari et al. 2020, section 3)
-keeps float32 master weights from stage 1 on, even of float32 weights, and sums the gradients of 16-bit ones in float32;
-DDP and stage 0 train float32 weights under autocast; FSDP shards float32 weights and gathers them block by block in the
-precision of matrix products (Zhao et al. 2023). The CUDA context (about half a gigabyte), NCCL and fragmentation come
-on top.
+States are those that engines really allocate, as tests check. DeepSpeed's ZeRO (Rajbhandari et al. 2020, section 3)
+keeps float32 master weights from stage 1 on, even of float32 weights, and sums the gradients of 16-bit ones in float32.
+DDP and stage 0 train float32 weights under autocast. FSDP shards float32 weights and gathers them block by block in the
+precision of matrix products (Zhao et al. 2023). The CUDA context (about half a gigabyte), NCCL and fragmentation are
+not included.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from models.presets import ModelShape, ShapeError, block_matrices
 
 # Numbers in the bucket of DeepSpeed's reduction of gradients: half of its default, as they are reduced in float32
 REDUCE_BUCKET = 250_000_000
-ALLREDUCE_BUCKET = 500_000_000  # of ZeRO 0, which can't be set
+ALLREDUCE_BUCKET = 500_000_000  # ZeRO 0's, which can't be set
 # DeepSpeed's defaults, in numbers of parameters: the weights that ZeRO 3 keeps gathered, and prefetches
 MAX_GATHERED, PREFETCHED = 1_000_000_000, 50_000_000
 
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes on the device with the most. Of loss, backward, reduce and step only one exists at a time."""
+    """Bytes on the device that needs most. Only one of loss, backward, reduce and step exists at a time."""
 
     weights: int
     gradients: int
@@ -40,7 +40,7 @@ class TrainingMemory:
 
     @property
     def peak(self) -> int:
-        """Peak bytes of what exists only within a step."""
+        """Peak bytes within a step, beside the states that always exist."""
         return max(self.activations + max(self.loss, self.backward, self.reduce), self.step)
 
     @property
@@ -50,7 +50,7 @@ class TrainingMemory:
 
 
 def training_memory(shape: ModelShape, setup: Setup) -> TrainingMemory:
-    """Training memory of the device that needs most, with pipeline parallelism that of the largest stage."""
+    """Training memory of the device that needs most. With pipeline parallelism it is one of the largest stage."""
     if setup.pipeline_parallel > shape.depth:
         raise ShapeError(f"{setup.pipeline_parallel} pipeline stages are more than {shape.depth} blocks: set fewer")
     stages = (of_stage(shape, setup, stage) for stage in range(setup.pipeline_parallel))
@@ -70,8 +70,8 @@ def of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
     states = share(setup.master_bytes * held.total + setup.state_bytes * held.moments(setup.optimizer), 1)
     step, host = _step(setup, held), 0
     if setup.offload == "optimizer":
-        # FSDP's shards are in host memory, where the optimizer steps; DeepSpeed's gradients are copied there in
-        # float32, and those of ZeRO 3 are summed there
+        # FSDP's shards are in host memory, where the optimizer steps. DeepSpeed copies gradients there in float32, and
+        # ZeRO 3 sums them there
         host = states + (weights if setup.engine == "fsdp" else share(4 * held.total, 1))
         states, weights = 0, 0 if setup.engine == "fsdp" else weights
         if sharded == 3:
@@ -95,7 +95,7 @@ def of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
 
 
 def _step(setup: Setup, held: Held) -> int:
-    """Float32 gradients of this rank's masters, beside the sums: at ZeRO 2 in 16 bits they are the same."""
+    """Bytes of float32 gradients for this rank's masters, beside the summed ones. At ZeRO 2 in 16 bits both are one."""
     if not setup.master_bytes or (setup.halved and setup.zero_stage == 2):
         return 0
     return ceil_div(4 * held.total, setup.shares)
@@ -123,8 +123,9 @@ def _compute_bytes(setup: Setup) -> int:
 
 
 def _gathered(shape: ModelShape, setup: Setup, held: Held) -> int:
-    """Gathered weights beside the shards: DeepSpeed's up to its limit; FSDP's outermost unit, a block and the next, or
-    all if they are kept from the forward to the backward pass (not `zero_stage` 3). FSDP copies even on one device."""
+    """Gathered weights beside the shards. DeepSpeed's go up to its limit. FSDP's are the outermost unit, a block and
+    the next, or all if kept from the forward to the backward pass (not `zero_stage` 3), as copies even on one device.
+    """
     if setup.engine == "fsdp":
         units = held.others + 2 * ceil_div(block_matrices(shape), setup.tensor_parallel)
         return _compute_bytes(setup) * (units if setup.zero_stage == 3 else held.total)
@@ -144,8 +145,8 @@ def _buffers(setup: Setup, held: Held) -> int:
 
 
 def _reduced(shape: ModelShape, setup: Setup, held: Held, kept: int, blocks: int) -> int:
-    """What FSDP needs beyond activations to reduce the gradients of a block, when its activations are freed, or of the
-    outermost unit, when all `kept` are: float32 gradients, and their reduced shard before it is accumulated."""
+    """FSDP's memory beyond activations to reduce the gradients of a block, when its activations are freed, or of the
+    outermost unit, when all `kept` ones are: float32 gradients, and their reduced shard before it is accumulated."""
     if setup.engine != "fsdp" or (setup.replicas == 1 and setup.precision == "float32"):
         return 0
     block = ceil_div(block_matrices(shape), setup.tensor_parallel)

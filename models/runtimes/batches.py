@@ -1,9 +1,9 @@
 """Answers of an open model of transformers to many prompts, greedy or sampled, each by a seed of its own.
 
-Prompts of like length stand in a batch, and the batches are a function of the prompts alone, so that whoever keeps each
-batch as it comes goes on after a kill with the same ones. A sample is the maximum of the logits and Gumbel noise
-(Maddison et al. 2014, "A* Sampling"), which is drawn for each row by its own seed: another batch size changes the
-rounding of sums and nothing else.
+Prompts of similar length share a batch. The batches follow only from the prompts, so that a caller that stores each
+finished batch resumes with the same ones after a kill. A sample is the maximum of the logits plus Gumbel noise
+(Maddison et al. 2014, "A* Sampling"), which is drawn for each row by its own seed, so that another batch size changes
+only the rounding of sums.
 
 Shapes: B prompts, T tokens, V vocabulary.
 """
@@ -35,7 +35,7 @@ class Prompt:
 
 
 class NoRoomError(ValueError):
-    """A prompt leaves no room for an answer in the context of the model; `place` says which one."""
+    """The prompt at `place` leaves no room for an answer in the context of the model."""
 
     def __init__(self, place: int, tokens: int, context: int) -> None:
         super().__init__(f"it has {tokens:,} tokens, and the context is {context:,}")
@@ -43,18 +43,18 @@ class NoRoomError(ValueError):
 
 
 def batches_of(prompts: Sequence[Prompt], context: int, max_new_tokens: int, size: int) -> list[list[int]]:
-    """The places of prompts, `size` in a batch, the longest first. Those with room for as many new tokens stand
-    together, so that no answer is shorter because of another prompt. Raises NoRoomError."""
+    """The places of prompts, `size` in a batch, the longest first. A batch has prompts with room for equally many new
+    tokens, so that one prompt never shortens another's answer. Raises NoRoomError."""
     room = [min(max_new_tokens, context - len(prompt.ids)) for prompt in prompts]
     for place, left in enumerate(room):
         if left < 1:
             raise NoRoomError(place, len(prompts[place].ids), context)
     order = sorted(range(len(prompts)), key=lambda place: (-len(prompts[place].ids), place))
-    found = []
-    for _, alike in groupby(order, key=lambda place: room[place]):
-        places = list(alike)
-        found += [places[start : start + size] for start in range(0, len(places), size)]
-    return found
+    batches = []
+    for _, group in groupby(order, key=lambda place: room[place]):
+        places = list(group)
+        batches += [places[start : start + size] for start in range(0, len(places), size)]
+    return batches
 
 
 @torch.no_grad()
@@ -65,8 +65,8 @@ def answer_batch(
     max_new_tokens: int,
     temperature: float,
 ) -> list[list[int]]:
-    """The ids of the answer to each prompt of a batch of `batches_of`; with the token that ends it, where it was
-    reached. At temperature 0 the most likely ones."""
+    """The ids of the answer to each prompt of a batch of `batches_of`, with the token that ends it, if reached. At
+    temperature 0 they are the most likely ones."""
     from transformers import LogitsProcessorList
 
     pad = padding_id(tokenizer)
@@ -75,10 +75,10 @@ def answer_batch(
     ids_BT, mask_BT = pad_left([prompt.ids for prompt in prompts], pad)
     noise = [_GumbelNoise([prompt.seed for prompt in prompts], temperature)] if temperature else []
     whole: Any = model
-    made = whole.generate(
+    generated = whole.generate(
         input_ids=ids_BT.to(model.device),
         attention_mask=mask_BT.to(model.device),
-        do_sample=False,
+        do_sample=False,  # the noise makes the maximum a sample
         max_new_tokens=room,
         pad_token_id=pad,
         eos_token_id=ends,
@@ -87,18 +87,18 @@ def answer_batch(
         top_k=None,
         logits_processor=LogitsProcessorList(noise),
     )
-    return [cut(row, ends) for row in made[:, ids_BT.shape[1] :].tolist()]
+    return [cut(row, ends) for row in generated[:, ids_BT.shape[1] :].tolist()]
 
 
 class _GumbelNoise:
-    """Makes the most likely token a sample."""
+    """Adds noise to logits, so that their maximum is a sample."""
 
     def __init__(self, seeds: Sequence[int], temperature: float) -> None:
         self.temperature = temperature
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def __call__(self, input_ids: Tensor, scores_BV: Tensor) -> Tensor:
-        """The logits with noise; on the CPU, so that a seed means the same on every device."""
+        """The logits with noise, drawn on the CPU, so that a seed gives the same noise on every device."""
         size = scores_BV.shape[1]
         drawn_BV = torch.stack(list(self._draw(size))).to(scores_BV.device)
         return scores_BV.float() / self.temperature + drawn_BV

@@ -35,7 +35,7 @@ def greedy(
     ends: Sequence[int],
     max_new_tokens: int,
 ) -> list[list[int]]:
-    """The most likely answer to each prompt, token by token; with the token that ends it, where it was reached."""
+    """The greedy answer to each prompt, with the token that ends it, if reached."""
     was_training = model.training
     model.eval()
     answers: list[list[int]] = []
@@ -43,7 +43,7 @@ def greedy(
     pad = padding_id(tokenizer)
     for start in range(0, len(rendered), ROWS):
         ids_BT, mask_BT = pad_left(rendered[start : start + ROWS], pad)
-        made: Any = model.generate(
+        generated: Any = model.generate(
             input_ids=ids_BT.to(model.device),
             attention_mask=mask_BT.to(model.device),
             do_sample=False,
@@ -54,13 +54,13 @@ def greedy(
             top_p=None,
             top_k=None,
         )
-        answers += [cut(row, ends) for row in made[:, ids_BT.shape[1] :].tolist()]
+        answers += [cut(row, ends) for row in generated[:, ids_BT.shape[1] :].tolist()]
     model.train(was_training)
     return answers
 
 
 def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """Rows of ids as one tensor with the padding before them, and its mask."""
+    """Rows of ids as one tensor, padded on the left, and its mask."""
     longest = max(map(len, rows))
     ids_BT = torch.tensor([[*[pad] * (longest - len(row)), *row] for row in rows])
     mask_BT = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
@@ -68,7 +68,7 @@ def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
 
 
 def cut(ids: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """An answer up to the first token that ends it, that one included."""
+    """An answer up to and including the first token that ends it."""
     for place, id in enumerate(ids):
         if id in ends:
             return list(ids[: place + 1])

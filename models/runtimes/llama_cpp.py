@@ -1,7 +1,6 @@
 """A GGUF file in llama.cpp, in this process, by the prebuilt binding `xllamacpp`.
 
-llama.cpp's server always listens somewhere: here on a Unix socket in a folder that only this user may enter, never on
-a port.
+llama.cpp's server always listens: here on a Unix socket in a folder that only this user may enter, never on a port.
 
 Shapes: T tokens of a sequence, V vocabulary.
 """
@@ -27,16 +26,14 @@ from models.runtimes.llama_library import LlamaLibrary, NextToken
 from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, Message, ModelRuntime, RuntimeFault
 
 NO_OUTPUT = -1  # llama.cpp's verbosity
-LONGEST_SOCKET = 100  # bytes of its path; systems allow 103 to 107, beyond which its server fails to start
+LONGEST_SOCKET = 100  # bytes of its path. Systems allow 103 to 107, beyond which its server fails to start
 ANSWER_SECONDS = 60.0  # the longest wait for an answer over the socket
-
-
-FORCED = 1e3  # a bias that has a token drawn; the probabilities that are reported are those before it
+FORCED = 1e3  # a bias that forces a token. Reported probabilities are those without it
 
 
 class LlamaCppRuntime(ModelRuntime):
-    """An open GGUF file, with an adapter's over it if there is one, and a chat template for its own. Raises
-    RuntimeFault for one that llama.cpp can't load."""
+    """An open GGUF file, optionally with the GGUF file of an adapter, and with a chat template in place of its own.
+    Raises RuntimeFault for a file that llama.cpp can't load."""
 
     def __init__(
         self, path: Path, *, threads: int = 1, adapter: Path | None = None, template: Path | None = None
@@ -73,16 +70,16 @@ class LlamaCppRuntime(ModelRuntime):
         self._wait_for_its_loop()
 
     def _wait_for_its_loop(self) -> None:
-        """llama.cpp forgets an order to end that comes before its loop of tasks has begun, and a server that is closed
-        at once would be waited for for ever. Its figures are a task of that loop."""
+        """Wait until llama.cpp's task loop runs, by asking for its metrics, which are one of its tasks. It ignores a
+        request to end that comes earlier, so that closing the server at once would hang."""
         self._server.handle_metrics()
 
     def _configure(self, params: Any) -> None:
-        """Where a runtime of another kind adds to the server's settings."""
+        """Change the server's settings: a hook for subclasses."""
 
     @functools.cached_property
     def vocab_size(self) -> int:
-        """Entries of the vocabulary, which are as many as the rows of the output layer: V."""
+        """Entries of the vocabulary, which equal the rows of the output layer: V."""
         from gguf import GGUFReader
 
         return len(GGUFReader(self.path).fields["tokenizer.ggml.tokens"].data)
@@ -98,20 +95,20 @@ class LlamaCppRuntime(ModelRuntime):
 
     @functools.cached_property
     def _drawn(self) -> list[list[float]]:
-        """A bias that has a letter drawn, and leaves the probabilities as they are: of a token that is a part of a
-        character llama.cpp reports none."""
+        """A bias that forces a letter, which leaves the reported probabilities as they are. llama.cpp reports none if
+        it draws a token that is a part of a character."""
         return [[self.tokenize("a")[-1], FORCED]]
 
     def tokenize(self, text: str) -> list[int]:
         return self._ids(text, special=False, whole=True)
 
     def _ids(self, text: str, *, special: bool, whole: bool = False) -> list[int]:
-        """The ids of a text, whose special tokens are parsed or stay text; a whole one begins as the file says."""
+        """The ids of a text, whose special tokens are parsed or stay text. A `whole` text begins as the file says."""
         ids: list[int] = self._posted("/tokenize", content=text, add_special=whole, parse_special=special)["tokens"]
         return ids
 
     def _posted(self, path: str, **request: Any) -> dict[str, Any]:
-        """What the server answers to a request that the binding has no method for."""
+        """The server's answer to a request that the binding lacks a method for."""
         with socket.socket(socket.AF_UNIX) as connected:
             connected.settimeout(ANSWER_SECONDS)
             connected.connect(self._socket)
@@ -135,7 +132,7 @@ class LlamaCppRuntime(ModelRuntime):
         return controls_of(added, fields["tokenizer.chat_template"].contents(), self._rendered)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
-        """The prompt that asks for an answer. Raises TemplateFaultError where the template refuses it."""
+        """The prompt that asks for an answer. Raises TemplateFaultError if the template refuses it."""
         try:
             prompt: str = self._posted("/apply-template", messages=[dict(message) for message in messages])["prompt"]
         except RuntimeFault as fault:
@@ -143,7 +140,7 @@ class LlamaCppRuntime(ModelRuntime):
         return prompt
 
     def _broken_ids(self, messages: Sequence[Message]) -> list[int] | None:
-        """The ids of a conversation whose texts spell control tokens, which llama.cpp itself would parse; None for any
+        """The ids of a conversation whose texts spell control tokens, which llama.cpp itself would parse. None for any
         other. Raises RuntimeFault."""
         broken, is_broken = self._controls.broken(messages)
         if not is_broken:
@@ -157,7 +154,7 @@ class LlamaCppRuntime(ModelRuntime):
             raise RuntimeFault(f"The chat template refuses the conversation ({fault})") from fault
 
     def log_probabilities(self, prompt: str | Sequence[int]) -> LogProbabilities:
-        """(V,) as in the protocol; a string is parsed with its special tokens."""
+        """(V,) as in the protocol. A string is parsed with its special tokens."""
         (token,) = self._complete(
             prompt, n_predict=1, n_probs=self.vocab_size, ignore_eos=False, logit_bias=self._drawn
         )
@@ -171,8 +168,8 @@ class LlamaCppRuntime(ModelRuntime):
         return self._library.all_log_probabilities(ids)
 
     def greedy(self, prompt: str | Sequence[int], tokens: int) -> list[int]:
-        """The ids of the continuation as in the protocol; a string is parsed with its special tokens. By the library:
-        the server tells of no token that is a part of a character."""
+        """The ids of the continuation as in the protocol. A string is parsed with its special tokens. Uses the library,
+        as the server doesn't report tokens that are parts of a character."""
         return self._library.greedy(self._ids(prompt, special=True) if isinstance(prompt, str) else prompt, tokens)
 
     def chat_log_probabilities(self, messages: Sequence[Message]) -> LogProbabilities:
@@ -192,14 +189,14 @@ class LlamaCppRuntime(ModelRuntime):
         return content.strip()
 
     def targets(self, ids: Sequence[int], start: int) -> list[NextToken]:
-        """How likely each token from `start` on is after those before it."""
+        """The likelihood of each token from `start` on, after those before it."""
         return self._library.targets(ids, start)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._library.text_of(ids).decode("utf-8", errors="replace")
 
     def text_after(self, prompt: Sequence[int], tokens: int, **sampling: Any) -> str:
-        """The continuation as text, at most `tokens` long; `sampling` are fields of llama.cpp's requests, such as
+        """The continuation as text, at most `tokens` long. `sampling` are fields of llama.cpp's requests, such as
         `temperature`, `seed` and `stop`."""
         request = {"prompt": list(prompt), "n_predict": tokens, "temperature": 0, "cache_prompt": True, **sampling}
         text: str = self._answered(self._server.handle_completions(request))["choices"][0]["text"]
@@ -218,7 +215,7 @@ class LlamaCppRuntime(ModelRuntime):
         self.close()
 
     def _array(self, entries: Iterable[Mapping[str, Any]]) -> LogProbabilities:
-        """A token that llama.cpp leaves out has probability 0."""
+        """(V,) of reported tokens. Tokens that llama.cpp leaves out have probability 0."""
         values = np.full(self.vocab_size, -math.inf)
         for entry in entries:
             values[int(entry["id"])] = float(entry["logprob"])
@@ -231,8 +228,8 @@ class LlamaCppRuntime(ModelRuntime):
         return choice
 
     def _complete(self, prompt: str | Sequence[int], **request: Any) -> list[dict[str, Any]]:
-        given = prompt if isinstance(prompt, str) else list(prompt)
-        request = {"prompt": given, "temperature": 0, "cache_prompt": False, **request}
+        text_or_ids = prompt if isinstance(prompt, str) else list(prompt)
+        request = {"prompt": text_or_ids, "temperature": 0, "cache_prompt": False, **request}
         choice = self._answered(self._server.handle_completions(request))["choices"][0]
         content: list[dict[str, Any]] = choice["logprobs"]["content"]
         return content

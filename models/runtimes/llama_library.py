@@ -1,8 +1,8 @@
 """llama.cpp as a library: the next token's distribution at every position of a text, and its quantized types.
 
-The binding `xllamacpp` has llama.cpp's server alone, which tells of one position a request. The library that it brings
-exports llama.cpp's C interface as well, which is called here. Of its structures only the first fields of one are set;
-a build that lays them out otherwise is found by their defaults, and refused.
+The binding `xllamacpp` offers only llama.cpp's server, which reports one position a request. The library in it also
+exports llama.cpp's C interface, which is called here. Only the first fields of one of its structures are set. A build
+with another layout is recognised by their defaults, and refused.
 
 Shapes: T tokens of a sequence, V vocabulary.
 """
@@ -20,14 +20,14 @@ import numpy as np
 
 from models.runtimes.protocol import AllLogProbabilities, RuntimeFault
 
-READ = 512  # tokens that are read at a time: what is computed in between takes memory for each of them
+READ = 512  # tokens to read at a time, as each takes memory for intermediate results
 PIECE = 512  # bytes of the text of a token
-ROOM = 128  # 64-bit words; structures that are passed by value may be given more room than they take
+ROOM = 128  # 64-bit words: structures passed by value may have more room than they need
 DEFAULTS = (512, 2048, 512)  # n_ctx, n_batch, n_ubatch: the first fields of llama_context_params
 
 
 class NextToken(NamedTuple):
-    """How likely a token is, and how likely the most likely one, in nats; whether it is that one."""
+    """The log-probability of a token and of the most likely one, in nats, and whether they are the same token."""
 
     log_probability: float
     best: float
@@ -60,12 +60,12 @@ _SILENCE = _Log(lambda level, text, data: None)  # kept: llama.cpp holds its add
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """llama.cpp with the types of the functions that are called here. Raises RuntimeFault where it has them not."""
+    """llama.cpp with the types of the functions that are called here. Raises RuntimeFault if it lacks one."""
     spec = find_spec("xllamacpp")
     assert spec is not None
     assert spec.origin is not None
     (path,) = Path(spec.origin).parent.glob("xllamacpp*.so")
-    found = ctypes.CDLL(str(path))
+    llama = ctypes.CDLL(str(path))
     pointer, number = ctypes.c_void_p, ctypes.c_int32
     types: dict[str, tuple[object, list[object]]] = {
         "llama_model_default_params": (_Params, []),
@@ -101,17 +101,17 @@ def library() -> ctypes.CDLL:
     }
     for name, (result, arguments) in types.items():
         try:
-            function = getattr(found, name)
+            function = getattr(llama, name)
         except AttributeError as error:
-            raise RuntimeFault(f"xllamacpp's library has no {name}; install the version of constraints.txt") from error
+            raise RuntimeFault(f"xllamacpp's library lacks {name}: install the version of constraints.txt") from error
         function.restype, function.argtypes = result, arguments
-    found.llama_log_set(_SILENCE, None)
-    return found
+    llama.llama_log_set(_SILENCE, None)
+    return llama
 
 
 class LlamaLibrary:
-    """An open GGUF file, for whole texts, with an adapter's over it if there is one. Raises RuntimeFault for one that
-    llama.cpp can't load."""
+    """An open GGUF file, for whole texts, optionally with the GGUF file of an adapter. Raises RuntimeFault for a file
+    that llama.cpp can't load."""
 
     def __init__(self, path: Path, *, threads: int = 1, adapter: Path | None = None) -> None:
         self._library, self._threads = library(), threads
@@ -120,7 +120,7 @@ class LlamaLibrary:
         )
         if not self._model:
             raise RuntimeFault(f"llama.cpp can't load {path}")
-        # It is freed with the model
+        # The adapter is freed with the model
         self._adapter = self._library.llama_adapter_lora_init(self._model, str(adapter).encode()) if adapter else None
         if adapter and not self._adapter:
             self._library.llama_model_free(self._model)
@@ -135,41 +135,41 @@ class LlamaLibrary:
         from scipy.special import log_softmax
 
         self._begin(len(ids))
-        found: AllLogProbabilities = log_softmax(self._read(ids, 0, every=True), axis=-1).astype(np.float32)
-        return found
+        log_probabilities: AllLogProbabilities = log_softmax(self._read(ids, 0, every=True), axis=-1).astype(np.float32)
+        return log_probabilities
 
     def greedy(self, prompt: Sequence[int], tokens: int) -> list[int]:
-        """The ids of the greedy continuation, at most `tokens`, ended early by an end token, that one included."""
+        """The ids of the greedy continuation, at most `tokens`, up to and including an end token."""
         self._begin(len(prompt) + tokens)
-        made: list[int] = []
+        continuation: list[int] = []
         logits_V = self._read(prompt, 0, every=False)[-1]
-        while len(made) < tokens:
-            made.append(int(logits_V.argmax()))
-            if self._library.llama_vocab_is_eog(self._vocabulary, made[-1]) or len(made) == tokens:
+        while len(continuation) < tokens:
+            continuation.append(int(logits_V.argmax()))
+            if self._library.llama_vocab_is_eog(self._vocabulary, continuation[-1]) or len(continuation) == tokens:
                 break
-            logits_V = self._read(made[-1:], len(prompt) + len(made) - 1, every=False)[-1]
-        return made
+            logits_V = self._read(continuation[-1:], len(prompt) + len(continuation) - 1, every=False)[-1]
+        return continuation
 
     def targets(self, ids: Sequence[int], start: int) -> list[NextToken]:
-        """How likely each token from `start` on is after those before it. What a text has in common with the one before
-        is not computed again."""
+        """The likelihood of each token from `start` on, after those before it. The beginning that a text shares with
+        the previous one is not computed again."""
         from scipy.special import logsumexp
 
         before = list(ids[:-1])
         kept = self._keep(before, start - 1)
-        found: list[NextToken] = []
+        tokens: list[NextToken] = []
         for place in range(kept, len(before), READ):
             part = before[place : place + READ]
             rows_TV = self._read(part, place, every=True)[max(start - 1 - place, 0) :]
             total_T, best_T = logsumexp(rows_TV, axis=-1), rows_TV.argmax(-1)
             for row_V, total, best in zip(rows_TV, total_T, best_T, strict=True):
-                token = ids[start + len(found)]
-                found.append(NextToken(float(row_V[token] - total), float(row_V[best] - total), best == token))
+                token = ids[start + len(tokens)]
+                tokens.append(NextToken(float(row_V[token] - total), float(row_V[best] - total), best == token))
         self._held = before
-        return found
+        return tokens
 
     def text_of(self, ids: Sequence[int]) -> bytes:
-        """What tokens say, special ones by their names: bytes, as a character may be cut."""
+        """The text of tokens, special ones by their names, as bytes, since it may end within a character."""
         pieces = []
         buffer = ctypes.create_string_buffer(PIECE)
         for token in ids:
@@ -181,7 +181,7 @@ class LlamaLibrary:
         return b"".join(pieces)
 
     def _keep(self, ids: Sequence[int], most: int) -> int:
-        """Room for these ids, and how many of the first ones are held from before: at most `most`."""
+        """Make room for these ids. Returns how many of the first ones, at most `most`, the context still holds."""
         common = next((n for n, (a, b) in enumerate(zip(ids, self._held, strict=False)) if a != b), len(self._held))
         kept = min(common, len(ids), most)
         if self._room < len(ids) or kept <= 0:
@@ -200,7 +200,7 @@ class LlamaLibrary:
         self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
 
     def _read(self, ids: Sequence[int], position: int, *, every: bool) -> AllLogProbabilities:
-        """(T, V) logits of these tokens, which stand at `position` and after; of the last one alone unless `every`."""
+        """(T, V) logits of these tokens, which are at `position` and after, or only of the last one unless `every`."""
         batch = self._library.llama_batch_init(len(ids), 0, 1)
         batch.n_tokens = len(ids)
         for place, token in enumerate(ids):
@@ -215,24 +215,24 @@ class LlamaLibrary:
         return np.ctypeslib.as_array(self._library.llama_get_logits(self._context), (rows, self.vocab_size))
 
     def close(self) -> None:
-        """Release what the open model holds."""
+        """Free the context and the model."""
         if self._context:
             self._library.llama_free(self._context)
         self._library.llama_model_free(self._model)
 
     def _make_room(self, tokens: int) -> None:
-        """A context for so many tokens, all in one batch, computed READ at a time."""
+        """Open a context for `tokens` tokens, all in one batch, computed READ at a time."""
         params = self._library.llama_context_default_params()
         fields = ctypes.cast(ctypes.pointer(params), ctypes.POINTER(ctypes.c_uint32))
         if tuple(fields[:3]) != DEFAULTS:
-            raise RuntimeFault("xllamacpp has a newer interface; install the version of constraints.txt")
+            raise RuntimeFault("xllamacpp has a newer interface: install the version of constraints.txt")
         fields[0] = fields[1] = tokens
         fields[2] = min(tokens, READ)
         if self._context:
             self._library.llama_free(self._context)
         self._context = self._library.llama_init_from_model(self._model, params)
         if not self._context or self._library.llama_n_ctx(self._context) < tokens:
-            raise RuntimeFault(f"llama.cpp has no room for {tokens:,} tokens")
+            raise RuntimeFault(f"llama.cpp can't allocate room for {tokens:,} tokens")
         if self._adapter:
             adapters, scales = (ctypes.c_void_p * 1)(self._adapter), (ctypes.c_float * 1)(1.0)
             if self._library.llama_set_adapters_lora(self._context, adapters, 1, scales) != 0:

@@ -7,11 +7,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from models.runtimes.cached import GRAPH, Array, CachedRuntime, past_shape, tensor_names
+from models.runtimes.kv_cache import GRAPH, Array, CachedRuntime, past_shape, tensor_names
 from models.runtimes.protocol import RuntimeFault
 
 SILENT = 4  # onnxruntime's severity of what it logs
-_FAULTS = (  # what onnxruntime raises; they have no base of their own
+_FAULTS = (  # onnxruntime's exceptions, which lack a common base
     "EPFail",
     "EngineError",
     "Fail",
@@ -46,17 +46,19 @@ class OnnxRuntime(CachedRuntime):
         except self.faults as error:
             raise RuntimeFault(f"onnxruntime can't load {self.path}: {error}") from error
         self.inputs, self.outputs = tensor_names(past_shape(self.config)[0])
-        given = {one.name for one in self.session.get_inputs()}, {one.name for one in self.session.get_outputs()}
-        strange = sorted((given[0] ^ set(self.inputs)) | (given[1] ^ set(self.outputs)))
-        if strange:
-            raise RuntimeFault(f"{self.path} is no step of this model: {', '.join(strange[:4])}")
+        inputs, outputs = (
+            {one.name for one in ends} for ends in (self.session.get_inputs(), self.session.get_outputs())
+        )
+        different = sorted((inputs ^ set(self.inputs)) | (outputs ^ set(self.outputs)))
+        if different:
+            raise RuntimeFault(f"{self.path} doesn't fit this model: {', '.join(different[:4])}")
 
     def step(self, inputs: Sequence[Array]) -> list[Array]:
         try:
-            found: list[Array] = self.session.run(self.outputs, dict(zip(self.inputs, inputs, strict=True)))
+            outputs: list[Array] = self.session.run(self.outputs, dict(zip(self.inputs, inputs, strict=True)))
         except self.faults as error:
             raise RuntimeFault(f"onnxruntime can't run {self.path}: {error}") from error
-        return found
+        return outputs
 
     def close(self) -> None:
         del self.session

@@ -1,5 +1,5 @@
-"""What every runtime does with an open model. Greedy unless `chat` is asked to draw: its output is a function of the
-prompt.
+"""The interface of every runtime to an open model. Its output is a function of the prompt, as everything is greedy
+unless `chat` has a temperature.
 
 Shapes: T tokens of a sequence, V vocabulary.
 """
@@ -22,15 +22,15 @@ class RuntimeFault(RuntimeError):
 
 
 class ModelRuntime(Protocol):
-    """A model in the runtime that it is meant for."""
+    """An open model in one runtime."""
 
     def tokenize(self, text: str) -> list[int]:
-        """The runtime's own ids of a plain text, which begins with BOS where every text of the model does; special
-        tokens in it stay text."""
+        """The runtime's own ids of a plain text, with BOS if the model's texts begin with it. Special tokens in it stay
+        text."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids, special tokens by their names; what is no character is U+FFFD."""
+        """The text of some ids, special tokens by their names. Invalid bytes become U+FFFD."""
         ...
 
     def log_probabilities(self, prompt: Sequence[int]) -> LogProbabilities:
@@ -38,7 +38,7 @@ class ModelRuntime(Protocol):
         ...
 
     def all_log_probabilities(self, ids: Sequence[int]) -> AllLogProbabilities:
-        """(T, V) the same at every position, in one pass: row t is of the token after ids[: t + 1]."""
+        """(T, V) natural logarithms at every position, in one pass: row t is of the token after ids[: t + 1]."""
         ...
 
     def greedy(self, prompt: Sequence[int], tokens: int) -> list[int]:
@@ -46,14 +46,14 @@ class ModelRuntime(Protocol):
         ...
 
     def chat_log_probabilities(self, messages: Sequence[Message]) -> LogProbabilities:
-        """(V,) the same for the first token of an answer, through the runtime's own use of the chat template."""
+        """(V,) as `log_probabilities` of an answer's first token, by the runtime's own use of the chat template."""
         ...
 
     def chat(self, messages: Sequence[Message], tokens: int = 128, temperature: float = 0.0) -> str:
         """The assistant's answer, at most `tokens` long: greedy, or drawn at a temperature above 0. Raises RuntimeFault
-        where the context is full."""
+        if the context is full."""
         ...
 
     def close(self) -> None:
-        """Release what the open model holds."""
+        """Free the open model."""
         ...

@@ -1,8 +1,8 @@
 """Speculative decoding: several tokens are guessed, and the model checks them in one pass (Leviathan et al. 2023).
 
-Greedy, so that the text is the model's own: a guess is kept where it is what the model would have said. Guesses are
-those of a draft, a small model with the same vocabulary, or are looked up: what followed the last tokens when they
-stood in the text before (prompt lookup).
+Decoding is greedy, so that the text is the model's own: a guess is accepted if the model would have chosen it. Guesses
+come from a draft, a small model with the same vocabulary, or from the text itself: the tokens that followed an earlier
+occurrence of the last ones (prompt lookup).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from models.runtimes.transformers import TransformersRuntime, load_model
 
 @dataclass(frozen=True)
 class Guessing:
-    """Where guesses come from: a draft, or n-grams of so many tokens."""
+    """The source of guesses: a draft, or n-grams of `ngram` tokens."""
 
     tokens: int  # guessed at a time
     draft: Path | None = None  # a model in the runtime's own format
@@ -30,7 +30,7 @@ class Guessing:
 
 
 class Continued(NamedTuple):
-    """A greedy continuation of so many tokens, how many were guessed for it and how many of these were right."""
+    """A greedy continuation of `tokens` tokens, for which `guessed` were guessed, of which `accepted` were right."""
 
     ids: list[int]
     tokens: int
@@ -47,16 +47,16 @@ class Speculative(Protocol):
         ...
 
     def log_probabilities(self, prompt: Sequence[int]) -> LogProbabilities:
-        """(V,) as of every runtime, without guesses."""
+        """(V,) as in the protocol, without guesses."""
         ...
 
     def close(self) -> None:
-        """Release what the open model holds."""
+        """Free the open model."""
         ...
 
 
 class SpeculativeTransformers(TransformersRuntime):
-    """A model folder whose `generate` is assisted; without `guessing` it is not."""
+    """A model folder whose `generate` is assisted, if `guessing` is set."""
 
     def __init__(self, folder: Path, device: str = "cpu", guessing: Guessing | None = None) -> None:
         super().__init__(folder, device)
@@ -69,26 +69,28 @@ class SpeculativeTransformers(TransformersRuntime):
     def continued(self, prompt: Sequence[int], tokens: int) -> Continued:
         rows: list[int] = []  # of tokens in each pass
 
-        def count(module: Any, given: Any, named: Any) -> None:
-            rows.append(int((given[0] if given else named["input_ids"]).shape[1]))
+        def count(module: Any, args: Any, kwargs: Any) -> None:
+            rows.append(int((args[0] if args else kwargs["input_ids"]).shape[1]))
 
         ids = self._row(prompt)
         hook = self.model.register_forward_pre_hook(count, with_kwargs=True)
         begun = time.perf_counter()
         try:
-            made = self.model.generate(
+            generated = self.model.generate(
                 ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens, **self._options
             )
         finally:
             hook.remove()
         seconds = time.perf_counter() - begun
-        found: list[int] = made[0, len(prompt) :].tolist()
+        new: list[int] = generated[0, len(prompt) :].tolist()
+        # A pass reads the model's own last token and the guesses after it, the first one the whole prompt. Each pass
+        # yields one token of the model itself, and the guesses that it accepts
         guessed = rows[0] - len(prompt) + sum(rows[1:]) - len(rows[1:])
-        return Continued(found, len(found), guessed, len(found) - len(rows), seconds)
+        return Continued(new, len(new), guessed, len(new) - len(rows), seconds)
 
 
 def always_guessing(draft: Any, tokens: int) -> Any:
-    """A draft of transformers that guesses so many tokens each time, however sure it is of them."""
+    """A draft of transformers that guesses `tokens` tokens each time, however confident it is."""
     draft.generation_config.num_assistant_tokens = tokens
     draft.generation_config.num_assistant_tokens_schedule = "constant"
     draft.generation_config.assistant_confidence_threshold = 0.0
@@ -96,7 +98,7 @@ def always_guessing(draft: Any, tokens: int) -> Any:
 
 
 class SpeculativeLlamaCpp(LlamaCppRuntime):
-    """A GGUF file in llama.cpp's server, with a draft or n-grams; without `guessing`, with neither."""
+    """A GGUF file in llama.cpp's server, with a draft or n-grams if `guessing` is set."""
 
     def __init__(self, path: Path, *, threads: int = 1, guessing: Guessing | None = None) -> None:
         self._guessing = guessing
@@ -119,7 +121,7 @@ class SpeculativeLlamaCpp(LlamaCppRuntime):
             chosen.ngram_simple.size_n, chosen.ngram_simple.size_m = guessing.ngram, guessing.tokens
 
     def continued(self, prompt: Sequence[int], tokens: int) -> Continued:
-        """The server tells no ids: they are those of its text, which may be others and more or fewer."""
+        """As in the protocol. The server doesn't report ids: these are its text's, which may differ, even in number."""
         answer = self._answered(
             self._server.handle_completions(
                 {"prompt": list(prompt), "n_predict": tokens, "temperature": 0, "cache_prompt": False}

@@ -14,7 +14,7 @@ import torch
 from models.pretrained import load_pretrained
 from models.runtimes.greedy import ends_of
 from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, RuntimeFault
-from models.runtimes.tokenized import TokenizedRuntime
+from models.runtimes.token_runtime import TokenizedRuntime
 from models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ ROWS = 128  # of logits at a time, in float64
 
 
 def load_model(folder: Path, device: str = "cpu", **options: Any) -> PreTrainedModel:
-    """A model as any user of transformers loads it, to be asked. Raises RuntimeFault for damaged files."""
+    """A model as any user of transformers loads it, for inference. Raises RuntimeFault for damaged files."""
     from safetensors import SafetensorError
 
     try:
-        # Quantized layers run on the CPU too, so that a release needs no GPU to be proved
+        # Quantized layers run on the CPU too, so that proving a release doesn't need a GPU
         return load_pretrained(folder, device_map=device, **options).eval()
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise RuntimeFault(f"transformers can't load {folder}: {error}") from error
@@ -41,7 +41,7 @@ def _adapted(model: PreTrainedModel, adapter: Path) -> Any:
 
 
 class TransformersRuntime(TokenizedRuntime):
-    """A folder as transformers loads it; with an adapter, a folder of PEFT with a tokenizer, over it."""
+    """A folder as transformers loads it, optionally with an adapter: a folder of PEFT with a tokenizer."""
 
     def __init__(self, folder: Path, device: str = "cpu", adapter: Path | None = None, **options: Any) -> None:
         self.model: Any = load_model(folder, device, **options)
@@ -54,23 +54,25 @@ class TransformersRuntime(TokenizedRuntime):
     @torch.no_grad()
     def log_probabilities(self, prompt: Sequence[int]) -> LogProbabilities:
         logits_V = self.model(self._row(prompt)).logits[0, -1].double()
-        found: LogProbabilities = torch.log_softmax(logits_V, -1).cpu().numpy()
-        return found
+        log_probabilities: LogProbabilities = torch.log_softmax(logits_V, -1).cpu().numpy()
+        return log_probabilities
 
     @torch.no_grad()
     def all_log_probabilities(self, ids: Sequence[int]) -> AllLogProbabilities:
         logits_TV = self.model(self._row(ids)).logits[0].float()
-        # Of 49,152 tokens torch's own log_softmax, in float32, is off by 1e-5 throughout
+        # For 49,152 tokens torch's own log_softmax, in float32, is off by 1e-5 throughout
         for rows in logits_TV.split(ROWS):
             rows -= torch.logsumexp(rows.double(), -1, keepdim=True).float()
-        found: AllLogProbabilities = logits_TV.cpu().numpy()
-        return found
+        log_probabilities: AllLogProbabilities = logits_TV.cpu().numpy()
+        return log_probabilities
 
     def greedy(self, prompt: Sequence[int], tokens: int) -> list[int]:
         ids = self._row(prompt)
-        made = self.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens)
-        found: list[int] = made[0, len(prompt) :].tolist()
-        return found
+        generated = self.model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens
+        )
+        continuation: list[int] = generated[0, len(prompt) :].tolist()
+        return continuation
 
     def _row(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor([list(ids)], device=self.model.device)

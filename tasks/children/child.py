@@ -1,11 +1,15 @@
-"""The child's side: what a training process tells its stage, one JSON object a line on standard output.
+"""The child's side: a training process reports to its stage, one JSON object a line on standard output.
 
     if __name__ == "__main__":
         run_as_child(train)          # def train(spec: Path) -> None
 
-Five words have a meaning for supervise.py: `error`, the child's last, with its message, remedy and facts; `crash`, any
-other exception; `heartbeat`, within how many seconds the next one will come; `hosts`, those that train, where they are
-several; and `stoppable`, when the child can be asked to end (orderly_stop.py).
+supervise.py acts on five fields:
+
+    error      the error that the child ends with: its type, with message, remedy and facts
+    crash      the first line of any other exception
+    heartbeat  seconds within which the next line with this field comes
+    hosts      the hosts that train, if several
+    stoppable  from now on the child can be asked to stop (orderly_stop.py)
 """
 
 from __future__ import annotations
@@ -28,8 +32,8 @@ _TAGS: dict[str, Any] = {}
 
 
 def run_as_child(function: Callable[[Path], None]) -> None:
-    """The child's side: tie this process to its parent and its stage, run `function(spec)`, pass a GristmillError on as
-    it is, and the first line of any other exception beside its traceback."""
+    """Tie this process to its parent and its stage, and run `function(spec)`. Reports a GristmillError as it is, and
+    the first line of any other exception, whose traceback goes to the log."""
     die_with_parent()
     end_with_stage()
     guard()
@@ -42,7 +46,7 @@ def run_as_child(function: Callable[[Path], None]) -> None:
 
 
 def _crash(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-    """Any other exception; that of a disk, however it is wrapped, as what it is: beginning again would not help."""
+    """Report any other exception. A disk fault, however wrapped, gets its own type: a restart would not help."""
     fault = disk_fault(value)
     if fault is not None:
         emit(error=type(fault).__name__, message=fault.message, remedy=fault.remedy)
@@ -53,11 +57,11 @@ def _crash(kind: type[BaseException], value: BaseException, trace: TracebackType
 
 
 def emit(**fields: Any) -> None:
-    """Send one JSON line to the stage. One write, so that lines of several ranks never mix."""
+    """Send one JSON line to the stage, in one write, so that lines of several ranks never mix."""
     sys.stdout.flush()
     os.write(1, json.dumps({**_TAGS, **fields}).encode() + b"\n")
 
 
 def tag(**fields: Any) -> None:
-    """Have each line from now on say this too."""
+    """Add these fields to every line from now on."""
     _TAGS.update(fields)

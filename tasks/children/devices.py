@@ -1,5 +1,5 @@
-"""The device that models run on; and whether this machine can have a GPU at all, which is asked before a run starts,
-without torch: importing it takes seconds.
+"""Chooses the device that models run on, and checks before a run starts whether this machine can have a GPU at all. The
+check does without torch, which takes seconds to import.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tasks.stage.runtime import ComputeRuntime, Runtime
 if TYPE_CHECKING:
     import torch
 
-# Of the drivers of NVIDIA, of NVIDIA in WSL and on Jetson boards, and of AMD, which torch calls cuda too
+# Files of the drivers of NVIDIA, of NVIDIA in WSL and on Jetson boards, and of AMD, which torch calls cuda too
 DRIVERS = ("dev/nvidiactl", "proc/driver/nvidia/version", "dev/dxg", "dev/nvmap", "dev/kfd")
 LIBRARY = "libcuda.so.1"
 _CLAIMS: dict[str, socket.socket] = {}  # held open
 
 
 def device_of(compute: ComputeRuntime) -> torch.device:
-    """The device that a runtime asks for; for auto a GPU if torch has one."""
+    """The device that a runtime sets. For auto it is a GPU if torch has one."""
     import torch
 
     cuda = compute.device == "cuda" or (compute.device == "auto" and torch.cuda.is_available())
@@ -35,10 +35,9 @@ def device_of(compute: ComputeRuntime) -> torch.device:
 
 
 def own_device(compute: ComputeRuntime) -> torch.device:
-    """The device of this process among those of a launcher. Libraries place themselves by LOCAL_RANK, which is made to
-    agree.
+    """The device of this process among those of a launcher. Sets LOCAL_RANK to match, as libraries go by it.
 
-    Raises ConfigError as `place`, and as `claim` for a GPU.
+    Raises ConfigError as `place` does, and for a GPU as `claim` does.
     """
     import torch
 
@@ -52,16 +51,16 @@ def own_device(compute: ComputeRuntime) -> torch.device:
 
 
 def claim(gpu: str, meeting: str) -> None:
-    """Take a GPU for this process, as long as it lives. Not told over NCCL, which fails where two have the same.
+    """Take a GPU for this process, as long as it lives. NCCL can't tell, as it fails if two ranks share a GPU.
 
-    Raises ConfigError where another process of the same training, by the address at which it meets, has taken it.
+    Raises ConfigError if another process of the same training, known by its meeting address, has taken it.
     """
-    name = f"\0gristmill {gpu} {meeting}"  # of a socket that no file is made for: with the process it is gone
+    name = f"\0gristmill {gpu} {meeting}"  # an abstract socket: no file, and gone with the process
     if name in _CLAIMS:
         return
-    taken = socket.socket(socket.AF_UNIX)
+    lock = socket.socket(socket.AF_UNIX)
     try:
-        taken.bind(name)
+        lock.bind(name)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -69,20 +68,20 @@ def claim(gpu: str, meeting: str) -> None:
             f"Processes share a GPU of {socket.gethostname()}: runtime.training.processes is larger than the number of "
             "GPUs that they see there.",
             "Set runtime.training.processes to the number of GPUs of a host, or show the run more of them "
-            "(CUDA_VISIBLE_DEVICES, or what the job asks of its scheduler).",
+            "(CUDA_VISIBLE_DEVICES, or the scheduler's request for the job).",
         ) from error
-    _CLAIMS[name] = taken
+    _CLAIMS[name] = lock
 
 
-def place(asked: str, local: int, gpus: int) -> torch.device:
-    """The device of the process with this local rank, which sees so many GPUs here: one each, or the CPU for all.
-    A single one is its own: a scheduler can show each process another.
+def place(setting: str, local: int, gpus: int) -> torch.device:
+    """The device of the process with this local rank, which sees `gpus` GPUs here: one each, or the CPU for all. A
+    single visible GPU is its own, as a scheduler can show each process a different one.
 
     Raises ConfigError for too few GPUs.
     """
     import torch
 
-    if asked == "cpu" or (asked == "auto" and not gpus):
+    if setting == "cpu" or (setting == "auto" and not gpus):
         return torch.device("cpu")
     if not gpus:
         raise ConfigError(
@@ -98,7 +97,7 @@ def place(asked: str, local: int, gpus: int) -> torch.device:
 
 
 def check_device_here(runtime: Runtime) -> None:
-    """Raises ConfigError where `runtime.compute.device` is cuda and this machine certainly has no GPU for torch."""
+    """Raises ConfigError if `runtime.compute.device` is cuda and this machine certainly lacks a GPU for torch."""
     if runtime.compute.device != "cuda":
         return
     why = missing_gpu()
@@ -110,27 +109,27 @@ def check_device_here(runtime: Runtime) -> None:
 
 
 def check_training_device_here(runtime: Runtime) -> None:
-    """As `check_device_here`, unless other hosts than this one may be those that train."""
+    """Like `check_device_here`, unless other hosts than this one may train."""
     if runtime.training.hostfile is None and slurm_nodes() == 1:
         check_device_here(runtime)
 
 
 def missing_gpu(environment: Mapping[str, str] | None = None, root: Path = Path("/")) -> str | None:
-    """Why torch can't have a GPU here; None where it may have one. Says so only when that is certain: a driver whose
-    device is gone, for instance, is torch's to report."""
+    """The reason why torch can't have a GPU here, None if it may have one. Gives a reason only if it is certain: a
+    driver whose device is gone, for instance, is for torch to report."""
     environment = os.environ if environment is None else environment
     try:
         if version("torch").endswith("+cpu"):
             return f"torch {version('torch')} is built for CPUs only"
     except PackageNotFoundError:
-        pass  # a torch that is not installed as a package may be any
+        pass  # a torch that is not installed as a package may be of any kind
     if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return "CUDA_VISIBLE_DEVICES hides every GPU"
     if any((root / path).exists() for path in DRIVERS):
         return None
     try:
-        # A driver may be loaded only when it is first used. The library is not initialised: that would break forks
+        # A driver may load only when it is first used. Initialising the library would break forks, so it is only opened
         ctypes.CDLL(LIBRARY)
     except OSError:
-        return "this machine has no driver of a GPU"
+        return "this machine lacks a GPU driver"
     return None

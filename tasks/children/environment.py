@@ -1,4 +1,4 @@
-"""The environment of a training process: what must be set before Python starts."""
+"""The environment of a training process: variables that must be set before Python starts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ FORWARDED = ("GRISTMILL_FAULTS",)
 
 
 def training_environment(compute: ComputeRuntime, processes: int = 1) -> dict[str, str]:
-    """The environment of a training child, one of so many on this host: this process's own, with what must be set
-    before Python starts.
+    """The environment of a training child, one of `processes` on this host: this process's own, with the variables that
+    must be set before Python starts.
 
-    The allocator keeps the memory of freed tensors (35 % faster steps on a small model: a fresh page costs as much as
-    the arithmetic on it); OpenMP threads that wait spin for a moment, then sleep (steps are a tenth to a sixth faster
-    than when they sleep at once; those that spin for longer starve each other on a busy machine); no library calls out.
+    The allocator keeps the memory of freed tensors: steps of a small model are 35 % faster, as a fresh page costs as
+    much as the arithmetic on it. OpenMP threads that wait spin for a moment, then sleep: steps are a tenth to a sixth
+    faster than when they sleep at once, while threads that spin for longer starve each other on a busy machine. No
+    library calls out.
     """
     return {**os.environ, **_settings(compute, processes)}
 
@@ -41,10 +42,10 @@ def _settings(compute: ComputeRuntime, processes: int) -> dict[str, str]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "DO_NOT_TRACK": "1",
         "WANDB_MODE": "disabled",
-        # By default in /tmp, where another user can have made the folder; what is there is unpickled
+        # torch unpickles its cache. The default is in /tmp, where another user can have created the folder
         "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "torchinductor")),
         "PYTHONUNBUFFERED": "1",
-        "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",  # whoever loads what: see tasks/training/states_only.py
+        "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",  # for every torch.load, libraries' too: tasks/training/states_only.py
     }
     if compute.device == "cpu":
         environment["DS_ACCELERATOR"] = "cpu"
@@ -53,8 +54,8 @@ def _settings(compute: ComputeRuntime, processes: int) -> dict[str, str]:
 
 
 def environment_file(out: Output, further: Mapping[str, str]) -> Path:
-    """What DeepSpeed's runner gives processes on other hosts, which else have none of it: what is set for training, a
-    fault, `further` variables, and what the user has in files of their own (.deepspeed_env)."""
+    """Write the variables that DeepSpeed's runner passes to processes on other hosts, which get no others: those of
+    training, injected faults, `further` ones, and those of the user's own files (.deepspeed_env)."""
     own = [Path(folder, os.environ.get("DS_ENV_FILE", ".deepspeed_env")) for folder in (Path.home(), ".")]
     lines = [line for file in own if file.is_file() for line in file.read_text().splitlines() if line]
     settings = _settings(out.runtime.compute, out.runtime.training.processes)

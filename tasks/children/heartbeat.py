@@ -1,12 +1,12 @@
-"""Processes on other hosts end within a minute when their stage does, by kill -9 of it too.
+"""Processes on other hosts end within a minute of their stage, even if kill -9 ends it.
 
-On the stage's own host the kernel sees to that (die_with_parent.py). For other hosts the stage has a file in
-the scratch folder, which they share anyway, and a process beside it that writes to the file again and again. That
-process is tied to the stage and ends with it, but isn't stopped with it (Ctrl-Z).
+On the stage's own host the kernel sees to that (die_with_parent.py). For other hosts the stage keeps a file in the
+scratch folder, which the hosts share anyway, and a helper process that writes to it again and again. The helper ends
+with the stage, but Ctrl-Z of the stage doesn't stop it.
 
-A rank counts the time in which it read the same. It ends at once where the file begins with another name: the stage
-has ended its training, and begun it again. Time that a read took, or in which reading failed, doesn't count: a
-file system that stalls, stalls the writer too. The file is opened for each reading, upon which NFS asks its server.
+A rank counts the time during which the file stays the same. It ends at once if the file begins with another name: the
+stage has ended its training, and begun it again. Time spent in a read, or while reads fail, doesn't count, as a file
+system that stalls also stalls the writer. The file is opened for each read, so that NFS asks its server.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ PATIENCE_SECONDS = 40.0
 
 @contextlib.contextmanager
 def shown_alive(file: Path, module: str) -> Iterator[None]:
-    """Within the block, and as long as this process lives, `file` changes every few seconds. It tells hosts that would
-    take part which module trains."""
+    """Within the block, and as long as this process lives, `file` changes every few seconds. It also names the module
+    that trains, for hosts that join."""
     name = f"{secrets.token_hex(4)} {module}"
     file.write_text(f"{name} 0")
     command = tied_to(os.getpid(), [sys.executable, "-m", "tasks.children.heartbeat", str(file), name])
@@ -48,14 +48,14 @@ def shown_alive(file: Path, module: str) -> Iterator[None]:
 
 
 def end_with_stage() -> None:
-    """Have this process killed when the stage that started it, from whatever host, shows no life any more."""
+    """Kill this process when the stage that started it, on whatever host, no longer shows signs of life."""
     file = os.environ.get(VARIABLE)
     if file is not None:
         threading.Thread(target=_watch, args=(Path(file),), name="end-with-stage", daemon=True).start()
 
 
 def _watch(file: Path) -> None:
-    said, silent = "", 0.0
+    last, silent = "", 0.0
     while silent < PATIENCE_SECONDS:
         time.sleep(POLL_SECONDS)
         try:
@@ -64,20 +64,20 @@ def _watch(file: Path) -> None:
             now = ""  # the stage has ended
         except OSError:
             continue
-        if now in ("", said):  # empty while it is written too
+        if now in ("", last):  # a file being written is empty too
             silent += POLL_SECONDS
-        elif said and now.split()[0] != said.split()[0]:
+        elif last and now.split()[0] != last.split()[0]:
             break
         else:
-            said, silent = now, 0.0
+            last, silent = now, 0.0
     with contextlib.suppress(OSError):
-        os.set_blocking(2, False)  # nobody may be left to read it
-        os.write(2, b"the stage that started this process has ended or begun anew: the process ends\n")
+        os.set_blocking(2, False)  # a full pipe that nobody reads any more must not delay the end
+        os.write(2, b"the stage that started this process has ended or restarted: the process ends\n")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
-    """`python -m tasks.children.heartbeat FILE NAME`: write into it until killed."""
+    """Run `python -m tasks.children.heartbeat FILE NAME`: write to the file until killed."""
     file, name = Path(sys.argv[1]), sys.argv[2]
     while True:
         with contextlib.suppress(OSError):

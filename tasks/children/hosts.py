@@ -1,7 +1,7 @@
-"""Which hosts train: those of a DeepSpeed hostfile, those that meet at a rendezvous, or the nodes of a Slurm job.
+"""The hosts that train: those of a DeepSpeed hostfile, those that meet at a rendezvous, or the nodes of a Slurm job.
 
-DeepSpeed's runner trains on one host without a word when its hostfile is missing, so the file is read here first, by
-DeepSpeed's own rules (deepspeed/launcher/runner.py).
+DeepSpeed's runner silently trains on one host if its hostfile is missing. So the file is read here first, by the same
+rules (deepspeed/launcher/runner.py).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from storage.errors import ConfigError
 from tasks.stage.runtime import TrainingRuntime
 
 SLOTS = re.compile(r"(\S+)\s+slots=([0-9]{1,9})(?!\d)")
-FORM = "DeepSpeed wants a line `name slots=8` for each host, and lines that begin with # for comments."
+FORM = "Write a line `name slots=8` for each host. Lines that begin with # are comments."
 
 
 def check_hosts(training: TrainingRuntime) -> None:
-    """Raises ConfigError for settings of hosts and launcher that contradict each other, and for a hostfile that is here
-    but is none, or has fewer slots than `processes`. One that is missing may lie on the machine that will train."""
+    """Raises ConfigError for contradictory settings of hosts and launcher, and for a hostfile that can't be parsed or
+    has fewer slots than `processes`. A missing hostfile may lie on the machine that will train."""
     if (training.rendezvous is None) != (training.hosts == 1):
         raise ConfigError(
-            f"runtime.training: hosts is {training.hosts}, rendezvous {training.rendezvous}: one needs the other.",
-            "Give the number of hosts and the host:port at which they meet, or neither.",
+            f"runtime.training.hosts is {training.hosts} and rendezvous {training.rendezvous}: each needs the other.",
+            "Set the number of hosts and the host:port at which they meet, or neither.",
         )
     if training.rendezvous is not None and training.hostfile is not None:
         raise ConfigError(
@@ -55,14 +55,14 @@ def check_hosts_here(training: TrainingRuntime) -> None:
             f"runtime.training.hostfile is {training.hostfile}, which does not exist in {Path.cwd()}."
             if not Path(training.hostfile).is_absolute()
             else f"runtime.training.hostfile is {training.hostfile}, which does not exist.",
-            f"Write it, or set runtime.training.hostfile to null to train on this host alone. {FORM}",
+            f"Create it, or set runtime.training.hostfile to null to train only on this host. {FORM}",
         )
 
 
 def hosts_of(training: TrainingRuntime, environment: Mapping[str, str] | None = None) -> int | None:
-    """How many hosts train; None where only a hostfile knows that is not on this machine.
+    """The number of hosts that train, None if only a hostfile on another machine says.
 
-    Raises ConfigError as `read_hostfile`.
+    Raises ConfigError as `read_hostfile` does.
     """
     if training.hostfile is not None:
         return len(read_hostfile(training.hostfile)) if Path(training.hostfile).exists() else None
@@ -75,13 +75,13 @@ def on_other_hosts(training: TrainingRuntime, environment: Mapping[str, str] | N
 
 
 def slurm_nodes(environment: Mapping[str, str] | None = None) -> int:
-    """Nodes of the Slurm allocation that this process runs in; 1 outside of any."""
+    """The nodes of the Slurm allocation that this process runs in, 1 outside of any."""
     environment = os.environ if environment is None else environment
     return int(environment.get("SLURM_NNODES", "1")) if "SLURM_JOB_ID" in environment else 1
 
 
 def read_hostfile(path: str) -> dict[str, int]:
-    """The slots of each host. Raises ConfigError for what DeepSpeed could not read."""
+    """The slots of each host. Raises ConfigError for a file that DeepSpeed could not read."""
     try:
         lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -91,11 +91,13 @@ def read_hostfile(path: str) -> dict[str, int]:
     for number, line in enumerate(lines, 1):
         if not line or line.startswith("#"):
             continue
-        found = SLOTS.match(line)
-        if found is None or found[1] in slots:
-            what = "names no host with its slots" if found is None else f"names {found[1]} a second time"
-            raise ConfigError(f"runtime.training.hostfile is {path}, which is no hostfile: line {number} {what}.", FORM)
-        slots[found[1]] = int(found[2])
+        match = SLOTS.match(line)
+        if match is None or match[1] in slots:
+            what = "is not a host with its slots" if match is None else f"repeats {match[1]}"
+            raise ConfigError(
+                f"runtime.training.hostfile is {path}, which can't be parsed: line {number} {what}.", FORM
+            )
+        slots[match[1]] = int(match[2])
     if not slots:
-        raise ConfigError(f"runtime.training.hostfile is {path}, which names no host.", FORM)
+        raise ConfigError(f"runtime.training.hostfile is {path}, which lists no hosts.", FORM)
     return slots

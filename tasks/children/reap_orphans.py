@@ -1,8 +1,8 @@
 """Kills the processes of libraries that would outlive the process that started them.
 
-Not everything that a library starts asks the kernel to end with its parent (`die_with_parent.py`): helpers of Ray look
-for a killed cluster for minutes. A watcher waits on a pipe that closes when this process ends, even by kill -9, and
-kills what is left. It has a session of its own, which no Ctrl-C reaches.
+Some libraries start processes that don't ask the kernel to end with their parent (`die_with_parent.py`): Ray's helpers
+look for a killed cluster for minutes. A watcher waits on a pipe that closes when this process ends, even by kill -9,
+and kills the rest. It has a session of its own, which no Ctrl-C reaches.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-Process = tuple[int, str]  # pid, and when it started: the kernel uses a pid again
+Process = tuple[int, str]  # pid and start time, as the kernel reuses pids
 
 
 def descendants(parent: int) -> set[Process]:
-    """The processes below one, at any depth."""
+    """The processes below `parent`, at any depth."""
     children: dict[int, list[Process]] = {}
     for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and (found := _stat(int(folder.name))):
-            children.setdefault(found[0], []).append((int(folder.name), found[1]))
-    found_below, waiting = set[Process](), [parent]
+        if folder.name.isdigit() and (stat := _stat(int(folder.name))):
+            children.setdefault(stat[0], []).append((int(folder.name), stat[1]))
+    everyone, waiting = set[Process](), [parent]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found_below.update(below)
+        everyone.update(below)
         waiting += [pid for pid, _ in below]
-    return found_below
+    return everyone
 
 
 @contextmanager
 def ended_with_us(processes: set[Process]) -> Iterator[None]:
-    """Those of these processes that live when the block ends, or this process does, are killed."""
+    """Kill those of `processes` that are still alive when the block or this process ends."""
     names = [f"{pid}:{started}" for pid, started in sorted(processes)]
     command = [sys.executable, "-m", "tasks.children.reap_orphans", *names]
     root = str(Path(__file__).parents[2])
@@ -43,7 +43,7 @@ def ended_with_us(processes: set[Process]) -> Iterator[None]:
 
 
 def _stat(pid: int) -> tuple[int, str] | None:
-    """The parent of a process and its start, in ticks since the machine's (proc(5)); None for one that is gone."""
+    """The parent of a process, and its start in ticks since boot (proc(5)). None for a process that is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -52,12 +52,12 @@ def _stat(pid: int) -> tuple[int, str] | None:
 
 
 def main() -> None:
-    """`python -m tasks.children.reap_orphans PID:START…`: when stdin ends, kill these."""
+    """Run `python -m tasks.children.reap_orphans PID:START…`: when stdin ends, kill these."""
     sys.stdin.read()
     for name in sys.argv[1:]:
         pid, _, started = name.partition(":")
-        found = _stat(int(pid))
-        if found and found[1] == started:
+        stat = _stat(int(pid))
+        if stat and stat[1] == started:
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
 

@@ -1,10 +1,10 @@
-"""Several pieces of work of the same kind in one child, one after another: starting Python, torch and transformers
-takes longer than many a measurement. With several GPUs the child starts one process for each, and deals the pieces out.
+"""Runs several pieces of work of the same kind in one child, one after another: starting Python, torch and transformers
+takes longer than many a measurement. With several GPUs the child shares the pieces out to one process for each.
 
     for number, result in run_several("tasks.….measure", [(spec, out), …], on_line=…): …
 
-`python -m tasks.children.run_many MODULE LIST` is the child: it runs the module's `run` on each spec. Those of other
-GPUs are its children, in its process group, so that whatever ends it ends them.
+`python -m tasks.children.run_many MODULE LIST` is the child: it runs the module's `run` on each spec. The processes of
+several GPUs are its children, in its process group, so that whatever ends it ends them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tasks.children.supervise import Keeps, check_plain, run_child
 from tasks.stage.output import Output
 from tasks.stage.runtime import ComputeRuntime
 
-OnLine = Callable[[float, dict[str, Any]], None]  # how much of all is done, and what a piece said
+OnLine = Callable[[float, dict[str, Any]], None]  # the share of the whole that is done, and a piece's line
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 POLL_SECONDS = 0.1
 
@@ -42,12 +42,12 @@ def run_several(
     devices: Sequence[str] | None = None,
     keeps: Keeps = "nothing",
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Run the child, and yield the number and the result of each piece of work. Where it fails, those that are done
-    are yielded first. Raises as `run_child`; the log is that of the first.
+    """Run the child, and yield the number and the result of each piece of work. If it fails, the finished pieces are
+    yielded first. Raises as `run_child` does. The log is in the first piece's scratch folder.
 
-    Pieces say `done` and `total` (0: unknown); `on_line` gets the sum of all, in which each counts for its weight, or
-    1. `devices` are the GPUs to deal them out to, as CUDA_VISIBLE_DEVICES names them: all that are visible, if none
-    are named.
+    Pieces report `done` and `total` (0: unknown). `on_line` gets the sum of their shares, each times its weight, 1 by
+    default. `devices` are the GPUs to share the pieces out to, as CUDA_VISIBLE_DEVICES names them, by default all that
+    are visible.
     """
     first, out = work[0]
     log, listed = out.scratch / "child.log", out.scratch / "several.json"
@@ -61,7 +61,7 @@ def run_several(
     listed.write_text(json.dumps({"specs": specs, "devices": devices, "uses_gpus": uses_gpus, "chosen": None}))
     shares = [0.0] * len(work)
 
-    def heard(line: dict[str, Any]) -> None:
+    def hear(line: dict[str, Any]) -> None:
         piece = line.pop("piece")
         if "finished" in line:
             shares[piece] = 1.0
@@ -76,7 +76,7 @@ def run_several(
             out=out,
             environment=training_environment(first.runtime.compute),
             log=log,
-            on_line=heard,
+            on_line=hear,
             keeps=keeps,
         )
     except GristmillError as error:
@@ -86,46 +86,47 @@ def run_several(
         if spec.result.exists():
             done += 1
             yield number, json.loads(spec.result.read_text())
+    # A process lost after its last result, in a library's clean-up, has done its work
     if failure is not None and not (isinstance(failure, LostProcess) and done == len(work)):
         raise failure
 
 
 def run(path: Path) -> None:
-    """The child's side."""
-    asked = json.loads(path.read_text())
-    numbers = list(range(len(asked["specs"]))) if asked["chosen"] is None else asked["chosen"]
-    devices = _devices(asked) if asked["chosen"] is None and len(numbers) > 1 else []
+    """Run the pieces of the list at `path`: the child's side."""
+    work = json.loads(path.read_text())
+    numbers = list(range(len(work["specs"]))) if work["chosen"] is None else work["chosen"]
+    devices = _devices(work) if work["chosen"] is None and len(numbers) > 1 else []
     if len(devices) > 1:
-        _deal_out(path, asked, numbers, devices[: len(numbers)])
+        _share_out(path, work, numbers, devices[: len(numbers)])
         return
     module = importlib.import_module(sys.argv[-2])
     for number in numbers:
         tag(piece=number)
-        module.run(Path(asked["specs"][number]))
+        module.run(Path(work["specs"][number]))
         emit(finished=True)
 
 
-def _devices(asked: dict[str, Any]) -> list[str]:
+def _devices(work: dict[str, Any]) -> list[str]:
     """The GPUs, by the names that CUDA_VISIBLE_DEVICES takes."""
-    if asked["devices"] is not None:
-        return [str(device) for device in asked["devices"]]
-    if not asked["uses_gpus"]:
+    if work["devices"] is not None:
+        return [str(device) for device in work["devices"]]
+    if not work["uses_gpus"]:
         return []
     import torch
 
-    named = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
-    return named or [str(number) for number in range(torch.cuda.device_count())]
+    visible = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
+    return visible or [str(number) for number in range(torch.cuda.device_count())]
 
 
-def _deal_out(path: Path, asked: dict[str, Any], numbers: Sequence[int], devices: Sequence[str]) -> None:
-    """A process for each device with its share of the cores, which writes to our own output: a line is one write. The
-    first that fails ends all."""
-    compute = _share_cores([Path(asked["specs"][number]) for number in numbers], len(devices))
+def _share_out(path: Path, work: dict[str, Any], numbers: Sequence[int], devices: Sequence[str]) -> None:
+    """Run a process for each device, with its share of the cores. All write to our own output, as a line is one write.
+    The first that fails ends all."""
+    compute = _share_cores([Path(work["specs"][number]) for number in numbers], len(devices))
     environment = training_environment(compute, len(devices))
     running = []
     for place, device in enumerate(devices):
         part = path.with_suffix(f".{place}.json")
-        part.write_text(json.dumps({**asked, "chosen": numbers[place :: len(devices)]}))
+        part.write_text(json.dumps({**work, "chosen": numbers[place :: len(devices)]}))
         command = tied_to(os.getpid(), [sys.executable, "-m", "tasks.children.run_many", sys.argv[-2], str(part)])
         running.append(subprocess.Popen(command, env={**environment, VISIBLE: device}))
     while running:
@@ -139,7 +140,7 @@ def _deal_out(path: Path, asked: dict[str, Any], numbers: Sequence[int], devices
 
 
 def _share_cores(specs: Sequence[Path], processes: int) -> ComputeRuntime:
-    """Have each piece take the threads of one of so many processes. Returns how the first one runs."""
+    """Set the threads of each piece to one process's share. Returns the compute settings of the first piece."""
     runtimes = []
     for path in specs:
         spec = json.loads(path.read_text())

@@ -1,13 +1,13 @@
 """Child processes for training, which never outlive the stage that started them.
 
-Training runs in a Python of its own, or in the fork of one (warm): the allocator and OpenMP read their settings only at
-its start, torch and DeepSpeed keep global state, and a crash in native code must not take the flow down. The child
-leads a session of its own, so that a whole process group can be ended, and the kernel kills it when its stage dies
-(die_with_parent.py); on other hosts it ends by itself then (heartbeat.py).
+Training runs in its own Python process, or in a fork of one (warm): the allocator and OpenMP read their settings only
+at its start, torch and DeepSpeed keep global state, and a crash in native code must not take the flow down. The child
+leads its own session, so that a whole process group can be ended. When its stage dies, the kernel kills it
+(die_with_parent.py), and on other hosts it ends by itself (heartbeat.py).
 
-The child reports in JSON lines on its standard output (child.py), prefixed with the host's name where another host
-writes; whatever else it prints goes to a log. A child that has sent a heartbeat and then stays silent for longer than
-it announced hangs, and is ended.
+The child reports in JSON lines on its standard output (child.py), which begin with the host's name if another host
+writes them. Everything else that it prints goes to a log. A child that has sent a heartbeat and then stays silent for
+longer than it announced counts as hanging, and is ended.
 
 When the run is interrupted (Ctrl-C, SIGTERM), a training that can stop in order is asked to, and has
 `runtime.training.stop_grace_seconds` to write a checkpoint. Another signal in the meantime ends it at once.
@@ -43,20 +43,21 @@ from tasks.children.warm.processes import CannotFork, Forked, ServerLost, fork, 
 from tasks.stage.output import Output
 
 GRACE_SECONDS = 5.0  # between TERM and KILL
-LEAVE_SECONDS = 20.0  # between a child's error and its end; a rank may wait for others that will never come
+LEAVE_SECONDS = 20.0  # between a child's error and its end: a rank may wait for others that will never come
 POLL_SECONDS = 0.5
-LAUNCHER_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)  # as 256 − signal
+# DeepSpeed's launcher exits with a killed rank's negative code, which the system makes 256 − signal
+LAUNCHER_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)
 TORCHRUN_KILLED = re.compile(r"rank +: (\d+) .*\n +exitcode +: -(\d+)")  # in its table of failures
-MESSAGE = re.compile(rb"(?:[\w.-]+: )?(\{.*\})\s*")  # pdsh, which a hostfile asks for, begins each line with the host
+MESSAGE = re.compile(rb"(?:[\w.-]+: )?(\{.*\})\s*")  # pdsh, used with a hostfile, begins each line with the host
 Process = subprocess.Popen[bytes] | Forked
 Keeps = Literal["checkpoints", "answers", "nothing"]
-RERUN: dict[Keeps, str] = {  # what it does, by what the child keeps
-    "checkpoints": "a rerun goes on from the last checkpoint",
-    "answers": "a rerun goes on after the last answers that were kept",
-    "nothing": "a rerun begins the stage anew",
+RERUN: dict[Keeps, str] = {  # by what the child keeps
+    "checkpoints": "A rerun resumes from the last checkpoint.",
+    "answers": "A rerun resumes after the last stored answers.",
+    "nothing": "A rerun starts the stage from scratch.",
 }
-NOBODY_CAME = "RendezvousTimeoutError"  # by torchrun's agent
-LAST_LINES = 12  # of the log, quoted when a child fails
+NOBODY_CAME = "RendezvousTimeoutError"  # raised by torchrun's agent
+LAST_LINES = 12  # lines of the log to quote when a child fails
 
 
 def run_child(
@@ -70,14 +71,15 @@ def run_child(
     stop: Path | None = None,
     warm: bool = True,
 ) -> None:
-    """Run `command` to its end; `on_line` gets each JSON object that it prints. `environment` is the whole of it,
-    `keeps` says what the child goes on from, and `stop` is the file that asks it to write one and end. A `warm` child
-    is a fork where that can be; when what it was forked from is killed, it is begun once more, as a new Python.
+    """Run `command` to its end. `on_line` gets each JSON object that it prints. `environment` is the child's whole
+    environment, `keeps` says what a rerun resumes from, and `stop` is the file that asks the child to write a
+    checkpoint and end. A `warm` child is a fork if possible. If its server is killed, it is run once more as a new
+    Python process.
 
-    Raises the GristmillError that the child reported (the first, where several ranks did), a LostProcess with the last
-    lines of `log` when it failed otherwise or hangs, or a TrainingError when it outlived
-    `runtime.compute.timeout_minutes`. The first two have the `exit_code` and the `last_lines` among their facts. On any
-    exception, Ctrl-C too, the child's whole process group is ended before the exception goes on.
+    Raises the GristmillError that the child reported (the first one if several ranks did), a LostProcess with the last
+    lines of `log` if it failed otherwise or hangs, or a TrainingError if it outlived `runtime.compute.timeout_minutes`.
+    The first two have `exit_code` and `last_lines` among their facts. On any exception, Ctrl-C included, the child's
+    whole process group is ended before the exception propagates.
     """
     limits = _Limits(out.stage, out.runtime.compute.timeout_minutes, keeps)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -93,19 +95,20 @@ def run_child(
                 if message is None:
                     log_file.write(line)
                 elif "error" in message:
-                    reported = reported or message
+                    reported = reported or message  # the first: errors of other ranks follow from it
                     limits.leave()
                 elif "crash" in message:
-                    crash = crash or message["crash"]  # the first; that of other ranks comes of it
+                    crash = crash or message["crash"]
                     limits.leave()
                 elif "heartbeat" in message:
                     limits.heartbeat(message["heartbeat"])
                 elif "hosts" in message:
                     limits.hosts = message["hosts"]
                 elif "stoppable" in message:
-                    ending.stop = stop
+                    ending.stop = stop  # from now on an interrupt asks first
                 elif on_line is not None:
                     on_line(message)
+            # Its output has ended. A child that said why may still take its moment to exit, and give its exit code
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(limits.left())
         except LostProcess as error:
@@ -113,13 +116,12 @@ def run_child(
             raise
         finally:
             code = ending.end()
+    # In order of what explains most: the child's own error, a killed server, hosts that never met, the exit code
     if reported:
         raise _typed(reported, code, _last_lines(log, begun))
     if code != 0:
         if isinstance(process, Forked) and process.lost:
-            out.warn(
-                "the server that children are forked from was killed, and its child with it; it is begun once more"
-            )
+            out.warn("the server that children are forked from was killed, and its child with it: running it once more")
             return run_child(
                 command, out=out, environment=environment, log=log, on_line=on_line, keeps=keeps, stop=stop, warm=False
             )
@@ -137,18 +139,18 @@ def run_module(
     ranks: bool = True,
     keeps: Keeps = "checkpoints",
 ) -> dict[str, Any]:
-    """Run `python -m module` on a spec and return what it measured: in as many ranks as the runtime says, or as one
-    process. `keeps` says what a rerun goes on from.
+    """Run `python -m module` on a spec and return its result: in as many ranks as the runtime says, or as one process.
+    `keeps` says what a rerun resumes from.
 
-    The spec and the child's log lie in the scratch folder. A child that is lost after it left its result has done its
-    work: gloo may abort while it takes down its threads. Raises as `run_child`, and TrainingError where something that
-    is no file, which a run never makes, lies in the place of one.
+    The spec and the child's log are in the scratch folder. A child that is lost after it wrote its result has done its
+    work: gloo may abort while it takes down its threads. Raises as `run_child` does, and TrainingError if a pipe, a
+    folder or a link, which a run never creates, is in the place of a file.
     """
-    path, log, alive = (out.scratch / name for name in ("spec.json", "child.log", FILE))  # where hosts look that join
-    for written in (path, log, spec.stop, alive, spec.log, spec.result):
-        check_plain(written)
-    for left in (spec.stop, spec.result):
-        left.unlink(missing_ok=True)
+    path, log, alive = (out.scratch / name for name in ("spec.json", "child.log", FILE))  # `join` looks here
+    for file in (path, log, spec.stop, alive, spec.log, spec.result):
+        check_plain(file)
+    for leftover in (spec.stop, spec.result):
+        leftover.unlink(missing_ok=True)
     path.write_text(spec.model_dump_json())
     command = (
         launchers.training_command(module, path, out.runtime.training, leads=True)
@@ -161,25 +163,24 @@ def run_module(
         out.note(f"waiting for the other hosts: on each run, once, `python -m tasks.children.join {work}`")
     environment = training_environment(out.runtime.compute, out.runtime.training.processes if ranks else 1)
     elsewhere = ranks and on_other_hosts(out.runtime.training)
-    told = {VARIABLE: str(alive)} if elsewhere else {}
+    further = {VARIABLE: str(alive)} if elsewhere else {}
     if ranks and out.runtime.training.hostfile is not None:
-        environment["DS_ENV_FILE"] = str(environment_file(out, told))
+        environment["DS_ENV_FILE"] = str(environment_file(out, further))
+    environment |= further
     try:
         with shown_alive(alive, module) if elsewhere else contextlib.nullcontext():
-            run_child(
-                command, out=out, environment=environment | told, log=log, on_line=on_line, keeps=keeps, stop=spec.stop
-            )
+            run_child(command, out=out, environment=environment, log=log, on_line=on_line, keeps=keeps, stop=spec.stop)
     except LostProcess as error:
         if not spec.result.exists():
             raise
-        out.warn(f"the child had done its work when it {error.facts['how']}; {log} says more")
+        out.warn(f"the child had finished its work when it {error.facts['how']}: see {log}")
     result: dict[str, Any] = json.loads(spec.result.read_text())
     return result
 
 
 def _started(command: list[str], environment: Mapping[str, str], log_file: IO[bytes], warm: bool) -> Process:
-    """The command's process: a fork of one that has what it imports, where that can be."""
-    for _ in range(2 if warm and may_fork(command) else 0):  # a server may have been killed since it was last used
+    """The command's process: if possible a fork of one that has imported its libraries."""
+    for _ in range(2 if warm and may_fork(command) else 0):  # twice: a server may have died since its last use
         try:
             return fork(command, environment, log_file.fileno())
         except ServerLost:
@@ -198,43 +199,46 @@ def _started(command: list[str], environment: Mapping[str, str], log_file: IO[by
 
 @dataclass
 class _Limits:
-    """How long a child may go on: in all, until its next heartbeat, and after its error."""
+    """How long a child may run: in all, until its next heartbeat, and after its error."""
 
     stage: str
     minutes: float | None
     keeps: Keeps
     begun: float = field(default_factory=time.monotonic)
-    silence: float = math.inf  # seconds that it asked for with its last heartbeat
-    heard: float = 0.0
+    silence: float = math.inf  # seconds that its last heartbeat announced, infinite before the first
+    last_heard: float = 0.0
     leaves_by: float = math.inf
-    hosts: list[str] = field(default_factory=list)  # those that train, where they are several
+    hosts: list[str] = field(default_factory=list)  # the hosts that train, if several
 
     def heartbeat(self, seconds: float) -> None:
-        """It is alive, and will be heard of within so many seconds."""
-        self.silence, self.heard = seconds, time.monotonic()
+        """Note that the child is alive, and expect its next sign of life within `seconds`."""
+        self.silence, self.last_heard = seconds, time.monotonic()
 
     def leave(self) -> None:
-        """It said why it ends, and has a moment to do so."""
+        """Note that the child has said why it ends, and give it a moment to do so."""
         self.silence, self.leaves_by = math.inf, min(self.leaves_by, time.monotonic() + LEAVE_SECONDS)
 
     def left(self) -> float | None:
-        """Seconds that the child has to end by itself; None for as long as it takes."""
+        """The seconds that the child has to end by itself, None for as long as it takes."""
         return None if math.isinf(self.leaves_by) else max(0.0, self.leaves_by - time.monotonic())
 
     def passed(self) -> bool:
-        """Whether a child that said why it ends should have ended. Raises for one that is not ending but must."""
+        """Whether a child that said why it ends should have ended by now.
+
+        Raises TrainingError for one that has run out of time, LostProcess for one that hangs.
+        """
         now = time.monotonic()
         if self.minutes is not None and now > self.begun + 60 * self.minutes:
             raise TrainingError(
                 f"The child process of {self.stage} ran longer than runtime.compute.timeout_minutes and was ended.",
-                f"Raise it, or give the stage less to do; {RERUN[self.keeps]}.",
+                f"Raise it, or give the stage less to do. {RERUN[self.keeps]}",
             )
-        if now > self.heard + self.silence:
+        if now > self.last_heard + self.silence:
             raise LostProcess(
                 f"The training of {self.stage}{self._where()} gave no sign of life for {self.silence:,.0f} seconds and "
                 "was ended.",
-                "If its steps take that long, raise runtime.pretrain.hang_minutes"
-                f"{'; if not, see that these hosts reach each other' if self.hosts else ''}; a rerun resumes.",
+                "If its steps take that long, raise runtime.pretrain.hang_minutes. "
+                f"{'Otherwise check that these hosts can reach each other. ' if self.hosts else ''}A rerun resumes.",
                 how="hung",
             )
         return now > self.leaves_by
@@ -244,21 +248,22 @@ class _Limits:
 
 
 def _lines(process: Process, limits: _Limits) -> Iterator[bytes]:
-    """Lines of the child's output until it ends. Polled: a stray grandchild that holds the pipe must not block us."""
+    """The lines of the child's output until it ends. Polled, as a stray grandchild that holds the pipe must not block
+    us."""
     pipe = process.stdout
     assert pipe is not None
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while True:
-            ended = process.poll() is not None
+            ended = process.poll() is not None  # asked before the pipe is read: nothing of a dead child is missed
             if selector.select(0 if ended else POLL_SECONDS):
                 data = os.read(pipe.fileno(), 1 << 16)
                 *whole, rest = (rest + data).split(b"\n")
                 yield from (line + b"\n" for line in whole)
-                if not data:
+                if not data:  # every process that held the pipe has closed it
                     break
-            elif ended:
+            elif ended:  # the pipe is empty, and only a grandchild still holds it
                 break
             if limits.passed():
                 break
@@ -267,25 +272,25 @@ def _lines(process: Process, limits: _Limits) -> Iterator[bytes]:
 
 
 def _message(line: bytes) -> dict[str, Any] | None:
-    found = MESSAGE.fullmatch(line)
-    if found is None:
+    match = MESSAGE.fullmatch(line)
+    if match is None:
         return None
     try:
-        value = json.loads(found[1])
+        value = json.loads(match[1])
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
 
 
 def check_plain(path: Path) -> None:
-    """Neither a pipe, which would be waited for, nor a link, which leads elsewhere."""
+    """Raises TrainingError for anything but a regular file: opening a pipe would block, and a link leads elsewhere."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise TrainingError(f"{path} is no plain file.", "Delete it and run again.")
+        raise TrainingError(f"{path} is not a regular file.", "Delete it and run again.")
 
 
 @dataclass
 class _Ending:
-    """How a child is ended; `stop` is the file that asks it to end by itself, once it listens."""
+    """Ends a child. `stop` is the file that asks it to end by itself, None until it listens."""
 
     process: Process
     out: Output
@@ -294,30 +299,32 @@ class _Ending:
     grace: float = GRACE_SECONDS
 
     def end(self) -> int:
-        """Ask it to stop where the run is being interrupted, then end it. The child's exit code."""
-        kind = sys.exc_info()[0]
+        """Ask the child to stop if the run is being interrupted, then end it. Returns its exit code."""
+        kind = sys.exc_info()[0]  # this runs in a `finally`: KeyboardInterrupt and the like are not Exceptions
         try:
             if kind is not None and not issubclass(kind, Exception) and self.stop is not None:
-                self.grace = 0.0  # it will have had its time, unless another signal says that there is none
+                # Whether it has used its time or a second signal cuts that short: no further grace after it
+                self.grace = 0.0
                 self._ask(self.stop)
-        finally:
+        finally:  # a second signal raises inside `_ask`, and the group must end all the same
             code = self._end()
         return code
 
     def _ask(self, stop: Path) -> None:
-        """Have it write a checkpoint, and wait for its end as long as the runtime says."""
+        """Ask for a checkpoint and an end, and wait for it as long as the runtime says."""
         seconds = self.out.runtime.training.stop_grace_seconds
         limits = _Limits(self.out.stage, None, "checkpoints", leaves_by=time.monotonic() + seconds)
-        # An OSError is that of a terminal that is closed, or of a disk that is full
+        # An OSError means that the terminal is closed, or the disk full
         with _signals_interrupt(), contextlib.suppress(OSError):
             stop.touch()
-            told = f"stopping after this step with a checkpoint, within {seconds:g} s; a second signal ends it at once"
-            self.out.note(told)
-            for line in _lines(self.process, limits):
+            self.out.note(
+                f"stopping after this step with a checkpoint, within {seconds:g} s: a second signal ends it at once"
+            )
+            for line in _lines(self.process, limits):  # read on, or a full pipe would block the child
                 self.log_file.write(line)
 
     def _end(self) -> int:
-        """TERM, then KILL, to the whole group: ranks and helpers that outlived the child too."""
+        """Send TERM, then KILL, to the whole group, which includes ranks and helpers that outlived the child."""
         process = self.process
         if process.poll() is None:
             _signal(process.pid, signal.SIGTERM)
@@ -332,10 +339,10 @@ class _Ending:
 
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """Within the block another SIGTERM or SIGHUP interrupts too, although the command has begun to end."""
+    """Within the block another SIGTERM or SIGHUP interrupts too. The command's own handlers ignore them by then."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    mine = [number for number, handler in before.items() if handler != signal.SIG_IGN]  # by nohup
-    if threading.current_thread() is not threading.main_thread():
+    mine = [number for number, handler in before.items() if handler != signal.SIG_IGN]  # nohup ignores SIGHUP
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         mine = []
     for number in mine:
         signal.signal(number, signal.default_int_handler)
@@ -360,15 +367,15 @@ def _typed(message: Mapping[str, Any], code: int, last_lines: list[str]) -> Gris
 def _failed(limits: _Limits, code: int, crash: str, log: Path, begun: int) -> LostProcess:
     text = _log_text(log, begun)
     how, last_lines = _how(code, crash, text), text.splitlines()[-LAST_LINES:]
-    # The kernel leaves no word in the process itself
+    # The kernel's OOM killer leaves no trace in the process itself
     memory = "The system often kills a process like this because memory ran out: close other programs, "
     memory += "lower the stage's micro_batch, " if limits.keeps == "checkpoints" else ""
     memory += "or give the run more memory. "
-    killed = "SIGKILL" in how  # then the log's end says nothing of why
+    killed = "SIGKILL" in how  # then the end of the log doesn't say why
     quoted = ":\n" + "\n".join(f"  {line}" for line in last_lines) + "\n"
     return LostProcess(
         f"The child process of {limits.stage} {how}{'.' if killed else quoted}",
-        f"{memory if killed else ''}The whole log is {log}; {RERUN[limits.keeps]}.",
+        f"{memory if killed else ''}The whole log is {log}. {RERUN[limits.keeps]}",
         how=how,
         exit_code=code,
         last_lines=last_lines,
@@ -377,28 +384,28 @@ def _failed(limits: _Limits, code: int, crash: str, log: Path, begun: int) -> Lo
 
 def _nobody_came(out: Output) -> TrainingError:
     training = out.runtime.training
-    wanted = f"{out.stage}: not all of the {hosts_of(training)} hosts"
+    hosts = f"{out.stage}: not all of the {hosts_of(training)} hosts"
     if training.rendezvous is None:
         return TrainingError(
-            f"{wanted} of the Slurm allocation met on its first node within {launchers.MEETING_SECONDS} seconds.",
-            "See that the nodes know each other by name and reach each other, or leave one out (--exclude). On fewer "
-            "nodes the run goes on from the last checkpoint.",
+            f"{hosts} of the Slurm allocation met on its first node within {launchers.MEETING_SECONDS} seconds.",
+            "Check that the nodes resolve each other's names and can reach each other, or leave one out (--exclude). "
+            "On fewer nodes the run resumes from the last checkpoint.",
         )
     return TrainingError(
-        f"{wanted} came to {training.rendezvous} within {launchers.MEETING_SECONDS} seconds.",
-        "Run `gristmill join` on each of the others; they must reach that address and see the same working folders. To "
-        "go on with fewer hosts from the last checkpoint, set runtime.training.hosts (for one host hosts 1 and "
+        f"{hosts} reached {training.rendezvous} within {launchers.MEETING_SECONDS} seconds.",
+        "Run `gristmill join` on each of the others, which must reach that address and see the same working folders. "
+        "To resume from the last checkpoint with fewer hosts, set runtime.training.hosts (for one host hosts 1 and "
         "rendezvous null) and runtime.training.processes.",
     )
 
 
 def _how(code: int, crash: str, log: str) -> str:
-    """How a child ended, which wrote `log`. What other ranks say of one that was killed is not the reason."""
+    """How a child that wrote `log` ended. A killed rank counts before the `crash` of those that it left behind."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     how = f"ended with exit code {code}"
     for rank, number in TORCHRUN_KILLED.findall(log):
-        if int(number) != signal.SIGTERM:  # which torchrun itself sends to those that are left
+        if int(number) != signal.SIGTERM:  # torchrun itself sends it to the remaining ranks
             return f"{how} (rank {rank} was killed by {signal.Signals(int(number)).name})"
     if 256 - code in LAUNCHER_SIGNALS:
         how += f" (one of its ranks was killed by {signal.Signals(256 - code).name})"
@@ -406,7 +413,7 @@ def _how(code: int, crash: str, log: str) -> str:
 
 
 def _log_text(log: Path, begun: int) -> str:
-    """What this child, which began at a byte of the log, wrote into it."""
+    """The part of the log that this child wrote, which begins at byte `begun`."""
     with log.open("rb") as file:
         file.seek(begun)
         return file.read().decode(errors="replace")

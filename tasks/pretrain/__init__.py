@@ -2,16 +2,17 @@
 
 config.py      the pretraining section of a profile
 stage.py       the stage: starts the children, plots the loss curve, reports
+check.py       refuses settings that the engine or this machine does not support
 spec.py        the input of the children, and the identity that a resume must match
 setup.py       how the run is spread over its devices, for estimates of memory and disk
 train.py       the child: sets everything up, saves the model
 loop.py        the training loop
-log.py         what each step measured
+log.py         the measurements of each step
 world.py       the processes: how they join and leave
 evaluation.py  validation loss, samples
 fim_tokens.py  ids of the special tokens of fill-in-the-middle
 recipe/        optimizer, learning rate, batch size, precision
-loader/        samples in an order that only the seed decides, by source and by document
+loader/        samples in an order that follows from the seed, by source and by document
 engines/       how a model is trained by one process or many
 checkpoints/   atomic checkpoints, exact resume, snapshots, disk space
 healing/       recovery from divergence, lack of memory and lost processes

@@ -1,4 +1,4 @@
-"""What pretraining can't honour of the runtime, refused by name before a run starts. No torch: the plan asks too."""
+"""Refuses, before a run starts, runtime settings that pretraining can't honour. No torch: `plan` checks them too."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tasks.pretrain.insight.settings import check_trackers_here
 from tasks.pretrain.setup import check_shares, setup_of
 from tasks.stage.runtime import PretrainRuntime, Runtime
 
-SPECIAL = frozenset({"muon", "float16", "float8"})  # choices of a profile that need the engine's support
+SPECIAL = frozenset({"muon", "float16", "float8"})  # a profile's choices that need the engine's support
 
 
 def check_runtime(config: PretrainConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for hosts that contradict each other, for what the engine does not support, and for processes
-    or batches that can't be divided as asked, as far as the number of hosts is known here."""
+    """Raises ConfigError for contradictory hosts, for settings that the engine does not support, and for processes or
+    batches that can't be divided as set, if the number of hosts is known here."""
     check_hosts(runtime.training)
     check_engine(runtime.pretrain)
     check_special({config.optimizer, config.precision}, runtime.pretrain, cuda=runtime.compute.device != "cpu")
@@ -28,27 +28,27 @@ def check_runtime(config: PretrainConfig, runtime: Runtime) -> None:
 
 
 def check_here(config: PretrainConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a hostfile, a GPU or a tracker that this machine has not."""
+    """Raises ConfigError for a hostfile, a GPU or a tracker that this machine lacks."""
     check_hosts_here(runtime.training)
     check_training_device_here(runtime)
     check_trackers_here(runtime)
 
 
 def check_engine(runtime: PretrainRuntime) -> None:
-    """Raises ConfigError for a setting that would have no effect with the engine, or that can't go with another one."""
+    """Raises ConfigError for a setting that the engine would ignore, or that conflicts with another setting."""
     engine, zero = runtime.engine, runtime.zero_stage
     chosen = f"{engine} with zero_stage {zero}" if engine == "deepspeed" else engine
     for name, possible, why, instead in _needs(runtime):
-        asked = getattr(runtime, name)
-        if asked != type(runtime).model_fields[name].default and not possible:
+        value = getattr(runtime, name)
+        if value != type(runtime).model_fields[name].default and not possible:
             raise ConfigError(
-                f"runtime.pretrain.{name} is {asked}, which the engine {chosen} does not support ({why}).",
+                f"runtime.pretrain.{name} is {value}, which the engine {chosen} does not support ({why}).",
                 f"{instead}, or leave {name} out.",
             )
 
 
 def _needs(runtime: PretrainRuntime) -> Iterator[tuple[str, bool, str, str]]:
-    """Of each setting whether it is possible, or else why not, and what to do."""
+    """For each setting its name, whether it is possible, why not, and what to do instead."""
     engine = runtime.engine
     torch_engine = "Set runtime.pretrain.engine to ddp or fsdp"
     yield "tensor_parallel", engine != "deepspeed", "its layers are whole in every process", torch_engine
@@ -63,7 +63,7 @@ def _needs(runtime: PretrainRuntime) -> Iterator[tuple[str, bool, str, str]]:
         "context_parallel",
         runtime.pipeline_parallel == 1,
         "with a pipeline, whose stages pass on whole rows",
-        "Set runtime.pretrain.pipeline_parallel to 1; tensor_parallel, and sharding by fsdp, combine with it",
+        "Set runtime.pretrain.pipeline_parallel to 1, as tensor_parallel and sharding by fsdp combine with it",
     )
     yield "compile", engine != "deepspeed", "only blocks of ddp and fsdp are compiled", torch_engine
     yield (
@@ -79,7 +79,7 @@ def _needs(runtime: PretrainRuntime) -> Iterator[tuple[str, bool, str, str]]:
         "Set runtime.pretrain.engine to fsdp, or to deepspeed with a zero_stage from 1 to 3",
     )
     yield "zero_stage", engine != "ddp", "it shards nothing", "Set runtime.pretrain.engine to deepspeed or fsdp"
-    yield "replicate", engine == "fsdp", "it has no groups of shards", "Set runtime.pretrain.engine to fsdp"
+    yield "replicate", engine == "fsdp", "it does not form groups of shards", "Set runtime.pretrain.engine to fsdp"
 
 
 def check_special(choices: set[str], runtime: PretrainRuntime, *, cuda: bool) -> None:

@@ -12,7 +12,7 @@ from storage.errors import ConfigError
 from tasks.pretrain.recipe.steps import decay_steps, parts_at, wholes_until
 from tasks.stage.config import StageConfig
 
-MOST_STEPS, MOST_TOKENS = 10**9, 10**15  # far more than anyone has trained, and numbers that torch can count to
+MOST_STEPS, MOST_TOKENS = 10**9, 10**15  # far beyond any training so far, and within what torch can count to
 Mixture = dict[str, Annotated[float, Field(gt=0)]]
 
 
@@ -25,10 +25,10 @@ class MixtureChange(StageConfig):
 
 class HealingConfig(StageConfig):
     """Recovery from divergence (a NaN, or a loss that rises and stays up): roll back to a checkpoint and skip the
-    batches that led there; the second time, also lower the learning rate; the third time, stop."""
+    batches that led there. The second time, also lower the learning rate. The third time, stop."""
 
     enabled: bool = Field(
-        True, description="recover from divergence; if false, NaN stops the run and spikes are not detected"
+        True, description="recover from divergence. If false, NaN stops the run and spikes are not detected"
     )
     spike_deviations: float = Field(
         6.0, gt=0, description="a spike is a loss this many standard deviations above the trailing mean"
@@ -37,7 +37,7 @@ class HealingConfig(StageConfig):
     skip_batches: int = Field(
         16,
         ge=1,
-        description="batches to skip, up to and including the one that diverged; twice as many the second time, fewer "
+        description="batches to skip, up to and including the one that diverged: twice as many the second time, fewer "
         "if no checkpoint from before them is kept",
     )
     again_within: int = Field(
@@ -46,19 +46,19 @@ class HealingConfig(StageConfig):
     rate_factor: float = Field(0.5, gt=0, lt=1, description="factor on the learning rate after a repeated divergence")
 
 
-def _default_batch(given: dict[str, Any]) -> int:
-    tokens: int | None = given["global_batch_tokens"]
-    return 8 if tokens is None else tokens // given["model"].context
+def _default_batch(fields: dict[str, Any]) -> int:
+    tokens: int | None = fields["global_batch_tokens"]
+    return 8 if tokens is None else tokens // fields["model"].context
 
 
 class PretrainConfig(StageConfig):
-    """Set the length as steps or tokens; the default is the compute-optimal 20 tokens per parameter."""
+    """Set the length as steps or tokens. The default is the compute-optimal 20 tokens per parameter."""
 
     model: ModelConfig = Field(description="model shape, derived from its depth")
-    steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="optimizer steps; set this or tokens, or neither")
+    steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="optimizer steps (set this or tokens, or neither)")
     tokens: int | None = Field(None, ge=1, le=MOST_TOKENS, description="training tokens, rounded up to whole steps")
     global_batch_tokens: int | None = Field(
-        None, ge=1, description="global batch in tokens, a multiple of the context; set this or global_batch"
+        None, ge=1, description="global batch in tokens, a multiple of the context (set this or global_batch)"
     )
     global_batch: int = Field(
         default_factory=_default_batch,
@@ -66,27 +66,27 @@ class PretrainConfig(StageConfig):
         description="sequences per step over all processes (default: from global_batch_tokens, or 8)",
     )
     batch_warmup_steps: int = Field(
-        0, ge=0, description="steps of batch-size warmup: the batch doubles in equal intervals; 0: no warmup"
+        0, ge=0, description="steps of batch-size warmup: the batch doubles in equal intervals (0: no warmup)"
     )
     batch_warmup_parts: int = Field(
         8, ge=2, description="global batch divided by the first batch of the warmup, a power of 2"
     )
     schedule: Literal["cosine", "wsd", "linear", "constant"] = Field(
-        "cosine", description="learning-rate schedule after warmup; wsd: warmup, stable, decay"
+        "cosine", description="learning-rate schedule after warmup (wsd: warmup, stable, decay)"
     )
     learning_rate: float = Field(3e-3, gt=0, le=1000, description="peak learning rate, reached after warmup")
     warmup_steps: int = Field(20, ge=0, description="steps of linear warmup to the peak")
     final_share: float = Field(
-        0.1, ge=0, le=1, description="learning rate of the last step as a share of the peak; not used by constant"
+        0.1, ge=0, le=1, description="learning rate of the last step as a share of the peak, unused by constant"
     )
     decay_share: float = Field(0.2, gt=0, le=1, description="share of the steps in which wsd decays, at the end")
     decay_shape: Literal["linear", "1-sqrt"] = Field(
-        "1-sqrt", description="shape of the decay of wsd; 1-sqrt falls fast at first"
+        "1-sqrt", description="shape of the decay of wsd (1-sqrt falls fast at first)"
     )
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw",
-        description="muon: Muon for the blocks' matrices, AdamW for the rest; needs the engine ddp, or deepspeed with "
-        "zero_stage 0",
+        description="muon: Muon for the blocks' matrices, AdamW for the rest. It needs the engine ddp, or deepspeed "
+        "with zero_stage 0",
     )
     muon_learning_rate: float | None = Field(
         None, gt=0, le=1000, description="peak learning rate of Muon (default: learning_rate)"
@@ -100,7 +100,7 @@ class PretrainConfig(StageConfig):
     z_loss: float = Field(
         0.0,
         ge=0,
-        description="weight of the auxiliary loss log² Z, which keeps logits small (PaLM: 1e-4); not reported",
+        description="weight of the auxiliary loss log² Z, which keeps logits small (PaLM: 1e-4) and is not reported",
     )
     mup_base_width: int | None = Field(
         None,
@@ -111,14 +111,14 @@ class PretrainConfig(StageConfig):
     mixture: Mixture | None = Field(
         None,
         min_length=1,
-        description="weights of the sources, as shares of the training tokens; sources not named are left out "
+        description="weights of the sources, as shares of the training tokens. Sources not named are left out "
         "(default: natural proportions)",
     )
     curriculum: tuple[MixtureChange, ...] = Field((), description="changes of the mixture during the run, by step")
     packing: Literal["stream", "best_fit"] = Field(
         "stream",
         description="stream: concatenate documents and cut every context tokens. best_fit: pack whole documents into "
-        "windows (best-fit decreasing, Ding et al. 2024), cutting only those longer than a window; the rest of a "
+        "windows (best-fit decreasing, Ding et al. 2024), cutting only those longer than a window. The rest of a "
         "window is padding without loss. context_warmup_steps cuts windows either way",
     )
     isolate_documents: bool = Field(
@@ -127,32 +127,32 @@ class PretrainConfig(StageConfig):
         "the next is not predicted. Validation is unaffected, so that runs stay comparable",
     )
     context_warmup_steps: int = Field(
-        0, ge=0, description="steps of context-length warmup: the context doubles in equal intervals; 0: no warmup"
+        0, ge=0, description="steps of context-length warmup: the context doubles in equal intervals (0: no warmup)"
     )
     context_warmup_parts: int = Field(
-        8, ge=2, description="parts that each window is cut into at first, a power of 2; no token is dropped"
+        8, ge=2, description="parts that each window is cut into at first, a power of 2, without dropping tokens"
     )
     fim_rate: float = Field(
         0.0,
         ge=0,
         le=1,
         description="fill in the middle (FIM): share of documents, as far as a window holds them, that are rearranged "
-        "as prefix, suffix, middle so that the model learns infilling. 0.5 to 0.9 is usual and hardly costs "
-        "left-to-right quality (Bavarian et al. 2022); 0: none. Each takes three special tokens of its window. "
+        "as prefix, suffix, middle so that the model learns infilling (0: none). 0.5 to 0.9 is usual and hardly costs "
+        "left-to-right quality (Bavarian et al. 2022). Each takes three special tokens of its window. "
         "Validation is never rearranged",
     )
     fim_spm_share: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="share of the FIM documents in the order suffix, prefix, middle (SPM), the others being PSM; "
-        "training on both improves both",
+        description="share of the FIM documents in the order suffix, prefix, middle (SPM). The rest are PSM. "
+        "Training on both improves both",
     )
     seed: int = Field(0, ge=0, description="seed for initial weights, shuffling, FIM and samples")
     precision: Literal["auto", "float32", "tf32", "bfloat16", "float16", "float8"] = Field(
         "auto",
         description="auto: bfloat16 on GPUs that support it, float32 on a CPU (others are 100 × slower there). tf32: "
-        "float32 with TF32 matrix products; float16 with dynamic loss scaling; float8 with torchao",
+        "float32 with TF32 matrix products. float16: with dynamic loss scaling. float8: with torchao",
     )
     snapshot_every: int | None = Field(
         None, ge=1, description="steps between model snapshots, kept in snapshots/step-N/ of the artifact"
@@ -174,7 +174,7 @@ class PretrainConfig(StageConfig):
     @model_validator(mode="after")
     def _one_length(self) -> PretrainConfig:
         if self.steps is not None and self.tokens is not None:
-            raise ValueError("give steps or tokens, not both: the other is null")
+            raise ValueError("set steps or tokens, not both: leave the other null")
         return self
 
     @model_validator(mode="after")
@@ -192,7 +192,7 @@ class PretrainConfig(StageConfig):
         if tokens is not None and tokens != here:
             raise ValueError(
                 f"global_batch_tokens is {tokens:,}, but {self.global_batch} sequences of {self.model.context} tokens "
-                f"are {here:,}: leave global_batch out, and give a multiple of the context"
+                f"are {here:,}: leave global_batch out, and set a multiple of the context"
             )
         return self
 
@@ -209,38 +209,39 @@ class PretrainConfig(StageConfig):
     @model_validator(mode="after")
     def _muon_is_there(self) -> PretrainConfig:
         if self.muon_learning_rate is not None and self.optimizer != "muon":
-            raise ValueError("muon_learning_rate has no effect on adamw: set it to null, or choose the optimizer muon")
+            raise ValueError("muon_learning_rate does not apply to adamw: set it to null, or choose the optimizer muon")
         return self
 
     def named_sources(self) -> dict[str, list[str]]:
-        """The sources named in this config, by the path of the field."""
+        """The sources that this config names, by the path of the field."""
         named = {"mixture": list(self.mixture)} if self.mixture is not None else {}
         return named | {
             f"curriculum.{number}.mixture": list(change.mixture) for number, change in enumerate(self.curriculum)
         }
 
     def context_parts(self, step: int) -> int:
-        """Parts that each window of a step is cut into: halved in equal intervals down to 1.
+        """The number of parts that each window of a step is cut into: halved in equal intervals down to 1.
 
         Sequence length warmup (Li et al. 2022, "The stability-efficiency dilemma"), but without dropping tokens.
         """
         return parts_at(step, warmup_steps=self.context_warmup_steps, parts=self.context_warmup_parts)
 
     def batch(self, step: int) -> int:
-        """Sequences of a step: fewer during batch warmup (as in GPT-3, Brown et al. 2020, which ramps linearly)."""
+        """The sequences of a step: fewer during batch warmup (as in GPT-3, Brown et al. 2020, which ramps linearly)."""
         parts = parts_at(step, warmup_steps=self.batch_warmup_steps, parts=self.batch_warmup_parts)
         return self.global_batch // parts
 
     def samples(self, steps: int) -> int:
-        """Total sequences of the first `steps` steps."""
+        """The total sequences of the first `steps` steps."""
         return wholes_until(
             steps, self.global_batch, warmup_steps=self.batch_warmup_steps, parts=self.batch_warmup_parts
         )
 
     def total_steps(self, shape: ModelShape) -> int:
-        """Optimizer steps of the run. Raises ConfigError for warmups or changes of the mixture beyond its end."""
+        """The optimizer steps of the run. Raises ConfigError for warmups or mixture changes beyond its end."""
         needed = -(-(self.tokens or chinchilla_tokens(shape)) // shape.context)
         warm = self.batch_warmup_steps
+        # Whole steps, rounded up: those of the warmup, then as many full batches as the rest needs
         steps = self.steps or warm + max(0, -(-(needed - self.samples(warm)) // self.global_batch))
         for name in ("warmup_steps", "context_warmup_steps", "batch_warmup_steps"):
             if getattr(self, name) >= steps:

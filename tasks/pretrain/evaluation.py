@@ -1,4 +1,4 @@
-"""Validation loss over windows evenly spread over the held-out split, and text samples.
+"""Validation loss over windows that are evenly spread over the held-out split, and text samples.
 
 Shapes: B windows, T tokens of context.
 """
@@ -30,9 +30,9 @@ class Validation:
         self.stream, self.context, self.world = stream, context, world
         self.windows = spread_windows(stream, context, tokens)
 
-    @for_any_shape()  # windows are masks here
+    @for_any_shape()  # without gradients a sliding window is a mask, with which cuDNN may give NaN
     def loss(self, engine: Engine, heartbeat: Callable[[], None]) -> float:
-        """Mean cross-entropy in nats a token. Every rank must call it, since sharded weights need all ranks for a
+        """The mean cross-entropy in nats a token. Every rank must call it, since sharded weights need all ranks for a
         forward pass. `heartbeat` is called after each pass."""
         total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
         share = engine.micro_batch
@@ -42,7 +42,7 @@ class Validation:
             ids_BT, targets_BT = ids_BT.to(self.world.device), targets_BT.to(self.world.device)
             count = (targets_BT != IGNORED).sum()
             loss = engine.loss(ids_BT, targets_BT)
-            if count:  # a rank without windows left still takes part in the forward pass
+            if count:  # a rank that has run out of windows still takes part in the forward pass
                 total += torch.stack((loss.double() * count, count.double()))
             heartbeat()
         nats, tokens = self.world.sum(total).tolist()

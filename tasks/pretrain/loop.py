@@ -1,4 +1,4 @@
-"""The training loop: steps, and between them validation, checkpoints and progress lines."""
+"""The training loop: steps, and between them validation, checkpoints and progress reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.evaluation import Validation
 from tasks.pretrain.healing.heartbeat import Heartbeat
 from tasks.pretrain.insight.observe import Insight
-from tasks.pretrain.loader import StepLoader, ahead
+from tasks.pretrain.loader import StepLoader, compute_ahead
 from tasks.pretrain.log import Log
 from tasks.pretrain.recipe.schedule import learning_rate
 from tasks.pretrain.spec import TrainSpec
@@ -42,10 +42,10 @@ class Training:
     begun: int
 
     def run(self) -> bool:
-        """Take the remaining steps; returns False if the training was stopped before the last one."""
+        """Take the remaining steps. Returns False if the training was stopped before the last one."""
         insight = self.insight
         steps = range(self.begun + 1, self.spec.steps + 1)
-        prepared = ahead(self._batches, steps)
+        prepared = compute_ahead(self._batches, steps)
         stops = False
         for step in steps:
             reports = step % self.spec.runtime.training.log_every == 0 or step == self.spec.steps
@@ -64,6 +64,7 @@ class Training:
                 self.log.flush(validation_loss)
                 insight.lap("logging")
             self.snapshots.take(self.engine, step)
+            # `calm` after the flush: the rows since the last one have been judged by now
             if (saves or stops) and self.log.monitor.calm:
                 self.checkpoints.save(self.engine, step, last=stops)
             insight.lap("checkpoints")
@@ -87,7 +88,7 @@ class Training:
         self.log.add(step, rate, loss, norm)
 
     def _batches(self, step: int) -> list[MicroBatch]:
-        """This rank's micro-batches of a step, on a GPU in pinned memory, to be copied while it computes."""
+        """This rank's micro-batches of a step. For a GPU they are in pinned memory, to be copied while it computes."""
         engine = self.engine
         served = self.loader.micro_batches(
             step,
@@ -99,7 +100,7 @@ class Training:
         pinned = engine.world.device.type == "cuda"
 
         def tensor(part: Int64) -> Tensor:
-            whole = torch.from_numpy(np.ascontiguousarray(part))  # of a view the copy would not be asynchronous
+            whole = torch.from_numpy(np.ascontiguousarray(part))  # copying a view would not be asynchronous
             return whole.pin_memory() if pinned else whole
 
         return [

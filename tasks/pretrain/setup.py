@@ -1,4 +1,4 @@
-"""How a profile spreads its training over devices, in the terms of models/memory.py. No torch: the plan asks too."""
+"""How a profile spreads its training over devices, in the terms of models/memory. No torch: `plan` needs it too."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tasks.stage.runtime import PretrainRuntime, Runtime
 
 
 def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
-    """The setup of a run on GPUs or CPUs; on one host where a hostfile that is elsewhere says how many there are.
+    """The setup of a run on GPUs or CPUs. Assumes one host if their number is in a hostfile on another machine.
 
-    Raises ConfigError where devices or batches can't be divided evenly.
+    Raises ConfigError if devices or batches can't be divided evenly.
     """
     chosen, devices = runtime.pretrain, runtime.training.processes * (hosts_of(runtime.training) or 1)
     ranks = max(1, devices // (chosen.tensor_parallel * chosen.pipeline_parallel * chosen.context_parallel))
@@ -50,7 +50,7 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
 
 
 def check_pipeline(stages: int, micro_steps: int) -> None:
-    """Raises ConfigError where a step has too few micro-batches for all stages to work at the same time."""
+    """Raises ConfigError if a step has too few micro-batches for all stages to work at the same time."""
     if micro_steps < stages:
         raise ConfigError(
             f"A step has {micro_steps} micro-batches, too few to fill {stages} pipeline stages.",
@@ -59,8 +59,8 @@ def check_pipeline(stages: int, micro_steps: int) -> None:
 
 
 def check_shares(shape: ModelShape, runtime: PretrainRuntime) -> None:
-    """Raises ConfigError where tensor-parallel processes can't share a layer evenly, context-parallel ones tokens and
-    the heads that are left to them, or where a stage of the pipeline would have no block."""
+    """Raises ConfigError if tensor-parallel processes can't share a layer evenly, if context-parallel ones can't share
+    the tokens and the heads left to them, or if a pipeline stage would lack a block."""
     ways, ranks = runtime.tensor_parallel, runtime.context_parallel
     if runtime.pipeline_parallel > shape.depth:
         raise ConfigError(
@@ -73,18 +73,18 @@ def check_shares(shape: ModelShape, runtime: PretrainRuntime) -> None:
         if count % ways:
             raise ConfigError(
                 f"runtime.pretrain.tensor_parallel is {ways}, but the model has {count} {name}.",
-                "Choose a tensor_parallel that divides heads, kv_heads and feed_forward, all three.",
+                "Choose a tensor_parallel that divides heads, kv_heads and feed_forward.",
             )
     for name, count in {"context": shape.context, **{name: count // ways for name, count in heads.items()}}.items():
         if count % ranks:
             by = f" for each of {ways} tensor-parallel processes" if ways > 1 and name in heads else ""
             raise ConfigError(
                 f"runtime.pretrain.context_parallel is {ranks}, but the model has {count} {name}{by}.",
-                "Choose a context_parallel that divides context, heads and kv_heads, all three.",
+                "Choose a context_parallel that divides context, heads and kv_heads.",
             )
 
 
-def _precision(asked: str, cuda: bool) -> Precision:
-    if asked == "auto":
+def _precision(name: str, cuda: bool) -> Precision:
+    if name == "auto":
         return "mixed" if cuda else "float32"
-    return "float32" if asked in ("float32", "tf32") else "mixed"
+    return "float32" if name in ("float32", "tf32") else "mixed"

@@ -27,29 +27,29 @@ class TrainSpec(ChildSpec):
     tokenizer: Path
     fim_tokens: FimTokens | None = None  # set if fim_rate is
     aside: Path | None = None  # see Output.aside
-    batch_schedule: BatchSchedule = (
-        BatchSchedule()
-    )  # not part of the identity: it only changes after the checkpoint that a run resumes from
+    # Not part of the identity: it changes only steps after the checkpoint that a run resumes from
+    batch_schedule: BatchSchedule = BatchSchedule()
 
     @property
     def insight(self) -> Path:
-        """Where speeds and layer statistics go, which are not part of the artifact."""
+        """The folder of speeds and layer statistics, which are not part of the artifact."""
         return self.aside or self.scratch / "insight"
 
     @property
     def snapshots(self) -> Path:
-        """Where snapshots are kept until the artifact is made."""
+        """The folder of snapshots until they are published in the artifact."""
         return self.scratch / "snapshots"
 
     @property
     def snapshot_steps(self) -> range:
-        """The steps with a snapshot; the last step has the model itself."""
+        """The steps with a snapshot. The last step has the model itself."""
         every = self.config.snapshot_every
         return range(every, self.steps, every) if every else range(0)
 
     @property
     def identity(self) -> str:
-        """SHA-256 over all that decides the weights, without paths and runtime: other checkpoints are refused."""
+        """SHA-256 over everything that decides the weights, without paths and runtime. A resume refuses checkpoints of
+        another identity."""
         decides = {
             "config": self.config.model_dump(mode="json"),
             "shape": asdict(self.shape),

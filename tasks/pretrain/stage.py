@@ -30,7 +30,7 @@ from tasks.training.recovery.remote_checkpoints import fetch_newest
 
 
 def check_adopted(config: PretrainConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
-    """Check that a folder made elsewhere has a model/ with the tokenizer of the token shards. Raises DamagedArtifact,
+    """Check that an adopted folder has a model/ with the tokenizer of the token shards. Raises DamagedArtifact and
     TokenizerMismatch."""
     check_model(folder, inputs["tokenizer"].path)
 
@@ -46,16 +46,18 @@ def check_adopted(config: PretrainConfig, folder: Artifact, inputs: Mapping[str,
 def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out: Output) -> None:
     """Train a decoder from scratch on token shards, by next-token prediction.
 
-    Reads train/ and validation/ of the token shards; writes model/ in the format of transformers, log.jsonl with a row
-    a step, loss.png and samples.md. Killed at any instant it resumes from its last checkpoint, bit for bit on a CPU.
-    Refuses shards of another tokenizer (TokenizerMismatch) or with changed bytes (DamagedArtifact). It recovers from
-    divergence, lack of memory and processes that die or hang as healing/policy.py says, and lists the recoveries in the
-    table "Events"; otherwise a TrainingError says what to change. Speeds, layer statistics and traces are written
-    beside the artifact, to `out.aside`.
+    Reads train/ and validation/ of the token shards. Writes model/ in the format of transformers, log.jsonl with a row
+    a step, loss.png and samples.md. Killed at any instant, it resumes from its last checkpoint, bit for bit on a CPU.
+    It recovers from divergence, lack of memory and processes that die or hang as healing/policy.py says, and lists the
+    recoveries in the table "Events". Speeds, layer statistics and traces are written beside the artifact, to
+    `out.aside`.
+
+    Raises TokenizerMismatch for shards of another tokenizer, DamagedArtifact for shards with changed bytes, and
+    TrainingError, which says what to change, if it can't recover.
     """
     digest = tokenizer_digest(tokenizer.path)
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
-    with ThreadPoolExecutor(out.runtime.data.workers) as pool:  # once, so that no rank has to
+    with ThreadPoolExecutor(out.runtime.data.workers) as pool:  # here, so that the ranks needn't
         headers = list(pool.map(partial(check_shard, tokens=tokens, digest=digest), (*train, *validation)))
     shape = derive(config.model, headers[0].vocab_size)
     spec = TrainSpec(
@@ -90,7 +92,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     rows = read_log(out.path / "log.jsonl")
     skipped = sum("skipped" in row for row in rows)
     if skipped:
-        out.warn(f"{skipped} steps were skipped because gradients overflowed in float16")
+        out.warn(f"{skipped} steps were skipped as their gradients overflowed in float16")
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
     _report(spec, measured, out)
     if spec.snapshot_steps:
@@ -163,7 +165,7 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
 
 
 def _report_packing(rows: list[dict[str, Any]], out: Output) -> None:
-    """Padding and cut documents of one epoch of each source, and how many stream packing would have cut."""
+    """Report padding and cut documents of one epoch of each source, and how many stream packing would have cut."""
     total = {name: sum(row[name] for row in rows) for name in rows[0] if name != "source"}
     shares = {name: total[name] / total["documents"] for name in ("cut", "cut_by_stream")}
     out.count(

@@ -13,14 +13,14 @@ from models.kernels.attention import for_one_shape
 from storage.shards.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
 from tasks.children.orderly_stop import OrderlyStop
-from tasks.pretrain.checkpoints.background import saves_async
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import open_engine
+from tasks.pretrain.engines.async_save import saves_async
 from tasks.pretrain.evaluation import Validation, write_samples
 from tasks.pretrain.healing.divergence import DivergenceMonitor
 from tasks.pretrain.healing.heartbeat import Heartbeat
-from tasks.pretrain.healing.skipped_batches import learned
+from tasks.pretrain.healing.skipped_batches import report_of_steps
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
@@ -36,7 +36,7 @@ from tasks.training.recovery.remote_checkpoints import RemoteCheckpoints
 
 
 def train(path: Path) -> None:
-    """Train as the spec says, from the last checkpoint if there is one; rank 0 writes the model and the result.
+    """Train as the spec says, from the last checkpoint if any. Rank 0 writes the model and the result.
 
     Raises OutOfMemory on the rank where memory runs out.
     """
@@ -84,6 +84,7 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         ),
     )
     begun = checkpoints.latest()
+    # Whatever was written after the checkpoint is written again: cut log and snapshots back to it
     snapshots = Snapshots(spec)
     if world.first:
         snapshots.cut(begun)
@@ -124,7 +125,9 @@ def _finish(training: Training) -> None:
     last = [row["loss"] for row in rows[-max(1, min(20, spec.steps // 10)) :]]
     measured = {
         "windows": training.loader.samples.windows,
-        "sources": learned(training.loader.samples.report, spec.batch_schedule, spec.steps, spec.config.samples),
+        "sources": report_of_steps(
+            training.loader.samples.report, spec.batch_schedule, spec.steps, spec.config.samples
+        ),
         "packing": training.loader.packing_report(),
         "fim": training.loader.fim_report(spec.steps),
         "precision": engine.precision,

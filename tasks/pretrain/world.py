@@ -17,12 +17,12 @@ from tasks.stage.runtime import Runtime
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=1)  # one rank may have large states to convert before a resume
+PATIENCE = timedelta(hours=1)  # one rank may convert large states before a resume
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others; one that `reports` tells the stage about progress."""
+    """This process among the others. One that `reports` sends progress to the stage."""
 
     rank: int
     size: int
@@ -35,14 +35,14 @@ class World:
         return self.rank == 0
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of `values` over all ranks, on every rank; changes them in place."""
+        """The mean of `values` over all ranks, on every rank. Changes them in place."""
         if self.size > 1:
             torch.distributed.all_reduce(values)
             values /= self.size
         return values
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of `values` over all ranks, on every rank; changes them in place."""
+        """The sum of `values` over all ranks, on every rank. Changes them in place."""
         if self.size > 1:
             torch.distributed.all_reduce(values)
         return values
@@ -56,7 +56,7 @@ class World:
         return values
 
     def wait(self) -> None:
-        """Barrier of all ranks."""
+        """Wait for all ranks (a barrier)."""
         if self.size > 1:
             torch.distributed.barrier()
 
@@ -68,19 +68,19 @@ class World:
 
 def reports(runtime: Runtime) -> bool:
     """Whether this process reports to the stage: rank 0, or with a rendezvous the first process of each host, since a
-    stage hears only its own host, and torchrun decides which host has rank 0."""
+    stage reads only its own host's output, and torchrun decides which host has rank 0."""
     return os.environ.get("RANK" if runtime.training.rendezvous is None else "LOCAL_RANK", "0") == "0"
 
 
 def join(runtime: Runtime) -> World:
-    """Join the process group that a launcher's environment describes, or form one alone. To be called before DeepSpeed
-    is imported.
+    """Join the process group that a launcher's environment describes, or form one of a single process. Call it before
+    DeepSpeed is imported.
 
-    One process needs no network: torch.distributed runs on an in-memory store. Those of one host speak to each other on
-    127.0.0.1 alone. Raises ConfigError as `own_device`.
+    One process needs no network: torch.distributed runs on an in-memory store. Processes of one host communicate only
+    over 127.0.0.1. Raises ConfigError as `own_device` does.
     """
-    for name, alone in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
-        os.environ.setdefault(name, alone)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        os.environ.setdefault(name, value)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     reporting = reports(runtime)
     device = own_device(runtime.compute)
@@ -95,6 +95,6 @@ def join(runtime: Runtime) -> World:
         torch.distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     else:
         store = store_of_launcher(os.environ, PATIENCE)
-        told = (rank, size) if store else (-1, -1)  # without a store of ours torch reads all from the environment
-        torch.distributed.init_process_group(backend, store=store, rank=told[0], world_size=told[1], timeout=PATIENCE)
+        place = (rank, size) if store else (-1, -1)  # without our store torch reads both from the environment
+        torch.distributed.init_process_group(backend, store=store, rank=place[0], world_size=place[1], timeout=PATIENCE)
     return World(rank, size, device, reporting)

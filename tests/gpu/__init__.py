@@ -1,1 +1,1 @@
-"""Whether the model half is right on a GPU: `pytest -m gpu`. Without one all of it is skipped."""
+"""Whether the model half is right on a GPU: `pytest -m gpu`. Without one they are skipped."""

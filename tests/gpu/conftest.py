@@ -1,12 +1,12 @@
-"""Every test here needs a GPU and is skipped where there is none. GRISTMILL_TEST_DEVICE=cpu runs those that can run on
-a CPU, to try the tests themselves. Data that is in the folder GRISTMILL_TEST_DATA is not made again."""
+"""Every test here needs a GPU and is skipped without one. GRISTMILL_TEST_DEVICE=cpu runs those that can run on a CPU,
+to try the tests themselves. Data in the folder GRISTMILL_TEST_DATA is used again."""
 
 from __future__ import annotations
 
 import os
 import shutil
 
-# For kernels that repeat; read once, with the first of them
+# For deterministic kernels. Read once, by the first of them
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder, and skip it for the one reason that there can be."""
+    """Mark every test of this folder, and skip all of them without a GPU."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("gpu")
@@ -34,13 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def device() -> str:
-    """Where the tests run."""
+    """The device that the tests run on."""
     return DEVICE
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled() -> Iterator[None]:
-    """What is to be compiled is: torch would run the ninth variant of a function without a word as it is."""
+    """Compile everything that should be: torch would silently run the ninth variant of a function eagerly."""
     from torch._dynamo import config
 
     many = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000, "fail_on_recompile_limit_hit": True}
@@ -50,7 +50,7 @@ def compiled() -> Iterator[None]:
 
 @pytest.fixture
 def cuda() -> None:
-    """For tests of what a CPU does not have."""
+    """Skip tests of features that a CPU lacks."""
     if DEVICE != "cuda":
         pytest.skip("a CPU has no such thing")
 

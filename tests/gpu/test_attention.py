@@ -1,4 +1,4 @@
-"""The kernels that training prefers are there, and right."""
+"""The kernels that training prefers exist, and are right."""
 
 from __future__ import annotations
 

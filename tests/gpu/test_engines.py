@@ -1,4 +1,4 @@
-"""Every engine learns on a GPU what plain torch learns on a CPU in float64; every way to compute a step, too."""
+"""Every engine, and every way to compute a step, learns on a GPU what plain torch learns on a CPU in float64."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_way_to_compute_a_step_changes_no_loss(way: str, world: World, device:
 @pytest.mark.parametrize("how", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("isolated", [False, True])
 def test_nor_does_compiling_in_16_bits(isolated: bool, how: str, world: World, device: str) -> None:
-    """CUDA graphs are recorded anew for other numbers of documents."""
+    """CUDA graphs are recorded again for other numbers of documents."""
     if device == "cpu":
         pytest.skip("compiled code is what a GPU's tests are for")
     spec = spec_on(device, runtime={"engine": "ddp", "compile": how}, precision="bfloat16", isolate_documents=isolated)

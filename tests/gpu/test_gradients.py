@@ -1,4 +1,4 @@
-"""Gradients against float64: a loss can be right where they are not."""
+"""Gradients against float64: a loss can be right while they are wrong."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 from models.kernels.cross_entropy import IGNORED
 from models.presets import LOSS_CHUNK, LOSS_CHUNK_CUDA
 from models.transformer import Head, Transformer
-from tasks.pretrain.engines.compiled import compile_blocks
+from tasks.pretrain.engines.native import compile_blocks
 from tests.gpu.test_engines import SHAPES
 from tests.gpu.training import batch_of, spec_on, whole_loss
 
 CONTEXT = 512  # several blocks of attention
 FLOAT32, BFLOAT16 = 1e-5, 3e-2  # norm of the difference over norm
-HALVES = {torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the loss alone
+HALVES = {torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the loss only
 
 
 def distance(found: Transformer, exact: Transformer) -> float:
-    """Of all gradients together, relative."""
+    """The relative error of all gradients together."""
     pairs = zip(found.parameters(), exact.parameters(), strict=True)
     apart = whole = 0.0
     for one, other in pairs:

@@ -1,4 +1,4 @@
-"""Precisions that only a GPU has, and the loss scale that float16 needs."""
+"""Precisions of GPUs only, and the loss scale that float16 needs."""
 
 from __future__ import annotations
 

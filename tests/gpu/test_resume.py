@@ -1,4 +1,4 @@
-"""A resume goes on bit for bit where the kernels repeat, from checkpoints written behind training too."""
+"""With deterministic kernels a resume goes on bit for bit, also from checkpoints written during training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.gpu.training import spec_on, train, weights_of
 @pytest.fixture
 def repeating() -> Iterator[None]:
     """Kernels whose sums have a fixed order."""
-    torch.use_deterministic_algorithms(True)  # with warn_only attention would not be told
+    torch.use_deterministic_algorithms(True)  # warn_only would not reach attention
     yield
     torch.use_deterministic_algorithms(False)
 

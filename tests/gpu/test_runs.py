@@ -1,4 +1,4 @@
-"""Whole runs of the pretrain stage: what the pipeline starts on a GPU, with faults too."""
+"""Whole runs of the pretrain stage, as the pipeline starts them on a GPU, also with faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.gpu.test_engines import EXACT, ROUNDED
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import MODEL, losses_of, make_data
 
-LEFT = 6 << 30  # bytes of the GPU that a run has, where memory runs out
+LEFT = 6 << 30  # bytes of the GPU that are left for a run that is to run out of memory
 
 
 def config(**choices: Any) -> PretrainConfig:
@@ -50,7 +50,7 @@ def run(folder: Path, data: Path, device: str, chosen: PretrainConfig, **runtime
 
 @pytest.fixture(scope="module")
 def on_cpu(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[list[float]]]:
-    """The losses of the run on a CPU, in float32; it goes on while the first on the device does."""
+    """The losses of the run on a CPU, in float32. It runs beside the first one on the device."""
     folder = tmp_path_factory.mktemp("cpu")
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(lambda: losses_of(run(folder, data, "cpu", config(precision="float32"))))
@@ -68,7 +68,7 @@ def test_a_run_loses_what_it_loses_on_a_cpu(
 def test_a_rank_of_the_launcher_loses_it_too(
     on_cpu: Future[list[float]], data: Path, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over NCCL, on the loopback device alone."""
+    """Over NCCL, only on the loopback device."""
     expected = on_cpu.result()
 
     def launched(module: str, spec: Path, *_: Any, **__: Any) -> list[str]:
@@ -83,7 +83,7 @@ def test_a_rank_of_the_launcher_loses_it_too(
 def test_a_run_whose_memory_runs_out_goes_on_with_smaller_micro_batches(
     data: Path, device: str, tmp_path: Path
 ) -> None:
-    """Really: another process, this one, holds the rest of the GPU."""
+    """A real shortage: this process holds the rest of the GPU."""
     free, _ = torch.cuda.mem_get_info()
     hoarded = torch.empty(max(1, free - LEFT), dtype=torch.uint8, device=device)
     wide = {**MODEL, "width": 1024, "heads": 8, "kv_heads": 8, "depth": 4}

@@ -1,4 +1,4 @@
-"""A model small enough to train on a CPU in float64 too, and what that would learn: engines are compared with it."""
+"""A model small enough to train on a CPU in float64, as a reference that engines are compared with."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def train(engine: Engine, steps: range, *, isolated: bool = False) -> list[float
 
 
 def learned(spec: TrainSpec, world: World, steps: int, *, isolated: bool = False) -> list[float]:
-    """What the spec's engine loses in its first steps."""
+    """The losses of the spec's engine in its first steps."""
     return train(open_engine(spec, world), range(1, steps + 1), isolated=isolated)
 
 
 def expected(spec: TrainSpec, steps: int, *, isolated: bool = False) -> list[float]:
-    """What plain torch loses on a CPU in float64, a whole batch at a time, without any engine."""
+    """The losses of plain torch on a CPU in float64, a whole batch at a time, without an engine."""
     alike = spec.config.model_copy(update={"precision": "float32"})
     return list(_expected(alike.model_dump_json(), spec.shape, steps, isolated))
 
@@ -83,7 +83,7 @@ def _expected(config: str, shape: ModelShape, steps: int, isolated: bool) -> lis
 
 
 def whole_loss(model: Transformer, batch: Batch) -> Tensor:
-    """The mean loss over a batch, whose logits torch's own cross-entropy takes."""
+    """The mean loss over a batch, by torch's own cross-entropy."""
     tensors = [None if part is None else torch.from_numpy(part) for part in batch]
     ids, targets, positions = tensors
     assert ids is not None

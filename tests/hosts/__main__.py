@@ -1,4 +1,4 @@
-"""`python -m tests.hosts [DRILL …]`: do the drills of two hosts, and print a table of what came of them."""
+"""`python -m tests.hosts [DRILL …]`: run the drills of two hosts, and print a table of their outcomes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("drill", "told after", "resumed from step", "processes", "digest", "w
 
 
 def main() -> int:
-    """Returns 1 where weights differ, 3 where there can be no hosts."""
+    """Returns 1 if weights differ, 3 if hosts can't be created here."""
     if why := why_not():
         print(why)
         return 3

@@ -21,13 +21,13 @@ MODULE = "tasks.pretrain.train"
 STEPS = 120  # with a checkpoint each 20
 DISTURBED = 45  # the first step after which something happens
 PATIENCE = 240.0  # seconds, for a stage to start and train on a busy machine
-NOTICED, LEFT = 45.0, 60.0  # seconds, for what happened to be told, and for the processes of a host to end
+NOTICED, LEFT = 45.0, 60.0  # seconds, until the stage reports the fault, and until a host's processes end
 PORT = 29517
 
 
 @dataclass
 class Training:
-    """A stage on one host, and what it says."""
+    """A stage on one host, and its output."""
 
     host: Host
     folder: Path
@@ -37,7 +37,7 @@ class Training:
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def start(self) -> None:
-        """Start it, or again."""
+        """Start it, for the first time or again."""
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "tests.hosts.stage", str(self.folder), json.dumps(self.settings)]
         said = self.folder / "said"
@@ -46,14 +46,14 @@ class Training:
             self.process = self.host.start(command, log, {})
 
     def said(self) -> list[dict[str, Any]]:
-        """All that it said since it was started."""
+        """Everything that it printed since it was started."""
         with (self.folder / "said").open() as file:
             file.seek(self.begun)
             lines = file.read().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     def until(self, wanted: Callable[[dict[str, Any]], bool], seconds: float = PATIENCE) -> dict[str, Any]:
-        """The first line that is wanted; fails where none comes in time or the stage ends before."""
+        """The first matching line. Fails if none comes in time or the stage ends before."""
         assert self.process is not None
         deadline = time.monotonic() + seconds
         while True:
@@ -74,7 +74,7 @@ class Training:
 
     @property
     def digest(self) -> str:
-        """Of the model that it made."""
+        """The digest of the model that it wrote."""
         return tree_digest(list_files(self.folder / "out" / "model"))
 
 
@@ -88,17 +88,17 @@ class Scene:
     steps: int = STEPS
 
     def training(self, name: str, **settings: Any) -> Training:
-        """One that meets at the first host, unless settings say otherwise."""
+        """A stage that meets at the first host, unless settings say otherwise."""
         meeting = {"rendezvous": f"{self.here.address}:{PORT}", "hosts": 2, "steps": self.steps}
         return Training(self.here, self.folder / name, meeting | settings)
 
     def alone(self, name: str) -> Training:
-        """One with as many processes, all on the first host."""
+        """A stage with as many processes, all on the first host."""
         return self.training(name, rendezvous=None, hosts=1, processes=2)
 
     @contextlib.contextmanager
     def joined(self, training: Training) -> Iterator[Popen[str]]:
-        """The other host takes part as soon as the stage is there."""
+        """Let the other host join as soon as the stage has started."""
         join = "import sys; from tasks.children import join, launchers; from tests.hosts.stage import MEETING_SECONDS\n"
         join += "launchers.MEETING_SECONDS = MEETING_SECONDS; join.main()"
         with (training.folder / "joined").open("a") as log:
@@ -112,10 +112,10 @@ class Scene:
 
 @dataclass
 class Row:
-    """What came of a drill."""
+    """The outcome of a drill."""
 
     drill: str
-    noticed: float | None  # seconds from the disturbance until it was told
+    noticed: float | None  # seconds from the disturbance until the stage reported it
     told: str
     resumed: int
     processes: int
@@ -124,23 +124,23 @@ class Row:
 
 
 def disturbed(line: dict[str, Any]) -> bool:
-    """Whether the training is far enough to be disturbed."""
+    """Whether the training is far enough to disturb it."""
     return int(line.get("step", 0)) >= DISTURBED
 
 
 def lost(line: dict[str, Any]) -> bool:
-    """Whether the stage tells that it lost its processes."""
+    """Whether the stage reports that it lost its processes."""
     return str(line.get("note", "")).startswith("lost process") or "error" in line
 
 
 def noticed(training: Training, since: float) -> tuple[float, str]:
-    """After how many seconds, and in what words, the stage told of what happened."""
+    """The seconds until the stage reported the fault, and its words."""
     line = training.until(lost, NOTICED + 10)
     return time.monotonic() - since, str(line.get("note") or line["message"])
 
 
 def to_the_end(scene: Scene, name: str) -> Training:
-    """A training to its end on both hosts."""
+    """Train to the end on both hosts."""
     training = scene.training(name)
     training.start()
     with scene.joined(training):
@@ -154,7 +154,7 @@ def start_and_finish(scene: Scene) -> tuple[float | None, str, Training]:
 
 
 def slow_link(scene: Scene) -> tuple[float | None, str, Training]:
-    """What one host sends comes late, or slowly."""
+    """One host's packets arrive late, or slowly."""
     how = scene.other.slow()
     return None, how, to_the_end(scene, "slow")
 
@@ -174,7 +174,7 @@ def straggler(scene: Scene) -> tuple[float | None, str, Training]:
 
 
 def killed_and_back(scene: Scene) -> tuple[float | None, str, Training]:
-    """All processes of one host are killed; it joins again."""
+    """All processes of one host are killed, and it joins again."""
     training = scene.training("killed")
     training.start()
     with scene.joined(training):
@@ -187,7 +187,7 @@ def killed_and_back(scene: Scene) -> tuple[float | None, str, Training]:
 
 
 def killed_for_good(scene: Scene) -> tuple[float | None, str, Training]:
-    """All processes of one host are killed, and it does not come back: the run goes on on the other one."""
+    """All processes of one host are killed, and it does not return: the run goes on with the other one."""
     training = scene.training("alone")
     training.start()
     with scene.joined(training):
@@ -204,7 +204,7 @@ def killed_for_good(scene: Scene) -> tuple[float | None, str, Training]:
 
 
 def link_cut(scene: Scene) -> tuple[float | None, str, Training]:
-    """The cable is pulled, and plugged in again when that was noticed; the host joins again by itself."""
+    """The cable is pulled, and plugged in again once that was noticed. The host joins again by itself."""
     training = scene.training("cut")
     training.start()
     with scene.joined(training):
@@ -217,7 +217,7 @@ def link_cut(scene: Scene) -> tuple[float | None, str, Training]:
 
 
 def without_power(scene: Scene) -> tuple[float | None, str, Training]:
-    """One host loses its power, so that no packet tells the other one; it joins again."""
+    """One host loses its power without a packet to the other one, and joins again."""
     training = scene.training("power")
     training.start()
     with scene.joined(training):
@@ -232,8 +232,8 @@ def without_power(scene: Scene) -> tuple[float | None, str, Training]:
 
 
 def stage_killed(scene: Scene) -> tuple[float | None, str, Training]:
-    """The host of the stage loses its power: no packet tells the ranks of the other one, which must end. Then the stage
-    is run again."""
+    """The host of the stage loses its power without a packet to the ranks of the other one, which must end. Then the
+    stage is run again."""
     training = scene.training("stage")
     training.start()
     with scene.joined(training) as process:
@@ -265,7 +265,7 @@ DRILLS: dict[str, Callable[[Scene], tuple[float | None, str, Training]]] = {
 
 
 def undisturbed(folder: Path, steps: int = STEPS) -> str:
-    """The digest of the model of a training that nothing disturbed, on one host."""
+    """The digest of the model of an undisturbed training on one host."""
     with two_hosts() as hosts:
         training = Scene(*hosts, folder, steps).alone("undisturbed")
         training.start()
@@ -274,7 +274,7 @@ def undisturbed(folder: Path, steps: int = STEPS) -> str:
 
 
 def drilled(name: str, folder: Path, expected: str, steps: int = STEPS) -> Row:
-    """Do one drill on two hosts of its own."""
+    """Run one drill on two hosts of its own."""
     with two_hosts() as hosts:
         seconds, told, training = DRILLS[name](Scene(*hosts, folder, steps))
         end = training.said()[-1]

@@ -1,5 +1,5 @@
-"""`python -m tests.hosts.link FOLDER RANK`: one of two processes that watch the link between their hosts, in quicker
-time, until a file `end` lies in the folder."""
+"""`python -m tests.hosts.link FOLDER RANK`: one of two processes that watch the link between their hosts, with
+shorter intervals, until a file `end` is in the folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 4
 
 
 def main() -> None:
-    """Exchange doors by files, and watch."""
+    """Exchange addresses by files, and watch."""
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     dead_link.IDLE_SECONDS, dead_link.PROBE_SECONDS, dead_link.PROBES = 1, 1, SECONDS - 1
     links = Links(training_addresses())

@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """The command `ip`."""
+    """Run the command `ip`."""
     return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
 
 
 def why_not() -> str | None:
-    """Why no hosts can be made here; None where they can."""
+    """The reason why hosts can't be created here, None if they can."""
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
         return "needs root, ip and unshare"
     name = f"gm{os.getpid()}"
@@ -42,7 +42,7 @@ def why_not() -> str | None:
 
 @dataclass(frozen=True)
 class Host:
-    """A namespace; `cable` is the end of its link at the bridge."""
+    """A namespace. `cable` is the end of its link at the bridge."""
 
     name: str
     address: str
@@ -61,18 +61,18 @@ class Host:
         )
 
     def processes(self) -> list[int]:
-        """Those that run on this host."""
+        """The processes that run on this host."""
         return [int(pid) for pid in ip("netns", "pids", self.name).stdout.split()]
 
     def kill(self) -> None:
-        """kill -9 of all that runs on this host, as when its power fails."""
+        """Kill -9 everything that runs on this host, as when its power fails."""
         while running := self.processes():
             _signal(running, signal.SIGKILL)
             time.sleep(0.1)
 
     @contextlib.contextmanager
     def stuttering(self) -> Iterator[None]:
-        """Within it all that runs on this host is stopped most of the time, as on a processor that is throttled."""
+        """Within the block everything on this host is stopped most of the time, as on a throttled processor."""
         ended, running = threading.Event(), self.processes()
 
         def stutter() -> None:
@@ -94,7 +94,7 @@ class Host:
         ip("link", "set", self.cable, state)
 
     def slow(self) -> str:
-        """Slow down everything that this host sends, in the first way that the kernel has; which one."""
+        """Slow down everything that this host sends, in the first way that the kernel supports. Returns which one."""
         for name, *words in SLOW:
             command = ["ip", "netns", "exec", self.name, "tc", "qdisc", "add", "dev", "eth0", "root", *words]
             if subprocess.run(command, capture_output=True).returncode == 0:
@@ -104,7 +104,7 @@ class Host:
 
 @contextlib.contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """Two hosts that know each other by name, gone afterwards with all that runs on them."""
+    """Two hosts that know each other by name. Afterwards they are removed with everything that runs on them."""
     number = os.getpid()
     bridge = f"gmbr{number}"
     hosts = [
@@ -131,7 +131,7 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
             if file.exists():
                 with contextlib.suppress(subprocess.CalledProcessError):
                     host.kill()
-            ip("link", "del", host.cable, check=False)  # a namespace that is deleted keeps its end for a while
+            ip("link", "del", host.cable, check=False)  # a deleted namespace keeps its end for a while
             ip("netns", "del", host.name, check=False)
             shutil.rmtree(file.parent, ignore_errors=True)
         ip("link", "del", bridge, check=False)

@@ -16,11 +16,11 @@ from tasks.pretrain import PretrainConfig, pretrain
 from tasks.stage.display.progress import Observer, Progress
 from tests.tasks.pretrain.tiny_training import MODEL, make_data, output
 
-MEETING_SECONDS = 60  # in place of ten minutes, on a machine that is busy
+MEETING_SECONDS = 60  # in place of ten minutes, long enough on a busy machine
 
 
 class Spoken(Observer):
-    """Says what the stage says, a JSON object a line."""
+    """Prints the stage's output, a JSON object a line."""
 
     def noted(self, stage: str, message: str) -> None:
         say(note=message)
@@ -30,12 +30,12 @@ class Spoken(Observer):
 
 
 def say(**words: Any) -> None:
-    """A line that is written at once."""
+    """Print a line, and flush it."""
     print(json.dumps(words), flush=True)
 
 
 def main() -> None:
-    """Train, and say the digest of the model, or the error."""
+    """Train, and print the digest of the model, or the error."""
     folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
     launchers.MEETING_SECONDS = MEETING_SECONDS
     settings = {"global_batch": 4, "warmup_steps": 2, "sample_tokens": 4, "validation_every": 1000}

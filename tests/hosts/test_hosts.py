@@ -127,7 +127,7 @@ def test_the_commands_that_are_printed_train_on_both_hosts(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest of the model of a training that nothing disturbed."""
+    """The digest of the model of an undisturbed training."""
     return undisturbed(tmp_path_factory.mktemp("undisturbed"), STEPS)
 
 

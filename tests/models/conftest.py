@@ -1,4 +1,4 @@
-"""One thread for tensors as small as those of a test."""
+"""One thread, as the tensors of tests are small."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Tensors this small are slower with more, far slower on a busy machine."""
+    """Small tensors are slower with more threads, far slower on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

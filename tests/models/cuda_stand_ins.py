@@ -1,4 +1,4 @@
-"""What a GPU computes in one kernel, without the memory that torch needs for it on a CPU: to count what is kept."""
+"""Stand-ins for CUDA kernels without the extra memory that torch needs on a CPU, to count what a GPU keeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.presets import LOSS_CHUNK_CUDA
 
 
 class FusedRMSNorm(torch.autograd.Function):
-    """RMSNorm that keeps what CUDA's kernel keeps: its input, and a float32 number a token."""
+    """RMSNorm that saves what CUDA's kernel saves: its input, and a float32 number a token."""
 
     @staticmethod
     def forward(ctx: Any, x_BTC: Tensor, weight_C: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def fused_forward(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
 
 
 def statistics(logits_NV: Tensor, word_N1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Row by row, and so with no more memory than CUDA's kernels."""
+    """Compute row by row, with no more memory than CUDA's kernels."""
     rows = [row_kernels.statistics(*row) for row in zip(logits_NV.split(1), word_N1.split(1), strict=True)]
     highest, z, logit = (torch.cat(column) for column in zip(*rows, strict=True))
     return highest, z, logit

@@ -1,4 +1,4 @@
-"""`torchrun … -m tests.models.engine_memory PRECISION OUT`: what DeepSpeed and FSDP hold on each of two ranks.
+"""`torchrun … -m tests.models.engine_memory PRECISION OUT`: the memory of DeepSpeed and FSDP on each of two ranks.
 
 DeepSpeed's bucket is shortened to `BUCKET` numbers, else it would be all that is seen of a model this small.
 """
@@ -60,7 +60,7 @@ def held_by_deepspeed(world: World, stage: int, precision: str, folder: Path) ->
 
 
 def shortened(engine: DeepSpeedEngine) -> dict[str, Any]:
-    """The settings of the engine but for the sizes of buffers."""
+    """The engine's settings, except the sizes of buffers."""
     found = SETTINGS(engine)
     short = {"reduce_bucket_size": BUCKET, "stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 0}
     short |= {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
@@ -69,7 +69,7 @@ def shortened(engine: DeepSpeedEngine) -> dict[str, Any]:
 
 def held_by_fsdp(shape: ModelShape, stage: int, bfloat16: bool) -> dict[str, int]:
     """Bytes after the backward pass of the second step, when the gathered weights are gone, and the most before.
-    Spread as the engine does: under stage 3 alone weights are gathered again for the backward pass."""
+    Sharded as by the engine: only under stage 3 weights are gathered again for the backward pass."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy()

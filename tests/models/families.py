@@ -1,4 +1,4 @@
-"""Chat templates as models of others have them, without tools, and what each makes of a conversation.
+"""Chat templates of well-known models, without tools, and what each makes of a conversation.
 
 All say the same: QUESTIONS with ANSWERS. `learned` are the spans of the conversation that bear loss.
 """
@@ -28,7 +28,7 @@ ALTERNATE = (
 
 
 def by_role(before: str = "", prompt: str = "", **of_role: str) -> str:
-    """A template that writes a text by who speaks, in which § is what was said."""
+    """A template that writes a text for each speaker, in which § is the content."""
     said = [
         f"{{% {'elif' if number else 'if'} message['role'] == '{role}' %}}{{{{ {text!r} }}}}".replace("§", SAID)
         for number, (role, text) in enumerate(of_role.items())
@@ -39,7 +39,7 @@ def by_role(before: str = "", prompt: str = "", **of_role: str) -> str:
 
 @dataclass(frozen=True)
 class Family:
-    """`special` are the control tokens in the order of their ids; those in `unmarked` are not marked as special."""
+    """`special` are the control tokens in the order of their ids. Those in `unmarked` are not marked as special."""
 
     template: str
     special: list[str]

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveStorages(TorchDispatchMode):
-    """`with LiveStorages() as live:` counts what operators inside it allocate; what was there before is not counted."""
+    """`with LiveStorages() as live:` counts what operators inside it allocate, and nothing from before."""
 
     def __init__(self, *, peaks: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
@@ -46,7 +46,7 @@ class LiveStorages(TorchDispatchMode):
         before = {storage._cdata for storage in storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
         for storage in storages(result):
-            if storage._cdata not in before:  # else a view, or changed in place
+            if storage._cdata not in before:  # otherwise a view, or changed in place
                 self.made[storage._cdata] = StorageWeakRef(storage)
         if self.peaks:
             self.peak = max(self.peak, self.size)
@@ -54,7 +54,7 @@ class LiveStorages(TorchDispatchMode):
 
 
 def storages(tree: Any) -> list[torch.UntypedStorage]:
-    """Of all tensors in nested containers, with repetitions: a DTensor's is that of its local part."""
+    """The storages of all tensors in nested containers, with repetitions. A DTensor's is that of its local part."""
     leaves = (getattr(leaf, "_local_tensor", leaf) for leaf in tree_leaves(tree))
     return [leaf.untyped_storage() for leaf in leaves if isinstance(leaf, torch.Tensor) and not leaf.is_meta]
 

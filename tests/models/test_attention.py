@@ -1,4 +1,4 @@
-"""Isolated documents and sliding windows without a mask, as on a GPU: the same numbers, and no memory for masks."""
+"""Isolated documents and sliding windows without a mask, as on a GPU: the same numbers, without memory for masks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.kernels import attention, blocks
 from models.kernels.attention import document_mask, pack, takes_documents
 from models.presets import Recompute, flops_per_token
 from models.transformer import Transformer
-from tasks.pretrain.engines.compiled import compile_blocks
+from tasks.pretrain.engines.native import compile_blocks
 from tests.models.cuda_stand_ins import as_on_cuda
 from tests.models.test_memory import FAMILIES, RECOMPUTE, after_forward, measure, run_of, shape_of
 from tests.models.varlen_on_cpu import register
@@ -25,7 +25,7 @@ ISOLATED = {"llama": True, "gpt2": True, "mistral": False, "mistral, isolated": 
 
 @pytest.fixture(params=["in blocks", "of variable length"])
 def without_masks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU. On a CPU torch has a plain form of FlexAttention, but refuses gradients, as there is no kernel."""
+    """Attention as on a GPU. On a CPU torch has a plain form of FlexAttention, but refuses gradients."""
     register()
     monkeypatch.setattr(flex, "_validate_device", lambda *given: None)
     monkeypatch.setattr(blocks, "_compiled", lambda: flex.flex_attention)
@@ -92,7 +92,7 @@ def test_a_kernel_that_errs_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog:
         blocks, "_compiled", lambda: lambda *given, block_mask, **how: flex.flex_attention(*given, **how)
     )
     assert not works(CPU, torch.float32, 16)
-    assert "% apart from that of plain attention" in caplog.text
+    assert "% from that of plain attention" in caplog.text
 
 
 def test_a_gpu_takes_documents_in_16_bits_and_with_gradients_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_without_masks_loss_and_gradients_are_the_same(case: str, how: str, monk
         compile_blocks(model, "default")
     if "selective" in how or "full" in how:
         model.recompute = how.removeprefix("compiled, ")  # type: ignore[assignment]
-    monkeypatch.setattr(attention, "additive", None)  # there are no masks to be made
+    monkeypatch.setattr(attention, "additive", None)  # a mask must never be built
     loss, gradients = loss_and_gradients(model, given)
     assert loss == pytest.approx(expected[0], abs=1e-6)
     assert (gradients - expected[1]).abs().max() < 1e-6
@@ -133,7 +133,7 @@ def test_without_masks_loss_and_gradients_are_the_same(case: str, how: str, monk
 
 @pytest.mark.soak
 @pytest.mark.parametrize("how", ["compiled", "compiled, selective", "compiled, full"])
-@pytest.mark.parametrize("without_masks", ["of variable length"], indirect=True)  # torch compiles no blocks for a CPU
+@pytest.mark.parametrize("without_masks", ["of variable length"], indirect=True)  # torch can't compile blocks for a CPU
 @pytest.mark.usefixtures("without_masks")
 def test_nor_does_compiling_change_them(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     test_without_masks_loss_and_gradients_are_the_same("mistral, isolated", how, monkeypatch)

@@ -1,4 +1,4 @@
-"""FLOPs as torch counts them, what they cost, and what the tokens a parameter mean."""
+"""FLOPs as torch counts them, their cost, and the meaning of tokens per parameter."""
 
 from __future__ import annotations
 

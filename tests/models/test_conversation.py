@@ -1,4 +1,4 @@
-"""Which tokens of a conversation are learned, for templates that mark them and for those that don't."""
+"""The tokens of a conversation that are learned, for templates that mark them and for those that don't."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_unmarked_template_is_learned_as_with_the_marks_of_trl(name: str) -> 
     theirs = tokenizer.apply_chat_template(CHAT, return_dict=True, return_assistant_tokens_mask=True)
     assert ids == theirs["input_ids"]
     differing = [(id, one) for id, one, other in zip(ids, mask, theirs["assistant_masks"], strict=True) if one != other]
-    feed = tokenizer.convert_tokens_to_ids("Ċ")  # of the prompt, and behind an answer: neither is ever generated
+    feed = tokenizer.convert_tokens_to_ids("Ċ")  # in the prompt, and after an answer: neither is ever generated
     assert set(differing) <= {(feed, False)}
     assert len(differing) <= 4
 

@@ -1,4 +1,4 @@
-"""What our decoder does not carry of a model of transformers is refused by name, not left out."""
+"""Settings of a transformers model that our decoder can't carry are refused by name, not dropped."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ROPE: dict[str, Any] = {"rope_theta": 10_000.0}
 @pytest.mark.parametrize(
     ("family", "settings", "named"),
     [
-        ("qwen2", SIZES, "qwen2 is none of gpt2, llama, mistral"),
-        ("llama", {**SIZES, "attention_bias": True}, "our llama has no attention_bias True"),
+        ("qwen2", SIZES, "qwen2 is not one of gpt2, llama, mistral"),
+        ("llama", {**SIZES, "attention_bias": True}, "our llama does not support attention_bias True"),
         ("llama", {**SIZES, "mlp_bias": True}, "mlp_bias True"),
         ("llama", {**SIZES, "rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.0}}, "rope_type': 'linear'"),
         ("llama", {**SIZES, "hidden_act": "gelu"}, "hidden_act gelu"),
         ("llama", {**SIZES, "head_dim": 32}, "head_dim 32"),
-        ("mistral", {**SIZES, "head_dim": 32, "num_key_value_heads": 2}, "our mistral has no head_dim 32"),
-        ("gpt2", {**GPT2, "activation_function": "relu"}, "our gpt2 has no activation_function relu"),
+        ("mistral", {**SIZES, "head_dim": 32, "num_key_value_heads": 2}, "our mistral does not support head_dim 32"),
+        ("gpt2", {**GPT2, "activation_function": "relu"}, "our gpt2 does not support activation_function relu"),
         ("gpt2", {**GPT2, "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx True"),
     ],
 )

@@ -46,5 +46,5 @@ def test_the_states_of_each_engine_and_stage_are_those_that_it_holds(
         assert measured["held"] == pytest.approx(states, rel=0.02), name
         if "peak" in measured:
             assert measured["peak"] == pytest.approx(told.total, rel=0.05), name
-        if "checkpoint" in measured:  # a file has a head for each tensor, which weighs with a model this small
+        if "checkpoint" in measured:  # a file has a header for each tensor, which counts in a model this small
             assert measured["checkpoint"] == pytest.approx(checkpoint_bytes(SHAPE, setup), rel=0.05), name

@@ -1,4 +1,4 @@
-"""What the chat templates of others make of a conversation: what is learned, what ends it, what no text may spell."""
+"""Chat templates of well-known models: which tokens are learned, what ends an answer, what a text can't spell."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_answers_are_learned_with_what_ends_them_and_the_ids_are_those_of_transf
 @EACH
 @pytest.mark.parametrize("role", ["user", "system", "assistant"])
 def test_no_text_of_a_message_is_a_control_token_or_opens_a_turn(family: Family, role: str) -> None:
-    """What is said is a whole conversation as the template writes it, from the end of one text to the next's."""
+    """The content spells a whole conversation as the template writes it, from the end of one text to the next's."""
     if role == "system" and not family.system:
         pytest.skip("the template takes no system prompt")
     tokenizer = family.tokenizer()

@@ -1,4 +1,4 @@
-"""FSDP by itself: one process has no one to share with, and still copies what it multiplies."""
+"""FSDP in one process: it has nothing to share, and still copies the weights that it multiplies."""
 
 from __future__ import annotations
 

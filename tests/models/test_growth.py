@@ -1,4 +1,4 @@
-"""Growth of a stage: the law that it was made by is found again, and nothing shrinks as text grows."""
+"""Growth of a stage: a fit recovers the law behind the data, and times never shrink as text grows."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def found(
     divided: bool = True,
     group: dist.ProcessGroup | None = None,
 ) -> Found:
-    """By chunks, of the head's rows `words`."""
+    """The loss by chunks, of the head's rows `words`."""
     x_NC, weight_VC, targets_N = numbers(half)
     weight_VC, kept_N1 = weight_VC[words], (targets_N != IGNORED)[:, None]
     dx_NC, dweight_VC = torch.empty_like(x_NC, dtype=torch.float32), torch.zeros(weight_VC.shape)
@@ -55,7 +55,7 @@ def found(
 
 
 def exact(half: torch.dtype, z_loss: float) -> Found:
-    """By torch in float64, of the same numbers."""
+    """The loss by torch in float64, of the same numbers."""
     x_NC, weight_VC, targets_N = numbers(half)
     x_NC, weight_VC = x_NC.double().requires_grad_(), weight_VC.double().requires_grad_()
     logits_NV = x_NC @ weight_VC.T

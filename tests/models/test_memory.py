@@ -15,7 +15,7 @@ from models.config import ModelConfig
 from models.memory import MAX_GATHERED, PREFETCHED, REDUCE_BUCKET, Setup, held_parameters, training_memory
 from models.presets import ModelShape, Recompute, ShapeError, block_matrices, count_parameters, derive
 from models.transformer import Transformer
-from tasks.pretrain.engines.compiled import compile_blocks
+from tasks.pretrain.engines.native import compile_blocks
 from tasks.pretrain.recipe.muon import Muon
 from tests.models.cuda_stand_ins import as_on_cuda
 from tests.models.live import LiveStorages, total
@@ -67,7 +67,7 @@ def measure(forward: Callable[[], Tensor]) -> tuple[int, int, int]:
 
 
 def after_forward(shape: ModelShape, form: Numbers, batch: int, blocks: int) -> int:
-    """Of what the loss needs, the last norm's numbers and the two gradients outlive the forward pass."""
+    """Of the loss's memory, the last norm's numbers and the two gradients outlive the forward pass."""
     norm = 2 * 4 * shape.width if shape.family != "gpt2" and not form.cuda else form.residual * shape.width
     tokens = batch * shape.context
     return blocks + tokens * (norm + form.residual * shape.width) + 4 * shape.vocab_size * shape.width
@@ -104,9 +104,9 @@ def test_activations_are_those_that_torch_keeps(family: str, precision: str, rec
 @pytest.mark.parametrize("precision", ["autocast", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_a_compiled_block_saves_what_is_not_computed_again(family: str, precision: str) -> None:
-    """Of blocks alone, by the difference between depths: what the loss and the ends of the model save is the same."""
+    """Bytes of blocks only, by the difference between depths: the loss and the ends of the model save the same."""
     dtype, name, autocast = PRECISIONS[precision]
-    form = numbers(name, autocast=autocast, cuda=True)  # where a norm is one kernel, as it is when it is compiled
+    form = numbers(name, autocast=autocast, cuda=True)  # with a norm as one kernel, as when compiled
     saved, told = list[int](), list[int]()
     for depth in (1, 3):
         shape = shape_of(family, depth=depth)
@@ -269,12 +269,12 @@ def test_offloading_moves_the_optimizer_to_the_machine() -> None:
     assert (there.host, away.optimizer) == (0, 0)
     assert away.host == pytest.approx(there.optimizer * 16 / 12, rel=1e-6)  # and float32 gradients beside it
     assert there.total - away.total >= there.optimizer
-    # At stage 3 they are summed there, too
+    # At stage 3 they are summed there too
     there, away = (
         training_memory(LLAMA_7B, Setup(zero_stage=3, devices=8, offload=offload)) for offload in ("none", "optimizer")
     )
     assert (away.gradients, away.host) == (0, there.optimizer + 2 * there.gradients)
-    # FSDP steps on its shares where they lie: nothing but what multiplies is on the device
+    # FSDP steps on its shards in host memory: only gathered weights are on the device
     shares, away = (
         training_memory(LLAMA_7B, Setup(engine="fsdp", zero_stage=3, devices=8, offload=offload))
         for offload in ("none", "optimizer")
@@ -302,7 +302,7 @@ def test_tensor_and_pipeline_parallel_shares_add_up_to_the_model() -> None:
         shape = derive(ModelConfig(depth=6, width=256, heads=4, context=64, tie_embeddings=tied), 1000)
         pipeline = Setup(devices=4, pipeline_parallel=4)
         held = sum(held_parameters(shape, pipeline, stage).total for stage in range(4))
-        # A tied matrix stands on the first stage and on the last
+        # A tied matrix is in the first stage and in the last
         assert held == count_parameters(shape) + (1000 * 256 if tied else 0)
     halves = held_parameters(LLAMA_7B, Setup(devices=2, tensor_parallel=2)).total
     norms = (2 * 32 + 1) * 4096

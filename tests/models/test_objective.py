@@ -1,4 +1,4 @@
-"""What is learned and from where: the z-loss, the loss in float16, initial weights of the stated spread."""
+"""The objective and its start: the z-loss, the loss in float16, and initial weights of the documented spread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that others made: weights as a pickle and code of their own are left alone."""
+"""Third-party models: pickled weights and their own code are never run."""
 
 from __future__ import annotations
 

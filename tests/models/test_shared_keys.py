@@ -1,4 +1,4 @@
-"""Keys and values that query heads share, where a GPU's kernels can't: repeated they give the same, and are counted."""
+"""Keys and values shared by query heads, if a GPU's kernels can't: repeating them changes nothing, and is counted."""
 
 from __future__ import annotations
 

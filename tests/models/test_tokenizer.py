@@ -1,4 +1,4 @@
-"""One tokenizer and one chat template: what is learned, what a prompt is, and how a mismatch shows."""
+"""One tokenizer and one chat template: what is learned, what a prompt is, and how a mismatch is detected."""
 
 from __future__ import annotations
 

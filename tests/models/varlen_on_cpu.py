@@ -1,4 +1,4 @@
-"""torch's attention of variable length on a CPU, for which it has no kernel: plainly, by a mask over all tokens.
+"""torch's attention of variable length on a CPU, where it lacks a kernel: plainly, by a mask over all tokens.
 
 Everything around the kernel is torch's own: the public function, its gradient, what it saves, what compilers see.
 """

@@ -35,8 +35,8 @@ ALIGNED = (
         name="base-tokenizer-of-a-class",
         about="base: the tokenizer is what transformers makes of its class, and not its tokenizer.json",
         path="models/tokenizer.py",
-        before='    if not (folder / "tokenizer.json").is_file():\n        found:',
-        after='    if (folder / "tokenizer.json").is_file():\n        found:',
+        before='    if not (folder / "tokenizer.json").is_file():\n        of_class:',
+        after='    if (folder / "tokenizer.json").is_file():\n        of_class:',
         fails=("tests/tasks/base/test_bases.py::test_a_tokenizer_is_its_file_whatever_class_its_config_names",),
     ),
     Mutant(

@@ -48,7 +48,7 @@ RELEASED = (
     Mutant(
         name="onnx-position-one-off",
         about="runtime onnx: with a cache the next token has the position of the last one",
-        path="models/runtimes/cached.py",
+        path="models/runtimes/kv_cache.py",
         before="positions = np.arange(before, whole, dtype=np.int64)[None]",
         after="positions = np.arange(max(0, before - 1), whole - (before > 0), dtype=np.int64)[None]",
         fails=("tests/tasks/export/test_graphs.py::test_a_step_has_the_new_ids_at_the_places_after_those_before",),
@@ -65,8 +65,8 @@ RELEASED = (
         name="sample-of-the-batch",
         about="runtime transformers: an answer is cut because of a longer prompt in its batch",
         path="models/runtimes/batches.py",
-        before="    for _, alike in groupby(order, key=lambda place: room[place]):\n",
-        after="    for _, alike in groupby(order, key=lambda place: 0):\n",
+        before="    for _, group in groupby(order, key=lambda place: room[place]):\n",
+        after="    for _, group in groupby(order, key=lambda place: 0):\n",
         fails=(
             "tests/tasks/evaluate/side_by_side/test_answers.py::test_batches_are_of_like_length_and_no_answer_is_cut_for_another_prompt",
         ),

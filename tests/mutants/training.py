@@ -187,8 +187,8 @@ TRAINING = (
         name="fused-matrix-orthogonal-as-one",
         about="pretrain: Muon takes q, k and v for one matrix, with which a model learns less",
         path="tasks/pretrain/recipe/optimizers.py",
-        before="found[module.qkv.weight] = queries, keys, keys\n",
-        after="found[module.qkv.weight] = (queries + 2 * keys,)\n",
+        before="rows[module.qkv.weight] = queries, keys, keys\n",
+        after="rows[module.qkv.weight] = (queries + 2 * keys,)\n",
         fails=(
             "tests/tasks/pretrain/recipe/test_optimizers.py::test_muon_steps_by_the_orthogonal_part_of_its_momentum",
         ),

@@ -1,8 +1,8 @@
 """The stage's side of warm children: a server for each environment, started when it is first needed, and its children.
 
-Warm are children on a CPU, as `python -m MODULE`. Where this machine may have a GPU a child is a new Python: a device
-that was touched before a fork is lost to the child, and libraries touch it when they are imported. The ranks of a
-launcher are new too.
+Children on a CPU that run `python -m MODULE` are warm. On a machine that may have a GPU, children are new processes: a
+device touched before a fork is lost to the child, and libraries touch it on import. The ranks of a launcher are new
+processes too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tasks.children.die_with_parent import tied_to
 from tasks.children.warm.server import LIBRARIES, REQUEST, TITLE
 from tasks.stage import machine
 
-MOST = 4  # servers that are kept, one for each environment; a run has one or two
+MOST = 4  # servers to keep, one for each environment, of which a run has one or two
 END_SECONDS = 2.0  # for a server to end when this process does
-# Prefixes and a suffix of variables that no library reads on import: they are passed to each child, never to its server
+# Prefixes and a suffix of variables that libraries don't read on import: each child gets them, its server never does
 OWN, SECRET = ("GRISTMILL_", "PREFECT_", "PYTEST_CURRENT_"), "_API_KEY"
 
 
 class CannotFork(Exception):
-    """There is no server for this child, which is to be a new Python."""
+    """This child can't be a fork, and must be a new Python process."""
 
 
 class ServerLost(Exception):
@@ -43,19 +43,19 @@ class ServerLost(Exception):
 class Forked:
     """A child, with as much of subprocess.Popen as its stage needs."""
 
-    def __init__(self, told: socket.socket, stdout: IO[bytes]) -> None:
-        self._told, self.stdout = told, stdout
+    def __init__(self, reports: socket.socket, stdout: IO[bytes]) -> None:
+        self._reports, self.stdout = reports, stdout
         self.returncode: int | None = None
         self.lost = False  # with its server
-        with contextlib.ExitStack() as undone:
-            for end in (told, stdout):
-                undone.callback(end.close)  # by which the server knows that nobody waits for it
+        with contextlib.ExitStack() as on_error:
+            for end in (reports, stdout):
+                on_error.callback(end.close)  # tells the server that nobody waits for the child
             self.pid = int(self._hear()["pid"])
-            undone.pop_all()
+            on_error.pop_all()
 
     def _hear(self) -> dict[str, float]:
         try:
-            message = self._told.recv(1 << 10)
+            message = self._reports.recv(1 << 10)
         except ConnectionResetError:
             message = b""
         if not message:
@@ -64,59 +64,61 @@ class Forked:
         return fields
 
     def poll(self) -> int | None:
-        """Its exit code, or the negative number of the signal that ended it; None while it runs."""
+        """Its exit code, or the negative number of the signal that ended it. None while it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """The same when it has ended. Raises subprocess.TimeoutExpired."""
+        """Wait for its end. Returns the same exit code as `poll`. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
             with selectors.DefaultSelector() as selector:
-                selector.register(self._told, selectors.EVENT_READ)
+                selector.register(self._reports, selectors.EVENT_READ)
                 if not selector.select(timeout):
                     raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0)
             try:
-                told = self._hear()
-                self.returncode = int(told["code"])
-                machine.add_worker(told["cpu_seconds"], int(told["peak"]))  # the system counts it as its server's
+                report = self._hear()
+                self.returncode = int(report["code"])
+                machine.add_worker(report["cpu_seconds"], int(report["peak"]))  # the system attributes it to the server
             except ServerLost:
                 self.returncode, self.lost = -9, True
-            self._told.close()
+            self._reports.close()
         return self.returncode
 
 
 class _Keeper:
-    """The thread that starts servers. The kernel ends a process with the *thread* that started it, so that is one which
-    lives as long as this process: longer than a pool's, which ends before threads that may still run a stage."""
+    """The thread that starts servers. PR_SET_PDEATHSIG ends a process with the *thread* that started it, so this one
+    lives as long as the process does. A pool's thread may end while other threads still run a stage."""
 
     def __init__(self) -> None:
-        self._asked = queue.SimpleQueue[tuple[Future[subprocess.Popen[bytes]], Callable[[], subprocess.Popen[bytes]]]]()
+        self._requests = queue.SimpleQueue[
+            tuple[Future[subprocess.Popen[bytes]], Callable[[], subprocess.Popen[bytes]]]
+        ]()
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
     def start(self, make: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """What `make` starts, in that thread. One caller at a time (_LOCK)."""
+        """Call `make` in that thread, and return the process that it starts. One caller at a time (_LOCK)."""
         if self._thread.ident is None:
             self._thread.start()
-        made: Future[subprocess.Popen[bytes]] = Future()
-        self._asked.put((made, make))
-        return made.result()
+        process: Future[subprocess.Popen[bytes]] = Future()
+        self._requests.put((process, make))
+        return process.result()
 
     def _keep(self) -> None:
         while True:
-            made, make = self._asked.get()
+            process, make = self._requests.get()
             try:
-                made.set_result(make())
+                process.set_result(make())
             except OSError as error:
-                made.set_exception(error)
+                process.set_exception(error)
 
 
 class _Server:
-    """A server and the socket that it is asked by."""
+    """A server and the socket for requests to it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._asked, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "tasks.children.warm.server", str(theirs.fileno()), " " * TITLE]
         with theirs:
             self._process = _KEEPER.start(
@@ -132,49 +134,49 @@ class _Server:
             )
 
     def fork(self, words: Sequence[str], environment: Mapping[str, str], errors: int) -> Forked:
-        """A child that runs `python -m` with these words. Raises ServerLost, and CannotFork."""
+        """A child that runs `python -m` with these words. Raises ServerLost and CannotFork."""
         try:
             folder = os.getcwd()
-        except FileNotFoundError as error:  # where a new Python starts all the same
+        except FileNotFoundError as error:  # it was deleted, in which a new Python starts all the same
             raise CannotFork from error
         request = json.dumps({"words": words, "folder": folder, "environment": environment}).encode()
         if len(request) > REQUEST:
             raise CannotFork
-        told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reading, writing = os.pipe()
         try:
-            socket.send_fds(self._asked, [request], [theirs.fileno(), writing, errors])
+            socket.send_fds(self._requests, [request], [theirs.fileno(), writing, errors])
         except OSError as error:  # it was killed, or closed to make room
-            told.close()
+            reports.close()
             os.close(reading)
             raise ServerLost from error
         finally:
             theirs.close()
             os.close(writing)
-        return Forked(told, os.fdopen(reading, "rb", buffering=0))
+        return Forked(reports, os.fdopen(reading, "rb", buffering=0))
 
     def close(self) -> subprocess.Popen[bytes]:
-        """It ends when its children have."""
-        self._asked.close()
+        """Let the server end once its children have. Returns its process."""
+        self._requests.close()
         return self._process
 
 
-_SERVERS: dict[tuple[tuple[str, str], ...], _Server] = {}  # by environment, the one used last at the end
+_SERVERS: dict[tuple[tuple[str, str], ...], _Server] = {}  # by environment, the most recently used last
 _LOCK = threading.Lock()
 _KEEPER = _Keeper()
 
 
 def may_fork(command: Sequence[str]) -> bool:
-    """Whether a command can be a fork of a server instead."""
+    """Whether a fork of a server can replace a command."""
     python = command[:2] == [sys.executable, "-m"]
     return python and command[2].startswith(tuple(LIBRARIES)) and missing_gpu() is not None
 
 
 def fork(command: Sequence[str], environment: Mapping[str, str], errors: int) -> Forked:
-    """A child that is started as `command` would be, in the folder of this process. It writes to the descriptor
-    `errors`, and its output is to be read.
+    """A child that does what `command` would, in the working folder of this process. Its stderr is the descriptor
+    `errors`, and its stdout is a pipe to read.
 
-    Raises ServerLost where its server is killed meanwhile, and CannotFork.
+    Raises ServerLost if its server is killed meanwhile, and CannotFork.
     """
     own = {name: value for name, value in environment.items() if name.startswith(OWN) or name.endswith(SECRET)}
     shared = {name: value for name, value in environment.items() if name not in own}
@@ -195,14 +197,14 @@ def fork(command: Sequence[str], environment: Mapping[str, str], errors: int) ->
 
 @atexit.register
 def _end() -> None:
-    """The servers end with this process in any case. Waited for, their processor time counts as its own."""
+    """Wait for the servers, so that their processor time counts as this process's. They end with it in any case."""
     for process in [server.close() for server in _SERVERS.values()]:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_SECONDS)
 
 
 def _forget() -> None:
-    """In a fork of this process: the servers are its parent's, which would seem to live as long as the sockets do."""
+    """In a fork of this process, close the sockets of its parent's servers: open ones would keep the servers alive."""
     global _LOCK, _KEEPER
     for server in _SERVERS.values():
         server.close()

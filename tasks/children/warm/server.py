@@ -1,12 +1,12 @@
 """The process that children are forked from: `python -m tasks.children.warm.server SOCKET`.
 
 It is started with the environment of its children, so that the allocator, OpenMP and the libraries read their settings
-as they would in a Python of the child's own. It imports, and nothing else: no thread of its own, no device, no seed. A
-child runs `python -m MODULE`'s code in the same state as a new process, but for what is imported already.
+as they would in a new process. It only imports: it starts no thread, touches no device and sets no seed. A child runs
+`python -m MODULE`'s code in the same state as a new process, except for the modules imported already.
 
-Whoever asks for a child sends its words, three descriptors and a socket. The socket tells the child's pid, then how it
-ended and what it used; when it closes, whoever asked has gone, and the child's process group is killed. A child whose
-server dies is killed by the kernel.
+A request for a child brings its words, and three descriptors: a socket, its stdout and its stderr. The socket reports
+the child's pid, then its exit code and its use of processor and memory. When the stage closes it, the child's process
+group is killed. When the server dies, the kernel kills its children.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tasks.children.die_with_parent import die_with_parent
 
 REQUEST = 1 << 16  # bytes
 DESCRIPTORS = 3  # the child's socket, its stdout and its stderr
-TITLE = 1024  # bytes of the command line, in which a child shows its own
-# What children import sooner or later, by the beginnings of their modules' names; the first counts
+TITLE = 1024  # bytes of the server's command line, which a child overwrites with its own
+# Libraries that children import sooner or later, by the beginnings of their modules' names. The first match counts
 _MODELS = ("torch", "transformers.models.llama.modeling_llama", "accelerate")
 _TRAINERS = ("trl.trainer.sft_trainer", "trl.trainer.dpo_trainer")
 LIBRARIES: dict[str, tuple[str, ...]] = {
@@ -49,18 +49,18 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 
 
 class Request(NamedTuple):
-    """What a child shall do, and where it writes."""
+    """A child's task, and where it writes."""
 
     words: list[str]  # the module, then its arguments
     folder: str
-    environment: dict[str, str]  # beyond the server's own
-    told: socket.socket
+    environment: dict[str, str]  # in addition to the server's own
+    reports: socket.socket
     output: int
     errors: int
 
 
 def main() -> None:
-    """Serve until nobody asks any more; in a child, run its module as `python -m` does."""
+    """Serve until the last request. In a child, run its module as `python -m` does."""
     request = serve(socket.socket(fileno=int(sys.argv[1])))
     if request is not None:
         sys.argv = request.words
@@ -68,9 +68,10 @@ def main() -> None:
 
 
 def serve(channel: socket.socket) -> Request | None:
-    """Fork a child for each request. Returns in a child, with its request; or None when `channel` is closed and no
-    child is left."""
-    children: dict[int, socket.socket] = {}  # whom to tell of each, by its pid
+    """Fork a child for each request. In a child, returns its request. In the server, returns None once `channel` is
+    closed and every child has ended."""
+    children: dict[int, socket.socket] = {}  # the socket to report to, by pid
+    # SIGCHLD wakes the selector by this pair. SIGINT is for the stage, which ends its children itself
     waking, waker = socket.socketpair()
     for end in (waking, waker):
         end.setblocking(False)
@@ -85,19 +86,19 @@ def serve(channel: socket.socket) -> Request | None:
             if key.fileobj is waking:
                 waking.recv(REQUEST)
                 for pid in _ended(children):
-                    told = children.pop(pid)
-                    if told in selector.get_map():
-                        selector.unregister(told)
-                    told.close()
-            elif key.fileobj is not channel:
-                if key.data in children:  # it may have ended in the same batch
+                    reports = children.pop(pid)
+                    if reports in selector.get_map():
+                        selector.unregister(reports)
+                    reports.close()
+            elif key.fileobj is not channel:  # a stage never writes to it: it has closed its end
+                if key.data in children:  # the child may have ended in the same batch
                     selector.unregister(key.fileobj)
-                    _kill(key.data)  # whoever asked for it has gone
+                    _kill(key.data)
             elif (request := _receive(channel)) is None:
                 selector.unregister(channel)
             elif pid := _forked(request):
-                children[pid] = request.told
-                selector.register(request.told, selectors.EVENT_READ, pid)
+                children[pid] = request.reports
+                selector.register(request.reports, selectors.EVENT_READ, pid)
             else:
                 selector.close()
                 for descriptor in (channel, waking, waker, *children.values()):
@@ -108,17 +109,17 @@ def serve(channel: socket.socket) -> Request | None:
 
 
 def _receive(channel: socket.socket) -> Request | None:
-    """The next request; None at the channel's end."""
+    """The next request, None at the channel's end."""
     message, descriptors, _, _ = socket.recv_fds(channel, REQUEST, DESCRIPTORS)
     if not message:
         return None
-    told, output, errors = descriptors
-    return Request(**json.loads(message), told=socket.socket(fileno=told), output=output, errors=errors)
+    reports, output, errors = descriptors
+    return Request(**json.loads(message), reports=socket.socket(fileno=reports), output=output, errors=errors)
 
 
 def _forked(request: Request) -> int:
-    """Import what the child needs and fork it: its pid, or 0 in the child."""
-    for number in (1, 2):  # what libraries say while they are imported stands in the child's log
+    """Import the child's libraries and fork it. Returns its pid, or 0 in the child."""
+    for number in (1, 2):  # warnings of libraries on import go to the child's log
         os.dup2(request.errors, number)
     for word in request.words:
         import_for(word)
@@ -134,7 +135,7 @@ def _forked(request: Request) -> int:
         os.close(leads)
         return 0
     os.close(leads)
-    os.read(ready, 1)  # until it leads its group: whoever learns its pid may signal that
+    os.read(ready, 1)  # until the child leads its group, which the stage may signal once it has the pid
     os.close(ready)
     os.close(request.output)
     os.close(request.errors)
@@ -142,12 +143,13 @@ def _forked(request: Request) -> int:
     for number in (1, 2):
         os.dup2(nothing, number)
     os.close(nothing)
-    _tell(request.told, pid=pid)
+    _report(request.reports, pid=pid)
     return pid
 
 
 def import_for(module: str) -> None:
-    """Import what a child of this module does, if it is one of ours. What can't be imported is the child's to tell."""
+    """Import the libraries of a child that runs `module`, if it is one of ours. An import that fails is for the child
+    to report."""
     for name in next(((*names, module) for start, names in LIBRARIES.items() if module.startswith(start)), ()):
         with contextlib.suppress(ImportError, OSError, RuntimeError, AttributeError):
             importlib.import_module(name)
@@ -156,20 +158,20 @@ def import_for(module: str) -> None:
 
 
 def _ended(children: dict[int, socket.socket]) -> list[int]:
-    """The pids of children that have ended, of which is told how, and what they used."""
+    """The pids of children that have ended. Reports the exit code, processor time and peak memory of each."""
     ended = []
-    for pid, told in children.items():
-        found, status, used = os.wait4(pid, os.WNOHANG)
-        if found:
+    for pid, reports in children.items():
+        ended_pid, status, used = os.wait4(pid, os.WNOHANG)
+        if ended_pid:
             seconds, peak = used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss
-            _tell(told, code=os.waitstatus_to_exitcode(status), cpu_seconds=seconds, peak=peak)
+            _report(reports, code=os.waitstatus_to_exitcode(status), cpu_seconds=seconds, peak=peak)
             ended.append(pid)
     return ended
 
 
-def _tell(told: socket.socket, **fields: float) -> None:
+def _report(reports: socket.socket, **fields: float) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        told.send(json.dumps(fields).encode())
+        reports.send(json.dumps(fields).encode())
 
 
 def _kill(group: int) -> None:
@@ -178,7 +180,7 @@ def _kill(group: int) -> None:
 
 
 def _become(request: Request) -> None:
-    """What is a process's own: streams, folder, environment, signals, random numbers, command line."""
+    """Give the child its own streams, folder, environment, signals, random numbers and command line."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -186,7 +188,7 @@ def _become(request: Request) -> None:
     os.dup2(request.errors, 2)
     for descriptor in (request.output, request.errors):
         os.close(descriptor)
-    request.told.close()
+    request.reports.close()
     os.environ.update(request.environment)
     os.chdir(request.folder)
     reseed()
@@ -194,7 +196,7 @@ def _become(request: Request) -> None:
 
 
 def reseed() -> None:
-    """Random numbers of this fork's own, as a new process has; Python's own generator does this by itself."""
+    """Seed random numbers afresh, as a new process does. Python's own generator does this by itself."""
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     if "torch" in sys.modules:
@@ -202,7 +204,7 @@ def reseed() -> None:
 
 
 def _entitle(words: list[str]) -> None:
-    """Show a command line in the place of the server's."""
+    """Show a command line in place of the server's, by overwriting its memory: arg_start to arg_end of proc(5)."""
     start, end = (int(field) for field in Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
     title = b"\0".join(os.fsencode(word) for word in words)[: end - start - 1]
     ctypes.memset(start, 0, end - start)

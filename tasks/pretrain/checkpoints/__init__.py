@@ -2,7 +2,6 @@
 
 manager.py       atomic checkpoints and exact resume
 saved_states.py  reads back what files hold
-background.py    asynchronous saving
 snapshots.py     models kept along the way
 disk.py          disk space
 """

@@ -1,4 +1,4 @@
-"""Disk space for all that a run will write, checked before its first step."""
+"""Disk space for everything a run will write, checked before its first step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.training.retention import most_kept
 
 
 class Room(NamedTuple):
-    """One file system: what a run will have written there at most, and what is free."""
+    """One file system: the most that a run writes there, and the free space, in bytes."""
 
     folder: Path
     needed: int
@@ -36,7 +36,7 @@ class Room(NamedTuple):
 
 
 def largest_checkpoint(spec: TrainSpec) -> int:
-    """Bytes of one checkpoint at most. Whether `device: auto` finds a GPU is not known here: the larger of both."""
+    """The most bytes of one checkpoint. Whether `device: auto` finds a GPU is unknown here, so the larger of both."""
     cuda = {"cpu": (False,), "cuda": (True,), "auto": (False, True)}[spec.runtime.compute.device]
     return max(checkpoint_bytes(spec.shape, setup_of(spec.config, spec.runtime, cuda=each)) for each in cuda)
 
@@ -47,8 +47,8 @@ def model_bytes(shape: ModelShape) -> int:
 
 
 def rooms(spec: TrainSpec) -> list[Room]:
-    """Each file system that the run writes to. While a checkpoint is written there is one more than are kept; what an
-    interrupted run left will be replaced, so it counts as free."""
+    """Each file system that the run writes to. One checkpoint more than are kept exists while it is written. Files of
+    an interrupted run will be replaced, so they count as free."""
     runtime = spec.runtime
     number = 1 + most_kept(
         spec.steps,
@@ -64,18 +64,18 @@ def rooms(spec: TrainSpec) -> list[Room]:
     systems: dict[int, list[tuple[Path, str, int]]] = {}
     for folder, what, size in parts:
         systems.setdefault(existing(folder).stat().st_dev, []).append((folder, what, size))
-    found = []
+    by_system = []
     for group in systems.values():
         folder = group[0][0]
-        held = sum(path.stat().st_size for path in _left(spec)) if folder == spec.scratch else 0
+        held = sum(path.stat().st_size for path in _earlier_files(spec)) if folder == spec.scratch else 0
         free = shutil.disk_usage(existing(folder)).free + held
-        named = ", ".join(f"{what} {size_of(size)}" for _, what, size in group)
-        found.append(Room(folder, sum(size for _, _, size in group), free, named))
-    return found
+        whats = ", ".join(f"{what} {size_of(size)}" for _, what, size in group)
+        by_system.append(Room(folder, sum(size for _, _, size in group), free, whats))
+    return by_system
 
 
 def check_room(spec: TrainSpec) -> None:
-    """Raises StoreError, with the space needed and free, where a run would not fit."""
+    """Raises StoreError, with the space needed and free, if the run would not fit."""
     for room in rooms(spec):
         if not room.enough:
             raise StoreError(
@@ -85,7 +85,7 @@ def check_room(spec: TrainSpec) -> None:
             )
 
 
-def _left(spec: TrainSpec) -> Iterator[Path]:
+def _earlier_files(spec: TrainSpec) -> Iterator[Path]:
     for top in (spec.checkpoints, spec.snapshots):
         for folder, _, names in os.walk(top):
             yield from (Path(folder, name) for name in names)

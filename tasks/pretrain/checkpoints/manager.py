@@ -1,13 +1,13 @@
-"""Checkpoints that are whole or do not exist, that were read back before they count, and whose resume is exact.
+"""Atomic checkpoints, read back before they count, from which a resume is exact.
 
-The engine writes weights and optimizer states into a folder named by the step; everything is flushed and read back
-from the disk (saved_states.py); the marker (tasks/training/checkpoint_marker.py) is written last. It also names the
-layout of the states, so that they are never loaded by an engine that can't read them.
+The engine writes weights and optimizer states into a folder named by the step. Everything is flushed and read back
+from the disk (saved_states.py), and the marker (tasks/training/checkpoint_marker.py) is written last. The marker also
+names the layout of the states, so that no engine loads states that it can't read.
 
 No random-generator state is saved because training uses none: the order of the data is a function of the step
-(the number of samples is the loader's whole state), and so is the learning rate. What else an engine must remember, it
-saves itself. Files may be written while training continues (background.py); then the marker is too, and errors are
-raised at the next save or at the end.
+(the number of samples is the loader's whole state), and so is the learning rate. Anything else an engine must remember,
+it saves itself. Files may be written while training continues (engines/async_save.py). Then the marker is too, and
+errors are raised at the next save or at the end.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LIBRARIES = ("torch", "deepspeed")
 
 
 class PretrainMarker(CheckpointMarker):
-    """What a resume of pretraining has to know besides."""
+    """A marker with what a resume of pretraining needs besides."""
 
     samples: int  # of the loader, served so far
     layout: Mapping[str, int | str]  # of the states in the files (`Engine.layout`)
@@ -56,8 +56,8 @@ class PretrainMarker(CheckpointMarker):
 class Checkpoints:
     """The checkpoints of one run in its own folder: the last `keep` of them, and one every `keep_every` steps.
 
-    With `asynchronous` they are written while training continues. `tell` gets sentences for the user; `dropped` the
-    step of a damaged checkpoint, that of the sound one before it, and the damage.
+    With `asynchronous` they are written while training continues. `tell` gets sentences for the user. `dropped` gets
+    the step of a damaged checkpoint, that of the sound one before it, and the damage.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class Checkpoints:
         self._pending: Future[None] | None = None
 
     def latest(self) -> int:
-        """The step to resume from, 0 without a checkpoint; half-written and damaged ones are removed, as
-        `newest_sound` says, which also tells the errors. Every rank must call it."""
+        """The step to resume from, 0 without a checkpoint. Removes half-written and damaged ones, and raises, as
+        `newest_sound` does. Every rank must call it."""
         _, step = newest_sound(self.folder, self.identity, ranks=self.world, dropped=self._drop)
         self._checked = step
         return step
 
     def save(self, engine: Engine, step: int, *, last: bool = False) -> None:
         """Write the checkpoint of `step`, and remove older ones that need not be kept. It is sent to the bucket while
-        training continues; the `last` one before a stop is waited for. Every rank must call it.
+        training continues, but the `last` one before a stop is waited for. Every rank must call it.
 
-        Raises TrainingError for files that don't hold what they should, of this save or of the one before.
+        Raises TrainingError for files that don't hold what they should, of this save or of the previous one.
         """
-        self.finish()
+        self.finish()  # at most one save is in flight
         folder = self._folder(step)
         if self.world.first and folder.exists():
             shutil.rmtree(folder)
@@ -109,6 +109,8 @@ class Checkpoints:
         expected = expected_shapes(engine.spec.shape)
         if self.asynchronous:
             writing = engine.save_async(folder)
+            # Read-back and marker wait in a thread of the first rank only: its Future is done when all ranks have
+            # written. The others wait for their own part.
             if self.world.first:
                 self._pending = self._writer.submit(self._complete_async, writing, folder, marker, expected)
             else:
@@ -120,7 +122,7 @@ class Checkpoints:
             self.world.wait()
         if self.remote is not None:
             if last:
-                self.remote.finish()  # else this one would be left out while another is on its way
+                self.remote.finish()  # while another is being sent, this one would be skipped
             self.remote.send(folder, step)
             if last:
                 self.finish()
@@ -136,14 +138,14 @@ class Checkpoints:
     def load(self, engine: Engine, step: int) -> None:
         """Put weights and optimizer states of `step` into the engine. Every rank must call it.
 
-        Raises TrainingError for states that were saved in another layout, for files that are not what the marker says,
-        of which none is opened, and for pickles of something else than states, of which none is run.
+        Raises TrainingError for states saved in another layout, for files that differ from the marker, before any is
+        opened, and for pickles of anything but states, before any is run.
         """
         folder = self._folder(step)
-        found = None if self._checked == step else damage(folder, ranks=self.world)
-        if found is not None:
+        fault = None if self._checked == step else damage(folder, ranks=self.world)
+        if fault is not None:
             raise TrainingError(
-                f"The checkpoint {folder} is damaged ({found}).", f"Delete {folder} to resume from the one before."
+                f"The checkpoint {folder} is damaged ({fault}).", f"Delete {folder} to resume from the previous one."
             )
         marker = PretrainMarker.read(folder)
         for name in {**marker.layout, **engine.layout}:
@@ -152,9 +154,9 @@ class Checkpoints:
                 raise refusal(folder, f"runtime.pretrain.engine {was}")
         installed = _versions()
         for library, was in marker.versions.items():
-            now = installed.get(library, was)  # one that is gone did not matter to this engine
+            now = installed.get(library, was)  # a library that is gone did not matter to this engine
             if was != now and self.world.first:
-                self.tell(f"the checkpoint of step {step:,} was saved by {library} {was}; this is {now}")
+                self.tell(f"the checkpoint of step {step:,} was saved by {library} {was}, and this is {now}")
         with refusing_code(folder):
             engine.load(folder)
 
@@ -170,20 +172,21 @@ class Checkpoints:
     def _complete(
         self, folder: Path, marker: PretrainMarker, expected: Mapping[str, tuple[int, ...]], ranks: Ranks
     ) -> None:
-        """Flush and read back (each of the ranks its share), write the marker, remove older checkpoints."""
+        """Flush and read back, each rank its share. Then the first rank writes the marker and removes older ones."""
         files = flush_and_digest(folder, rank=ranks.rank, ranks=ranks.size)
         try:
-            found = read_back(folder, marker.layout, expected, rank=ranks.rank, ranks=ranks.size)
+            findings = read_back(folder, marker.layout, expected, rank=ranks.rank, ranks=ranks.size)
             unreadable = ""
         except UNREADABLE as error:
-            found, unreadable = {}, f"a file can't be read ({type(error).__name__}: {error})"
-        shares = ranks.gathered((files, found, unreadable))
+            findings, unreadable = {}, f"a file can't be read ({type(error).__name__}: {error})"
+        shares = ranks.gathered((files, findings, unreadable))
+        # A file that can't be read explains every parameter missing from it, so only those files are reported then
         wrong = [share[2] for share in shares if share[2]] or problems(merge(share[1] for share in shares), expected)
         if wrong:
             more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise TrainingError(
                 f"The checkpoint {folder} does not hold what was saved: {'; '.join(wrong[:3])}{more}.",
-                "Check the disk and its log; a rerun resumes from the checkpoint before.",
+                "Check the disk and its log. A rerun resumes from the previous checkpoint.",
             )
         if ranks.rank:
             return
@@ -192,7 +195,7 @@ class Checkpoints:
         complete = complete_checkpoints(self.folder)
         sending = self.remote.sending if self.remote is not None else None
         for old in superfluous(list(complete), newest=self.keep, every=self.keep_every):
-            if old != sending:
+            if old != sending:  # its files are being read
                 remove(complete[old])
 
     def _drop(self, step: int, sound: int, damage: str) -> None:
@@ -201,5 +204,5 @@ class Checkpoints:
 
 
 def _versions() -> dict[str, str]:
-    """Of the libraries that write checkpoints, as far as they are installed."""
+    """The versions of the libraries that write checkpoints, if installed."""
     return {library: version(library) for library in LIBRARIES if find_spec(library)}

@@ -1,6 +1,6 @@
 """Snapshots: models saved during training, to study how it learns (Biderman et al. 2023, Pythia).
 
-They are written atomically to the scratch folder, so that a resumed run keeps those before its checkpoint; at the end
+They are written atomically to the scratch folder, so that a resumed run keeps those before its checkpoint. At the end
 they become part of the artifact.
 """
 
@@ -24,7 +24,7 @@ class Snapshots:
         self.folder, self.tokenizer, self.steps = spec.snapshots, spec.tokenizer, spec.snapshot_steps
 
     def cut(self, step: int) -> None:
-        """Remove those later than `step`, from which the run resumes, and half-written ones. For one rank only."""
+        """Remove those later than `step`, from which the run resumes, and half-written ones. Only one rank calls it."""
         kept = {f"step-{one}" for one in self.steps if one <= step}
         for path in self.folder.glob("*"):
             if path.name not in kept:

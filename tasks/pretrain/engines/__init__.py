@@ -3,18 +3,18 @@
 base.py          the interface, and what all engines share
 deepspeed.py     DeepSpeed's ZeRO 0 to 3
 universal.py     converts its states for another number of processes or another stage
-native.py        what the engines built on torch alone share
-initialise.py    the weights that all begin with, drawn a parameter at a time
-compiled.py      torch.compile, block by block
+native.py        the base of the engines without DeepSpeed; torch.compile of blocks
+initialise.py    the initial weights, drawn a parameter at a time
 ddp.py           data parallelism (torch's DistributedDataParallel)
 fsdp.py          sharded data parallelism (torch's FSDP2)
 pipeline.py      pipeline parallelism (torch.distributed.pipelining)
 parallel/        tensor parallelism, with ddp, fsdp or a pipeline; context parallelism, with ddp or fsdp
 shard_layout.py  where a rank's shard lies in the whole tensor
 states.py        checkpoints of shards, for any native engine and any number of ranks
+async_save.py    writes them while training continues
 
 An engine changes how a step is computed, never what: losses are the same up to the rounding of sums. So it is set under
-`runtime:` and not part of a run's identity.
+`runtime:` and is not part of a run's identity.
 """
 
 from __future__ import annotations

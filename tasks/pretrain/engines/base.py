@@ -1,8 +1,7 @@
 """The interface of all engines: an optimizer step, a loss without one, saving and loading of states.
 
-Ranks that hold parts of one copy of the model (tensor or pipeline parallelism), or have parts of the same tokens, see
-the same samples; `data_rank` of
-`data_ranks` says which share of the global batch this rank takes.
+Ranks that hold parts of one copy of the model (tensor or pipeline parallelism), or parts of the same rows (context
+parallelism), see the same samples. `data_rank` of `data_ranks` says which share of the global batch this rank takes.
 """
 
 from __future__ import annotations
@@ -32,8 +31,11 @@ class Engine(ABC):
     """A model in training, on this rank."""
 
     def __init__(self, spec: TrainSpec, world: World, *, model_ranks: int = 1) -> None:
-        """`model_ranks` consecutive processes see the same samples. Raises ConfigError for batches or processes
-        that can't be divided evenly, and for what this engine does not support."""
+        """`model_ranks` consecutive processes see the same samples.
+
+        Raises ConfigError for batches or processes that can't be divided evenly, and for settings that this engine
+        does not support.
+        """
         if world.size % model_ranks:
             raise ConfigError(
                 f"{world.size} processes can't hold copies of a model that takes {model_ranks} of them.",
@@ -51,7 +53,7 @@ class Engine(ABC):
 
     @property
     def layout(self) -> Mapping[str, int | str]:
-        """The format of saved states: a checkpoint loads only into an engine with the same."""
+        """The format of saved states: a checkpoint loads only into an engine with the same format."""
         return {"states": "torch"}
 
     @abstractmethod
@@ -59,13 +61,13 @@ class Engine(ABC):
         """One optimizer step over this rank's micro-batches of (B, T) ids, targets and, for isolation, positions.
 
         Returns a loss whose mean over the ranks is the mean over the tokens of the step, and the global gradient norm
-        before clipping, both still on the device. In float16 a norm that is not finite means that the scaled gradient
+        before clipping, both still on the device. In float16 an infinite or NaN norm means that the scaled gradient
         overflowed: the scale was lowered and the step skipped.
         """
 
     @abstractmethod
     def loss(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """The mean loss in nats a token, without training. Every rank must call it, as often as the others."""
+        """The mean loss in nats a token, without training. Every rank must call it equally often."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -74,7 +76,7 @@ class Engine(ABC):
     supports_async_save = False
 
     def save_async(self, folder: Path) -> Future[None]:
-        """As `save`, but copy first and write while training continues. Every rank must call it."""
+        """Like `save`, but copy first and write while training continues. Every rank must call it."""
         raise NotImplementedError
 
     @abstractmethod
@@ -83,7 +85,7 @@ class Engine(ABC):
 
     @abstractmethod
     def whole_model(self) -> Transformer | None:
-        """The weights in float32 on the CPU, gathered from all ranks; None on every rank but the first."""
+        """The weights in float32 on the CPU, gathered from all ranks. None on every rank but the first."""
 
     def new_model(self) -> Transformer:
         """The model with its initial weights, the same on each rank, on torch's default device."""
@@ -101,9 +103,9 @@ class Engine(ABC):
         return torch.autocast(self.world.device.type, self.dtype)
 
     def weights(self, batches: list[MicroBatch]) -> Tensor | None:
-        """Weights that make the mean over micro-batches a mean over targets, where their numbers of targets differ;
-        without them the result would depend on how the batch is split."""
+        """Weights that make the mean over micro-batches a mean over targets, where micro-batches differ in their number
+        of targets. Without them the result would depend on how the batch is split."""
         if batches[0][2] is None and self.config.packing == "stream":
-            return None
+            return None  # neither isolation nor padding: every token has a target
         targets = torch.stack([(targets_BT != IGNORED).sum() for _, targets_BT, _ in batches]).float()
-        return targets / self.world.mean(targets.mean())
+        return targets / self.world.mean(targets.mean())  # over all ranks, which may differ too

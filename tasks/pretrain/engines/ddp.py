@@ -1,6 +1,6 @@
 """Data parallelism by torch's DistributedDataParallel: a whole model in each replica.
 
-Lower precisions are those of matrix products only (autocast).
+A lower precision applies to matrix products only (autocast).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DdpEngine(NativeEngine):
         module = DistributedDataParallel(self.model, process_group=self.mesh.get_group("replicas"))
         if self.world.device.type == "cpu":
             group = self.mesh.get_group("replicas")
-            # A lambda, since DDP rejects annotations that are strings
+            # A lambda: DDP rejects annotations that are strings
             module.register_comm_hook(group, lambda group, bucket: average_each(group, bucket))
         return module
 
@@ -41,9 +41,9 @@ class DdpEngine(NativeEngine):
 def average_each(group: ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """Average each gradient of a bucket by itself.
 
-    DDP deals gradients into other buckets after its first step. Where more than two ranks add, the order in which they
-    do hangs on an element's place in what is sent, so a resumed run would round otherwise than one that went through.
+    DDP regroups gradients into other buckets after its first step. With more than two ranks, gloo's order of summation
+    depends on an element's place in the message, so a resumed run would round differently from an uninterrupted one.
     """
     bucket.buffer().div_(group.size())
     sent = [dist.all_reduce(gradient, group=group, async_op=True).get_future() for gradient in bucket.gradients()]
-    return torch.futures.collect_all(sent).then(lambda _: bucket.buffer())
+    return torch.futures.collect_all(sent).then(lambda _: bucket.buffer())  # `gradients` are views into the buffer

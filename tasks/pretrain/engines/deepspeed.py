@@ -1,11 +1,11 @@
 """DeepSpeed's ZeRO 0 to 3, without just-in-time compilation.
 
-DeepSpeed would compile a shared-memory operator (75 s of CPU) that only its inference uses, and its own Adam; both are
+DeepSpeed would compile a shared-memory operator (75 s of CPU) that only its inference uses, and its own Adam. Both are
 turned off, the latter also for offloaded optimizer states. At stage 0 gradients are clipped here, since DeepSpeed would
 not report their norm.
 
-Gradients are summed in float32, over micro-batches and over ranks, as in the other engines. Stage 0, where DeepSpeed
-can't do so with weights in bfloat16, keeps float32 weights under autocast.
+Gradients are summed in float32, over micro-batches and over ranks, as in the other engines. At stage 0 DeepSpeed can't
+do so with weights in bfloat16, so weights stay in float32 under autocast.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tasks.training.states_only import states_only
 
 class DeepSpeedEngine(Engine):
     """ZeRO (Rajbhandari et al. 2020): stage 1 shards optimizer states over the processes, 2 gradients too, 3 weights
-    too. From stage 1 on weights are in 16 bits in such precisions, and the optimizer keeps float32 masters; float16 has
+    too. From stage 1 on, 16-bit precisions store 16-bit weights, with float32 masters in the optimizer. float16 has
     dynamic loss scaling."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
@@ -54,19 +54,20 @@ class DeepSpeedEngine(Engine):
         self.topology = Topology(
             self.zero_stage, world.size if self.zero_stage else 0, str(self.weight_dtype), _names(model, optimizer)
         )
-        if self.dtype != self.weight_dtype:  # within the model, as DeepSpeed turns off autocast from without
+        if self.dtype != self.weight_dtype:  # inside the model: DeepSpeed turns off autocast around it
             model.forward = torch.autocast(world.device.type, self.dtype)(model.forward)  # type: ignore[method-assign]
         self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=self._settings())
         if self.zero_stage == 1:
             sum_in_float32(self.deepspeed.optimizer)
 
     def _empty_model(self) -> Transformer:
-        """The model without its weights. At stage 3 each parameter is divided as soon as its layer is made, so that no
-        rank ever has all of them."""
+        """The model without initial weights. At stage 3 each parameter is sharded as soon as its layer is built, so
+        that no rank ever holds the whole model."""
         import deepspeed
 
         if self.zero_stage == 3:
-            importlib.import_module("torch._dynamo")  # any operator may, which fails where Tensor.__new__ is replaced
+            # Any operator may import it lazily, which fails inside Init, as that replaces Tensor.__new__
+            importlib.import_module("torch._dynamo")
             with deepspeed.zero.Init(config_dict_or_path=self._settings()):
                 return self.new_model()
         with torch.device("meta"):
@@ -78,13 +79,13 @@ class DeepSpeedEngine(Engine):
 
         def keep(name: str, drawn: Tensor) -> None:
             with self._whole(parameters[name], changed=True):
-                if self.zero_stage < 3 or self.world.first:  # gathered, the first rank's values are everyone's
+                if self.zero_stage < 3 or self.world.first:  # at stage 3 rank 0's values are broadcast on exit
                     parameters[name].copy_(drawn)
 
         draw_weights(self.spec.shape, self.config, keep)
 
     def _whole(self, parameter: nn.Parameter, *, changed: bool = False) -> AbstractContextManager[object]:
-        """Within it a parameter has all its numbers, on every rank; `changed` on the first one."""
+        """A context in which `parameter` is whole on every rank. With `changed`, what rank 0 writes is kept."""
         import deepspeed
 
         if self.zero_stage < 3:
@@ -113,12 +114,12 @@ class DeepSpeedEngine(Engine):
 
     @property
     def layout(self) -> Mapping[str, int | str]:
-        """The same for any number of processes and any stage, as states are converted."""
+        """The same for any number of processes and any stage: loading converts states."""
         return {"states": "deepspeed"}
 
     @property
     def model(self) -> Transformer:
-        """The module in training; under ZeRO 3 no rank has all of its weights."""
+        """The module in training. Under ZeRO 3 no rank has all of its weights."""
         return self.deepspeed.module
 
     def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
@@ -129,6 +130,7 @@ class DeepSpeedEngine(Engine):
         norm = torch.zeros(())
         weights = self.weights(batches)
         for number, batch in enumerate(batches, 1):
+            # DeepSpeed's own count, modulo their number, is off once batch warmup has changed that number
             self.deepspeed.set_gradient_accumulation_boundary(number == len(batches))
             loss = self.deepspeed(*batch)
             if weights is not None:
@@ -139,9 +141,8 @@ class DeepSpeedEngine(Engine):
             self.deepspeed.step()
             total += loss.detach()
         if self.zero_stage:
-            skipped = (
-                self.dtype == torch.float16 and self.deepspeed.optimizer.overflow
-            )  # while the loss scale is too large
+            # While the loss scale is too large
+            skipped = self.dtype == torch.float16 and self.deepspeed.optimizer.overflow
             norm = torch.as_tensor(math.inf if skipped else self.deepspeed.get_global_grad_norm())
         return total / len(batches), norm.detach()
 
@@ -153,13 +154,13 @@ class DeepSpeedEngine(Engine):
         return measured
 
     def save(self, folder: Path) -> None:
-        """In DeepSpeed's format, with the folder's name as tag."""
+        """Write DeepSpeed's format, with the folder's name as its tag."""
         self.deepspeed.save_checkpoint(str(folder.parent), tag=folder.name, save_latest=False)
         if self.world.first:
             self.topology.write(folder)
 
     def load(self, folder: Path) -> None:
-        """Load states, converting those of another topology. Raises TrainingError where DeepSpeed only warns."""
+        """Load states, converting those of another topology. Raises TrainingError if DeepSpeed finds none."""
         saved = Topology.read(folder)
         if saved == self.topology:
             self._load(folder)
@@ -179,8 +180,8 @@ class DeepSpeedEngine(Engine):
             self.deepspeed._config.load_universal_checkpoint = True  # for this load only
             self._load(together)
             self.deepspeed._config.load_universal_checkpoint = False
-            # At stage 3 DeepSpeed gives every group the settings of the first, its weight decay too, and all one step
-            # counter, which each would then advance
+            # At stage 3 DeepSpeed gives every group the settings of the first, weight decay included, and all states
+            # one step counter, which every parameter would then advance
             for group, kept in zip(optimizer.param_groups, before, strict=True):
                 group |= {key: value for key, value in kept.items() if key != "params"}
             for state in optimizer.optimizer.state.values():
@@ -193,11 +194,13 @@ class DeepSpeedEngine(Engine):
         with states_only(deepspeed=True):
             path, _ = self.deepspeed.load_checkpoint(str(folder.parent), tag=folder.name)
         if path is None:
-            raise TrainingError(f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to start anew.")
+            raise TrainingError(
+                f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to start from scratch."
+            )
 
     @torch.no_grad()
     def whole_model(self) -> Transformer | None:
-        """Gathered a parameter at a time."""
+        """Gather a parameter at a time."""
         whole = Transformer(self.spec.shape) if self.world.first else None
         places = dict(whole.named_parameters()) if whole is not None else {}
         for name, parameter in self.model.named_parameters():

@@ -1,10 +1,10 @@
 """Sharded data parallelism: weights, gradients and optimizer states by torch's fully_shard (FSDP2), block by block.
 
 Each block's weights are gathered just before use (Zhao et al. 2023). With zero_stage 3 they are freed after the forward
-pass and gathered again for the backward pass; otherwise they are kept in between. Gradients are reduce-scattered with
+pass and gathered again for the backward pass. Otherwise they are kept in between. Gradients are reduce-scattered with
 each micro-batch. With `replicate`, each of several groups of ranks holds all shards (hybrid sharding): weights are
-gathered within a group, and gradients all-reduced between groups once a step. Master weights and reductions are
-float32; in bfloat16 the gathered weights and all activations are bfloat16.
+gathered within a group, and gradients all-reduced between groups once a step. Master weights and reductions are in
+float32. In bfloat16 the gathered weights and all activations are in bfloat16.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ class FsdpEngine(NativeEngine):
     """Every replica of a group holds an equal shard of the rows of each parameter."""
 
     def replica_sizes(self) -> dict[str, int]:
-        """Groups and ranks within a group, which are consecutive, since they communicate most. Raises ConfigError for
-        groups of uneven size."""
+        """Groups, and ranks within a group: consecutive ones, since they communicate most.
+
+        Raises ConfigError for groups of uneven size.
+        """
         groups = self.spec.runtime.pretrain.replicate
         if self.replicas % groups:
             raise ConfigError(
@@ -41,7 +43,7 @@ class FsdpEngine(NativeEngine):
         offloads = self.spec.runtime.pretrain.offload == "optimizer"
         pinned = self.world.device.type == "cuda"
         offload = CPUOffloadPolicy(pin_memory=pinned) if offloads else OffloadPolicy()
-        for module in (*self.model.blocks, self.model):
+        for module in (*self.model.blocks, self.model):  # the model last: it takes the parameters outside the blocks
             fully_shard(
                 module,
                 mesh=self.mesh["replicate", "shard"] if self.mesh["replicate"].size() > 1 else self.mesh["shard"],
@@ -54,14 +56,14 @@ class FsdpEngine(NativeEngine):
         return self.model
 
     def _drop_whole(self, *_: object) -> None:
-        """Free the weights gathered for a forward pass without backward pass: they would stay in memory until the next
-        step, and in the way of reading shards."""
+        """Free the weights gathered for a forward pass without a backward pass. They would stay in memory until the
+        next step, and `parameters` would be the gathered ones rather than the shards."""
         if not torch.is_grad_enabled():
             for module in (*self.model.blocks, self.model):
                 cast(FSDPModule, module).reshard()
 
     def autocast(self) -> AbstractContextManager[object]:
-        """None: the gathered weights are in the lower precision themselves."""
+        """No autocast: the gathered weights are in the lower precision themselves."""
         return nullcontext()
 
     @property
@@ -77,7 +79,7 @@ class FsdpEngine(NativeEngine):
 
     def held_layout(self, name: str, parameter: nn.Parameter) -> ShardLayout:
         """This rank's rows of those that its tensor rank holds."""
-        share = -(-parameter.shape[0] // self.shards)
+        share = -(-parameter.shape[0] // self.shards)  # rounded up, as fully_shard does: the last rank may have fewer
         start = min(self.replica % self.shards * share, parameter.shape[0])
         return super().held_layout(name, parameter).cut(start, start + local(parameter).shape[0])
 
@@ -86,7 +88,7 @@ class FsdpEngine(NativeEngine):
         return super().copies(name) // self.shards
 
     def is_source(self, name: str) -> bool:
-        """Each rank of the first group, for its own rows."""
+        """True on each rank of the first group, for its own rows."""
         cut = super().copies(name) == self.replicas
         return self.replica < self.shards and (cut or self.tensor_rank == 0)
 

@@ -1,7 +1,7 @@
 """Initial weights, a parameter at a time: no rank holds the whole model at the start, whatever the engine.
 
 Every rank draws every parameter on the CPU, in the order of `Transformer.initialise`, and keeps its own part. So the
-weights are those of one process that builds the model whole.
+weights equal those of one process that builds the whole model.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ Keep = Callable[[str, Tensor], None]
 
 
 def allocate(model: Transformer, device: torch.device) -> Transformer:
-    """Memory for the parameters of a model, or of a part of one, that was made on the meta device."""
+    """Allocate the parameters of a model, or of a part of one, that was built on the meta device."""
     model.to_empty(device=device)
     ends = [getattr(model, name) for name in ("embedding", "head")]
     if model.shape.tie_embeddings and all(hasattr(end, "weight") for end in ends):
-        model.head.weight = model.embedding.weight  # to_empty has untied them
+        model.head.weight = model.embedding.weight  # to_empty unties them
     return model
 
 
 def draw_weights(shape: ModelShape, config: PretrainConfig, keep: Keep) -> None:
-    """`keep(name, values)` for every parameter of the whole model, in float32; `values` live only until it returns."""
+    """Call `keep(name, values)` for every parameter of the whole model, in float32. `values` live until it returns."""
     torch.manual_seed(config.seed)
     Transformer.initialise(cast(Transformer, _Drawn(shape, keep)), mup_base_width=config.mup_base_width)
 
 
 def whole_sizes(shape: ModelShape) -> list[tuple[str, torch.Size]]:
-    """Names and sizes of the whole model's parameters, in order, a tied one once."""
+    """Names and sizes of the whole model's parameters, in order, tied ones once."""
     with torch.device("meta"):
         return [(name, value.shape) for name, value in Transformer(shape).named_parameters()]
 
 
 class _Drawn:
-    """Stands for the whole model in `initialise`: each parameter lives until it was kept."""
+    """The whole model, as `Transformer.initialise` sees it: a parameter is freed once `keep` has it."""
 
     def __init__(self, shape: ModelShape, keep: Keep) -> None:
         self.shape, self.keep = shape, keep
@@ -50,5 +50,5 @@ class _Drawn:
         """Names of parameters, and memory for their initial values."""
         for name, size in whole_sizes(self.shape):
             drawn = torch.empty(size)
-            yield name, drawn
+            yield name, drawn  # `initialise` fills it before it asks for the next one
             self.keep(name, drawn)

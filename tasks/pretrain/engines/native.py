@@ -1,14 +1,14 @@
-"""What the engines built on torch alone share: the step, the global gradient norm, sharded states, the whole model.
+"""The base of the engines without DeepSpeed: the step, the global gradient norm, sharded states, the whole model.
 
-Ranks form a mesh of replicas × pipeline × tensor; tensor-parallel ranks are consecutive, since they communicate most.
-Replicas hold the same weights, or shards of them, and average their gradients: they have other rows, or with context
-parallelism other tokens of the same rows.
+Ranks form a mesh of replicas × pipeline × tensor. Tensor-parallel ranks are consecutive, since they communicate most.
+Replicas hold the same weights, or shards of them, and average their gradients: they have different rows, or with
+context parallelism different tokens of the same rows.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -20,7 +20,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from models.kernels.cross_entropy import IGNORED
 from models.transformer import Transformer, share_of_tokens
 from tasks.pretrain.engines.base import Engine, MicroBatch
-from tasks.pretrain.engines.compiled import compile_blocks
 from tasks.pretrain.engines.initialise import allocate, draw_weights, whole_sizes
 from tasks.pretrain.engines.parallel.context import share_context
 from tasks.pretrain.engines.parallel.tensor import layout_of, shard_model
@@ -31,9 +30,12 @@ from tasks.pretrain.setup import check_shares
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
+# max-autotune without CUDA graphs, which are reduce-overhead's: tuning gains nothing from them
+COMPILE_MODES = {"default": None, "reduce-overhead": "reduce-overhead", "max-autotune": "max-autotune-no-cudagraphs"}
+
 
 class NativeEngine(Engine):
-    """Weights and optimizer states stay in float32; a lower precision is that of matrix products."""
+    """Weights and optimizer states stay in float32. A lower precision applies to matrix products only."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
         runtime = spec.runtime
@@ -62,8 +64,8 @@ class NativeEngine(Engine):
         self.module = self.parallelize()
         self.optimizer = new_optimizer(self.config, self.model)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.dtype == torch.float16)
-        # CUDA graphs overwrite the gradients of the micro-batch before, in memory of their own; so gradients must exist
-        # beforehand, to be added to
+        # CUDA graphs write gradients to memory of their own, which the next micro-batch overwrites. So gradients must
+        # exist beforehand, to be added to
         self.keeps_gradients = runtime.pretrain.compile == "reduce-overhead"
         if self.keeps_gradients:
             for parameter in self.model.parameters():
@@ -81,12 +83,12 @@ class NativeEngine(Engine):
 
     @abstractmethod
     def parallelize(self) -> nn.Module:
-        """Wrap or shard `self.model`, still on the meta device, and initialise it; returns the module to train."""
+        """Wrap or shard `self.model`, still on the meta device, and initialise it. Returns the module to train."""
 
     def initialise(self, device: torch.device) -> None:
         """Allocate this rank's part of the model and set the initial weights, the same as with one process.
 
-        Parameters are drawn whole on the CPU, one after the other, and only this rank's shard of each is kept.
+        Parameters are drawn whole on the CPU, one after the other. This rank keeps only its shard of each.
         """
         allocate(self.model, device)
         self.parameters = {
@@ -102,7 +104,7 @@ class NativeEngine(Engine):
             local(parameter.detach()).copy_(layout.of(drawn))
 
     def whole_name(self, name: str) -> str:
-        """The name in the whole model of a parameter of `self.model`."""
+        """The name that a parameter of `self.model` has in the whole model."""
         return name
 
     def held_layout(self, name: str, parameter: nn.Parameter) -> ShardLayout:
@@ -112,27 +114,27 @@ class NativeEngine(Engine):
         )
 
     def copies(self, name: str) -> int:
-        """How many ranks hold the same shard of a parameter as this one."""
+        """The number of ranks that hold the same shard of a parameter as this one, itself included."""
         cut = layout_of(name, self.spec.shape, rank=0, ranks=self.tensor_parallel) is not None
         return self.replicas if cut else self.replicas * self.tensor_parallel
 
     def is_source(self, name: str) -> bool:
-        """Whether this rank is the one, among those with the same shard, that it is gathered from."""
+        """Whether a shard is gathered from this rank, among those that hold the same one."""
         cut = layout_of(name, self.spec.shape, rank=0, ranks=self.tensor_parallel) is not None
         return self.replica == 0 and (cut or self.tensor_rank == 0)
 
     def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
         set_learning_rate(self.optimizer.param_groups, learning_rate)
         total = self.backward(batches)
-        self.scaler.unscale_(self.optimizer)
+        self.scaler.unscale_(self.optimizer)  # clipping needs true gradients. Except in float16 the scaler does nothing
         norm = self.clip()
-        self.scaler.step(self.optimizer)
+        self.scaler.step(self.optimizer)  # skipped where a gradient overflowed
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=not self.keeps_gradients)
         return total, norm
 
     def backward(self, batches: list[MicroBatch]) -> Tensor:
-        """Compute the gradients of a step, averaged over replicas; returns the loss of this rank's share."""
+        """Compute the gradients of a step, averaged over replicas. Returns the loss of this rank's share."""
         batches = [(ids_BT, self._mine(targets_BT), positions_BT) for ids_BT, targets_BT, positions_BT in batches]
         total = torch.zeros((), device=self.world.device)
         weights = self.weights(batches)
@@ -153,20 +155,24 @@ class NativeEngine(Engine):
         return targets_BT[:, share_of_tokens(targets_BT.shape[1], self.model.share)]
 
     def gradient_sync(self, *, last: bool) -> AbstractContextManager[object]:
-        """Context of each micro-batch, for engines that delay the all-reduce to the last one."""
+        """The context of each micro-batch, for engines that delay the all-reduce to the last one."""
         return nullcontext()
 
     @torch.no_grad()
     def clip(self) -> Tensor:
-        """Clip gradients to the profile's maximum global norm; returns the norm before, each number counted once."""
-        by_copies: dict[int, list[Tensor]] = {}
+        """Clip gradients to the profile's maximum global norm. Returns the norm before, which counts each number of the
+        whole model once."""
+        by_copies: dict[int, list[Tensor]] = {}  # local gradients, by how many ranks hold the same ones
         for name, (parameter, _) in self.parameters.items():
             if parameter.grad is not None:
                 by_copies.setdefault(self.copies(name), []).append(local(parameter.grad))
         squares = torch.zeros((), device=self.world.device)
+        # The sum over ranks adds the squares of a shard once for each copy, so each copy contributes its part. Without
+        # shards every rank has all gradients, averaged already: no communication
         for copies, gradients in by_copies.items():
             squares += torch.nn.utils.get_total_norm(gradients) ** 2 / (copies if self.is_sharded else 1)
         norm = (self.world.sum(squares) if self.is_sharded else squares).sqrt()
+        # As torch's clip_grad_norm_. The norm stays on the device: a test on it would wait for the GPU
         scale = (self.config.gradient_clip / (norm + 1e-6)).clamp(max=1.0)
         for gradients in by_copies.values():
             torch._foreach_mul_(gradients, scale.to(gradients[0].device))
@@ -184,13 +190,14 @@ class NativeEngine(Engine):
             measured: Tensor = self.model(ids_BT, mine_BT)
         if self.context_parallel == 1:
             return measured
+        # Parts of a row may differ in their number of targets, so means are weighted by it
         count = (mine_BT != IGNORED).sum()
         both = torch.stack((measured * count, count.to(measured.dtype)))
         torch.distributed.all_reduce(both, group=self.context_group)
         return both[0] / both[1].clamp(min=1)
 
     def save(self, folder: Path) -> None:
-        """One file per rank, by the names and shapes of the whole model."""
+        """Write one file per rank, by the names and shapes of the whole model."""
         save_states(folder, self.parameters, self.optimizer, self.scaler.state_dict())
 
     supports_async_save = True
@@ -205,7 +212,7 @@ class NativeEngine(Engine):
 
     @torch.no_grad()
     def whole_model(self) -> Transformer | None:
-        """Gathered on the device, one parameter at a time."""
+        """Gather on the device, one parameter at a time."""
         names = whole_sizes(self.spec.shape)
         whole = Transformer(self.spec.shape) if self.world.first else None
         places = dict(whole.named_parameters()) if whole is not None else {}
@@ -218,9 +225,35 @@ class NativeEngine(Engine):
     def _gathered(self, name: str, size: Iterable[int]) -> Tensor:
         if not self.is_sharded:
             return local(self.parameters[name][0].detach())
+        # Each number comes from exactly one rank and is zero on the others, so a sum gathers shards of any layout
         gathered = torch.zeros(*size, device=self.world.device)
         if name in self.parameters and self.is_source(name):
             parameter, layout = self.parameters[name]
             layout.fill(gathered, local(parameter.detach()).to(self.world.device))
         torch.distributed.reduce(gathered, 0)
         return gathered
+
+
+def compile_blocks(model: Transformer, how: str) -> None:
+    """Compile each block for training, with `how` as in runtime.pretrain.compile.
+
+    One compilation serves all blocks, and an engine's hooks stay outside. Compiling the whole model took 1.5 times as
+    long and ran no faster (5.5M parameters, one CPU thread).
+    """
+    from torch._dynamo import config  # takes seconds to import
+
+    # It would split each block at DDP's buckets to overlap all-reduce, which overlaps between blocks anyway
+    config.optimize_ddp = False
+    for block in model.blocks:
+        block.forward = _with_gradients_only(torch.compile(block.forward, mode=COMPILE_MODES[how]), block.forward)
+
+
+def _with_gradients_only(compiled: Callable[..., Tensor], eager: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`compiled` in training, `eager` without gradients: compiling again for validation would take longer than all
+    validation, insight can hook into eager attention, and with CUDA graphs each block would overwrite its predecessor's
+    output."""
+
+    def forward(*args: Tensor) -> Tensor:
+        return compiled(*args) if torch.is_grad_enabled() else eager(*args)
+
+    return forward

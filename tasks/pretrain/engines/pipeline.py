@@ -1,8 +1,8 @@
 """Pipeline parallelism: each rank holds consecutive blocks, and micro-batches flow through them (1F1B).
 
-torch.distributed.pipelining moves activations and gradients and keeps no more micro-batches in flight than there are
-stages (Narayanan et al. 2021, PipeDream-Flush). A stage is the plain model without the layers of other stages. A tied
-embedding is in the first and the last stage; both copies get the sum of both gradients, and so stay equal.
+torch.distributed.pipelining moves activations and gradients, with at most as many micro-batches in flight as stages
+(Narayanan et al. 2021, PipeDream-Flush). A stage is the plain model without the layers of other stages. A tied
+embedding is in the first and the last stage: both copies get the sum of both gradients, and so stay equal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIED = {"head.weight": "embedding.weight"}
 
 
 class PipelineEngine(NativeEngine):
-    """Each stage is replicated on all data ranks; gradients are averaged over them at the end of a step."""
+    """Each stage is replicated on all data ranks. Gradients are averaged over them at the end of a step."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
         super().__init__(spec, world)
@@ -50,31 +50,34 @@ class PipelineEngine(NativeEngine):
         return _Stage(self)
 
     def whole_name(self, name: str) -> str:
-        """With block numbers of the whole model; a tied output layer is the embedding."""
+        """As in NativeEngine, with block numbers of the whole model. A tied output layer is the embedding."""
         if name.startswith("blocks."):
             _, number, rest = name.split(".", 2)
             return f"blocks.{int(number) + self.first_block}.{rest}"
         return TIED.get(name, name) if self.spec.shape.tie_embeddings else name
 
     def copies(self, name: str) -> int:
-        """A tied embedding is in two stages."""
+        """As in NativeEngine, but a tied embedding is in two stages."""
         return super().copies(name) * (2 if self._is_tied(name) else 1)
 
     def is_source(self, name: str) -> bool:
-        """For a tied embedding, the first stage."""
+        """As in NativeEngine. A tied embedding comes from the first stage."""
         return super().is_source(name) and (self.is_first or not self._is_tied(name))
 
     def backward(self, batches: list[MicroBatch]) -> Tensor:
-        """The loss is that of the last stage times the stages, so that the mean over all ranks is right."""
+        """Only the last stage has a loss. It is multiplied by the number of stages, so that the mean over all ranks is
+        right."""
         weights = self.weights(batches)
+        # One batch: the schedule cuts it into the same micro-batches again
         ids, targets, positions = (
             None if parts[0] is None else torch.cat(parts) for parts in zip(*batches, strict=True)
         )
         assert ids is not None
+        # A weight is a micro-batch's number of targets over the mean of all, which the loss function needs back
         mean = None if weights is None else _targets(batches[0][1]) / weights[0]
         losses: list[Tensor] = []
         arguments: dict[str, Any] = {} if positions is None else {"positions_BT": positions}
-        if self.is_last:
+        if self.is_last:  # `targets_BT` is the stage's own argument, the others are the schedule's
             arguments |= {"targets_BT": targets, "target": targets, "losses": losses, "loss_kwargs": {"mean": mean}}
         schedule = self._schedule(len(batches), ids.shape, positions is not None)
         schedule.step(*((ids,) if self.is_first else ()), return_outputs=False, **arguments)
@@ -95,15 +98,18 @@ class PipelineEngine(NativeEngine):
                 group=self.mesh.get_group("pipeline"),
             )
 
+            # The stage has computed the loss already: what is left is the micro-batch's share of the step
             def share(loss: Tensor, targets_BT: Tensor, mean: Tensor | None) -> Tensor:
                 if mean is not None:
                     loss = loss * (_targets(targets_BT) / mean)
                 return loss / micro_batches
 
+            # `share` divides by the number of micro-batches, so the schedule must not divide gradients again
             self.schedules[key] = Schedule1F1B(stage, micro_batches, loss_fn=share, scale_grads=False)
         return self.schedules[key]
 
     def _share_gradients(self) -> None:
+        """Sum the gradients of a tied embedding over its two stages, then average all gradients over data ranks."""
         for name, (parameter, _) in self.parameters.items():
             if self.tied is not None and self._is_tied(name):
                 assert parameter.grad is not None
@@ -118,7 +124,7 @@ class PipelineEngine(NativeEngine):
 
     @torch.no_grad()
     def loss(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """One batch at a time, without pipelining."""
+        """As in NativeEngine, one batch at a time: each stage waits for the one before, and all get the last's loss."""
         group = self.mesh.get_group("pipeline")
         x = ids_BT
         if not self.is_first:
@@ -135,7 +141,7 @@ class PipelineEngine(NativeEngine):
         return self.spec.shape.tie_embeddings and name in TIED.values()
 
     def _tied_group(self) -> dist.ProcessGroup | None:
-        """First and last stage of this rank's pipeline. Every rank creates every group, as torch requires."""
+        """The first and last stage of this rank's pipeline. Every rank creates every group, as torch requires."""
         if not self.spec.shape.tie_embeddings:
             return None
         mine = None
@@ -157,7 +163,7 @@ class _Identity(nn.Module):
 
 
 class _Stage(nn.Module):
-    """A stage's part of the model under autocast: returns activations, or the loss in the last stage."""
+    """A stage's part of the model under autocast. Returns activations, or in the last stage the loss."""
 
     def __init__(self, engine: PipelineEngine) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Which part of a tensor a rank holds.
 
-Tensor parallelism and FSDP both shard tensors, one inside the other, and with the model's fused matrices (query, key
-and value; gate and up) a rank holds several ranges of rows. States are saved and gathered by this description alone,
-so that files contain whole tensors only, and any engine on any number of ranks reads them.
+Tensor parallelism and FSDP both shard tensors, one inside the other. The model fuses matrices (query, key and value, or
+gate and up), so a rank holds several ranges of rows. States are saved and gathered by this description only, so that
+files contain whole tensors, and any engine on any number of ranks reads them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ShardLayout:
 
     def cut(self, start: int, stop: int) -> ShardLayout:
         """The layout of rows `start` to `stop` of this shard."""
-        rows, begun = [], 0
+        rows, begun = [], 0  # `begun` is the shard's row that a range starts at
         for first, last in self.rows:
             low, high = max(start, begun), min(stop, begun + last - first)
             if low < high:
@@ -46,7 +46,7 @@ class ShardLayout:
         return (rows if self.columns is None else rows[:, slice(*self.columns)]).contiguous()
 
     def chunks(self, held: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-        """The offsets of each range in the whole tensor, and its part of `held`, which has the shard's shape."""
+        """The offsets of each range in the whole tensor, and a view of its part of the shard `held`."""
         if not self.size:
             yield (), held
         begun = 0

@@ -1,8 +1,8 @@
 """Weights and optimizer states in torch's distributed checkpoint, stored as whole tensors.
 
 Each rank writes its shards and reads those that it needs, so that the number of ranks and the sharding may change in
-between. Nothing is gathered. torch's own planners only know tensors sharded into single even parts; ours know
-`ShardLayout`s.
+between. Nothing is gathered. torch's own planners only know tensors sharded into one even part a rank. The planners
+here know `ShardLayout`s.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from storage.errors import TrainingError
-from tasks.pretrain.checkpoints.background import save_async
+from tasks.pretrain.engines.async_save import save_async
 from tasks.pretrain.engines.shard_layout import ShardLayout, local
 from tasks.training.states_only import states_only
 
@@ -41,7 +41,7 @@ def save_states(
     folder: Path, parameters: Parameters, optimizer: torch.optim.Optimizer, scale: Mapping[str, int | float]
 ) -> None:
     """Write this rank's shards of weights and optimizer states, by the names of the whole model's parameters, and the
-    state of the loss scale, if there is one."""
+    state of the loss scale, if any."""
     tensors, planner = _own_states(parameters, optimizer, scale)
     save(tensors, checkpoint_id=folder, planner=planner)
 
@@ -49,7 +49,7 @@ def save_states(
 def save_states_async(
     folder: Path, parameters: Parameters, optimizer: torch.optim.Optimizer, scale: Mapping[str, int | float]
 ) -> Future[None]:
-    """The same, written while training continues (background.py)."""
+    """Like `save_states`, but write while training continues (async_save.py)."""
     tensors, planner = _own_states(parameters, optimizer, scale)
     return save_async(tensors, folder, planner)
 
@@ -63,7 +63,7 @@ def _own_states(
             states[_state_name(name, key)] = _held(name, key, value, held, layout)
     for number, group in enumerate(optimizer.param_groups):
         for key, value in _numbers(group).items():
-            tensor = torch.tensor(value, dtype=torch.float64)
+            tensor = torch.tensor(value, dtype=torch.float64)  # exact for Python's floats
             states[f"{GROUPS}/{number}/{key}"] = (tensor, ShardLayout.whole(tensor))
     for key, value in scale.items():
         tensor = torch.tensor(value, dtype=torch.float64)
@@ -74,11 +74,14 @@ def _own_states(
 def load_states(
     folder: Path, parameters: Parameters, optimizer: torch.optim.Optimizer, scale: Mapping[str, int | float]
 ) -> dict[str, int | float]:
-    """Load what `save_states` wrote, on any number of ranks; returns the state of the loss scale, like `scale`.
-    Raises TrainingError for states that the files lack."""
+    """Load what `save_states` wrote, on any number of ranks. Returns the state of the loss scale, shaped like `scale`.
+
+    Raises TrainingError for states missing from the files.
+    """
     with states_only():
         stored = FileSystemReader(folder).read_metadata().state_dict_metadata
     states: dict[str, Held] = {name: (local(held.detach()), layout) for name, (held, layout) in parameters.items()}
+    # A fresh optimizer is without states: allocate those that the files have, for `load` to fill in place
     by_name: dict[str, list[str]] = {}
     for name in stored:
         owner, slash, key = name.partition("/")
@@ -129,18 +132,18 @@ def _held(name: str, key: str, value: Any, parameter: nn.Parameter, layout: Shar
 
 
 def _numbers(group: Mapping[str, Any]) -> dict[str, int | float]:
-    """The numbers of a parameter group; flags say how it computes, and are not saved."""
+    """The numbers of a parameter group. Flags, which say how it computes, are not saved."""
     return {
         key: value for key, value in group.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
 
 
 def _counter(optimizer: torch.optim.Optimizer) -> torch.device:
-    """Where the optimizer keeps its step counters: beside the parameters if it is fused."""
+    """The device of the optimizer's step counters: that of the parameters if it is fused."""
     group = next(group for group in optimizer.param_groups if group["params"])  # a pipeline stage may lack a kind
-    beside = group.get("fused") or group.get("capturable")
+    on_device = group.get("fused") or group.get("capturable")
     device: torch.device = group["params"][0].device
-    return device if beside else torch.device("cpu")
+    return device if on_device else torch.device("cpu")
 
 
 def _size(stored: object) -> tuple[int, ...]:
@@ -160,14 +163,14 @@ def _views(
 
 
 class _ShardSaver(DefaultSavePlanner):
-    """Writes each range of a shard as a chunk; of replicated shards one rank writes each."""
+    """Writes each range of a shard as a chunk. Replicated chunks are planned by every rank, and written by one."""
 
     def __init__(self, layouts: Mapping[str, ShardLayout]) -> None:
         super().__init__(flatten_state_dict=False)
         self.layouts = layouts
 
     def create_local_plan(self) -> SavePlan:
-        """The chunks that this rank could write."""
+        """The chunks that this rank holds. torch then assigns each duplicate to one rank (`dedup_save_plans`)."""
         self.views: dict[MetadataIndex, Tensor] = {}
         items = []
         for name, index, view in _views(self.state_dict, self.layouts):

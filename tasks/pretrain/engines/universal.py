@@ -1,7 +1,7 @@
 """Converts DeepSpeed's states for another number of processes or another ZeRO stage.
 
 DeepSpeed saves each process's flat shard. Its converter (Lian et al. 2024, "Universal Checkpointing") merges the shards
-into a folder per parameter; its output differs by stage, and is unified here. One process converts, once, into the
+into a folder per parameter. Its output differs by stage, and is unified here. One process converts, once, into the
 scratch folder.
 """
 
@@ -28,7 +28,7 @@ NOTE = "topology.json"
 
 @dataclass(frozen=True)
 class Topology:
-    """How states are stored in DeepSpeed's files. They load without conversion only if all of it is the same."""
+    """How states are stored in DeepSpeed's files. They load without conversion only if every field is the same."""
 
     zero_stage: int
     processes: int  # 0 at stage 0, where nothing is sharded
@@ -42,14 +42,14 @@ class Topology:
     @staticmethod
     def read(folder: Path) -> Topology:
         """The topology of saved states."""
-        found = json.loads((folder / NOTE).read_text())
-        return Topology(**{**found, "groups": tuple(map(tuple, found["groups"]))})
+        fields = json.loads((folder / NOTE).read_text())
+        return Topology(**{**fields, "groups": tuple(map(tuple, fields["groups"]))})
 
 
 def convert(
     folder: Path, out: Path, saved: Topology, groups: Sequence[Mapping[str, Any]], sizes: Mapping[str, torch.Size]
 ) -> None:
-    """Convert what DeepSpeed saved in `folder` into `out`, for an optimizer with these groups; `sizes` are those of the
+    """Convert what DeepSpeed saved in `folder` into `out`, for an optimizer with these groups. `sizes` are those of the
     whole model's parameters.
 
     Raises TrainingError for states of an optimizer other than Adam.
@@ -60,25 +60,25 @@ def convert(
         step = _split(folder, out, saved) if saved.zero_stage == 0 else _merge(folder, out)
     except KeyError as error:
         raise TrainingError(
-            f"The states in {folder} have no {error}: only those of AdamW can be converted.",
+            f"The states in {folder} lack {error}: only those of AdamW can be converted.",
             "Run with the zero_stage and the number of processes that saved them.",
         ) from error
     for name, size in sizes.items():
         place = out / "zero" / name
         torch.save(step, place / "step.pt")
         for path in (place / f"{key}.pt" for key in STATES):
-            found = load_states(path)
-            if isinstance(found, Tensor):  # as stage 3 leaves it; other stages expect a dict
-                torch.save({PARAMETER: found.view(size)}, path)
+            state = load_states(path)
+            if isinstance(state, Tensor):  # from stage 3, and flat: the other stages load a dict with the whole shape
+                torch.save({PARAMETER: state.view(size)}, path)
     _write_common(folder, out, step, groups)
 
 
 def _split(folder: Path, out: Path, saved: Topology) -> Tensor:
-    """Stage 0: nothing is sharded, and all is in one file. Returns the step counter."""
+    """Stage 0: nothing is sharded, and everything is in one file. Returns the step counter."""
     stored = load_states(folder / "mp_rank_00_model_states.pt")
     names = [name for group in saved.groups for name in group]
     optimizer = stored["optimizer"]
-    if "fp32_groups" in optimizer:  # of weights in 16 bits, as earlier versions had them
+    if "fp32_groups" in optimizer:  # 16-bit weights, which earlier versions trained at this stage
         masters = [master.detach() for group in optimizer["fp32_groups"] for master in group]
         optimizer = optimizer["optimizer_state_dict"]
     else:
@@ -95,7 +95,7 @@ def _split(folder: Path, out: Path, saved: Topology) -> Tensor:
 
 
 def _merge(folder: Path, out: Path) -> Tensor:
-    """Stages 1 to 3, by DeepSpeed's converter. Returns the step counter."""
+    """Stages 1 to 3: run DeepSpeed's converter. Returns the step counter."""
     from deepspeed.checkpoint import ds_to_universal
 
     arguments = argparse.Namespace(
@@ -109,17 +109,17 @@ def _merge(folder: Path, out: Path) -> Tensor:
     )
     with states_only(deepspeed=True):
         ds_to_universal.main(arguments)
-    counted = next(iter(sorted((out / "zero").glob("*/step.pt"))), None)
-    if counted is not None:
-        step = load_states(counted)
-    else:
+    counter = next(iter(sorted((out / "zero").glob("*/step.pt"))), None)
+    if counter is not None:  # stages 1 and 2 write one for each parameter, all equal
+        step = load_states(counter)
+    else:  # stage 3 leaves it among the optimizer's common states
         common = load_states(out / "zero" / "optimizer_state.pt")
         step = common["optimizer_state_dict"]["state"][0]["step"]
     return torch.as_tensor(step)
 
 
 def _write_common(folder: Path, out: Path, step: Tensor, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Write what belongs to no parameter, wherever each stage expects it."""
+    """Write the states that don't belong to a parameter, wherever each stage expects them."""
     import deepspeed
 
     path = out / "zero" / "optimizer_state.pt"
@@ -131,6 +131,7 @@ def _write_common(folder: Path, out: Path, step: Tensor, groups: Sequence[Mappin
         "optimizer_state_dict": {"state": {0: {"step": step}}, "param_groups": plain},
     }
     torch.save(common, path)
+    # DeepSpeed takes only counters from this file, whose name at stages 1 and 2 differs from that at stage 3
     counts = sorted(folder.glob("*model_states.pt"))[0]
     for name in ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"):
         shutil.copyfile(counts, out / name)

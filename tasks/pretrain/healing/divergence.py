@@ -1,15 +1,15 @@
 """Detects divergence: a loss or gradient that is NaN or infinite, or a loss that rises and stays up.
 
-A spike is a loss above the trailing mean by a number of trailing standard deviations, each taken as at least 0.05 nats
-(the losses of a model that has memorised its data hardly vary, so that a harmless batch lies many deviations away). One
-odd batch is not a spike: SUSTAINED steps in a row must exceed the limit, and meanwhile they don't enter the mean. Early
-on, and where the data changes (another mixture, longer rows), trailing losses predict nothing: detection starts when a
-window of steps has passed since.
+A spike is a loss above the trailing mean by a number of trailing standard deviations. A deviation counts as at least
+0.05 nats: the losses of a model that has memorised its data hardly vary, so that a harmless batch would lie many
+deviations away. One odd batch is not a spike: SUSTAINED steps in a row must exceed the limit, and meanwhile they don't
+enter the mean. At the start, and where the data changes (another mixture, longer rows), trailing losses predict
+nothing, so detection begins after a full window of steps.
 
-False positives: with the default of 6 deviations over 50 steps (for losses around a level, over 100,000 drawn
-windows): once in 1e15 steps with normal noise, once in 1e8 with the heavy tail of Student's t with 3 degrees of
-freedom. A falling loss is safer still, since its trailing mean lies above it. In runs of small models, of 400 to 2,000
-steps, no single loss lay more than 4.8 deviations above. A window of 10 steps is too short: once in 1e6.
+False positives of the default, 6 deviations over 50 steps, for losses around a level and over 100,000 drawn windows:
+once in 1e15 steps with normal noise, once in 1e8 with the heavy tail of Student's t with 3 degrees of freedom. A
+falling loss is safer still, since its trailing mean lies above it. In runs of small models, of 400 to 2,000 steps, no
+single loss exceeded the mean by more than 4.8 deviations. A window of 10 steps is too short: once in 1e6.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class DivergenceMonitor:
         self.healing = config.healing
         self.changes = changes(config, batch_schedule)
         self.trailing: deque[float] = deque(maxlen=config.healing.spike_window)
-        self.beyond: list[float] = []  # consecutive losses above the limit, not enough of them yet
+        self.beyond: list[float] = []  # consecutive losses above the limit, fewer than SUSTAINED
         self.last: deque[Mapping[str, Any]] = deque(maxlen=SHOWN)
 
     @property
     def calm(self) -> bool:
-        """Whether no spike is suspected: only then is a checkpoint worth rolling back to."""
+        """Whether no spike is suspected. Only then is a checkpoint worth rolling back to."""
         return not self.beyond
 
     def see(self, row: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ class DivergenceMonitor:
             self.beyond.clear()
         loss, limit = row["loss"], self.limit()
         if limit is None or loss <= limit:
-            self.trailing.extend((*self.beyond, loss))
+            self.trailing.extend((*self.beyond, loss))  # the losses above turned out to be harmless: they count too
             self.beyond.clear()
             return
         self.beyond.append(loss)
@@ -67,7 +67,7 @@ class DivergenceMonitor:
             raise self._diverged(f"Step {first}: the loss rose to {shown}, beyond {limit:.2f}.", first)
 
     def limit(self) -> float | None:
-        """The limit of the next loss; None while there is no full window."""
+        """The limit of the next loss, None until the window is full."""
         if len(self.trailing) < self.healing.spike_window:
             return None
         mean = math.fsum(self.trailing) / len(self.trailing)
@@ -77,21 +77,22 @@ class DivergenceMonitor:
     def _diverged(self, message: str, step: int) -> Divergence:
         return Divergence(
             message,
-            "Lower pretrain.learning_rate (muon_learning_rate too, where it is set) or gradient_clip, or lengthen the "
-            "warmup, and run again.",
+            "Lower pretrain.learning_rate (muon_learning_rate too, if set) or gradient_clip, or lengthen the warmup, "
+            "and run again.",
             step=step,
             rows=[dict(row) for row in self.last],
         )
 
 
 def changes(config: PretrainConfig, batch_schedule: BatchSchedule) -> set[int]:
-    """Steps at which the loss may jump: the warmup ends, rows get longer, the mixture changes."""
-    found = {config.warmup_steps + 1}
+    """The steps at which the loss may jump: the warmup ends, rows get longer, the mixture changes."""
+    steps = {config.warmup_steps + 1}
     parts = [config.context_parts(step) for step in range(1, config.context_warmup_steps + 2)]
-    found |= {step for step, (before, now) in enumerate(pairwise(parts), 2) if before != now}
+    steps |= {step for step, (before, now) in enumerate(pairwise(parts), 2) if before != now}
     for change in config.curriculum:
+        # The mixture goes by the batch. Skipped batches move up, so that an earlier step trains on the first new one
         step = change.from_step
         while step > 1 and batch_schedule.batch(step - 1) >= change.from_step:
             step -= 1
-        found.add(step)
-    return found
+        steps.add(step)
+    return steps

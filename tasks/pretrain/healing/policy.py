@@ -1,16 +1,16 @@
-"""What to do about a fault: a policy of pure functions over a state that outlives every process.
+"""Decides what to do about a fault: pure functions over a state that outlives every process.
 
-Three faults are recovered from, each by restarting the training from a checkpoint:
+A run recovers from three faults, each by restarting the training from a checkpoint:
 
-    divergence      skip the batches that led there, from a checkpoint before them; soon again: skip twice as many, and
-                    lower the learning rate; a third time: stop with a diagnosis. Skipping batches follows PaLM
+    divergence      skip the batches that led there, from a checkpoint before them. Soon again: skip twice as many, and
+                    lower the learning rate. A third time: stop with a diagnosis. Skipping batches follows PaLM
                     (Chowdhery et al. 2022, section 5.1)
-    out of memory   halve the micro-batch; at 1, recompute activations (selective, then full), then raise the ZeRO
-                    stage (ddp becomes fsdp); the global batch stays, and so does the result
+    out of memory   halve the micro-batch. At 1, recompute activations (selective, then full), then raise the ZeRO
+                    stage (ddp becomes fsdp). The global batch stays, and so does the result
     lost process    one that died without an error, or hangs: restart, as often as runtime.pretrain.restarts allows
 
 Errors of the profile, the data or the tokenizer would recur, so they are not retried. The fault and the decision are
-written to disk before anything is done, so that a rerun of a stage killed in between does it.
+written to disk before the restart, so that a rerun of a stage killed in between carries the decision out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tasks.stage.runtime import PretrainRuntime, Runtime
 
 STRIKES = 3
 LARGEST_ZERO_STAGE = 3
-SHARING = (  # of the runtime: what fits depends on them too
+SHARING = (  # runtime settings that also affect what fits into memory
     "training.processes",
     "training.hosts",
     "training.hostfile",
@@ -50,7 +50,7 @@ Kind = Literal["divergence", "out of memory", "lost process", "damaged checkpoin
 
 
 class Event(BaseModel):
-    """A fault at `step`, and what was done; `checkpoint` is the step that the run resumed from (0: from scratch)."""
+    """A fault at `step`, and the action taken. `checkpoint` is the step that the run resumed from (0: from scratch)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -72,15 +72,14 @@ class Healing(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     batch_schedule: BatchSchedule = BatchSchedule()
-    asked: dict[
-        str, Any
-    ] = {}  # what the runtime said of the fields of `instead` and of SHARING: another wish ends them
-    instead: dict[str, Any] = {}
+    # The user's values of the fields of `instead` and of SHARING: once one of them changes, `instead` no longer applies
+    asked: dict[str, Any] = {}
+    instead: dict[str, Any] = {}  # runtime.pretrain settings that save memory
     events: tuple[Event, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> Healing:
-        """The state that a run left, or a fresh one."""
+        """The state that an earlier run left, or a fresh one."""
         return cls.model_validate_json(path.read_text()) if path.exists() else cls()
 
     def write(self, path: Path) -> None:
@@ -92,7 +91,7 @@ class Healing(BaseModel):
         flush(path.parent)
 
     def runtime(self, runtime: Runtime) -> Runtime:
-        """The runtime asked for, with `instead` applied as long as what led to it is asked for again."""
+        """The user's runtime, with `instead` applied as long as the settings that led to it are unchanged."""
         if any(attrgetter(path)(runtime) != value for path, value in self.asked.items()):
             return runtime
         return runtime.with_changes("pretrain", **self.instead)
@@ -100,12 +99,12 @@ class Healing(BaseModel):
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known when a fault occurs."""
+    """The facts known when a fault occurs."""
 
     config: HealingConfig
-    samples: Callable[[int], int]  # in that many first batches
-    runtime: Runtime  # as the user asked
-    checkpoints: Sequence[int]  # steps of those that are whole, in order
+    samples: Callable[[int], int]  # in the first N batches
+    runtime: Runtime  # as the user set it
+    checkpoints: Sequence[int]  # steps of the complete ones, in order
     ranks: int = 0  # processes that joined, 0 if they never did
     reached: int = 0  # the last step reported
     shardable: bool = True  # whether fsdp can train it: see `check.SPECIAL`
@@ -114,7 +113,7 @@ class Situation:
 
 
 class Decision(NamedTuple):
-    """The new state and the checkpoint to resume from, later ones being removed; or the error to stop with."""
+    """The new state, and the checkpoint to resume from (later ones are removed) or the error to stop with."""
 
     healing: Healing
     checkpoint: int
@@ -128,7 +127,7 @@ def without_damaged(healing: Healing, step: int, sound: int, damage: str) -> Hea
 
 
 def decide(healing: Healing, error: Divergence | OutOfMemory | LostProcess, now: Situation) -> Decision:
-    """What to do about a fault; it is also the last event of the new state."""
+    """Decide about a fault, which is also the last event of the new state."""
     if isinstance(error, Divergence):
         return _diverged(healing, error, now)
     if isinstance(error, OutOfMemory):
@@ -139,13 +138,14 @@ def decide(healing: Healing, error: Divergence | OutOfMemory | LostProcess, now:
 def _diverged(healing: Healing, error: Divergence, now: Situation) -> Decision:
     step = int(error.facts["step"])
     chain = _chain(healing.events, step, now.config.again_within)
-    checkpoint, first = _back(now, step, now.config.skip_batches * (len(chain) + 1))
+    checkpoint, first = _rollback(now, step, now.config.skip_batches * (len(chain) + 1))
     if len(chain) >= STRIKES - 1 or not now.config.enabled:
         event = _event("divergence", step, checkpoint, error, "stopped", stopped=True)
-        ended = _diagnosis(healing, error, now, chain) if now.config.enabled else _again(error)
-        return Decision(_after(healing, event), checkpoint, ended)
+        final = _diagnosis(healing, error, now, chain) if now.config.enabled else _copied(error)
+        return Decision(_after(healing, event), checkpoint, final)
+    # Steps and batches differ once a batch was skipped: the schedule so far says what these steps trained on
     skipped = (healing.batch_schedule.batch(first), healing.batch_schedule.batch(step))
-    action = f"skipped {_named(skipped, now.samples)}"
+    action = f"skipped {_batches_text(skipped, now.samples)}"
     batch_schedule = healing.batch_schedule.without(first, step)
     if chain:
         batch_schedule = batch_schedule.slower(first, now.config.rate_factor)
@@ -154,20 +154,22 @@ def _diverged(healing: Healing, error: Divergence, now: Situation) -> Decision:
     return Decision(_after(healing, event, batch_schedule=batch_schedule), checkpoint)
 
 
-def _back(now: Situation, step: int, span: int) -> tuple[int, int]:
+def _rollback(now: Situation, step: int, span: int) -> tuple[int, int]:
     """The checkpoint to roll back to after a fault at `step`, and the first step to train on another batch: the first
-    of the last `span` steps. It depends on the checkpoints, so on the runtime, only where none is old enough.
+    of the last `span` steps. Only if no checkpoint is old enough does that step depend on the checkpoints, and so on
+    the runtime.
     """
     first = max(1, step - span + 1)
     older = [checkpoint for checkpoint in now.checkpoints if checkpoint < step]
     if not older:
         return 0, first
+    # The newest from before the batches to skip, else the oldest kept: then fewer batches are skipped
     checkpoint = max((checkpoint for checkpoint in older if checkpoint < first), default=older[0])
     return checkpoint, max(first, checkpoint + 1)
 
 
 def _chain(events: Sequence[Event], step: int, within: int) -> list[Event]:
-    """The earlier divergences that one at `step` repeats, in order: each soon after the one before."""
+    """The earlier divergences that one at `step` repeats, in order: each soon after the previous one."""
     chain: list[Event] = []
     for event in reversed([event for event in events if event.kind == "divergence"]):
         if step - event.step > within:
@@ -182,16 +184,15 @@ def _diagnosis(healing: Healing, error: Divergence, now: Situation, chain: Seque
     losses, norms = (
         ", ".join(_short(row.get(name)) for row in rows) or "unknown" for name in ("loss", "gradient_norm")
     )
-    skipped = "; ".join(_named(run, now.samples) for run in healing.batch_schedule.skipped)
+    skipped = "; ".join(_batches_text(run, now.samples) for run in healing.batch_schedule.skipped)
     before = " and ".join(f"{event.step:,}" for event in chain[-2:])
-    rate = _short(rows[-1].get("learning_rate")) if rows else "less than was asked for"
+    rate = _short(rows[-1].get("learning_rate")) if rows else "less than the profile's"
     return Divergence(
         f"{error.message} It is the third divergence in a row (before: at {before}), though the run skipped "
-        f"{skipped} and lowered its learning rate to {rate}. The last losses were {losses}; the last gradient norms "
-        f"{norms}.",
-        "Lower pretrain.learning_rate (halve it; pretrain.muon_learning_rate too, where it is set) or "
-        "pretrain.gradient_clip, or lengthen pretrain.warmup_steps, and run again from scratch. If only the losses are "
-        "unusual and not the norms, inspect those samples, or raise pretrain.healing.spike_deviations.",
+        f"{skipped} and lowered its learning rate to {rate}. Last losses: {losses}. Last gradient norms: {norms}.",
+        "Halve pretrain.learning_rate (pretrain.muon_learning_rate too, if set), lower pretrain.gradient_clip, or "
+        "lengthen pretrain.warmup_steps, and run again from scratch. If only the losses are unusual and not the norms, "
+        "inspect those samples, or raise pretrain.healing.spike_deviations.",
         **error.facts,
     )
 
@@ -201,15 +202,16 @@ def _out_of_memory(healing: Healing, error: OutOfMemory, now: Situation) -> Deci
     checkpoint = now.checkpoints[-1] if now.checkpoints else 0
     change = _less_memory(runtime.pretrain, now)
     if change is None:
-        message = f"{error.message} No setting that leaves the result unchanged would take less memory."
+        message = f"{error.message} Every setting that saves memory without changing the result is in use already."
         remedy = (
-            "Train on more processes (runtime.training.processes; runtime.pretrain.engine fsdp, or deepspeed with "
-            "zero_stage 3, shards the weights over them), or make the model or its context smaller (pretrain.model)."
+            "Train on more processes (runtime.training.processes), over which runtime.pretrain.engine fsdp, or "
+            "deepspeed with zero_stage 3, shards the weights. Or make the model or its context smaller "
+            "(pretrain.model)."
         )
         event = _event("out of memory", now.reached, checkpoint, error, "stopped", stopped=True)
         return Decision(_after(healing, event), checkpoint, OutOfMemory(message, remedy, **error.facts))
     name, value, was = change
-    kept = healing.instead if runtime is not now.runtime else {}
+    kept = healing.instead if runtime is not now.runtime else {}  # unless the user's settings have changed since
     instead = {**kept, name: value}
     paths = (*(f"pretrain.{field}" for field in instead), *SHARING)
     asked = {path: attrgetter(path)(now.runtime) for path in paths}
@@ -218,8 +220,8 @@ def _out_of_memory(healing: Healing, error: OutOfMemory, now: Situation) -> Deci
 
 
 def _less_memory(runtime: PretrainRuntime, now: Situation) -> tuple[str, int | str, int | str] | None:
-    """The next setting to change: its name, new value, old value; None when there is nothing left."""
-    if now.micro_batch > 1:
+    """The next setting to change: its name, new value, old value. None when nothing is left to change."""
+    if now.micro_batch > 1:  # the next smaller one that divides the rank's share of the batch
         smaller = next(size for size in range(now.micro_batch // 2, 0, -1) if now.share % size == 0)
         return "micro_batch", smaller, now.micro_batch
     if now.micro_batch:  # the model fits, but not a forward and backward pass
@@ -228,8 +230,8 @@ def _less_memory(runtime: PretrainRuntime, now: Situation) -> tuple[str, int | s
         if runtime.recompute == "selective":
             return "recompute", "full", "selective"
     if now.ranks > 1 and now.shardable and runtime.engine == "ddp" and runtime.pipeline_parallel == 1:
-        return "engine", "fsdp", "ddp"  # which can load its checkpoints
-    # What needs whole states (Muon) has them at stage 0 alone
+        return "engine", "fsdp", "ddp"  # fsdp can load ddp's checkpoints
+    # What needs whole states (Muon) has them only at stage 0
     sharded = runtime.zero_stage > 0 or (now.shardable and runtime.engine != "ddp")
     if now.ranks > 1 and sharded and runtime.zero_stage < LARGEST_ZERO_STAGE:
         stage = LARGEST_ZERO_STAGE if runtime.engine == "fsdp" else runtime.zero_stage + 1
@@ -239,23 +241,23 @@ def _less_memory(runtime: PretrainRuntime, now: Situation) -> tuple[str, int | s
 
 def _lost(healing: Healing, error: LostProcess, now: Situation) -> Decision:
     checkpoint = now.checkpoints[-1] if now.checkpoints else 0
-    restarts = 0
+    restarts = 0  # in a row, and without progress: a new checkpoint gives the run all its restarts again
     for event in reversed(healing.events):
         if event.kind != "lost process" or event.checkpoint != checkpoint or event.stopped:
             break
         restarts += 1
     if restarts >= now.runtime.pretrain.restarts:
-        ended = _again(error)
+        final = _copied(error)
         if restarts:
-            ended.message = f"Restarted {restarts} times from step {checkpoint:,}: {error.message}"
+            final.message = f"Restarted {restarts} times from step {checkpoint:,}: {error.message}"
         event = _event("lost process", now.reached, checkpoint, error, "stopped", stopped=True)
-        return Decision(_after(healing, event), checkpoint, ended)
+        return Decision(_after(healing, event), checkpoint, final)
     event = _event("lost process", now.reached, checkpoint, error, "restarted")
     return Decision(_after(healing, event), checkpoint)
 
 
 def _event(kind: Kind, step: int, checkpoint: int, error: TrainingError, action: str, stopped: bool = False) -> Event:
-    rows = [
+    rows = [  # JSON has neither NaN nor infinity
         {name: value if abs(value) < float("inf") else str(value) for name, value in row.items()}
         for row in error.facts.get("rows", [])
     ]
@@ -277,8 +279,8 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _again(error: Error) -> Error:
-    """A copy of the error, to be raised from it."""
+def _copied(error: Error) -> Error:
+    """A copy of the error, to raise from it."""
     return type(error)(error.message, error.remedy, **error.facts)
 
 
@@ -286,7 +288,7 @@ def _after(healing: Healing, event: Event, **changes: Any) -> Healing:
     return healing.model_copy(update={**changes, "events": (*healing.events, event)})
 
 
-def _named(batches: tuple[int, int], samples: Callable[[int], int]) -> str:
+def _batches_text(batches: tuple[int, int], samples: Callable[[int], int]) -> str:
     first, last = batches
     number = f"batch {first:,}" if first == last else f"batches {first:,} to {last:,}"
     return f"{number} (samples {samples(first - 1):,} to {samples(last) - 1:,})"

@@ -1,7 +1,7 @@
-"""Which batch each step trains on after a recovery: a pure function of the step's number.
+"""The batch that each step trains on after a recovery: a pure function of the step's number.
 
-With nothing skipped, step k trains on batch k. A skipped batch belongs to no step; later ones move up. The
-learning-rate schedule goes by the step, so that a run has its length whatever was skipped. So a recovered run is as
+With nothing skipped, step k trains on batch k. A skipped batch is never trained on, and later ones move up. The
+learning-rate schedule goes by the step, so that a run keeps its length whatever was skipped. So a recovered run is as
 repeatable and resumable as any other: the same batch schedule from the first step on gives the same weights.
 """
 
@@ -50,7 +50,7 @@ class BatchSchedule(BaseModel):
         return scale
 
     def without(self, first: int, last: int) -> BatchSchedule:
-        """A schedule that also skips what steps `first` to `last` train on in this one; earlier steps stay the same."""
+        """A schedule that also skips the batches of steps `first` to `last`. Earlier steps stay the same."""
         left_out = {number for begin, end in self.skipped for number in range(begin, end + 1)}
         left_out |= {self.batch(step) for step in range(first, last + 1)}
         return self.model_copy(update={"skipped": _runs(left_out)})
@@ -64,14 +64,14 @@ class BatchSchedule(BaseModel):
         return [run for run in self.skipped if run[0] < self.batch(step)]
 
 
-def learned(
+def report_of_steps(
     report: Callable[[int], list[dict[str, Any]]],
     batch_schedule: BatchSchedule,
     steps: int,
     samples: Callable[[int], int],
 ) -> list[dict[str, Any]]:
     """A loader's report by source for `steps` steps, without skipped samples. `report` takes a number of samples, and
-    `samples` tells how many a number of batches holds."""
+    `samples` gives the number of samples in the first N batches."""
     rows = report(samples(batch_schedule.batch(steps)))
     for first, last in batch_schedule.skipped_before(steps):
         before, after = report(samples(first - 1)), report(samples(last))

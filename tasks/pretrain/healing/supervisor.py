@@ -1,8 +1,8 @@
 """Runs the training child and restarts it as policy.py decides.
 
-The child ends with a typed error; here, in the stage's process, the decision is made, written to healing.json in the
+The child ends with a typed error. Here, in the stage's process, the decision is made, written to healing.json in the
 scratch folder, and carried out. A rerun of the stage finds the file and continues from it. The pre-flight of a long run
-is a child like any other: what it lacks in memory, the training would lack too.
+is healed like the training: if it runs out of memory, the training would too.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Fault = Divergence | OutOfMemory | LostProcess
 def train_healed(
     spec: TrainSpec, out: Output, on_line: Callable[[dict[str, Any]], None]
 ) -> tuple[dict[str, Any], Healing]:
-    """Run the training to its end; returns what it measured, and the state of recovery.
+    """Run the training to its end. Returns its measurements, and the state of recovery.
 
-    Raises what can't be recovered from: the child's typed error, the pre-flight's for a check that failed, or the
-    policy's, which says what to change.
+    Raises errors that can't be recovered from: the child's typed error, the pre-flight's for a check that failed, or
+    the policy's, which says what to change.
     """
     state, checked = spec.scratch / DECISIONS, False
-    while True:
+    while True:  # each turn is one child, from the decision on disk, as a rerun of the stage would begin
         healing = Healing.read(state)
         runtime = healing.runtime(spec.runtime)
         started = spec.model_copy(update={"runtime": runtime, "batch_schedule": healing.batch_schedule})
@@ -43,19 +43,19 @@ def train_healed(
 
         def hear(line: dict[str, Any], heard: dict[str, int] = heard) -> None:
             nonlocal healing
-            if "damaged" in line:
+            if "damaged" in line:  # the child dropped a checkpoint itself, and goes on
                 healing = without_damaged(healing, line["damaged"], line["sound"], line["what"])
                 healing.write(state)
             heard.update({name: line[name] for name in heard if name in line})
             if "loss" in line or "note" in line:
                 on_line(line)
 
-        killed = kills()
+        killed = kills()  # so far: the kernel's count says whether one was for lack of memory
         healed = replace(out, runtime=runtime)
         try:
             if not checked:
                 before_training(started, healed, hear)
-            checked = True
+            checked = True  # for this run of the stage: a restart repeats only a pre-flight that failed
             measured = run_module("tasks.pretrain.train", started, healed, on_line=hear)
             return measured, healing
         except (Divergence, OutOfMemory, LostProcess) as error:
@@ -78,21 +78,22 @@ def train_healed(
 
 
 def _do(decision: Decision, spec: TrainSpec, out: Output) -> None:
-    """Remove checkpoints first: a run killed in between then meets the same fault and decision again."""
+    """Carry out a decision. Checkpoints are removed first: a run killed in between meets the same fault and decision
+    again, whereas a written decision would make it resume from a later checkpoint, past the batches to skip."""
     for step, folder in complete_checkpoints(spec.checkpoints).items():
         if step > decision.checkpoint and decision.error is None:
             remove(folder)
     decision.healing.write(spec.scratch / DECISIONS)
     event = decision.healing.events[-1]
     resumed = "" if event.stopped else f", resuming from step {event.checkpoint:,}"
-    out.warn(f"{event.kind}: {event.what}; {event.action}{resumed}")
+    out.warn(f"{event.kind}: {event.what}, so {event.action}{resumed}")
 
 
 def report(healing: Healing, spec: TrainSpec, out: Output) -> None:
     """Report the recoveries of a run in its manifest and in the Prefect UI."""
     skipped = healing.batch_schedule.skipped_before(spec.steps)
     kinds = [event.kind for event in healing.events if not event.stopped]
-    # Divergences are part of the result, faults of the machine are not
+    # Divergences change the result, and so count. Faults of the machine don't: they are facts
     out.count(skipped_batches=sum(last - first + 1 for first, last in skipped), rollbacks=kinds.count("divergence"))
     out.fact(restarts=kinds.count("lost process"), out_of_memory=kinds.count("out of memory"))
     if not healing.events:

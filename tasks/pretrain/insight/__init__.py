@@ -1,8 +1,7 @@
 """Insight into a run: where its time goes, what its layers do, and a live curve.
 
-In the child, without changing the result by a bit:
-observe.py        the loop's interface: one object, a few calls per step
-clock.py          divides the time of the loop by kind of work
+In the child, without changing a bit of the result:
+observe.py        the loop's interface: one object, a few calls per step, and a clock
 stragglers.py     names the hosts that all others wait for
 layers.py         activations, gradients, weights and updates of each layer
 probe.py          attention entropy and logits of one row, in an extra forward pass
@@ -16,5 +15,5 @@ layer_history.py  reads insight.jsonl while it grows
 heatmaps.py       heatmaps of layers by steps
 
 None of it is part of the artifact, whose digest must be the same for the same run. Figures of the whole run go to the
-manifest's facts; files are beside the artifact, in the store's folder insight/pretrain/KEY.
+manifest's facts. Files are beside the artifact, in the store's folder insight/pretrain/KEY.
 """

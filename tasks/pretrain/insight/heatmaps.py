@@ -16,12 +16,12 @@ PANELS = {
     "update_ratio": "update / weights, log10",
     "entropy": "attention entropy, nats",
 }
-MAX_STEPS = 100  # columns; of more records every n-th is drawn
+MAX_STEPS = 100  # columns: with more records every n-th is drawn
 ROW, PANEL = 0.12, 3.0  # inches per layer, and per panel at most, so that a deep model's picture stays small
 
 
 def plot_heatmaps(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw the rows of insight.jsonl; measures that none has are left out."""
+    """Draw the rows of insight.jsonl. Measures that no row has are left out."""
     from matplotlib import colormaps
 
     rows = rows[:: -(-len(rows) // MAX_STEPS)]
@@ -48,8 +48,8 @@ def plot_heatmaps(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _layers(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
-    found = rows[-1]["layers"].items()
-    return [layer for layer, stats in found if name in stats and not layer.endswith("_norm")]
+    newest = rows[-1]["layers"].items()
+    return [layer for layer, stats in newest if name in stats and not layer.endswith("_norm")]
 
 
 def _value(row: Mapping[str, Any], layer: str, name: str) -> float:

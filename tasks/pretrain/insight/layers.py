@@ -3,9 +3,9 @@
 Hooks are registered for that step only, so that other steps cost nothing. They only read. Gradients are read when the
 optimizer starts its step: over all micro-batches and ranks, and after clipping.
 
-Not available: gradients where the optimizer holds other tensors than the model (DeepSpeed in a lower precision or from
-ZeRO 1 on); weights and updates under ZeRO 3, where no rank has them; activations inside compiled blocks, which hooks
-don't reach (those of whole blocks are). Under tensor parallelism norms are those of a rank's shard.
+Not available are gradients where the optimizer holds other tensors than the model (DeepSpeed in a lower precision or
+from ZeRO 1 on), weights and updates under ZeRO 3, where no rank has them, and activations inside compiled blocks, which
+hooks don't reach (those of whole blocks are available). Under tensor parallelism norms are those of a rank's shard.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LayerStats:
     """Statistics of the layers of a model over one step, between `start` and `stop`."""
 
     def __init__(self, model: nn.Module, rename: Callable[[str], str] = str) -> None:
-        """`rename` gives a module's name in the whole model, where `model` is a part of it."""
+        """`rename` gives a module's name in the whole model, if `model` is a part of it."""
         self.model = model
         self.layers = {rename(name): module for name, module in _layers(model)}
         self.owners = {name: _owner(rename(name), self.layers) for name, _ in model.named_parameters()}
@@ -44,17 +44,17 @@ class LayerStats:
         self.before = {name: p.detach().clone() for name, p in self.model.named_parameters() if p.numel()}
 
     def stop(self) -> dict[str, Stats]:
-        """Remove the hooks; returns the statistics by layer. Every rank must call it where weights are sharded."""
+        """Remove the hooks. Returns the statistics by layer. If weights are sharded, every rank must call it."""
         for handle in self.handles:
             handle.remove()
-        found = {name: _of_activations(seen) for name, seen in self.activations.items()}
+        by_layer = {name: _of_activations(seen) for name, seen in self.activations.items()}
         for name, stats in self._of_parameters().items():
-            found.setdefault(name, {}).update(stats)
+            by_layer.setdefault(name, {}).update(stats)
         self.handles, self.activations, self.gradients, self.before = [], {}, {}, {}
-        return {name: found[name] for name in self.layers if name in found}
+        return {name: by_layer[name] for name in self.layers if name in by_layer}
 
     def _activation_hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def read(module: nn.Module, given: Any, output: Any) -> None:
+        def read(module: nn.Module, inputs: Any, output: Any) -> None:
             first = output[0] if isinstance(output, tuple) else output
             if isinstance(first, Tensor) and first.dim() > 1:  # the output layer may return the loss itself
                 self.activations.setdefault(name, []).append(activation_stats(first))
@@ -96,17 +96,17 @@ def activation_stats(x: Tensor) -> Tensor:
     return torch.stack((mean_square, magnitudes.max(), zeros, outliers))
 
 
-def merged(parts: Iterable[Mapping[str, Stats]]) -> dict[str, Stats]:
+def merge(parts: Iterable[Mapping[str, Stats]]) -> dict[str, Stats]:
     """The statistics of all ranks combined: the maximum of maxima, the RMS of RMS, else the mean."""
     values: dict[str, dict[str, list[float]]] = {}
     for part in parts:
         for layer, stats in part.items():
             for name, value in stats.items():
                 values.setdefault(layer, {}).setdefault(name, []).append(value)
-    return {layer: {n: _together(n, v) for n, v in stats.items()} for layer, stats in values.items()}
+    return {layer: {n: _combined(n, v) for n, v in stats.items()} for layer, stats in values.items()}
 
 
-def _together(name: str, values: list[float]) -> float:
+def _combined(name: str, values: list[float]) -> float:
     if name == "max":
         return max(values)
     if name == "rms":
@@ -121,17 +121,17 @@ def _of_activations(seen: list[Tensor]) -> Stats:
 
 
 def _of_norms(layer: Mapping[str, list[Tensor]]) -> Stats:
-    found = {
+    norms_of_layer = {
         name: math.sqrt(sum(float(norm) ** 2 for norm in norms)) if norms else None for name, norms in layer.items()
     }
-    weight, update = found["weight_norm"], found.pop("update")
+    weight, update = norms_of_layer["weight_norm"], norms_of_layer.pop("update")
     if weight and update is not None:
-        found["update_ratio"] = update / weight
-    return {name: value for name, value in found.items() if value is not None}
+        norms_of_layer["update_ratio"] = update / weight
+    return {name: value for name, value in norms_of_layer.items() if value is not None}
 
 
 def _norm(tensor: Tensor) -> Tensor:
-    """The Euclidean norm in float32; of a DTensor the global norm, which every rank must compute."""
+    """The Euclidean norm in float32. For a DTensor it is the global norm, which every rank must compute."""
     norm = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
     whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     return whole

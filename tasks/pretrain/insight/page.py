@@ -1,6 +1,6 @@
 """The live page of a run: loss curve and speed, and layer statistics and operators where they are recorded.
 
-It is only written while somebody looks at it (see `Output.page`).
+It is written only while somebody looks at it (see `Output.page`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Page:
 
     def __init__(self, spec: TrainSpec, out: Output) -> None:
         self.spec, self.out = spec, out
-        # of a resumed run, the rows so far
+        # A resumed run has rows already
         self.rows: list[dict[str, Any]] = read_log(spec.log) if spec.log.is_file() else []
         self.begun = (time.monotonic(), self.rows[-1]["step"] if self.rows else 0)
         self.newest: dict[str, Any] = {}
@@ -47,7 +47,7 @@ class Page:
         self.drawn = 0  # the newest step in the heatmaps
 
     def add(self, line: Mapping[str, Any]) -> str:
-        """Take a progress line of the child. Returns the text of the progress display."""
+        """Take a progress line of the child. Returns the text for the progress display."""
         while self.rows and self.rows[-1]["step"] >= line["step"]:  # it resumed from an earlier step
             self.rows.pop()
             self.history.forget()
@@ -78,12 +78,12 @@ class Page:
         return "\n\n".join(parts)
 
     def report(self, out: Output) -> None:
-        """At the end of the run: write its figures to the facts, and the final page."""
-        found = read_log(self.spec.insight / "speed.jsonl")
-        summary = summarise(found)
+        """Write the figures of the run to the facts, and the final page."""
+        speeds = read_log(self.spec.insight / "speed.jsonl")
+        summary = summarise(speeds)
         out.fact(**summary)
-        out.fact_table("Speed", speed_table(summary, str(found[0]["precision"])))
-        slow = slow_hosts(found)
+        out.fact_table("Speed", speed_table(summary, str(speeds[0]["precision"])))
+        slow = slow_hosts(speeds)
         if slow:
             out.fact(slow_hosts=slow)
             out.fact_table("Slow hosts", slow)
@@ -94,7 +94,7 @@ class Page:
             out.fact_table(f"Costliest operators, step {step:,}", rows)
         missed = [step for step in self.spec.runtime.tracking.profile_steps if step not in operators]
         if missed:
-            out.warn(f"runtime.tracking.profile_steps: {missed} came before this run resumed, so there is no trace")
+            out.warn(f"runtime.tracking.profile_steps: {missed} came before this run resumed, so they are not traced")
         if records or operators:
             out.note(f"layer statistics and traces are in {self.spec.insight}")
             (self.spec.insight / "page.md").write_text(self.write(), encoding="utf-8")
@@ -122,28 +122,28 @@ class Page:
 
 
 def layer_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row of insight.jsonl as a table, without the norm layers, which are in the file."""
-    given = _given(record)
+    """A row of insight.jsonl as a table, without the norm layers, which are only in the file."""
+    measures = _measures(record)
     return [
-        {"layer": layer, **{MEASURES[name]: _short(stats.get(name)) for name in given}}
+        {"layer": layer, **{MEASURES[name]: _short(stats.get(name)) for name in measures}}
         for layer, stats in record["layers"].items()
         if not layer.endswith("_norm")
     ]
 
 
 def layers_text(record: Mapping[str, Any]) -> str:
-    """The table, the logits, and what is not available with this engine."""
+    """The table, the logits, and a note of what is not available with this engine, as Markdown."""
     parts = [markdown_table(layer_rows(record))]
     if record.get("logit_max") is not None:
         parts.append(f"Logits: largest {record['logit_max']:.3g}, entropy {_short(record['logit_entropy'])} nats.")
-    missing = [title for name, title in MEASURES.items() if name not in _given(record)]
+    missing = [title for name, title in MEASURES.items() if name not in _measures(record)]
     missing += [] if "logit_max" in record else ["logits"]
     if missing:
         parts.append(f"Not available with this engine: {', '.join(missing)}.")
     return "\n\n".join(parts)
 
 
-def _given(record: Mapping[str, Any]) -> list[str]:
+def _measures(record: Mapping[str, Any]) -> list[str]:
     return [name for name in MEASURES if any(name in stats for stats in record["layers"].values())]
 
 

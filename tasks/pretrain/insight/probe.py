@@ -26,7 +26,7 @@ TOKENS = 1024  # the weights of H heads take 4 × H × TOKENS² bytes
 def attention_entropy(q_BHTD: Tensor, k_BHTD: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
     """(H,): the entropy of each head's weights in nats, the mean over queries. ln(n) where n keys weigh the same.
 
-    `mask` as torch's scaled_dot_product_attention takes it: True for what may be seen, or a number that is added.
+    `mask` is as torch's scaled_dot_product_attention takes it: True for what may be seen, or a number to add.
     """
     queries, keys = q_BHTD.shape[2], k_BHTD.shape[2]
     k_BHTD = k_BHTD.repeat_interleave(q_BHTD.shape[1] // k_BHTD.shape[1], dim=1)
@@ -40,7 +40,7 @@ def attention_entropy(q_BHTD: Tensor, k_BHTD: Tensor, mask: Tensor | None, *, ca
 
 
 class _Attentions(TorchFunctionMode):
-    """LayerHistory into every call of scaled_dot_product_attention, whichever module makes it."""
+    """Records the entropies of every call of scaled_dot_product_attention, whichever module makes it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,11 +63,11 @@ def probe(
 ) -> tuple[list[Tensor], dict[str, float]]:
     """The entropies (H,) of each attention in order, and the logits' largest magnitude and mean entropy in nats.
 
-    Of the first row alone. Where ranks hold parts of a model every one of them must call it. With targets the model is
-    asked for its loss, and there are no logits: an output layer in parts has none.
+    Only the first row is used. If ranks hold parts of a model, every one of them must call it. With targets the model
+    computes its loss and logits are left out, as a sharded output layer never has them all.
     """
     share = getattr(model, "share", (0, 1))  # of context parallelism
-    tokens = min(TOKENS, ids_BT.shape[1]) // share[1] * share[1]
+    tokens = min(TOKENS, ids_BT.shape[1]) // share[1] * share[1]  # divisible among the ranks
     mine = share_of_tokens(tokens, share)
     row, positions = ids_BT[:1, :tokens], None if positions_BT is None else positions_BT[:1, :tokens]
     with _Attentions() as seen:

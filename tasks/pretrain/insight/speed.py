@@ -1,7 +1,7 @@
 """Summarises speed.jsonl: how fast a run was, and what share of its time was not training.
 
-Model FLOPs utilisation is told of two peaks: that of matrix products as measured when the run began (`mfu_measured`),
-and that of the device's data sheet (`mfu_data_sheet`, null where there is none), which `plan` and publications use.
+Model FLOPs utilisation refers to two peaks: that of matrix products as measured when the run began (`mfu_measured`),
+and that of the device's data sheet (`mfu_data_sheet`, null if unknown), which `plan` and publications use.
 
 The file has a row per report, and one per start of the child, so that the cost of restarts is included.
 """
@@ -16,7 +16,7 @@ OVERHEAD = ("starting", "checkpoints", "logging")  # kinds of work that don't co
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Figures of a run: tokens per second and utilisation are medians over reports, shares are of the whole time."""
+    """The figures of a run: speed and utilisation are medians over reports, shares are of the whole time."""
     starts = [row for row in rows if "begun" in row]
     reports = [row for row in rows if "steps" in row]
     seconds = {"starting": sum(row["starting_seconds"] for row in starts)}
@@ -42,9 +42,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def mfu_text(measured: Mapping[str, Any]) -> str:
     """Both utilisations of a report, by their names."""
-    told = f"mfu_measured {measured['mfu_measured']:.1%}"
+    text = f"mfu_measured {measured['mfu_measured']:.1%}"
     sheet = measured["mfu_data_sheet"]
-    return told if sheet is None else f"{told}, mfu_data_sheet {sheet:.1%}"
+    return text if sheet is None else f"{text}, mfu_data_sheet {sheet:.1%}"
 
 
 def speed_table(summary: Mapping[str, Any], precision: str) -> list[dict[str, str]]:
@@ -53,7 +53,7 @@ def speed_table(summary: Mapping[str, Any], precision: str) -> list[dict[str, st
         "tokens per second, median": f"{summary['tokens_per_second']:,.0f}",
         "mfu_measured, median": f"{summary['mfu_measured']:.1%} of {summary['peak_flops'] / 1e9:,.0f} GFLOP/s, the "
         f"measured peak of {precision} matrix products",
-        "mfu_data_sheet, median": "no data sheet of this device is known"
+        "mfu_data_sheet, median": "unknown: no data sheet of this device"
         if summary["mfu_data_sheet"] is None
         else f"{summary['mfu_data_sheet']:.1%} of the data sheet's {summary['data_sheet_flops'] / 1e9:,.0f} GFLOP/s",
         "peak memory": f"{summary['peak_memory_bytes'] / 1e6:,.0f} MB",
@@ -66,20 +66,20 @@ def speed_table(summary: Mapping[str, Any], precision: str) -> list[dict[str, st
 
 
 def slow_hosts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the rows tell of hosts that others waited for: a row for each, with its ranks."""
-    found: dict[tuple[str, tuple[int, ...]], list[Mapping[str, Any]]] = {}
+    """The hosts that others waited for: a row for each, with its ranks."""
+    by_host: dict[tuple[str, tuple[int, ...]], list[Mapping[str, Any]]] = {}
     for row in rows:
         if "slow_host" in row:
-            found.setdefault((row["slow_host"], tuple(row["ranks"])), []).append(row)
+            by_host.setdefault((row["slow_host"], tuple(row["ranks"])), []).append(row)
     return [
         {
             "host": host,
             "ranks": ", ".join(map(str, ranks)),
-            "named from step": told[0]["step"],
-            "to step": told[-1]["step"],
-            "times as long as others": statistics.median(row["factor"] for row in told),
+            "named from step": reports[0]["step"],
+            "to step": reports[-1]["step"],
+            "times as long as others": statistics.median(row["factor"] for row in reports),
         }
-        for (host, ranks), told in found.items()
+        for (host, ranks), reports in by_host.items()
     ]
 
 
@@ -93,6 +93,6 @@ def _redone(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _median(rows: Sequence[Mapping[str, Any]], name: str) -> float:
-    """Of the rows that have it: a run that an earlier version began has rows with other names."""
-    found = [row[name] for row in rows if row.get(name) is not None]
-    return statistics.median(found) if found else 0.0
+    """The median over the rows that have the value: rows of an earlier version may have other names."""
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return statistics.median(values) if values else 0.0

@@ -6,21 +6,21 @@ the middle"). A document, as far as a row holds it, is cut at two places into p 
     prefix, suffix, middle (PSM)    <|fim_prefix|> p <|fim_suffix|> s <|fim_middle|> m
     suffix, prefix, middle (SPM)    <|fim_prefix|> <|fim_suffix|> s <|fim_middle|> p m
 
-SPM is the paper's second variant, used by StarCoder (Li et al. 2023) too: the special tokens tell the orders apart, and
-the prefix continues into the middle without a token between them. As in the paper's context-level form, documents are
-rearranged after rows were cut, so that all three parts are in one row, also in a shortened one. Cuts are drawn
-uniformly over tokens (the paper's best are over characters, which ids don't have); EOS stays at the document's end.
+SPM is the paper's second variant, also used by StarCoder (Li et al. 2023): the special tokens distinguish the orders,
+and the prefix continues into the middle without a token between them. As in the paper's context-level form, documents
+are rearranged after rows were cut, so that all three parts are in one row, even a shortened one. Cuts are drawn
+uniformly over tokens (the paper's best are over characters, which ids don't show). EOS stays at the document's end.
 
 A rearranged document is three tokens longer. The row is not: as many tokens as were inserted are cut off its end,
-targets included; padding first, where the row has some.
+targets included, beginning with padding if the row has any.
 
-A model learns that after EOS the prefix token is as likely as the rate says. Validation, which has no FIM tokens, pays
+A model learns that after EOS the prefix token is as likely as the rate says. Validation, which lacks FIM tokens, pays
 for that: about -ln(1 - rate) nats a document.
 
-What is drawn for a document follows from the seed, the sample's number and the document's place in the sample, so
-neither ranks nor micro-batches nor a resume change it.
+The draws for a document follow from the seed, the sample's number and the document's place in the sample, so they don't
+depend on ranks, micro-batches or a resume.
 
-Shapes: R rows of W tokens, including the last target; D documents, or their parts in a row.
+Shapes: R rows of W tokens, including the last target, and D documents, or their parts in a row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tasks.pretrain.fim_tokens import FimTokens
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.permutation import mix
 
-SHORTEST = 3  # tokens: one for each part
+SHORTEST = 3  # tokens, one for each part
 DRAWS = 4  # per document: whether, in which order, two cuts
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's step (Steele et al. 2014)
 
@@ -47,7 +47,7 @@ class FillInTheMiddle:
         self._key = np.frombuffer(hashlib.sha512(f"{seed} fim".encode()).digest()[:8], "<u8")  # (1,)
 
     def rearrange(self, batch: Batch, first: int, parts: int) -> Batch:
-        """The batch rearranged, of the same shape; its rows are samples `first` and following, `parts` rows each."""
+        """The rearranged batch, of the same shape. Its rows are samples `first` and following, `parts` rows each."""
         rows_RW = np.concatenate((batch.ids, batch.targets[:, -1:]), axis=1)
         height, width = rows_RW.shape
         is_end_RW = rows_RW == self.eos_id
@@ -63,11 +63,10 @@ class FillInTheMiddle:
         if not chosen_D.any():
             return batch
         cuts = np.sort((drawn[2:] * (lengths_D + 1)).astype(np.int64), axis=0)
-        # A document that is not rearranged is all middle, without FIM tokens
-        before_D = np.where(
-            chosen_D & (drawn[1] >= self.spm_share), cuts[0], 0
-        )  # in SPM the prefix is part of the middle
+        # A document that is not rearranged is all middle, without FIM tokens. In SPM the prefix is part of the middle
+        before_D = np.where(chosen_D & (drawn[1] >= self.spm_share), cuts[0], 0)
         behind_D = np.where(chosen_D, cuts[1], lengths_D)
+        # The new order as ranges (begin, length) of the flattened rows, behind which the three FIM tokens are appended
         mark_D, place = chosen_D.astype(np.int64), rows_RW.size
         parts_of_row = (
             (np.full_like(starts_D, place), mark_D),
@@ -79,6 +78,7 @@ class FillInTheMiddle:
             (ends_D, eos_D),
         )
         order = _joined(*(np.stack(column, axis=1).ravel() for column in zip(*parts_of_row, strict=True)))
+        # Rows are longer now by their FIM tokens: each is read from its own beginning, and its end is cut off
         longer_R = len(self.fim_tokens) * np.bincount(starts_D[chosen_D] // width, minlength=height)
         begins_R = np.arange(height) * width + np.cumsum(longer_R) - longer_R
         tokens = np.concatenate((rows_RW.ravel(), np.array(self.fim_tokens, np.int64)))
@@ -88,7 +88,7 @@ class FillInTheMiddle:
     def _draw(self, samples_D: Int64) -> Float64:
         """(DRAWS, D) numbers in [0, 1): the outputs of one SplitMix64 per sample, in the order of its documents.
 
-        SplitMix64 mixes a counter, so that any output can be computed without those before.
+        SplitMix64 mixes a counter, so that any output can be computed without the previous ones.
         """
         numbers_D = np.arange(len(samples_D)) - np.searchsorted(samples_D, samples_D)
         counters: UInt64 = (DRAWS * numbers_D + np.arange(1, DRAWS + 1)[:, None]).astype(np.uint64)

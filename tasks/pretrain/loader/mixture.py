@@ -1,9 +1,9 @@
-"""Sources in given proportions: which source serves a sample, and which of its own samples that is.
+"""Mixes sources in set proportions: which source serves a sample, and which of its own samples that is.
 
 The run is divided into blocks of 4,096 samples. In each block every source has an exact quota of slots, placed by a
 keyed permutation. So the share of a source is exact over each block, and how often a source was served before a sample
-follows from the sample's number, without state. From that count follows the source's window as in windows.py, so that
-each of its windows is served once per epoch, whatever the weights, and also where they change.
+follows from the sample's number, without state. That count gives the source's window as in windows.py, so that each of
+its windows is served once per epoch, whatever the weights, even when they change.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.permutation import permute
 from tasks.pretrain.loader.windows import ShuffledWindows, Windows
 
-BLOCK = 4096  # samples; shares of sources are multiples of 1/4096
+BLOCK = 4096  # samples, so shares of sources are multiples of 1/4096
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Weights of the sources from sample `first` of the run on; sources without one are not served."""
+    """The weights of the sources from sample `first` of the run on. Sources without a weight are not served."""
 
     first: int
     weights: Mapping[str, float]
@@ -45,7 +45,7 @@ class MixtureOrder:
             self._served.append(self._before(number, end))
 
     def served(self, samples: int) -> Int64:
-        """How many of the first `samples` of the run each source serves."""
+        """The number that each source serves of the first `samples` of the run."""
         return self._before(bisect_right(self._firsts, samples) - 1, samples)
 
     def places(self, first: int, count: int) -> tuple[Int64, Int64]:
@@ -57,7 +57,7 @@ class MixtureOrder:
             phase = bisect_right(self._firsts, sample) - 1
             block, slot = divmod(sample - self._firsts[phase], BLOCK)
             next_phase = self._firsts[phase + 1] if phase + 1 < len(self._firsts) else first + count
-            here = min(BLOCK - slot, count - done, next_phase - sample)
+            here = min(BLOCK - slot, count - done, next_phase - sample)  # samples within one block and one phase
             chosen = self._slots(phase, block)[slot : slot + here]
             among = np.empty(here, np.int64)
             for source in np.unique(chosen):
@@ -79,9 +79,9 @@ class MixtureOrder:
 
 
 def quotas(weights: Mapping[str, float], sources: Sequence[str]) -> tuple[int, ...]:
-    """Slots of a block for each source, in proportion to its weight, by the largest-remainder method.
+    """The slots of a block for each source, in proportion to its weight, by the largest-remainder method.
 
-    Raises ConfigError for a weight too small to have a slot.
+    Raises ConfigError for a weight too small for one slot.
     """
     exact = np.array([weights.get(source, 0.0) for source in sources]) / math.fsum(weights.values()) * BLOCK
     whole = np.floor(exact).astype(np.int64)
@@ -104,10 +104,10 @@ def _slots(key: str, counts: tuple[int, ...]) -> Int64:
 
 
 class MixtureLoader:
-    """Windows of the sources by weight; no window mixes sources. Sources without a weight in any phase are left out.
+    """Windows of the sources by weight, each window from one source. Sources that never have a weight are left out.
 
-    Raises ConfigError for a weight of no source or one that is too small, EmptyOutput for a source without a whole
-    window.
+    Raises ConfigError for a weight of an unknown source or one that is too small, and EmptyOutput for a source without
+    a whole window.
     """
 
     def __init__(self, windows: Mapping[str, Windows], phases: Sequence[Phase], *, seed: int) -> None:
@@ -142,7 +142,7 @@ class MixtureLoader:
         return Batch(rows[:, :-1], rows[:, 1:])
 
     def report(self, samples: int) -> list[dict[str, object]]:
-        """What the first `samples` of the run took of each source, as rows of a table; nothing of those left out."""
+        """The use of each source by the first `samples` of the run, as rows of a table. Sources left out have zeros."""
         served = self.order.served(samples)
         rows = [
             one.report(source, count)

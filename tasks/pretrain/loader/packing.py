@@ -5,14 +5,15 @@ and one more as the last target: T + 1 places. A longer document is cut into pie
 one that is packed like a document. Longest first, each goes where it leaves the least room. Within a window documents
 are in the order of the stream.
 
-A piece that continues another starts with the last token of that one, which was a target there but not an input; here
+A piece that continues another starts with the last token of that one, which was a target there but not an input. Here
 it is an input but not a target. So an epoch predicts each token of a document once, its first one only after another
 document, as in the stream. The rest of a window is padding, read as EOS and never predicted.
 
-The plan follows from the documents' lengths alone. Every process makes it when it opens the shards, and every epoch
-serves its windows in another order. It takes 13 bytes a piece and 8 a window, and while it is made up to 36 a piece and
-16 a document. For 10 million documents of 640 tokens on average (log-normal, σ 1.2) and windows of 2,048: 2.8 s on one
-core, 350 MB while planning and 167 MB kept; 0.001 % padding, 5.8 % of the documents cut where a stream cuts 25.8 %.
+The plan follows only from the documents' lengths. Every process makes it when it opens the shards, and every epoch
+serves its windows in another order. It takes 13 bytes a piece and 8 a window, and up to 36 a piece and 16 a document
+while it is made. For 10 million documents of 640 tokens on average (log-normal, σ 1.2) and windows of 2,048, planning
+takes 2.8 s on one core and 350 MB, of which 167 MB are kept. 0.001 % is padding, and 5.8 % of the documents are cut,
+where a stream cuts 25.8 %.
 
 Shapes: P pieces, W windows, D documents.
 """
@@ -34,14 +35,14 @@ MOST_PIECES = np.iinfo(np.int32).max
 class Packing:
     """Window w holds pieces `firsts[w]` to `firsts[w + 1]`, each of `sizes` tokens from token `starts` of the stream.
 
-    Of the `documents`, `cut` are longer than a window; stream packing would cut `cut_by_stream`. `too_short` ones have
-    one token, EOS, so nothing to predict, and are in no window.
+    Of the `documents`, `cut` are longer than a window. Stream packing would cut `cut_by_stream`. `too_short` ones have
+    only EOS, so nothing to predict, and are left out.
     """
 
     context: int
     starts_P: Int64
     sizes_P: Int32
-    goes_on_P: Bool  # whether it continues another piece: the first token is no target
+    goes_on_P: Bool  # whether it continues another piece: its first token is not a target
     firsts_W: Int64  # W + 1, with the end of the last
     documents: int
     cut: int
@@ -54,7 +55,7 @@ class Packing:
         return len(self.firsts_W) - 1
 
     def padding(self) -> Int64:
-        """(W,) padding tokens among the T inputs of each window."""
+        """(W,) numbers of padding tokens among the T inputs of each window."""
         if not self.windows:
             return np.zeros(0, np.int64)
         filled_W = np.add.reduceat(self.sizes_P, self.firsts_W[:-1], dtype=np.int64)
@@ -66,9 +67,8 @@ def pack(lengths_D: Int64, context: int) -> Packing:
 
     Raises ConfigError for more pieces than can be numbered.
     """
-    from tasks.pretrain.loader import (
-        packing_kernels as kernels,  # numba is slow to import, and stream packing does without
-    )
+    # Numba is slow to import, and stream packing does without
+    from tasks.pretrain.loader import packing_kernels as kernels
 
     pieces, *counts = (int(count) for count in kernels.survey(lengths_D, context))
     if pieces > MOST_PIECES:
@@ -76,16 +76,16 @@ def pack(lengths_D: Int64, context: int) -> Packing:
             f"pretrain.packing best_fit can't plan {pieces:,} documents and parts of documents of one source.",
             "Split the source into several of at most 2 billion documents, or set pretrain.packing to stream.",
         )
-    found = np.empty(pieces, np.int64), np.empty(pieces, np.int32), np.empty(pieces, np.bool_)
-    kernels.cut(lengths_D, context, *found)
-    sizes_P = found[1]
+    in_order = np.empty(pieces, np.int64), np.empty(pieces, np.int32), np.empty(pieces, np.bool_)
+    kernels.cut(lengths_D, context, *in_order)
+    sizes_P = in_order[1]
     order_P, window_of_P = np.empty(pieces, np.int32), np.empty(pieces, np.int32)
     kernels.longest_first(sizes_P, context + 1, order_P)
     windows = kernels.best_fit(sizes_P, order_P, context + 1, window_of_P)
-    del order_P
+    del order_P  # before the next arrays: the plan's peak memory
     firsts_W = np.zeros(windows + 1, np.int64)
     arranged = np.empty(pieces, np.int64), np.empty(pieces, np.int32), np.empty(pieces, np.bool_)
-    kernels.arrange(*found, window_of_P, firsts_W, *arranged)
+    kernels.arrange(*in_order, window_of_P, firsts_W, *arranged)
     return Packing(context, *arranged, firsts_W, len(lengths_D), *counts)
 
 
@@ -98,7 +98,7 @@ class PackedWindows:
 
     def require_one(self, name: str) -> None:
         if not self.count:
-            raise EmptyOutput(f"{name} has no document of two tokens or more.", "Give more documents.")
+            raise EmptyOutput(f"{name} lacks a document of two tokens or more.", "Add documents.")
 
     def report(self) -> dict[str, int]:
         """A row of a table: how many documents are packed and cut, and the padding of an epoch."""
@@ -114,7 +114,7 @@ class PackedWindows:
         }
 
     def read_into(self, row: Int64, window: int) -> None:
-        """Fill `row` with the T + 1 tokens of a window: `~id` for a token that is an input but not a target."""
+        """Fill `row` with the T + 1 tokens of a window, with `~id` for a token that is an input but not a target."""
         plan, done = self.packing, 0
         first, last = plan.firsts_W[window : window + 2].tolist()
         for piece in range(first, last):

@@ -1,9 +1,9 @@
 """Best-fit-decreasing packing, compiled by numba: documents cut into pieces, pieces sorted, packed and arranged.
 
 The method is that of Ding et al. 2024, "Fewer Truncations Improve Language Modeling": best fit decreasing with a
-segment tree over the remaining room. Windows with equal room are interchangeable, so there is a list of windows for
-each amount of room, and a tree over these tells which lists are not empty: a piece is placed in O(log context),
-whatever the number of windows. Everything is integer arithmetic in one thread: equal lengths give equal plans.
+segment tree over the remaining room. Windows with equal room are interchangeable, so each amount of room has a list of
+windows, and a tree over the lists shows which are not empty: a piece is placed in O(log context), whatever the number
+of windows. Everything is integer arithmetic in one thread: equal lengths give equal plans.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-SHORTEST = 2  # fewest tokens of a document or piece: a single token has nothing to predict
+SHORTEST = 2  # fewest tokens of a document or piece: a single token leaves nothing to predict
 
 
 @njit(cache=True, nogil=True)
@@ -19,12 +19,12 @@ def survey(lengths, context):
     """The numbers of pieces, of documents that packing cuts, of documents that consecutive windows of the stream would
     cut, and of documents that are too short.
 
-    A window has context + 1 tokens, the last of which is a target only; so the windows of a stream overlap by one.
+    A window has context + 1 tokens, the last of which is only a target, so the windows of a stream overlap by one.
     """
     pieces, cut, cut_by_stream, too_short = 0, 0, 0, 0
     end = 0
     total = lengths.sum()
-    streamed = max(0, total - 1) // context * context + 1  # tokens in full windows of the stream; the rest is dropped
+    streamed = max(0, total - 1) // context * context + 1  # tokens in full windows of the stream, which drops the rest
     for document in range(len(lengths)):
         length = lengths[document]
         begin = end
@@ -35,16 +35,16 @@ def survey(lengths, context):
         parts = -(-(length - 1) // context)  # each piece predicts up to `context` of the length - 1 targets
         pieces += parts
         cut += parts > 1
-        within = begin // context * context + context + 1  # where the stream's window ends that the document starts in
-        cut_by_stream += begin < streamed and end > min(within, streamed)
+        window_end = begin // context * context + context + 1  # of the stream's window that the document starts in
+        cut_by_stream += begin < streamed and end > min(window_end, streamed)
     return pieces, cut, cut_by_stream, too_short
 
 
 @njit(cache=True, nogil=True)
 def cut(lengths, context, starts, sizes, goes_on):
-    """Each document's pieces in the order of the stream: full windows, then what is left.
+    """Cut each document into pieces, in the order of the stream: full windows, then the rest.
 
-    A piece that continues another (`goes_on`) starts with that one's last token, which was a target only, so every
+    A piece that continues another (`goes_on`) starts with that one's last token, which was only a target, so every
     token but the document's first is predicted exactly once.
     """
     piece = 0
@@ -62,9 +62,8 @@ def cut(lengths, context, starts, sizes, goes_on):
 
 @njit(cache=True, nogil=True)
 def longest_first(sizes, capacity, order):
-    """The order of the pieces by decreasing size, equal ones in their order: a stable counting sort (Knuth 1998,
-    section 5.2)."""
-    # Count by key capacity - size, one further on, so that the prefix sums are where each key's pieces start
+    """Order the pieces by decreasing size, equal ones as is: a stable counting sort (Knuth 1998, section 5.2)."""
+    # Count under key capacity - size + 1, so that the prefix sums are where each key's pieces start
     places = np.zeros(capacity + 2, np.int64)
     for piece in range(len(sizes)):
         places[capacity - sizes[piece] + 1] += 1
@@ -87,7 +86,7 @@ def least_room(has, size):
     node = leaves + size
     # Up: the next subtree to the right that is not empty
     while not has[node]:
-        while node & 1:  # a right child, or the root, has nothing to its right under the same parent
+        while node & 1:  # nothing is to the right of a right child, or the root, under the same parent
             node >>= 1
         if node == 0:
             return -1
@@ -101,10 +100,10 @@ def least_room(has, size):
 
 
 @njit(cache=True, nogil=True)
-def tell(has, room, there):
+def mark(has, room, any_window):
     """Set whether any window has this room, and update the nodes above until one does not change."""
     node = len(has) // 2 + room
-    has[node] = there
+    has[node] = any_window
     while node > 1:
         node >>= 1
         either = has[2 * node] or has[2 * node + 1]
@@ -123,7 +122,7 @@ def best_fit(sizes, order, capacity, window_of):
     while leaves <= capacity:
         leaves *= 2
     has = np.zeros(2 * leaves, np.bool_)
-    # Linked lists, used as stacks, of the windows with each room; the tree says which are not empty
+    # Linked lists, used as stacks, of the windows with each room. The tree says which are not empty
     newest = np.full(capacity + 1, -1, np.int32)  # by room: the window that reached it last
     older = np.empty(len(sizes), np.int32)  # by window: the next one with the same room
     windows = 0
@@ -139,12 +138,12 @@ def best_fit(sizes, order, capacity, window_of):
             window = newest[room]
             newest[room] = older[window]
             if newest[room] < 0:
-                tell(has, room, False)
+                mark(has, room, False)
         window_of[piece] = window
         room -= size
-        if room >= SHORTEST:  # push it onto the list of the room that is left; less than that no piece can use
+        if room >= SHORTEST:  # push it onto the list of its remaining room, unless that is too small for any piece
             if newest[room] < 0:
-                tell(has, room, True)
+                mark(has, room, True)
             older[window] = newest[room]
             newest[room] = window
     return windows
@@ -152,9 +151,9 @@ def best_fit(sizes, order, capacity, window_of):
 
 @njit(cache=True, nogil=True)
 def arrange(starts, sizes, goes_on, window_of, firsts, arranged_starts, arranged_sizes, arranged_goes_on):
-    """Pieces by window, in the order of the stream within a window; `firsts[w]` is the first of window w.
+    """Arrange pieces by window, in the order of the stream within a window. `firsts[w]` is the first of window w.
 
-    A counting sort by window; `firsts` must be zero and has one element more than there are windows.
+    A counting sort by window. `firsts` must be zero, and has one element more than the number of windows.
     """
     for piece in range(len(window_of)):
         firsts[window_of[piece] + 1] += 1

@@ -8,15 +8,15 @@ import numpy as np
 
 from storage.shards.arrays import UInt64
 
-ROUNDS = 6  # Luby & Rackoff 1988: four make a Feistel network a pseudo-random permutation; two to spare
+ROUNDS = 6  # Luby & Rackoff 1988: four make a Feistel network a pseudo-random permutation. Two more as a margin
 
 
 def permute(values: UInt64, size: int, key: str) -> UInt64:
-    """A keyed permutation of 0 … size − 1, applied to each value: a Feistel network that walks on while outside.
+    """Apply a keyed permutation of 0 … size − 1 to each value: a Feistel network, repeated while a value is outside.
 
     (Black & Rogaway 2002, "Ciphers with arbitrary finite domains", cycle walking.) Memory does not grow with `size`.
     """
-    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))  # bits: the network's domain is at most 4 × size
     mask = (np.uint64(1) << half) - np.uint64(1)
     keys = np.frombuffer(hashlib.sha512(key.encode()).digest()[: 8 * ROUNDS], "<u8")
     result = values.copy()

@@ -1,6 +1,6 @@
 """The micro-batches of a step and rank.
 
-Samples are numbered over the whole run. The batch of a step takes those after the step before, and micro-batch m of
+Samples are numbered over the whole run. The batch of a step takes those after the previous step's, and micro-batch m of
 rank r is the (m · ranks + r)-th part of it. So a resume may change ranks and micro-batch, and continues in the same
 global order.
 """
@@ -25,20 +25,20 @@ from tasks.pretrain.loader.mixture import MixtureLoader, Phase
 from tasks.pretrain.loader.packing import PackedWindows, pack
 from tasks.pretrain.loader.windows import StreamWindows, WindowLoader, Windows
 
-MEASURED = 1000  # samples of a report at most
+MEASURED = 1000  # most samples of a report
 
 
 class SampleLoader(Protocol):
-    """Samples by number; `windows` is the number of distinct ones."""
+    """Samples by number. `windows` is the number of distinct ones."""
 
     windows: int
-    taken: dict[str, Windows]  # by source, those that have a weight
+    taken: dict[str, Windows]  # by source, if it has a weight
 
     def batch(self, first: int, count: int) -> Batch:
-        """Samples `first` to `first + count` of the run; packed ones have `~id` for tokens without loss."""
+        """Samples `first` to `first + count` of the run. Packed ones have `~id` for tokens without loss."""
 
     def report(self, samples: int) -> list[dict[str, object]]:
-        """What the first `samples` of the run take from each source, as rows of a table."""
+        """The use of each source by the first `samples` of the run, as rows of a table."""
 
 
 class StepLoader:
@@ -56,22 +56,22 @@ class StepLoader:
             )
 
     def micro_batches(self, step: int, *, rank: int, ranks: int, size: int, number: int | None = None) -> list[Batch]:
-        """This rank's micro-batches of a step, each of `size` samples, or fewer during batch warmup; from batch
-        `number`, by default the step's own. Raises ConfigError where ranks can't share it evenly."""
+        """This rank's micro-batches of a step, each of `size` samples, or fewer during batch warmup. They come from
+        batch `number`, by default the step's own. Raises ConfigError if ranks can't share it evenly."""
         number = number or step
         served, batch = self.config.samples(number - 1), self.config.batch(number)
         if batch % ranks:
             raise ConfigError(
                 f"Batch {number:,} has {batch} sequences, which {ranks} ranks can't share evenly.",
-                "Choose a pretrain.global_batch, and a first batch of its warmup, that they divide.",
+                "Choose a pretrain.global_batch, and a first batch of its warmup, that the ranks divide evenly.",
             )
         size = math.gcd(size, batch // ranks)
         count = batch // (size * ranks)
         return [self._serve(step, served + (part * ranks + rank) * size, size) for part in range(count)]
 
     def fim_report(self, steps: int) -> dict[str, float] | None:
-        """The effect of `fim_rate` on a run of so many steps, measured on evenly spread samples: rearranged documents
-        per window, and the share of tokens cut off for FIM tokens. None where nothing is rearranged."""
+        """The effect of `fim_rate` on a run of `steps` steps, measured on evenly spread samples: rearranged documents
+        per window, and the share of tokens cut off for FIM tokens. None if nothing is rearranged."""
         if self._fim is None:
             return None
         firsts = np.cumsum([0, *(self.config.batch(step) for step in range(1, steps + 1))])
@@ -89,7 +89,7 @@ class StepLoader:
         }
 
     def packing_report(self) -> list[dict[str, Any]] | None:
-        """Statistics of best-fit packing by source, as rows of a table; None without it."""
+        """Statistics of best-fit packing by source, as rows of a table. None without it."""
         if self.config.packing == "stream":
             return None
         taken = self.samples.taken.items()
@@ -117,9 +117,10 @@ def open_loader(
     tokenizer_digest: str,
     fim_tokens: FimTokens | None = None,
 ) -> StepLoader:
-    """The loader of a profile over the token shards of the training split; `fim_tokens` if the config has a `fim_rate`.
+    """The loader of a profile over the token shards of the training split. It needs `fim_tokens` if the config has a
+    `fim_rate`.
 
-    Raises TokenizerMismatch, EmptyOutput for too few tokens, ConfigError for a mixture of sources that are not there.
+    Raises TokenizerMismatch, EmptyOutput for too few tokens, and ConfigError for a mixture that names missing sources.
     """
     eos_id = read_header(paths[0]).eos_id
 

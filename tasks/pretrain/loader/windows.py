@@ -1,10 +1,10 @@
-"""Windows of a token stream, in an order that only the seed decides.
+"""Windows of a token stream, in an order that follows only from the seed.
 
-Window i of a stream is its tokens i·T to i·T + T, and the token after it as the last target; or it holds whole
+Window i of a stream is its tokens i·T to i·T + T, and the token after them as the last target, or it holds whole
 documents, packed by packing.py. Each epoch visits each window once, in the order of a keyed permutation that is
 computed, not stored: sample s of the endless run is window π_e(s mod n) of epoch e = s div n. So the loader's only
-state is the number of samples served, and neither the number of processes nor the micro-batch can change what a step
-sees.
+state is the number of samples served, and a step sees the same samples whatever the number of processes and the
+micro-batch.
 
 Shapes: B samples, T tokens of context.
 """
@@ -23,7 +23,7 @@ from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.packing import PackedWindows
 from tasks.pretrain.loader.permutation import permute
 
-CHUNK = np.uint64(1024)  # samples whose order is computed together, which costs hardly more than for one
+CHUNK = np.uint64(1024)  # samples whose order is computed together, at hardly more than the cost of one
 SUMMED = 1 << 14  # samples whose padding is summed together
 
 
@@ -35,7 +35,7 @@ class Windows(Protocol):
     count: int
 
     def require_one(self, name: str) -> None:
-        """Raises EmptyOutput for a stream without a whole window; `name` is the stream's."""
+        """Raises EmptyOutput for a stream without a whole window. `name` is the stream's."""
 
     def read_into(self, row: Int64, window: int) -> None:
         """Fill `row` with the T + 1 tokens of a window."""
@@ -52,7 +52,7 @@ class StreamWindows:
         if self.count < 1:
             raise EmptyOutput(
                 f"{name} has {self.stream.tokens:,} tokens: less than one window of {self.context:,} and its target.",
-                "Give more documents, or a smaller model.context.",
+                "Add documents, or lower model.context.",
             )
 
     def read_into(self, row: Int64, window: int) -> None:
@@ -60,7 +60,7 @@ class StreamWindows:
 
 
 class ShuffledWindows:
-    """Shuffled windows, epoch after epoch. Raises EmptyOutput as `require_one`."""
+    """Shuffled windows, epoch after epoch. Raises EmptyOutput as `require_one` does."""
 
     def __init__(self, windows: Windows, *, key: str, name: str) -> None:
         windows.require_one(name)
@@ -81,7 +81,7 @@ class ShuffledWindows:
         self.windows.read_into(row, window)
 
     def report(self, source: str, served: int) -> dict[str, object]:
-        """What the first `served` samples take, as a row of a table; with padding if there can be any."""
+        """The use of the windows by the first `served` samples, as a row of a table, with padding if packed."""
         row = {"source": source, "windows": self.count, "served": served, "epochs": round(served / self.count, 4)}
         if isinstance(self.windows, PackedWindows):
             row["padding"] = self._padding(self.windows.packing.padding(), served)
@@ -95,7 +95,7 @@ class ShuffledWindows:
         return epochs * int(padding_W.sum()) + sum(int(padding_W[self.order(part)].sum()) for part in parts)
 
 
-@functools.lru_cache(maxsize=1024)  # 8 MB; a batch has samples of one chunk of each source
+@functools.lru_cache(maxsize=1024)  # 8 MB. A batch has samples of one chunk of each source
 def _chunk(chunk: int, size: int, key: str) -> Int64:
     """The windows of samples chunk · CHUNK to (chunk + 1) · CHUNK of a stream of `size` windows."""
     samples = np.arange(chunk * int(CHUNK), (chunk + 1) * int(CHUNK), dtype=np.uint64)
@@ -118,7 +118,7 @@ class WindowLoader:
         self.taken: dict[str, Windows] = {"all": windows}
 
     def report(self, samples: int) -> list[dict[str, object]]:
-        """What the first `samples` of the run take, as a row of a table."""
+        """The use of the windows by the first `samples` of the run, as a row of a table."""
         return [self._shuffled.report("all", samples)]
 
     def batch(self, first: int, count: int) -> Batch:

@@ -1,14 +1,15 @@
 """Pre-flight checks: can a long run learn, does it fit, does it resume? Takes seconds.
 
-bench.py     what the checks share: a small version of the run
-learning.py  the model: first loss, gradients, causality, overfit one batch
-repeating.py what must be reproducible: data, checkpoints, ranks
-machine.py   memory, disk, threads, allocator, device, libraries
-__main__.py  the child, once per rank
-by_hand.py   for `gristmill doctor PROFILE`
+bench.py            a small version of the run, which the checks share
+learning.py         the model: first loss, gradients, causality, overfitting one batch
+reproducibility.py  data, checkpoints and ranks
+machine.py          memory, disk, threads, allocator, device, libraries
+__main__.py         the child, once per rank
+standalone.py       for `gristmill doctor PROFILE`
 
-It runs in its own processes, launched as the training is, and in its own folder, so that it can't affect the result.
-Long runs start with it, under the same healing as the training; `gristmill doctor PROFILE` runs it alone.
+The checks run in their own processes, launched like the training, and in their own folder, so that they can't affect
+the result. Long runs start with them, under the same healing as the training. `gristmill doctor PROFILE` runs only the
+checks.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.training.checkpoint_marker import complete_checkpoints
 
-MEMORY = "memory"  # the check that the healer may act on
-AUTO_STEPS = 500  # for shorter runs the checks are not worth their time
+MEMORY = "memory"  # the check that healing may act on
+AUTO_STEPS = 500  # for shorter runs the checks aren't worth their time
 
 Line = dict[str, Any]  # a check's name, state, value and remedy
 
 
-def wanted(spec: TrainSpec) -> bool:
-    """Whether the runtime asks for it; `auto` does for long runs that don't resume from a checkpoint."""
+def should_run(spec: TrainSpec) -> bool:
+    """Whether the runtime wants the checks. `auto` wants them for long runs that don't resume from a checkpoint."""
     if spec.runtime.pretrain.preflight != "auto":
         return spec.runtime.pretrain.preflight == "always"
     return spec.steps >= AUTO_STEPS and not complete_checkpoints(spec.checkpoints)
@@ -42,8 +43,8 @@ def preflight(
     on_check: Callable[[Line], None] = lambda line: None,
     on_other: Callable[[Line], None] = lambda line: None,
 ) -> list[Line]:
-    """Run the checks in children as the runtime says; `on_check` gets each when it is done, `on_other` what else the
-    children say. Returns all checks, in order."""
+    """Run the checks in children as the runtime says. `on_check` gets each finished check, `on_other` the children's
+    other lines. Returns all checks, in order."""
     own = spec.model_copy(update={"scratch": out.scratch / "preflight"})
     own.scratch.mkdir(parents=True, exist_ok=True)
 
@@ -61,11 +62,11 @@ def preflight(
 
 def before_training(spec: TrainSpec, out: Output, hear: Callable[[Line], None]) -> None:
     """Run the checks if the run wants them, report them in a few lines, and keep them in the artifact's facts. `hear`
-    gets what the children say besides.
+    gets the children's other lines.
 
-    Raises TrainingError with each check that failed, what was measured, and a remedy; OutOfMemory if it is the memory.
+    Raises TrainingError with each failed check, its measurement and a remedy, or OutOfMemory if only the memory failed.
     """
-    if not wanted(spec):
+    if not should_run(spec):
         return
     done: list[Line] = []
 
@@ -84,13 +85,13 @@ def before_training(spec: TrainSpec, out: Output, hear: Callable[[Line], None]) 
 
 
 def refuse_failed(checks: Sequence[Line]) -> None:
-    """Raises OutOfMemory where only the memory failed, which the healer may mend; TrainingError where more did."""
+    """Raises OutOfMemory, which healing may fix, if only the memory failed, and TrainingError if anything else did."""
     failed = [line for line in checks if line["state"] == "failed"]
     if failed:
-        named = "\n".join(f"  {line['name']}: {line['value']}" for line in failed)
+        listed = "\n".join(f"  {line['name']}: {line['value']}" for line in failed)
         if [line["name"] for line in failed] == [MEMORY]:
             raise OutOfMemory(f"A step takes too much memory: {failed[0]['value']}.", failed[0]["remedy"])
         raise TrainingError(
-            f"Pre-flight checks failed:\n{named}",
+            f"Pre-flight checks failed:\n{listed}",
             f"{failed[0]['remedy']} (runtime.pretrain.preflight=never skips the checks.)",
         )

@@ -9,35 +9,35 @@ from typing import Any
 
 from tasks.checks.check import Check
 from tasks.children.child import emit, run_as_child
-from tasks.pretrain.preflight import learning, machine, repeating
+from tasks.pretrain.preflight import learning, machine, reproducibility
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join
 from tasks.training.recovery.out_of_memory import memory_named
 
-# Cheap ones first; `overfit` and `checkpoint` change the small engine, so they follow those that need a fresh one
+# Cheap ones first. `overfit` and `checkpoint` change the small engine, so they follow those that need a fresh one
 CHECKS: tuple[Callable[[Bench], Check], ...] = (
     machine.libraries,
     machine.device,
     machine.threads,
     machine.allocator,
     machine.disk,
-    repeating.shards,
-    repeating.loader,
+    reproducibility.shards,
+    reproducibility.loader,
     learning.first_loss,
-    repeating.ranks,
+    reproducibility.ranks,
     learning.gradients,
     learning.causality,
     learning.overfit,
-    repeating.checkpoint,
+    reproducibility.checkpoint,
     machine.memory,
 )
 
 
 def check_all(path: Path) -> None:
-    """Run every check on every rank; rank 0 reports each. Unreadable data ends it, since the other checks need data.
+    """Run every check on every rank. Rank 0 reports each. Unreadable data ends the run, since the other checks need it.
 
-    Raises OutOfMemory on the rank where memory runs out; its exit ends the other ranks.
+    Raises OutOfMemory on the rank where memory runs out, whose exit ends the other ranks.
     """
     spec = TrainSpec.model_validate_json(path.read_text())
     world = join(spec.runtime)
@@ -47,12 +47,12 @@ def check_all(path: Path) -> None:
     for check in CHECKS:
         started = time.perf_counter()
         with memory_named(f"Memory ran out in the pre-flight's check {check.__name__}", machine.LESS_MEMORY):
-            found = worst(check(bench), world)
-        line: dict[str, Any] = {**found.as_line(), "seconds": round(time.perf_counter() - started, 2)}
+            outcome = worst(check(bench), world)
+        line: dict[str, Any] = {**outcome.as_line(), "seconds": round(time.perf_counter() - started, 2)}
         lines.append(line)
         if world.first:
             emit(check=line)
-        if check is repeating.shards and found.state == "failed":
+        if check is reproducibility.shards and outcome.state == "failed":
             break
     if world.first:
         spec.finish({"checks": lines})
@@ -60,7 +60,7 @@ def check_all(path: Path) -> None:
 
 
 def worst(check: Check, world: World) -> Check:
-    """The check as all ranks found it: failed if it failed on one."""
+    """The check's worst outcome over all ranks: failed if it failed on one."""
     order = ("failed", "advice", "passed")
     return min(world.gathered(check), key=lambda one: order.index(one.state))
 

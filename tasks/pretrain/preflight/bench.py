@@ -1,7 +1,7 @@
-"""What the checks share: a small version of the run.
+"""A small version of the run, which the checks share.
 
 It has the profile's width, vocabulary, optimizer, engine and processes, but short rows, two micro-batches of two rows
-per process, and fewer layers for a large model: what is wrong with one layer is wrong with thirty.
+per process, and fewer layers for a large model: a fault in one layer is a fault in thirty.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tasks.pretrain.loader import StepLoader, open_loader
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
-ROW = 64  # tokens of a row, or the context where it is shorter
+ROW = 64  # tokens of a row, or the context if it is shorter
 ROWS, PARTS = 2, 2  # rows of a micro-batch, micro-batches of a step
-CPU_PARAMETERS, GPU_PARAMETERS = 10_000_000, 500_000_000  # of the small run, if fewer layers suffice to get below
+CPU_PARAMETERS, GPU_PARAMETERS = 10_000_000, 500_000_000  # most of the small run, if leaving out layers suffices
 
 
 class Bench:
-    """What the checks share, created on first use. All ranks must use it in the same order."""
+    """The small run's parts, created on first use. All ranks must use them in the same order."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
         self.spec, self.world = spec, world
@@ -51,7 +51,7 @@ class Bench:
 
     @property
     def depth(self) -> str:
-        """A remark on the depth of the small run where it differs."""
+        """A remark on the depth of the small run, if it differs."""
         small, whole = self.small.shape.depth, self.spec.shape.depth
         return "" if small == whole else f", {small} of {whole} layers"
 
@@ -72,7 +72,7 @@ class Bench:
 
     @functools.cached_property
     def engine(self) -> Engine:
-        """The engine of the small run; checks may change it for the next ones."""
+        """The engine of the small run, which a check may change for the next ones."""
         return open_engine(self.small, self.world)
 
     @functools.cached_property
@@ -103,5 +103,5 @@ class Bench:
 
     @functools.cached_property
     def model(self) -> Transformer:
-        """The small model outside any engine, in float32 on the device."""
+        """The small model outside an engine, in float32 on the device."""
         return self.engine.new_model().to(self.world.device)

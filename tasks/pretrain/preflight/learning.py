@@ -17,19 +17,20 @@ from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.preflight.bench import Bench
 
 TOLERANCE = 0.05  # of the first loss
-MEMORISED = 0.1  # share of the first loss that is left of a memorised batch
-LONGEST, WARMUP = 200, 8  # steps; with a good learning rate two dozen suffice
-CAUSAL_TOLERANCE = 1e-4  # of a logit: products over other rows may be rounded differently
+MEMORISED = 0.1  # share of the first loss at which a batch counts as memorised
+LONGEST, WARMUP = 200, 8  # steps. With a good learning rate two dozen suffice
+CAUSAL_TOLERANCE = 1e-4  # of a logit, as products over other rows may be rounded differently
 
 
 def first_loss(bench: Bench) -> Check:
-    """An untrained model gives all tokens the same probability."""
+    """Check that an untrained model gives all tokens the same probability."""
     ids_BT, targets_BT, _ = bench.batches[0]
     return judge_first_loss(float(bench.engine.loss(ids_BT, targets_BT)), bench.small.shape)
 
 
 def judge_first_loss(loss: float, shape: ModelShape) -> Check:
-    """ln V within 5 %. Logits of an untrained model have a variance of σ² = 0.02² × width, which adds at most σ²/2."""
+    """Judge a first loss: ln V within 5 %. An untrained model's logits have the variance σ² = 0.02² × width, which adds
+    at most σ²/2."""
     expected, spread = math.log(shape.vocab_size), INIT_STD**2 * shape.width / 2
     good = (1 - TOLERANCE) * expected <= loss <= (1 + TOLERANCE) * (expected + spread)
     return verdict(
@@ -41,12 +42,12 @@ def judge_first_loss(loss: float, shape: ModelShape) -> Check:
 
 
 def gradients(bench: Bench) -> Check:
-    """The loss reaches every parameter."""
+    """Check that the loss reaches every parameter."""
     return judge_gradients(bench.model, bench.batches[0], bench.depth)
 
 
 def judge_gradients(model: nn.Module, batch: MicroBatch, depth: str = "") -> Check:
-    """Each parameter has a gradient that is finite and not all zero."""
+    """Judge gradients: each parameter needs one that is finite and not all zero."""
     model.zero_grad()
     model(*batch).backward()
     wrong = []
@@ -68,21 +69,21 @@ def judge_gradients(model: nn.Module, batch: MicroBatch, depth: str = "") -> Che
 
 
 def causality(bench: Bench) -> Check:
-    """No token sees a later one, nor, with isolated documents, one of another document."""
+    """Check that a token sees neither later tokens nor, with isolated documents, those of other documents."""
     return judge_causality(bench.model, bench.batches[0], bench.depth)
 
 
 @torch.no_grad()
 def judge_causality(model: Transformer, batch: MicroBatch, depth: str = "") -> Check:
-    """Change one token: logits before it must stay the same, those from it on must change."""
+    """Change one token: logits before it must stay the same, and those from it on must change."""
     ids_T, _, positions_BT = batch[0][0], batch[1], batch[2]
     tokens = len(ids_T)
     places = sorted({tokens // 4, tokens // 2, tokens - 1} - {0})
     changed_BT = ids_T.repeat(len(places) + 1, 1)
     for row, place in enumerate(places, 1):
         changed_BT[row, place] = (changed_BT[row, place] + 1) % model.shape.vocab_size
-    given = None if positions_BT is None else positions_BT[:1].expand(len(changed_BT), -1)
-    logits_BTV = model(changed_BT, None, given).float()
+    positions_BT = None if positions_BT is None else positions_BT[:1].expand(len(changed_BT), -1)
+    logits_BTV = model(changed_BT, None, positions_BT).float()
     leaked, blind = 0.0, []
     for row, place in enumerate(places, 1):
         difference_T = (logits_BTV[row] - logits_BTV[0]).abs().amax(-1)
@@ -92,17 +93,17 @@ def judge_causality(model: Transformer, batch: MicroBatch, depth: str = "") -> C
     good = leaked <= CAUSAL_TOLERANCE and not blind
     value = f"a later token changes an earlier logit by at most {leaked:.1e}{depth}"
     if blind:
-        value = f"changing token {blind[0]} changes nothing from there on"
+        value = f"changing token {blind[0]} leaves all logits from there on unchanged"
     return verdict("causality", good, value, "The attention mask is wrong: look at what changed in models/.")
 
 
 def overfit(bench: Bench) -> Check:
-    """The run's own engine, optimizer and peak learning rate can overfit one small batch."""
+    """Check that the run's own engine, optimizer and peak learning rate can overfit one small batch."""
     return judge_overfit(bench.engine, bench.batches, bench.depth)
 
 
 def judge_overfit(engine: Engine, batches: list[MicroBatch], depth: str = "") -> Check:
-    """The loss on the same few hundred tokens falls to a tenth within a few dozen steps."""
+    """Judge overfitting: the loss on the same few hundred tokens must fall to a tenth within LONGEST steps."""
     peak = engine.config.learning_rate
     losses: list[float] = []
     for step in range(1, LONGEST + 1):
@@ -115,6 +116,6 @@ def judge_overfit(engine: Engine, batches: list[MicroBatch], depth: str = "") ->
         "overfit one batch",
         losses[-1] <= MEMORISED * losses[0],
         f"{tokens} tokens: loss {losses[0]:.2f} → {losses[-1]:.2f} in {len(losses)} steps{depth}",
-        "Lower pretrain.learning_rate (or raise it, if the loss hardly moved), and muon_learning_rate where it is set, "
-        "and look at the optimizer's settings.",
+        "Lower pretrain.learning_rate, and muon_learning_rate if set, or raise them if the loss hardly moved. Check "
+        "the optimizer's settings.",
     )

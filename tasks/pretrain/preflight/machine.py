@@ -1,4 +1,4 @@
-"""The machine: memory of a step, disk space, threads, allocator, device, libraries."""
+"""Checks of the machine: memory of a step, disk space, threads, allocator, device, libraries."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ ALLOCATOR = ("MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD
 
 
 def disk(bench: Bench) -> Check:
-    """Disk space for checkpoints, model and snapshots."""
+    """Check the disk space for checkpoints, model and snapshots."""
     return judge_disk(rooms(bench.spec))
 
 
-def judge_disk(found: list[Room]) -> Check:
-    """Each file system by itself."""
-    short = [room for room in found if not room.enough]
+def judge_disk(systems: list[Room]) -> Check:
+    """Judge each file system by itself."""
+    short = [room for room in systems if not room.enough]
     return verdict(
         "disk",
         not short,
-        "; ".join(str(room) for room in short or found),
+        "; ".join(str(room) for room in short or systems),
         "Free space (`gristmill store gc`), lower runtime.training.keep_checkpoints or raise pretrain.snapshot_every.",
     )
 
 
 def memory(bench: Bench) -> Check:
-    """Peak memory of two steps of the whole model at the run's micro-batch.
+    """Check the peak memory of two steps of the whole model at the run's micro-batch.
 
-    Optimizer states exist from the first step on; more than two micro-batches take no more memory. Tells the healer
-    what it may make smaller.
+    Optimizer states exist from the first step on, and more than two micro-batches take no further memory. Reports the
+    micro-batch, so that healing may lower it.
     """
     spec, world = bench.spec, bench.world
     data_ranks = bench.engine.data_ranks
@@ -75,20 +75,20 @@ def memory(bench: Bench) -> Check:
 
 
 def judge_memory(held: Sequence[tuple[int, int, str]], rows: int) -> Check:
-    """The peak of a step against the capacity, in bytes, of each memory: the device's, the host's."""
-    named = " and ".join(f"{size_of(peak)} of {size_of(total)} of {where}" for peak, total, where in held)
+    """Judge the peak of a step against the capacity, in bytes, of each memory: the device's and the host's."""
+    peaks = " and ".join(f"{size_of(peak)} of {size_of(total)} of {where}" for peak, total, where in held)
     fits = all(peak <= FULL * total for peak, total, _ in held)
-    return verdict(MEMORY, fits, f"{named}, with micro-batches of {rows}", LESS_MEMORY)
+    return verdict(MEMORY, fits, f"{peaks}, with micro-batches of {rows}", LESS_MEMORY)
 
 
 def threads(bench: Bench) -> Check:
-    """Threads against cores."""
+    """Check the number of threads against the cores."""
     runtime = bench.spec.runtime
     return judge_threads(runtime.rank_threads, runtime.training.processes, machine.cores())
 
 
 def judge_threads(each: int, processes: int, cores: int) -> Check:
-    """More threads than cores slow each other down."""
+    """Advise against more threads than cores, which slow each other down."""
     return advice(
         "threads",
         each * processes <= cores,
@@ -99,24 +99,24 @@ def judge_threads(each: int, processes: int, cores: int) -> Check:
 
 
 def allocator(bench: Bench) -> Check:
-    """The allocator keeps the memory of freed tensors."""
+    """Check that the allocator keeps the memory of freed tensors."""
     return judge_allocator(os.environ)
 
 
 def judge_allocator(environment: Mapping[str, str]) -> Check:
-    """glibc must be tuned for it, or another allocator preloaded."""
+    """Judge the allocator: glibc must be tuned to keep memory, or another allocator preloaded."""
     other = [name for name in ("tcmalloc", "jemalloc") if name in environment.get("LD_PRELOAD", "")]
     missing = [name for name in ALLOCATOR if name not in environment]
     return advice(
         "allocator",
         bool(other) or not missing,
         other[0] if other else f"{', '.join(missing)} not set" if missing else "keeps what tensors free",
-        "Start training through the pipeline, which sets it: small models train a third faster.",
+        "Start training through the pipeline, which sets these variables: small models train a third faster.",
     )
 
 
 def device(bench: Bench) -> Check:
-    """The device supports the precision."""
+    """Check that the device supports the precision."""
     world, spec = bench.world, bench.spec
     cuda = world.device.type == "cuda"
     name = torch.cuda.get_device_name(world.device) if cuda else "CPU"
@@ -127,7 +127,7 @@ def device(bench: Bench) -> Check:
 
 
 def judge_device(name: str, chosen: str, *, cuda: bool, bf16: bool, compiled: bool) -> Check:
-    """Whether the device supports the precision in hardware, and float8 runs compiled."""
+    """Judge whether the device supports the precision in hardware, and whether float8 runs compiled."""
     value = f"{name}, trains in {chosen}, bfloat16 {'in hardware' if bf16 else 'not in hardware'}"
     if chosen == "float8" and not compiled:
         remedy = "float8 without torch.compile is slower than bfloat16: set runtime.pretrain.compile=default."
@@ -137,7 +137,7 @@ def judge_device(name: str, chosen: str, *, cuda: bool, bf16: bool, compiled: bo
 
 
 def libraries(bench: Bench) -> Check:
-    """The engine's library is installed."""
+    """Check that the engine's library is installed."""
     engine = bench.spec.runtime.pretrain.engine
     needed = ["torch", *(["deepspeed"] if engine == "deepspeed" else [])]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]

@@ -1,1 +1,1 @@
-"""The recipe: optimizers, the learning rate of a step, the numbers that it computes in, the size of a forward pass."""
+"""The recipe of a run: optimizers, learning-rate schedule, precision, and the size of a forward pass."""

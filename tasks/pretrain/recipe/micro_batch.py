@@ -1,4 +1,4 @@
-"""How each global batch is divided among ranks and micro-batches. No torch: the plan asks too."""
+"""Divides each global batch among ranks and micro-batches. No torch: `plan` needs it too."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tasks.stage.runtime import PretrainRuntime
 from tasks.training.batches import BatchShare, share_batch
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 32_768  # of a forward pass
-PIPELINE_FILL = 4  # micro-batches per stage, with which stages are idle for less than a fifth of a step
+PIPELINE_FILL = 4  # micro-batches per stage: with these, stages are idle for less than a fifth of a step
 
 
 def rank_share(config: PretrainConfig, runtime: PretrainRuntime, *, ranks: int, cuda: bool) -> BatchShare:
-    """One data-parallel rank's share of a full global batch; during batch warmup it is smaller.
+    """One data-parallel rank's share of a full global batch. During batch warmup it is smaller.
 
-    Raises ConfigError when a batch, or the first one of a warmup, can't be divided evenly.
+    Raises ConfigError if a batch, or the first one of a warmup, can't be divided evenly.
     """
     default = functools.partial(
         default_micro_batch, context=config.model.context, cuda=cuda, stages=runtime.pipeline_parallel

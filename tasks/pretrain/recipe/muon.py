@@ -1,9 +1,9 @@
 """Muon (Jordan et al. 2024): momentum whose matrices are made nearly orthogonal by Newton and Schulz's iteration.
 
-Not torch's, for three reasons. torch iterates in bfloat16 everywhere, which takes 4 to 25 times as long as float32 on a
-CPU without matrix units for it, and rounds otherwise on each kind of CPU. It takes one matrix at a time; here those of
-one shape go through the iteration together. And it makes a fused matrix (q, k and v; gate and up) orthogonal as one,
-after which the model has learned less than if each part is a matrix of its own.
+torch's own Muon won't do, for three reasons. It iterates in bfloat16 everywhere, which takes 4 to 25 times as long as
+float32 on a CPU without matrix units for it, and rounds differently on each kind of CPU. It takes one matrix at a time,
+whereas here matrices of one shape go through the iteration together. And it makes a fused matrix (q, k and v, or gate
+and up) orthogonal as one, with which the model learns less than with each part as a matrix of its own.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic: steepest at 0 (Jordan et al. 2024)
 ITERATIONS = 5
 EPSILON = 1e-7
-NUMBERS = 1 << 24  # of matrices that go through the iteration together, which takes room for several times as many
-RMS = 0.2  # of Adam's updates; Muon's are scaled to it (Liu et al. 2025, section 2.2)
+NUMBERS = 1 << 24  # of matrices that go through the iteration together, which takes several times their memory
+RMS = 0.2  # of Adam's updates, to which Muon's are scaled (Liu et al. 2025, section 2.2)
 
 
 class Muon(torch.optim.Optimizer):
-    """Groups have `lr`, `momentum`, `weight_decay` (decoupled), and `parts`: for each parameter the rows of each matrix
-    that is fused in it."""
+    """Groups have `lr`, `momentum`, `weight_decay` (decoupled), and `parts`: for each parameter the number of rows of
+    each matrix fused in it."""
 
     def __init__(self, groups: list[dict[str, object]], *, momentum: float) -> None:
         super().__init__(groups, {"lr": 0.0, "momentum": momentum, "weight_decay": 0.0})
@@ -57,7 +57,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """The orthogonal factors (..., R, C) of matrices, roughly: singular values come out between 0.7 and 1.2. In
+    """The approximate orthogonal factors (..., R, C) of matrices, with singular values between 0.7 and 1.2. Computed in
     bfloat16 on a GPU, in float32 on a CPU."""
     a, b, c = COEFFICIENTS
     x = matrices.bfloat16() if matrices.is_cuda else matrices.float()

@@ -5,7 +5,7 @@ and AdamW the rest: embeddings, head, norms and biases. Its update is scaled to 
 "Muon is scalable for LLM training", section 2.2), so that one learning rate serves both.
 
 With muP (Yang et al. 2022, "Tensor Programs V", table 8, Adam's column) the learning rates of the blocks' matrices
-shrink with the width; the output multiplier is in the scale of the last norm (see `Transformer.initialise`).
+shrink with the width. The output multiplier is in the scale of the last norm (see `Transformer.initialise`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Group = dict[str, Any]
 def new_optimizer(
     config: PretrainConfig, model: nn.Module, sizes: Mapping[str, torch.Size] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer over the model's parameters; `set_learning_rate` sets the rate of each step. `sizes` are those of
-    the whole parameters, where they are divided in a way that doesn't show them."""
+    """The optimizer over the model's parameters. `set_learning_rate` sets the rate of each step. `sizes` are those of
+    the whole parameters, needed if their shards don't show them."""
     groups = parameter_groups(config, model, sizes)
     adam: dict[str, Any] = {"lr": 0.0, "betas": (config.beta1, config.beta2), "eps": config.epsilon, "fused": True}
     if config.optimizer == "adamw":
@@ -46,11 +46,11 @@ def set_learning_rate(groups: Iterable[Group], rate: float) -> None:
 def parameter_groups(
     config: PretrainConfig, model: nn.Module, sizes: Mapping[str, torch.Size] | None = None
 ) -> list[tuple[str, Group]]:
-    """(optimizer, group) pairs with weight decay, on matrices only, and learning-rate scale; for Muon also the rows of
-    each matrix that is fused in a parameter.
+    """(optimizer, group) pairs with weight decay, on matrices only, and learning-rate scale. For Muon also the number
+    of rows of each matrix fused in a parameter.
 
-    Each parameter is in exactly one. Groups and their order follow from the config alone, whatever part of the model
-    this is: states are saved by group number.
+    Each parameter is in exactly one. Groups and their order follow only from the config, whatever part of the model
+    this is, as states are saved by group number.
     """
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
     for kind in ("matrix", "vector", "matrix of a block", "last norm"):
@@ -62,25 +62,25 @@ def parameter_groups(
             kind = "last norm" if name.startswith("norm.") else "vector"
         groups[_treatment(config, kind)].append(parameter)
     fused = _fused(model) if config.optimizer == "muon" else {}
-    found: list[tuple[str, Group]] = []
+    pairs: list[tuple[str, Group]] = []
     for (optimizer, decay, scale), parameters in groups.items():
         group: Group = {"params": parameters, "weight_decay": decay, "rate_scale": scale}
         if optimizer == "muon":
             group["parts"] = [fused.get(parameter, (len(parameter),)) for parameter in parameters]
-        found.append((optimizer, group))
-    return found
+        pairs.append((optimizer, group))
+    return pairs
 
 
 def _fused(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
-    """The rows of each matrix of those parameters that hold several."""
-    found: dict[Tensor, tuple[int, ...]] = {}
+    """The number of rows of each matrix, by parameter, if it holds several."""
+    rows: dict[Tensor, tuple[int, ...]] = {}
     for module in model.modules():
         if isinstance(module, Attention):
             queries, keys = (heads * module.head_dim for heads in (module.heads, module.kv_heads))
-            found[module.qkv.weight] = queries, keys, keys
+            rows[module.qkv.weight] = queries, keys, keys
         elif isinstance(module, FeedForward) and module.gated:
-            found[module.up.weight] = (len(module.up.weight) // 2,) * 2
-    return found
+            rows[module.up.weight] = (len(module.up.weight) // 2,) * 2
+    return rows
 
 
 def _treatment(config: PretrainConfig, kind: str) -> tuple[str, float, float]:
@@ -92,10 +92,10 @@ def _treatment(config: PretrainConfig, kind: str) -> tuple[str, float, float]:
         return "adamw", 0.0, 1 / wider
     if kind == "matrix":
         return "adamw", config.weight_decay, 1.0
-    # Decoupled decay is rate × decay, so that the decay compensates the lower rate
+    # Decoupled decay is rate × decay, so a higher decay compensates for the lower rate
     if config.optimizer == "adamw":
         return "adamw", config.weight_decay * wider, 1 / wider
-    # Outputs move in proportion to the width for an update of given size, to its root for an orthogonal one
+    # For an update of fixed size outputs move in proportion to the width, for an orthogonal one to its root
     shrink = wider**0.5
     share = (config.muon_learning_rate or config.learning_rate) / config.learning_rate
     return "muon", config.weight_decay * shrink, share / shrink
@@ -110,7 +110,7 @@ class AdamWWithMuon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float | Tensor] | None = None) -> None:  # type: ignore[override]
-        """One step of each, with this object's groups and states, which loading replaces."""
+        """One step of each, with this object's groups and states: loading states replaces them."""
         if closure is not None:
             raise TypeError("closures are not supported")
         first = len(self.parts[0].param_groups)

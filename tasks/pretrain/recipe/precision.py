@@ -1,6 +1,6 @@
-"""The precision of a run, and what it needs of device and engine.
+"""The precision of a run, and its requirements of device and engine.
 
-Weights and optimizer states stay in float32 unless an engine says otherwise; the precision is that of the matrix
+Weights and optimizer states stay in float32 unless an engine says otherwise. The precision is that of the matrix
 products. float16 needs dynamic loss scaling (Micikevicius et al. 2018), float8 a GPU that supports it and torchao.
 """
 
@@ -27,9 +27,9 @@ FLOAT8_CAPABILITY = (8, 9)  # Ada and Hopper
 
 
 def precision(spec: TrainSpec, world: World) -> str:
-    """The profile's precision; auto is bfloat16 on a GPU that supports it, else float32.
+    """The profile's precision. auto is bfloat16 on a GPU that supports it, else float32.
 
-    Raises ConfigError for one that this device does not support.
+    Raises ConfigError for a precision that this device does not support.
     """
     name, cuda = spec.config.precision, world.device.type == "cuda"
     if name == "auto":
@@ -51,7 +51,7 @@ def precision(spec: TrainSpec, world: World) -> str:
 
 
 def has_bfloat16() -> bool:
-    """Whether this GPU supports bfloat16 in hardware; older ones emulate it more slowly than float32."""
+    """Whether this GPU supports bfloat16 in hardware. Older ones emulate it, more slowly than float32."""
     return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
@@ -66,7 +66,8 @@ def prepare(model: nn.Module, name: str) -> None:
 
 
 def _fits_float8(module: nn.Module) -> bool:
-    """All linear layers but the head, which computes the loss, and sizes that float8 kernels don't support."""
+    """Whether a module is a linear layer that float8 kernels support by its sizes. The head, which computes the loss,
+    is left out."""
     if not isinstance(module, nn.Linear) or isinstance(module, Head):
         return False
     return module.in_features % 16 == 0 and module.out_features % 16 == 0

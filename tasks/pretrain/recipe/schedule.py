@@ -1,4 +1,4 @@
-"""The learning rate of a step: a pure function of its number, so there is nothing to store and nothing to restore."""
+"""The learning rate of a step: a pure function of its number, so nothing needs to be stored or restored."""
 
 from __future__ import annotations
 

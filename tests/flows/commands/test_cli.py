@@ -99,7 +99,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
             "runtime.pretrain.tensor_parallel is 2, which the engine deepspeed",
             "Set runtime.pretrain.engine to ddp or fsdp",
         ),
-        (["plan", "tiny", "--set", "runtime.training.hosts=2"], "one needs the other", "host:port"),
+        (["plan", "tiny", "--set", "runtime.training.hosts=2"], "each needs the other", "host:port"),
         (
             ["plan", "tiny", "--set", "pretrain.optimizer=muon", "--set", "runtime.pretrain.zero_stage=1"],
             "muon does not work with runtime.pretrain.zero_stage 1",

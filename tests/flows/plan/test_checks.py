@@ -21,7 +21,7 @@ ELSEWHERE = {
     "runtime.compute.device=cuda": r"compute\.device is cuda, but",
 } | {f"runtime.tracking.trackers=[{name}]": f"{name}, which is not installed" for name in MISSING[:1]}
 NOWHERE = {
-    "runtime.training.hostfile=/etc/passwd": "which is no hostfile",
+    "runtime.training.hostfile=/etc/passwd": "which can.t be parsed",
     "runtime.training.processes=3": "3 processes can't share evenly",
 }
 

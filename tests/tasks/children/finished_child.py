@@ -1,4 +1,4 @@
-"""A child that is killed after it has left its result, or before, where a file in its scratch folder says so."""
+"""A child that is killed after it wrote its result, or before if a file in its scratch folder says so."""
 
 from __future__ import annotations
 

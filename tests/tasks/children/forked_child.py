@@ -1,4 +1,4 @@
-"""A child that says what it is, waits where a file in its scratch folder asks for it, and ends as another says."""
+"""A child that reports its state, waits if a file in its scratch folder says so, and ends as another file says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.children.spec import ChildSpec
 
 
 def describe(path: Path) -> None:
-    """Leave what is a process's own."""
+    """Write the state that each process has of its own."""
     spec = ChildSpec.model_validate_json(path.read_text())
     print("noise")
     times = spec.scratch / "times"
@@ -47,7 +47,7 @@ def describe(path: Path) -> None:
 
 
 def drawn_by_torch() -> list[float]:
-    """A number, where the server has it."""
+    """A random number, if the server has imported torch."""
     return [float(sys.modules["torch"].rand(1))] if "torch" in sys.modules else []
 
 

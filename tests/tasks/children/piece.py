@@ -1,4 +1,4 @@
-"""A piece of work that says where it runs, waits for the others to run too where it is told, and may fail."""
+"""A piece of work that reports where it runs, waits for the others to run too if told to, and may fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS = 60
 
 
 def run(path: Path) -> None:
-    """Leave the process, its GPU, its threads, and whether the others were running."""
+    """Write the process, its GPU, its threads, and whether the others were running."""
     spec = ChildSpec.model_validate_json(path.read_text())
     emit(done=1, total=2, note=spec.scratch.name)
     (spec.scratch / "running").touch()

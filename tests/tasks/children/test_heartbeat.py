@@ -1,4 +1,4 @@
-"""Ranks that no kernel ties to their stage, as those of other hosts: they end soon after it, and only then."""
+"""Ranks that the kernel does not tie to their stage, as on other hosts: they end soon after it, and only then."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rank(file: Path) -> subprocess.Popen[str]:
 
 
 def beats(file: Path) -> subprocess.Popen[bytes]:
-    """What writes for a stage, in quicker time."""
+    """The writer of a stage, with shorter intervals."""
     return subprocess.Popen([sys.executable, "-c", BUSY.format(file=str(file))], cwd=ROOT)
 
 
@@ -70,7 +70,7 @@ def test_a_rank_ends_when_its_stage_was_killed_and_says_why(tmp_path: Path) -> N
     finally:
         other.kill()
     assert other.returncode == -signal.SIGKILL
-    assert "has ended or begun anew" in said
+    assert "has ended or restarted" in said
     last = file.read_text()
     time.sleep(0.5)
     assert file.read_text() == last, "what writes outlived its stage"
@@ -84,7 +84,7 @@ def test_a_rank_whose_scratch_folder_is_gone_ends(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_a_file_system_that_stalls_ends_no_rank(tmp_path: Path) -> None:
-    """A pipe without a writer: opening it doesn't come back."""
+    """A pipe without a writer: opening it blocks."""
     file = tmp_path / "alive"
     os.mkfifo(file)
     other = rank(file)
@@ -94,7 +94,7 @@ def test_a_file_system_that_stalls_ends_no_rank(tmp_path: Path) -> None:
         kept = tmp_path / "kept"
         file.rename(kept)
         writer = beats(file)
-        with kept.open("w") as pipe:  # the read that waited comes back
+        with kept.open("w") as pipe:  # the blocked read returns
             pipe.write("name 1")
         time.sleep(2 * PATIENCE)
         assert other.poll() is None

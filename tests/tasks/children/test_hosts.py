@@ -1,4 +1,4 @@
-"""The hosts and the GPU that a training asks for, checked before anything starts."""
+"""The hosts and the GPU that a training needs, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_a_hostfile_is_read_as_deepspeed_reads_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (b"root:x:0:0:root:/root:/bin/bash\n", "line 1 names no host with its slots"),
-        (b"a slots=8\na slots=8\n", "line 2 names a a second time"),
-        (b"# none yet\n", "names no host"),
+        (b"root:x:0:0:root:/root:/bin/bash\n", "line 1 is not a host with its slots"),
+        (b"a slots=8\na slots=8\n", "line 2 repeats a"),
+        (b"# none yet\n", "lists no hosts"),
         (b"\xff\xfe\x00", "not text"),
         (b"a slots=8\nb slots=2\n", r"processes is 4, but .* has 2 slots for b"),
         (None, "Is a directory"),
@@ -70,4 +70,4 @@ def test_a_gpu_is_missed_only_for_certain(tmp_path: Path) -> None:
     try:
         ctypes.CDLL(LIBRARY)
     except OSError:
-        assert missing_gpu({}, tmp_path / "dev") == "this machine has no driver of a GPU"
+        assert missing_gpu({}, tmp_path / "dev") == "this machine lacks a GPU driver"

@@ -115,8 +115,8 @@ def test_an_agent_sees_all_gpus_of_its_node_where_the_job_deals_them_out_to_task
 @pytest.mark.parametrize(
     ("runtime", "named"),
     [
-        ({"hosts": 2}, "one needs the other"),
-        ({"rendezvous": "a:1"}, "one needs the other"),
+        ({"hosts": 2}, "each needs the other"),
+        ({"rendezvous": "a:1"}, "each needs the other"),
         ({"rendezvous": "a:1", "hosts": 2, "hostfile": "hosts"}, "both say"),
         ({"rendezvous": "a:1", "hosts": 2, "launcher": "deepspeed"}, r"deepspeed.* runtime\.training\.rendezvous asks"),
         ({"hostfile": "hosts", "launcher": "torchrun"}, r"torchrun.* runtime\.training\.hostfile asks"),
@@ -199,7 +199,7 @@ def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> Non
     finally:
         other.kill()
         other.communicate()
-    assert told[0] == f"taking part in {tmp_path.name}\n"
+    assert told[0] == f"joining {tmp_path.name}\n"
     here = [json.loads(line) for line in told if line.startswith("{")]
     assert {line["rank"] for line in said + here} == {0, 1}
     assert {line["group"] for line in said + here} == {"0", "1"}

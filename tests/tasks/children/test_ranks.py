@@ -1,4 +1,4 @@
-"""The ranks of a training on one host: told who they are, and ended together."""
+"""The ranks of a training on one host: each knows its rank, and all end together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ranks.main()
 
 @pytest.fixture(params=[None, "there is none"], ids=["new", "forked"])
 def why(request: pytest.FixtureRequest) -> str | None:
-    """Why there is no GPU; None where there may be one."""
+    """The reason why a GPU is missing, None if there may be one."""
     return request.param  # type: ignore[no-any-return]
 
 

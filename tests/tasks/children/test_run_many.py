@@ -1,4 +1,4 @@
-"""Several pieces of work in one child, or in one for each GPU: all are done once, and none outlives a failure."""
+"""Several pieces of work in one child, or in one for each GPU: each is done once, and none outlives a failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 def pieces(
     folder: Path, number: int, together: Sequence[int] = (), threads: int | None = 1
 ) -> list[tuple[ChildSpec, Output]]:
-    """Those of `together` wait for each other."""
+    """Specs of pieces, of which those in `together` wait for each other."""
     runtime = runtime_of(device="auto", threads=threads)
     work = []
     for place in range(number):

@@ -1,4 +1,4 @@
-"""Training children: what they say, how they fail, and that none outlives its stage."""
+"""Training children: their reports, how they fail, and that none outlives its stage."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_json_lines_reach_the_stage_and_the_rest_goes_to_the_log(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["spec.json", "child.log", "stop", "log.jsonl", "result.json"])
 def test_nothing_is_read_or_written_through_what_is_no_plain_file(name: str, tmp_path: Path) -> None:
-    """A pipe would be waited for, and a link leads to a file of the user's."""
+    """Opening a pipe would block, and a link may lead to a file of the user's."""
     out = Output.at(tmp_path, stage="demo")
     path, mine = out.scratch / name, tmp_path / "mine"
     spec = ChildSpec(runtime=out.runtime, scratch=out.scratch, out=out.path)
@@ -65,7 +65,7 @@ def test_nothing_is_read_or_written_through_what_is_no_plain_file(name: str, tmp
     plants: list[Callable[[], None]] = [lambda: os.mkfifo(path), lambda: path.symlink_to(mine), path.mkdir]
     for plant in plants:
         plant()
-        with pytest.raises(TrainingError, match=f"{name} is no plain file"):
+        with pytest.raises(TrainingError, match=f"{name} is not a regular file"):
             run_module("nothing", spec, out, on_line=lambda line: None)
         path.rmdir() if path.is_dir() else path.unlink()
     assert mine.read_text() == "precious"
@@ -84,7 +84,7 @@ def test_a_second_signal_ends_a_child_that_is_writing_its_last_checkpoint(
         signal.raise_signal(number)
 
     started = time.monotonic()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs may ignore it
     with stoppable(), pytest.raises(KeyboardInterrupt):
         run_child(
             [sys.executable, "-c", script],
@@ -156,7 +156,7 @@ def test_a_killed_child_names_its_stage_memory_and_what_a_rerun_does(tmp_path: P
             run_child(["bash", "-c", "kill -9 $$"], out=out, environment=environment, log=tmp_path / "log", keeps=keeps)
         told[keeps] = caught.value.remedy
         assert "because memory ran out" in told[keeps]
-        assert told[keeps].endswith(f"{RERUN[keeps]}.")
+        assert told[keeps].endswith(RERUN[keeps])
     assert "checkpoint" not in told["nothing"]
     with pytest.raises(LostProcess) as caught:
         run_child(["false"], out=out, environment=environment, log=tmp_path / "log")
@@ -168,7 +168,7 @@ def test_a_child_that_is_lost_after_its_result_has_done_its_work(tmp_path: Path)
     spec = ChildSpec(runtime=out.runtime, scratch=out.scratch, out=out.path)
     module = "tests.tasks.children.finished_child"
     assert run_module(module, spec, out, on_line=lambda line: None, ranks=False) == {"loss": 2.5}
-    (out.scratch / "early").touch()  # the result of the run before does not count
+    (out.scratch / "early").touch()  # an earlier run's result does not count
     with pytest.raises(LostProcess, match="killed by SIGKILL"):
         run_module(module, spec, out, on_line=lambda line: None, ranks=False)
 

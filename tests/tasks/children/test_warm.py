@@ -1,4 +1,4 @@
-"""Children that are forks: each is as a new Python would be, and none outlives its stage or its server."""
+"""Children that are forks: each is like a new Python process, and none outlives its stage or its server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def _own_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Of these tests alone, for a module that no server of a run has."""
+    """An environment of these tests only, so that they have their own servers."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setitem(LIBRARIES, MODULE, ())
     monkeypatch.setattr(processes, "_SERVERS", {})
@@ -42,7 +42,7 @@ def _own_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Child:
-    """One to be started, as a stage does."""
+    """A spec of a child, which is started as a stage does."""
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
         runtime = runtime_of(device="cpu", threads=threads)
@@ -55,7 +55,7 @@ class Child:
         return self.result
 
     def pids(self, number: int) -> list[int]:
-        """Of those that have begun, once they are so many."""
+        """The children that have begun, once there are `number`."""
         times, deadline = self.out.scratch / "times", time.monotonic() + 60
         while not times.exists() or len(found := times.read_text().split()) < number:
             assert time.monotonic() < deadline
@@ -168,14 +168,14 @@ def test_a_child_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None
         command = [sys.executable, "-m", MODULE, str(child.out.scratch / "spec.json")]
         forked = processes.fork(command, dict(os.environ), log.fileno())
     (pid,) = child.pids(1)
-    forked._told.close()
+    forked._reports.close()
     assert wait_until_gone(pid)
 
 
 def test_what_no_server_can_do_is_done_by_a_new_process_and_its_other_children_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that is too long, and one from a folder that is gone."""
+    """A request that is too long, and one from a deleted folder."""
     server = Child(tmp_path / "1").run()["parent"]
     own = len(os.listdir("/proc/self/fd"))
     monkeypatch.setenv("GRISTMILL_FAULTS", "x" * 100_000)
@@ -193,7 +193,7 @@ def test_what_no_server_can_do_is_done_by_a_new_process_and_its_other_children_l
 
 
 def test_a_child_leads_its_group_when_it_is_told_of(tmp_path: Path) -> None:
-    """Whoever is interrupted then ends the group, which a fork is not in at first."""
+    """An interrupted stage ends the group, which a fork joins only after its start."""
     child = Child(tmp_path)
     (child.out.scratch / "wait").touch()
     (child.out.scratch / "spec.json").write_text(child.spec.model_dump_json())

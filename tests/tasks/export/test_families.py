@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from models.pretrained import stored_weights
-from models.runtimes.cached import past_shape
+from models.runtimes.kv_cache import past_shape
 from models.runtimes.transformers import load_model
 from tasks.export.formats import FORMATS
 from tasks.export.formats.graphs.models import MASK_BY_KIND, ONE_MASK

@@ -1,4 +1,4 @@
-"""An engine in this process, over rows that a step's number decides: what tests of the recipe train with."""
+"""An engine in this process, over rows that follow from a step's number, for tests of the recipe."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MODEL = {"depth": 2, "width": 32, "heads": 2, "kv_heads": 1, "feed_forward": 64,
 
 @pytest.fixture(scope="module", autouse=True)
 def one_process() -> Iterator[None]:
-    """What `join` does for a run of one process, without its marks in the environment. One thread: on a busy machine
-    two are slower by far."""
+    """Join as a run of one process, without leaving variables in the environment. One thread: on a busy machine
+    two are far slower."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
@@ -37,7 +37,7 @@ def one_process() -> Iterator[None]:
 
 
 def spec_of(*, micro_batch: int | None = None, engine: str = "ddp", device: str = "cpu", **choices: Any) -> TrainSpec:
-    """What a child would be told, of a tiny model."""
+    """The spec of a child, of a tiny model."""
     config = PretrainConfig.model_validate({"model": MODEL, **choices})
     nowhere = Path("nowhere")
     return TrainSpec(
@@ -61,7 +61,7 @@ def open_ddp(**choices: Any) -> DdpEngine:
 
 
 def rows(step: int, *, size: int = 8, tokens: int = 16, isolated: bool = False) -> Batch:
-    """Rows in which a token mostly is the one before and one more. Documents are of very different lengths."""
+    """Rows in which a token is mostly the previous one plus one. Documents are of very different lengths."""
     generator = np.random.default_rng(step)
     ids = (generator.integers(1, VOCAB, (size, 1)) + np.arange(tokens + 1)) % (VOCAB - 1) + 1
     ids[0, 1::2] = EOS_ID

@@ -1,4 +1,4 @@
-"""What can't be combined is refused before anything starts, with the reason and what to set instead."""
+"""Settings that can't be combined are refused before anything starts, with the reason and a remedy."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_meshes_combine_or_are_refused_by_what_stands_in_the_way(
         ({"engine": "fsdp", "compile": "reduce-overhead"}, "CUDA graphs", "compile to default"),
         ({"offload": "optimizer"}, "whole in every process", "fsdp, or to deepspeed with a zero_stage from 1 to 3"),
         ({"zero_stage": 2}, "it shards nothing", "deepspeed or fsdp"),
-        ({"replicate": 2}, "no groups of shards", "engine to fsdp"),
+        ({"replicate": 2}, "does not form groups of shards", "engine to fsdp"),
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""What a profile says of pretraining is checked when it is read."""
+"""The pretraining section of a profile is checked when it is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training that is told to end writes a checkpoint first, whatever the interval of its checkpoints."""
+"""A training that is asked to end writes a checkpoint first, whatever its checkpoint interval."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_it_learns_and_leaves_a_model_a_log_a_plot_and_samples(
 def in_two(
     data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[dict[str, Any]], Output]:
-    """What two processes make under an engine, undisturbed; made once for each."""
+    """The undisturbed run of two processes under an engine, cached for each engine."""
     made: dict[str, Output] = {}
 
     def run(engine: dict[str, Any]) -> Output:
@@ -196,7 +196,7 @@ def test_what_cant_work_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=named):
         pretrain.function(CONFIG.model_copy(update=change), *data, output(tmp_path, micro_batch=4))
-    assert not (tmp_path / "scratch" / "healing.json").exists()  # it would come again, so it is not tried again
+    assert not (tmp_path / "scratch" / "healing.json").exists()  # it would recur, so it is not retried
 
 
 def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_removed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A training small enough for a test: its inputs, where it writes, a spec for this process, and a world of one."""
+"""A training small enough for a test: its inputs, its output, a spec for this process, and a world of one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUNTIME = runtime_of(workers=1, threads=1, device="cpu", engine="ddp", preflight
 
 @contextmanager
 def alone(device: str = "cpu") -> Iterator[World]:
-    """A world of one process in this one, gone afterwards with what it left in the environment."""
+    """A world of one process. Afterwards it is removed together with its variables in the environment."""
     environment, threads, linear = dict(os.environ), torch.get_num_threads(), F.linear
     world = join(runtime_of(RUNTIME, device=device))
     try:
@@ -41,7 +41,7 @@ def alone(device: str = "cpu") -> Iterator[World]:
     finally:
         world.leave()
         torch.set_num_threads(threads)
-        F.linear = linear  # DeepSpeed's ZeRO 3 leaves its own in its place
+        F.linear = linear  # DeepSpeed's ZeRO 3 replaces it
         os.environ.clear()
         os.environ.update(environment)
 
@@ -59,13 +59,13 @@ def make_data(folder: Path) -> tuple[Artifact, Artifact]:
 
 
 def output(folder: Path, **runtime: Any) -> Output:
-    """Where `pretrain` writes, with checkpoints often enough for a run of some steps."""
+    """The output of `pretrain`, with checkpoints often enough for a run of a few steps."""
     settings = {"threads": 1, "device": "cpu", "checkpoint_every": 3, "log_every": 1, **runtime}
     return Output.at(folder, stage="pretrain", runtime=runtime_of(**settings))
 
 
 def losses_of(out: Output) -> list[float]:
-    """What each step of a run lost."""
+    """The loss of each step of a run."""
     return [row["loss"] for row in read_log(out.path / "log.jsonl")]
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from models.pretrained import load_pretrained
-from models.runtimes.cached import past_shape
+from models.runtimes.kv_cache import past_shape
 from tasks.export.formats.graphs.models import MASK_BY_KIND, windows_of
 
 if TYPE_CHECKING:

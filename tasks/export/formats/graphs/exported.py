@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from models.runtimes.cached import PROGRAM
+from models.runtimes.kv_cache import PROGRAM
 from storage.shards.arrays import Float32
 from tasks.export.formats.graphs.graph import GraphFormat, copy_beside
 from tasks.export.formats.source import Source
@@ -75,13 +75,13 @@ class Exported(GraphFormat):
             )
 
     def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
-        from models.runtimes.exported import ExportedRuntime
+        from models.runtimes.torch_export import ExportedRuntime
 
         return ExportedRuntime(self.path(release), compiled=self.compiled, threads=threads)
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
         """Of a compiled program nothing: its weights are laid out for its machine code."""
-        from models.runtimes.exported import load_program
+        from models.runtimes.torch_export import load_program
         from tasks.export.formats.graphs.decoder import PREFIX
 
         if self.compiled:

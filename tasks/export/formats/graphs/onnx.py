@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.runtimes.cached import GRAPH
+from models.runtimes.kv_cache import GRAPH
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
 from tasks.export.formats.graphs.graph import GraphFormat, copy_beside
@@ -104,7 +104,7 @@ def write_graph(model: Path, path: Path, largest: int) -> None:
     import torch
 
     from models.pretrained import load_config
-    from models.runtimes.cached import past_shape, tensor_names
+    from models.runtimes.kv_cache import past_shape, tensor_names
     from tasks.export.formats.graphs.decoder import trace
     from tasks.export.formats.graphs.tidy import tidy
 

@@ -1,5 +1,5 @@
-"""Collectives with gradients: all-reduce over tensor-parallel ranks in one direction only, around a sharded layer, and
-the exchange of tokens for heads."""
+"""Collectives with gradients: all-reduce in one direction only, around the sharded layers of tensor parallelism, and
+the exchange of tokens for heads of context parallelism."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AllReduceForward(torch.autograd.Function):
 
 
 class AllToAll(torch.autograd.Function):
-    """Part i of the first dimension goes to rank i, whose part for this one takes its place."""
+    """Send part i of the first dimension to rank i, and put what that rank sends in its place. Its own inverse."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
@@ -53,7 +53,7 @@ class AllToAll(torch.autograd.Function):
 
 
 def _exchanged(x: Tensor, group: ProcessGroup) -> Tensor:
-    given = x.contiguous()
-    received = torch.empty_like(given)
-    torch.distributed.all_to_all_single(received, given, group=group)
+    sent = x.contiguous()
+    received = torch.empty_like(sent)
+    torch.distributed.all_to_all_single(received, sent, group=group)
     return received

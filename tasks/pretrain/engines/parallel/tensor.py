@@ -1,9 +1,9 @@
 """Tensor parallelism: each rank computes its own heads and its own part of the feed-forward layer.
 
 Megatron-LM (Shoeybi et al. 2019), section 3: of a pair of layers, the first is column-parallel and the second
-row-parallel, followed by one all-reduce. The model is not aware of it: layers are replaced from outside, and the number
-of heads lowered. Parameters stay plain tensors rather than DTensors, so that the fused AdamW, DDP and FSDP take them as
-they are. Embedding and output layer are sharded by vocabulary if it is divisible (`vocabulary.py`); norms, learned
+row-parallel, followed by one all-reduce. The model does not know: its layers are replaced from outside, and its number
+of heads is lowered. Parameters stay plain tensors rather than DTensors, so that the fused AdamW, DDP and FSDP take them
+as they are. Embedding and output layer are sharded by vocabulary if it is divisible (`vocabulary.py`). Norms, learned
 positions and the residual stream are replicated.
 """
 
@@ -23,7 +23,7 @@ from tasks.pretrain.engines.shard_layout import ShardLayout, share_of
 
 
 def layout_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> ShardLayout | None:
-    """Which shard of a parameter of the whole model a rank holds; None if it is not sharded."""
+    """The shard of a parameter of the whole model that a rank holds. None if the parameter is not sharded."""
     if ranks == 1:
         return None
     layer, _, kind = name.rpartition(".")
@@ -48,7 +48,7 @@ def layout_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> ShardLa
 
 @torch.no_grad()
 def shard_model(model: Transformer, mesh: DeviceMesh) -> None:
-    """Replace the layers of a whole model by this rank's shards; its loss stays the same."""
+    """Replace the layers of a whole model with this rank's shards. Its loss stays the same."""
     rank, ranks = mesh.get_local_rank(), mesh.size()
     for name, parameter in model.named_parameters():
         layout = layout_of(name, model.shape, rank=rank, ranks=ranks)

@@ -1,6 +1,6 @@
 """Vocabulary-parallel embedding and output layer (Megatron-LM, section 3).
 
-No rank has the logits of the whole vocabulary: models/kernels/cross_entropy.py says what ranks exchange for the loss.
+A rank never has the logits of the whole vocabulary: models/kernels/cross_entropy.py says what ranks exchange instead.
 
 Shapes: B batch, T tokens, C width, N batch × tokens.
 """
@@ -18,7 +18,8 @@ from tasks.pretrain.engines.parallel.collectives import AllReduceBackward, AllRe
 
 
 class VocabParallelEmbedding(nn.Module):
-    """Tokens from `first` on; those of other ranks give zero, and the sum over the ranks is the embedding."""
+    """The embeddings of this rank's tokens, from `first` on. Tokens of other ranks give zero, so the sum over the ranks
+    is the embedding."""
 
     def __init__(self, layer: nn.Embedding, first: int, group: ProcessGroup) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class VocabParallelHead(nn.Module):
-    """The mean cross-entropy in nats over targets that are not IGNORED, the same on each rank; gradients include the
+    """The mean cross-entropy in nats over targets that are not IGNORED, the same on each rank. Gradients include the
     layer's z-loss."""
 
     def __init__(self, layer: Head, first: int, group: ProcessGroup) -> None:

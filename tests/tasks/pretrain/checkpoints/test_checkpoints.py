@@ -1,4 +1,4 @@
-"""Checkpoints: read back before they count, named when damaged, kept as many as asked; snapshots; room on the disk."""
+"""Checkpoints: read back before they count, named when damaged, as many as set. Snapshots, and space on the disk."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, StoreError, TrainingError
 from tasks.pretrain import pretrain
-from tasks.pretrain.checkpoints.background import saves_async
 from tasks.pretrain.checkpoints.disk import largest_checkpoint
 from tasks.pretrain.checkpoints.manager import Checkpoints
-from tasks.pretrain.checkpoints.saved_states import Found, expected_shapes, merge, problems, read_back
+from tasks.pretrain.checkpoints.saved_states import Finding, expected_shapes, merge, problems, read_back
 from tasks.pretrain.engines import Engine, MicroBatch, open_engine, states
+from tasks.pretrain.engines.async_save import saves_async
 from tasks.pretrain.engines.shard_layout import ShardLayout
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
 def test_a_file_that_was_replaced_by_code_is_refused_and_does_not_run(
     runtime: dict[str, Any], other_stage: bool, spec: TrainSpec, world: World, tmp_path: Path
 ) -> None:
-    """Neither where the marker knows of other bytes, nor where it was made to match."""
+    """Refused whether the marker records other bytes or was forged to match."""
     checkpoints, ran = Checkpoints(tmp_path / "run", "mine", world=world), tmp_path / "ran"
     engine = trained(spec, world, **runtime)
     checkpoints.save(engine, 1)
@@ -249,7 +249,7 @@ def test_a_zeroed_matrix_is_found_in_deepspeeds_files_too(
 
 
 def test_a_scale_may_be_zero_but_no_state_infinite() -> None:
-    scale, matrix = Found((4,), 0.0, True, 1.0), Found((2, 2), 1.0, True, float("inf"))
+    scale, matrix = Finding((4,), 0.0, True, 1.0), Finding((2, 2), 1.0, True, float("inf"))
     assert problems({"scale": scale, "matrix": matrix}, {"scale": (4,), "matrix": (2, 2)}) == [
         "the optimizer states of matrix hold NaN or infinity"
     ]
@@ -293,7 +293,7 @@ def test_another_engines_states_are_refused_and_another_version_is_told(
     path.write_text(json.dumps(marker))
     assert told == []
     checkpoints.load(trained(spec, world, 0), 1)
-    assert told == [f"the checkpoint of step 1 was saved by torch 1.0; this is {version('torch')}"]
+    assert told == [f"the checkpoint of step 1 was saved by torch 1.0, and this is {version('torch')}"]
 
 
 @pytest.mark.soak_but("0.02")
@@ -366,7 +366,7 @@ def test_snapshots_and_checkpoints_written_behind_are_the_same_after_a_kill(
     settings |= {"async_checkpoints": "on"}
     killed = Output.at(tmp_path / "killed", stage="pretrain", runtime=runtime_of(RUNTIME, **settings))
     interrupt_and_resume(pretrain, config, data, killed, at=8)
-    assert killed.facts["resumed_from_step"] in (3, 6)  # the one at 6 may not have been whole
+    assert killed.facts["resumed_from_step"] in (3, 6)  # the one at step 6 may have been incomplete
     snapshots = killed.counts["tables"]["Snapshots"]
     assert [row["folder"] for row in snapshots] == ["snapshots/step-4", "snapshots/step-8"]
     a_step = killed.counts["tokens_seen"] // killed.counts["steps"]

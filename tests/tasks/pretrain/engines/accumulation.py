@@ -35,7 +35,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 def gradients(folder: Path, world: World, precision: str, runtime: dict[str, Any]) -> dict[str, Tensor]:
-    """Those of the first step, by name; empty on all ranks but the first."""
+    """The gradients of the first step, by name. Empty on all ranks but the first."""
     config = {"precision": precision, "gradient_clip": 1e9, "global_batch": GLOBAL_BATCH, "optimizer": "adamw"}
     spec = make_spec(folder, {"shape": "llama", "config": config, "runtime": {"micro_batch": 1, **runtime}})
     engine = open_engine(spec, world)
@@ -67,7 +67,7 @@ def moments(engine: Engine, folder: Path) -> dict[str, Tensor]:
 
 
 def main() -> None:
-    """The relative distance of each engine goes into a file."""
+    """Write the relative distance of each engine to a file."""
     folder = Path(sys.argv[1])
     world = join(make_spec(folder, {"shape": "llama", "runtime": {}}).runtime)
     torch.set_num_threads(1)

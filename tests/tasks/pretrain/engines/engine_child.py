@@ -1,4 +1,4 @@
-"""`python -m tests.tasks.pretrain.engines.engine_child FOLDER CASES`: engines in turn, in one launch; what each did.
+"""`python -m tests.tasks.pretrain.engines.engine_child FOLDER CASES`: engines in turn, in one launch.
 
 Starting a process with torch and DeepSpeed costs more than all that is learned here, so a pair does everything: where a
 case asks for one process, each of the pair is alone in a world of its own for as long. (The second's results go
@@ -71,8 +71,8 @@ def make_spec(folder: Path, case: dict[str, Any]) -> TrainSpec:
 
 
 def global_batch(step: int, *, isolated: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, targets and positions that only the step decides. Isolated: two documents a row, of any length, and rows of
-    which whole parts bear no target."""
+    """Ids, targets and positions that follow from the step. Isolated: two documents a row, of any length, and rows in
+    which whole parts lack targets."""
     generator = torch.Generator().manual_seed(step)
     ids = torch.randint(VOCABULARY, (GLOBAL_BATCH, CONTEXT + 1), generator=generator)
     inputs, targets = ids[:, :-1], ids[:, 1:].clone()
@@ -119,13 +119,13 @@ def digest(model: Transformer) -> str:
 
 @torch.no_grad()
 def whole_loss(model: Transformer) -> float:
-    """What the gathered model makes of the held-out rows."""
+    """The gathered model's loss on the held-out rows."""
     inputs, targets, _ = global_batch(99, isolated=False)
     return float(model(inputs, targets))
 
 
 def run(folder: Path, case: dict[str, Any], world: World) -> dict[str, Any]:
-    """Train through, saving on the way; then again from what was saved, by this case or by another."""
+    """Train to the end, saving on the way, then again from the saved states, by this case or by another."""
     spec = make_spec(folder, case)
     checkpoints = Checkpoints(folder / case["name"], "mine", world=world)
     try:
@@ -147,7 +147,7 @@ def run(folder: Path, case: dict[str, Any], world: World) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Every case, in worlds of as many processes as it asks for."""
+    """Run every case, in worlds of as many processes as it needs."""
     folder, cases = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
     rank, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
     results: dict[str, Any] = {}
@@ -170,7 +170,7 @@ def main() -> None:
 
 
 def part(world: World) -> None:
-    """Leave a world, so that another can be joined; DeepSpeed keeps notes of its own."""
+    """Leave a world, so that another can be joined. DeepSpeed keeps global state of its own."""
     world.leave()
     if "deepspeed" in sys.modules:
         from deepspeed.comm import comm

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def results_of_pair(module: str, folder: Path) -> Any:
-    """What the first rank of `python -m module folder` wrote into `results.json`."""
+    """The contents of `results.json`, written by the first rank of `python -m module folder`."""
     subprocess.run(
         [sys.executable, "-m", "tasks.children.ranks", "2", str(free_port()), module, str(folder)],
         cwd=ROOT,

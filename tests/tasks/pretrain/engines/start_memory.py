@@ -1,5 +1,5 @@
-"""`torchrun … -m tests.tasks.pretrain.engines.start_memory OUT`: the most that each rank holds, by each engine, while
-it is built and while the whole model is gathered."""
+"""`torchrun … -m tests.tasks.pretrain.engines.start_memory OUT`: each rank's peak memory, for each engine, while it is
+built and while the whole model is gathered."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tasks.pretrain.world import World, join
 from tests.models.live import LiveStorages
 from tests.tasks.pretrain.engines.engine_child import CONTEXT, VOCABULARY, make_spec
 
-CHANGES = {"depth": 16, "width": 64, "feed_forward": 128}  # so that no parameter is much of the whole
-BUCKET = 1_000  # numbers, else buffers are all that is seen
+CHANGES = {"depth": 16, "width": 64, "feed_forward": 128}  # so that each parameter is a small part of the whole
+BUCKET = 1_000  # numbers: otherwise buffers would hide everything else
 SHORT = {"reduce_bucket_size": BUCKET, "stage3_prefetch_bucket_size": 0, "stage3_param_persistence_threshold": 0}
 SETTINGS = DeepSpeedEngine._settings
 ENGINES: dict[str, dict[str, Any]] = {
@@ -29,7 +29,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 def shortened(engine: DeepSpeedEngine) -> dict[str, Any]:
-    """The settings of the engine but for the sizes of buffers."""
+    """The engine's settings, except the sizes of buffers."""
     found = SETTINGS(engine)
     return {**found, "zero_optimization": {**found["zero_optimization"], **SHORT}}
 
@@ -39,7 +39,7 @@ def peaks(folder: Path, world: World, runtime: dict[str, Any], precision: str) -
     config = {"precision": precision, "global_batch": world.size}
     case = {"shape": "mistral", "changes": CHANGES, "config": config, "runtime": {"micro_batch": 1, **runtime}}
     ids_BT = torch.randint(0, VOCABULARY, (1, CONTEXT))
-    gc.collect()  # so that no case decides when the next one's garbage goes
+    gc.collect()  # so that the next case starts without this one's garbage
     with LiveStorages() as live:
         engine = open_engine(make_spec(folder, case), world)
         start = live.peak
@@ -52,7 +52,7 @@ def peaks(folder: Path, world: World, runtime: dict[str, Any], precision: str) -
 
 
 def main() -> None:
-    """What every rank held goes into a file."""
+    """Write the peaks of every rank to a file."""
     folder = Path(sys.argv[1])
     world = join(make_spec(folder, {"shape": "mistral", "runtime": {}}).runtime)
     torch.set_num_threads(1)

@@ -1,5 +1,4 @@
-"""Gradients of many micro-batches in bfloat16 are summed in float32 by every engine, so that they are as good as those
-of one."""
+"""Every engine sums the gradients of many micro-batches in bfloat16 in float32, as accurately as those of one."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def distances(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
 def test_64_micro_batches_in_bfloat16_cost_no_more_than_their_forward_passes(
     engine: str, distances: dict[str, float]
 ) -> None:
-    # Weights in float32 as in DDP at stage 0, in bfloat16 as in FSDP after it; summed in bfloat16 it would be 0.0088
+    # Weights in float32 as in DDP at stage 0, in bfloat16 as in FSDP after it. Summed in bfloat16 it would be 0.0088
     same = "ddp" if engine == "zero 0" else "fsdp"
     assert distances[engine] == pytest.approx(distances[same], rel=1e-3)
     assert distances[engine] < 0.006

@@ -1,5 +1,5 @@
-"""torch.compile within an engine: the same steps, recomputation inside, and nothing compiled that nothing is learned
-from."""
+"""torch.compile within an engine: the same steps, recomputation inside, and no compilation of passes without
+gradients."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from storage.errors import ConfigError
 from tasks.pretrain.engines import open_engine
-from tasks.pretrain.engines.compiled import MODES
 from tasks.pretrain.engines.ddp import DdpEngine
+from tasks.pretrain.engines.native import COMPILE_MODES
 from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.loader.batch import shorten
 from tasks.stage.runtime import PretrainRuntime
@@ -63,8 +63,8 @@ def test_compiled_blocks_learn_what_others_learn(how: str, recompute: str) -> No
 
 
 def test_every_choice_is_one_of_torchs_modes() -> None:
-    assert set(MODES) == set(get_args(PretrainRuntime.model_fields["compile"].annotation)) - {"off"}
-    assert {mode for mode in MODES.values() if mode} <= set(torch._inductor.list_mode_options())
+    assert set(COMPILE_MODES) == set(get_args(PretrainRuntime.model_fields["compile"].annotation)) - {"off"}
+    assert {mode for mode in COMPILE_MODES.values() if mode} <= set(torch._inductor.list_mode_options())
 
 
 @pytest.mark.soak
@@ -90,8 +90,8 @@ def test_under_ddp_a_block_is_compiled_whole() -> None:
 
 @pytest.mark.soak
 def test_warmups_through_all_lengths_and_batches_stay_below_torchs_limit_of_compilations() -> None:
-    """Beyond it, blocks would run uncompiled for the rest of the run. torch leaves sizes open once they change: only
-    masks, which a window has or has not, and sizes of 1 are compiled anew."""
+    """Beyond it, blocks would run uncompiled for the rest of the run. torch makes sizes dynamic once they change: only
+    the presence of a mask, and sizes of 1, compile again."""
     spec = spec_of(model={**MODEL, "depth": 1, "family": "mistral", "sliding_window": 4})
     engine = DdpEngine(spec.model_copy(update={"runtime": runtime_of(spec.runtime, compile="default")}), ALONE)
     shapes = [(size * parts, parts) for parts in (16, 8, 4, 2, 1) for size in (1, 2, 4, 8)]

@@ -1,4 +1,4 @@
-"""What a GPU asks of the engines and of those who start them, as far as a CPU can show it."""
+"""Requirements of GPUs on the engines and their launchers, as far as a CPU can test them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_each_process_of_a_host_has_a_gpu_of_its_own() -> None:
 
 
 def test_the_only_gpu_that_a_process_sees_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a scheduler shows them. Libraries, DeepSpeed among them, take the GPU with the number LOCAL_RANK."""
+    """GPUs as a scheduler shows them. Libraries such as DeepSpeed take the GPU with the number LOCAL_RANK."""
     assert place("auto", 3, 1) == torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.delenv("MASTER_PORT", raising=False)
@@ -92,7 +92,7 @@ def test_gpus_that_are_not_there_are_named() -> None:
 
 @pytest.mark.soak
 def test_where_graphs_are_recorded_gradients_have_memory_of_their_own(spec: TrainSpec, world: World) -> None:
-    """A recorded backward pass writes its results to the same place each time: what is summed must lie elsewhere."""
+    """A recorded backward pass writes its results to the same place each time: sums must be elsewhere."""
     runtime: dict[str, Any] = {"engine": "ddp", "micro_batch": 2, "compile": "reduce-overhead"}
     ids = torch.randint(0, spec.shape.vocab_size, (4, 33), generator=torch.Generator().manual_seed(0))
     batches: list[MicroBatch] = [(ids[start : start + 2, :-1], ids[start : start + 2, 1:], None) for start in (0, 2)]
@@ -112,6 +112,6 @@ def test_where_graphs_are_recorded_gradients_have_memory_of_their_own(spec: Trai
 
 
 def gradients(engine: NativeEngine) -> list[int | None]:
-    """Where each parameter's gradient lies."""
+    """The address of each parameter's gradient."""
     held = [parameter.grad for parameter in engine.model.parameters()]
     return [None if gradient is None else gradient.data_ptr() for gradient in held]

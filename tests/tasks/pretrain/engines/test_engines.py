@@ -1,4 +1,4 @@
-"""Engines: another way to compute the same steps, and states that any of them goes on from."""
+"""Engines: other ways to compute the same steps, and states that any of them resumes from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tasks.pretrain.world import World
 from tests.tasks.pretrain.engines.engine_child import SAVED, global_batch, make_spec
 
 Results = dict[str, dict[str, Any]]
-TOLERANCE = 2e-5  # sums in another order; a wrong step shows in the fourth decimal
+TOLERANCE = 2e-5  # sums in another order. A wrong step shows in the fourth decimal
 ALONE = World(0, 1, torch.device("cpu"))
 ISOLATED = {"llama": True, "mistral": True, "gpt2": False}  # documents of uneven length, of uneven targets
 
@@ -113,7 +113,7 @@ def names(cases: list[dict[str, Any]]) -> list[str]:
 
 
 def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results:
-    """Run cases in so many processes, as a launcher would start them."""
+    """Run cases in `processes` processes, as a launcher would start them."""
     port = free_port()
     (folder / "cases.json").write_text(json.dumps(cases))
     shared = {
@@ -162,7 +162,7 @@ def fourfold(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def like(results: Results, name: str) -> dict[str, Any]:
-    """What one process did with the shape of a case."""
+    """The results of one process with the shape of a case."""
     shape = next(found["shape"] for found in [*SAME, *FOURFOLD] if found["name"] == name)
     return results[f"one {shape}"]
 

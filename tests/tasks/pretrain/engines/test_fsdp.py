@@ -1,4 +1,4 @@
-"""FSDP: beside what else happens in a run, and in groups that each hold all shares."""
+"""FSDP: beside the other parts of a run, and in groups that each hold all shards."""
 
 from __future__ import annotations
 

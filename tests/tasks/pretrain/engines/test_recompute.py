@@ -1,4 +1,4 @@
-"""Recomputation under FSDP, which takes the gathered weights away between a block's two forward passes."""
+"""Recomputation under FSDP, which frees the gathered weights between a block's two forward passes."""
 
 from __future__ import annotations
 

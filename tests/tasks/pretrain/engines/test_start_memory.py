@@ -1,5 +1,5 @@
-"""A run starts and ends in the memory that the plan says, with every engine: where weights are sharded, no rank holds
-the whole model but the first, when it gathers it."""
+"""A run starts and ends in the memory that the plan says, with every engine: if weights are sharded, only the first
+rank ever holds the whole model, when it gathers it."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def test_the_peaks_of_starting_and_ending_are_those_of_the_plan(
     first, second = (rank[f"{name}, {precision}"] for rank in ranks)
     for rank in (first, second):
         assert rank["start"] == pytest.approx(told.start.device, rel=0.04)
-    assert first["end"] == pytest.approx(told.end.device + whole, rel=0.02)  # not yet in the format that is written
+    assert first["end"] == pytest.approx(told.end.device + whole, rel=0.02)  # not yet in the format of transformers
     assert second["end"] <= 1.02 * told.end.device

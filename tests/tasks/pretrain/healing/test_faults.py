@@ -1,4 +1,4 @@
-"""Faults that no policy heals, or that lie at an edge: a full disk, a torn log, hosts that speak through others."""
+"""Faults beyond the policy, or at an edge of it: a full disk, a torn log, hosts whose lines others forward."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_disk_that_fills_up_ends_the_run_at_once_and_a_rerun_goes_on(
     assert "checkpoints are kept" in caught.value.remedy
     assert not (out.scratch / "healing.json").exists(), "it was begun again, which helps nobody"
     pretrain.function(spec.config, *inputs(spec), out)
-    assert out.facts["resumed_from_step"] in (3, 6)  # that of step 6 may still have been written
+    assert out.facts["resumed_from_step"] in (3, 6)  # the one of step 6 may have been incomplete
     assert "events" not in out.facts
 
 
@@ -114,7 +114,7 @@ def test_a_damaged_checkpoint_is_an_event_of_the_run(spec: TrainSpec, tmp_path: 
 
 
 def tried(runtime: Runtime, **known: Any) -> list[str]:
-    """What is done about memory that runs out again and again, to the end."""
+    """The decisions about memory that runs out again and again, to the end."""
     healing = Healing()
     actions: list[str] = []
     now = Situation(HealingConfig(), samples=lambda steps: steps, runtime=runtime, checkpoints=[20], ranks=2, **known)
@@ -163,7 +163,7 @@ def test_fsdp_goes_on_from_the_checkpoint_of_a_ddp_that_did_not_fit(
 
 
 class Heard(Observer):
-    """Keeps the steps that it was told of."""
+    """Keeps the steps that were reported to it."""
 
     def __init__(self) -> None:
         self.steps: list[float] = []
@@ -188,7 +188,7 @@ def test_hosts_that_met_meet_again_after_one_died_and_the_stage_hears_of_it_all(
         finally:
             other.kill()
             other.wait()
-    assert (tmp_path / "other.log").read_text().count(f"taking part in {tmp_path.name}") == 2
+    assert (tmp_path / "other.log").read_text().count(f"joining {tmp_path.name}") == 2
     assert {"restarts": out.facts["restarts"], "processes": out.facts["processes"]} == {"restarts": 1, "processes": 2}
     assert out.facts["resumed_from_step"] == 3
     assert set(range(13)) <= set(heard.steps)

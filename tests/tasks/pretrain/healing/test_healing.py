@@ -1,4 +1,4 @@
-"""A run that heals itself: what it decides, and real runs with faults on purpose that end with a model all the same."""
+"""A run that heals itself: its decisions, and real runs with injected faults that still end with a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from storage.errors import ConfigError, Divergence, LostProcess, OutOfMemory, Tr
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.healing.divergence import SUSTAINED, DivergenceMonitor, changes
 from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide
-from tasks.pretrain.healing.skipped_batches import BatchSchedule, learned
+from tasks.pretrain.healing.skipped_batches import BatchSchedule, report_of_steps
 from tasks.pretrain.loader import MixtureLoader, open_loader
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
@@ -48,7 +48,7 @@ CONFIG = PretrainConfig.model_validate(
     }
 )
 DEFAULT = PretrainConfig.model_validate({"model": MODEL})
-HEALED = BatchSchedule(skipped=((33, 40),))  # what a divergence at step 40 leaves of CONFIG
+HEALED = BatchSchedule(skipped=((33, 40),))  # after a divergence at step 40 under CONFIG
 Floats = npt.NDArray[np.float64]
 
 # --- the batch schedule ---------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ Floats = npt.NDArray[np.float64]
 
 @st.composite
 def courses(draw: st.DrawFn) -> BatchSchedule:
-    """Any schedule that healing can make: runs of steps left out, one after the other."""
+    """Any schedule that healing can produce: ranges of steps left out, one after the other."""
     batch_schedule = BatchSchedule()
     for _ in range(draw(st.integers(0, 4))):
         first = draw(st.integers(1, 40))
@@ -92,7 +92,7 @@ def test_a_learning_rate_is_lowered_from_a_step_on_and_again_from_another() -> N
 
 
 def judge(losses: Sequence[float] | Floats, config: PretrainConfig = CONFIG) -> int | None:
-    """The step at which the losses are judged to have left their batch_schedule, None for never."""
+    """The step at which the losses count as diverged, None for never."""
     monitor = DivergenceMonitor(config, BatchSchedule())
     try:
         for step, loss in enumerate(losses, 1):
@@ -184,7 +184,7 @@ def test_the_first_divergence_leaves_batches_out_the_second_slows_down_the_third
         assert said in caught.value.message
     assert "pretrain.learning_rate" in caught.value.remedy
     again = decide(third.healing, diverged(45), situation())
-    assert again.error is not None  # a rerun of the same profile has no more to try
+    assert again.error is not None  # a rerun of the same profile has nothing left to try
     assert third.healing.events[-1].rows[0]["loss"] == "nan"
 
 
@@ -256,7 +256,7 @@ def test_memory_is_saved_step_by_step_and_the_global_batch_stays() -> None:
     assert "runtime.training.processes" in str(decision.error)
     assert healing.runtime(asked).pretrain.recompute == "full"
     otherwise = runtime_of(asked, micro_batch=2)
-    assert healing.runtime(otherwise) == otherwise  # another wish is followed
+    assert healing.runtime(otherwise) == otherwise  # changed settings are followed
 
 
 @pytest.mark.parametrize(("engine", "stage"), [("deepspeed", 1), ("fsdp", 3)])
@@ -276,7 +276,7 @@ def test_restarts_are_counted_anew_from_a_later_checkpoint_and_after_a_stop() ->
         assert (decision.error is None) == goes_on
         healing = decision.healing
     assert "Restarted 2 times" in str(decision.error)
-    assert decide(healing, LostProcess("Dead."), situation(checkpoints=[30])).error is None  # somebody ran it again
+    assert decide(healing, LostProcess("Dead."), situation(checkpoints=[30])).error is None  # a new run of the stage
     none = situation(runtime=runtime_of(restarts=0))
     assert str(decide(Healing(), LostProcess("Dead."), none).error) == "Dead."
 
@@ -326,7 +326,7 @@ def test_a_process_that_the_kernel_killed_for_want_of_memory_is_told_from_one_th
     assert true_fault(killed, 1).facts == killed.facts
     assert true_fault(killed, 0) is killed
     hung = LostProcess("No sign of life.", how="hung")
-    assert true_fault(hung, 1) is hung  # somebody else was killed
+    assert named(hung, 1) is hung  # another process was killed
 
 
 def test_faults_are_read_and_nonsense_is_refused() -> None:
@@ -349,7 +349,7 @@ def output(folder: Path, **runtime: Any) -> Output:
 
 @pytest.fixture(scope="module")
 def on_course(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Output:
-    """A run that nothing happened to, with the batches left out from the beginning."""
+    """An undisturbed run, with the batches left out from the beginning."""
     out = output(tmp_path_factory.mktemp("on_course"))
     Healing(batch_schedule=HEALED).write(out.scratch / "healing.json")
     pretrain.function(CONFIG, *data, out)
@@ -381,7 +381,7 @@ def test_the_report_by_source_counts_what_was_learned_alone(data: tuple[Artifact
     for step in range(1, 61):
         sources, _ = loader.samples.order.places((batch_schedule.batch(step) - 1) * 8, 8)
         counted += np.bincount(sources, minlength=2)
-    rows = learned(loader.samples.report, batch_schedule, 60, mixed.samples)
+    rows = report_of_steps(loader.samples.report, batch_schedule, 60, mixed.samples)
     assert {row["source"]: row["served"] for row in rows} == {"even": counted[0], "odd": counted[1]}
     assert [row["epochs"] for row in rows] == [round(row["served"] / row["windows"], 4) for row in rows]
 
@@ -442,7 +442,7 @@ def test_memory_that_runs_out_a_hang_a_killed_rank_and_a_nan_are_all_healed_in_o
     assert events[0]["action"] == "micro_batch 2 instead of 4"
     assert "can't allocate memory" in events[0]["what"]
     assert "no sign of life" in events[1]["what"]
-    assert "in _strike" in (out.scratch / "child.log").read_text()  # where the rank that hung was
+    assert "in _strike" in (out.scratch / "child.log").read_text()  # the stack of the hanging rank
     assert any("-9" in line or "SIGKILL" in line for line in (events[2]["what"], *events[2]["last_lines"]))
     assert [row["event"] for row in out.counts["tables"]["Events"]] == [event["kind"] for event in events]
     assert {name: out.facts[name] for name in ("restarts", "out_of_memory", "micro_batch", "processes")} == {

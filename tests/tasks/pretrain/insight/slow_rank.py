@@ -26,7 +26,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 def own_times(folder: Path, world: World, runtime: dict[str, Any]) -> list[float]:
-    """Of both ranks, over some steps."""
+    """The own times of both ranks, over some steps."""
     spec = make_spec(folder, {"shape": "llama", "runtime": {"micro_batch": 1, **runtime}})
     engine: Any = open_engine(spec, world)
     ids = torch.randint(VOCABULARY, (GLOBAL_BATCH, CONTEXT + 1), generator=torch.Generator().manual_seed(1))
@@ -42,7 +42,7 @@ def own_times(folder: Path, world: World, runtime: dict[str, Any]) -> list[float
 
 
 def main() -> None:
-    """They go into a file."""
+    """Write them to a file."""
     folder = Path(sys.argv[1])
     world = join(make_spec(folder, {"shape": "llama", "runtime": {}}).runtime)
     found = {name: own_times(folder, world, runtime) for name, runtime in ENGINES.items()}

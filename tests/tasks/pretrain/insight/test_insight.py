@@ -1,4 +1,4 @@
-"""Insight into pretraining: figures that are right, hooks that change nothing and go away, files beside artifacts."""
+"""Insight into pretraining: right figures, hooks that change nothing and are removed, files beside artifacts."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ from storage.errors import ConfigError
 from storage.maintain import collect, find_garbage
 from storage.store import Store
 from tasks.pretrain import pretrain
-from tasks.pretrain.insight.clock import KINDS, Clock
 from tasks.pretrain.insight.layer_history import KEPT, LayerHistory
-from tasks.pretrain.insight.layers import LayerStats, activation_stats, merged
-from tasks.pretrain.insight.observe import _cut, _finite, flattened, open_trackers
+from tasks.pretrain.insight.layers import LayerStats, activation_stats, merge
+from tasks.pretrain.insight.observe import KINDS, Clock, _cut, _finite, flattened, open_trackers
 from tasks.pretrain.insight.page import Page
 from tasks.pretrain.insight.probe import attention_entropy, probe
 from tasks.pretrain.insight.profiler import StepProfiler
@@ -132,7 +131,7 @@ def test_where_the_time_went_is_among_the_facts(looked_into: Output) -> None:
         sum(shares[f"{kind}_share"] for kind in ("starting", "checkpoints", "logging")), abs=1e-4
     )
     assert facts["mfu_data_sheet"] is None  # of a CPU
-    assert 0 < facts["mfu_measured"] < 1.5  # the peak is measured on a machine that others use too
+    assert 0 < facts["mfu_measured"] < 1.5  # the peak is measured on a machine that may be busy
     assert facts["tokens_per_second"] > 0
     assert facts["peak_memory_bytes"] > 50e6
 
@@ -222,7 +221,7 @@ def test_hooks_change_nothing_and_are_gone_afterwards(recompute: Recompute) -> N
 
 def test_of_several_ranks_maxima_are_the_largest_and_rms_a_mean_of_squares() -> None:
     ranks = [{"norm": {"rms": 3.0, "max": 1.0, "zeros": 0.2}}, {"norm": {"rms": 4.0, "max": 5.0, "zeros": 0.4}}]
-    assert merged(ranks)["norm"] == pytest.approx({"rms": math.sqrt(12.5), "max": 5.0, "zeros": 0.3})
+    assert merge(ranks)["norm"] == pytest.approx({"rms": math.sqrt(12.5), "max": 5.0, "zeros": 0.3})
 
 
 def test_a_layer_that_no_rank_holds_whole_has_no_weights_to_tell_of() -> None:

@@ -1,4 +1,4 @@
-"""Which rank is slower than the others, by its own time; tests/hosts has the drill of a host that is slowed down."""
+"""The rank that is slower than the others, by its own time. tests/hosts has the drill of a slowed host."""
 
 from __future__ import annotations
 

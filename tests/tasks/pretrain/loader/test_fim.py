@@ -1,4 +1,4 @@
-"""Fill-in-the-middle: nothing but the order of a document's tokens changes, in its share, wherever it is served."""
+"""Fill-in-the-middle: only the order of a document's tokens changes, in the set share, wherever it is served."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_shares_and_places_are_those_asked_for(rate: float, spm_share: float, lo
     assert all(row[LENGTH + 4 :] == behind[:-3] for row in served if row[0] == MARKS.prefix)
     assert all(row == long_documents[0].tolist() for row in served if row[0] != MARKS.prefix)
     in_spm = [document for document in rearranged if document[1] == MARKS.suffix]
-    # one in 150 of the others has an empty prefix, which looks the same
+    # one in 150 of the rest has an empty prefix, which looks the same
     assert len(in_spm) / len(rearranged) == pytest.approx(spm_share + (1 - spm_share) / 150, abs=0.05)
     ends = np.array([len(pieces(document[:-1])[1]) for document in rearranged])  # the suffix, in both orders
     assert ends.mean() == pytest.approx(LENGTH / 3, abs=15)
@@ -270,7 +270,7 @@ def test_a_tokenizer_without_the_marks_is_refused_before_training(
             content = bytearray(path.read_bytes())
             old, new = (bytes.fromhex(tokenizer_digest(folder)) for folder in (data[1].path, tokenizer))
             path.write_bytes(content.replace(old, new))
-    with pytest.raises(ConfigError, match=r"special tokens that this tokenizer does not have: <\|fim_suffix\|>\."):
+    with pytest.raises(ConfigError, match=r"special tokens that this tokenizer lacks: <\|fim_suffix\|>\."):
         run(tmp_path, (Artifact.at(tmp_path / "tokens"), Artifact.at(tokenizer)))
 
 

@@ -1,4 +1,4 @@
-"""Best-fit packing: whole documents, each token once, and a loss that weighs none for the padding beside it."""
+"""Best-fit packing: whole documents, each token once, and a loss that padding does not affect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from storage.shards.token_stream import TokenStream, source_streams
 from storage.shards.tokens import open_tokens, write_tokens
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.fim_tokens import FimTokens
-from tasks.pretrain.healing.skipped_batches import BatchSchedule, learned
+from tasks.pretrain.healing.skipped_batches import BatchSchedule, report_of_steps
 from tasks.pretrain.loader import StepLoader, open_loader, packing
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.packing import Packing, pack
@@ -56,7 +56,7 @@ def best_fit_decreasing(lengths: list[int], context: int) -> list[list[tuple[int
         for offset, size in pieces(length, context)
     ]
     windows: list[list[tuple[int, int]]] = []
-    rooms: list[tuple[int, int]] = []  # and when it came to be so
+    rooms: list[tuple[int, int]] = []  # each with the time of its last change
     for time, piece in enumerate(sorted(cut, key=lambda piece: -piece[1])):
         fitting = [(room, -since, window) for window, (room, since) in enumerate(rooms) if room >= piece[1]]
         if fitting:
@@ -134,7 +134,7 @@ def test_what_a_stream_would_cut_is_counted(lengths: list[int], context: int) ->
 
 
 def first_fit(lengths: list[int], capacity: int) -> int:
-    """How many windows it takes where each document goes into the first with room, as they come."""
+    """The number of windows if each document goes into the first with room, in order."""
     rooms: list[int] = []
     for length in lengths:
         place = next((place for place, room in enumerate(rooms) if room >= length), len(rooms))
@@ -175,8 +175,8 @@ def test_more_pieces_than_can_be_numbered_are_refused(monkeypatch: pytest.Monkey
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Four shards, one of them empty, of documents in which no id is twice but EOS, their sources in turns; some are
-    longer than a window, some nothing but EOS."""
+    """Four shards, one of them empty, of documents without a repeated id but EOS, their sources in turns. Some are
+    longer than a window, some only EOS."""
     folder = tmp_path_factory.mktemp("shards")
     generator = np.random.default_rng(5)
     paths, used = [], 20
@@ -300,7 +300,7 @@ def test_padding_is_counted_over_what_was_learned(
         int((loader.samples.batch((batch_schedule.batch(step) - 1) * 16, 16).ids == PADDING).sum())
         for step in range(1, 31)
     )
-    (row,) = learned(loader.samples.report, batch_schedule, 30, loader.config.samples)
+    (row,) = report_of_steps(loader.samples.report, batch_schedule, 30, loader.config.samples)
     assert row["served"] == 480
     assert row["padding"] == counted > 0
 
@@ -348,7 +348,7 @@ def test_a_growing_context_cuts_rows_and_keeps_their_tokens(shards: list[Path]) 
 def test_documents_of_nothing_but_eos_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "00000.tokens"
     write_tokens(path, [np.zeros(1, np.uint32)] * 99, vocab_size=9, eos_id=0, tokenizer_digest=DIGEST, text_bytes=1)
-    with pytest.raises(EmptyOutput, match="The training split has no document of two tokens or more"):
+    with pytest.raises(EmptyOutput, match="The training split lacks a document of two tokens or more"):
         loader_of([path])
 
 

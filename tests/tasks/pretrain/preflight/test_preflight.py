@@ -24,7 +24,7 @@ from tasks.pretrain.checkpoints.disk import Room, rooms
 from tasks.pretrain.engines import states
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.fim_tokens import read_fim_tokens
-from tasks.pretrain.preflight import learning, machine, preflight, refuse_failed, repeating, wanted
+from tasks.pretrain.preflight import learning, machine, preflight, refuse_failed, reproducibility, should_run
 from tasks.pretrain.preflight.__main__ import CHECKS
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
@@ -126,7 +126,7 @@ def test_a_model_that_does_not_read_is_caught(
 ) -> None:
     bench = fresh(spec, world, tmp_path)
     monkeypatch.setattr(type(bench.model), "_hidden", lambda self, ids_BT, _: torch.ones(*ids_BT.shape, 64))
-    failed(learning.causality(bench), "changes nothing from there on")
+    failed(learning.causality(bench), "leaves all logits from there on unchanged")
 
 
 @pytest.mark.soak_but("1e-07")
@@ -148,7 +148,7 @@ def test_a_load_that_forgets_the_optimizer_is_caught(
     for _ in range(2):
         bench.engine.step(bench.batches, 1e-2)
     monkeypatch.setattr(DdpEngine, "load", forgetful)
-    failed(repeating.checkpoint(bench), "a step after loading differs by")
+    failed(reproducibility.checkpoint(bench), "a step after loading differs by")
 
 
 def test_a_checkpoint_that_lost_a_parameter_is_caught(
@@ -164,45 +164,45 @@ def test_a_checkpoint_that_lost_a_parameter_is_caught(
     monkeypatch.setattr(states, "_own_states", shared_out)
     bench = fresh(spec, world, tmp_path)
     bench.engine.step(bench.batches, 1e-2)
-    failed(repeating.checkpoint(bench), "the parameter blocks.0.attention.qkv.weight is missing")
+    failed(reproducibility.checkpoint(bench), "the parameter blocks.0.attention.qkv.weight is missing")
 
 
 def test_a_truncated_a_changed_and_a_foreign_shard_are_caught(spec: TrainSpec, tmp_path: Path) -> None:
     path = tmp_path / "00000.tokens"
     shutil.copy(spec.train[0], path)
-    assert repeating.judge_shards([path], spec.tokenizer_digest).value.startswith("1 of 1")
-    failed(repeating.judge_shards([path], "f" * 64), "00000.tokens was made with tokenizer")
+    assert reproducibility.judge_shards([path], spec.tokenizer_digest).value.startswith("1 of 1")
+    failed(reproducibility.judge_shards([path], "f" * 64), "00000.tokens was made with tokenizer")
     data = path.read_bytes()
     path.write_bytes(data[:300] + bytes([data[300] ^ 1]) + data[301:])
-    failed(repeating.judge_shards([path], spec.tokenizer_digest), "has changed bytes")
+    failed(reproducibility.judge_shards([path], spec.tokenizer_digest), "has changed bytes")
     path.write_bytes(data[:-10])
-    failed(repeating.judge_shards([path], spec.tokenizer_digest), "bytes instead of")
+    failed(reproducibility.judge_shards([path], spec.tokenizer_digest), "bytes instead of")
 
 
 def test_a_loader_with_another_order_is_caught(spec: TrainSpec, world: World, tmp_path: Path) -> None:
     one, other = (fresh(spec, world, tmp_path, seed=seed) for seed in (0, 1))
     loaders = one.open_loader(one.spec), other.open_loader(other.spec)
-    failed(repeating.judge_loader(*loaders, (3, 4)), "step 3 is served differently")
+    failed(reproducibility.judge_loader(*loaders, (3, 4)), "step 3 is served differently")
 
 
 def test_ranks_that_differ_or_see_the_same_are_caught() -> None:
     rank = {"data rank": 0, "loss": 6.4, "weights": "a", "samples": "x"}
     other = {**rank, "data rank": 1, "samples": "y"}
-    assert repeating.judge_ranks([rank, other]).state == "passed"
-    assert repeating.judge_ranks([rank, rank]).state == "passed", "two ranks of one copy see the same samples"
-    failed(repeating.judge_ranks([rank, {**other, "weights": "b"}]), "don't agree on the weights")
-    failed(repeating.judge_ranks([rank, {**other, "loss": 6.5}]), "don't agree on the loss")
-    failed(repeating.judge_ranks([rank, {**other, "loss": float("nan")}]), "don't agree on the loss")
-    near = repeating.judge_ranks([rank, {**other, "loss": 6.4001}])
+    assert reproducibility.judge_ranks([rank, other]).state == "passed"
+    assert reproducibility.judge_ranks([rank, rank]).state == "passed", "two ranks of one copy see the same samples"
+    failed(reproducibility.judge_ranks([rank, {**other, "weights": "b"}]), "don't agree on the weights")
+    failed(reproducibility.judge_ranks([rank, {**other, "loss": 6.5}]), "don't agree on the loss")
+    failed(reproducibility.judge_ranks([rank, {**other, "loss": float("nan")}]), "don't agree on the loss")
+    near = reproducibility.judge_ranks([rank, {**other, "loss": 6.4001}])
     assert near.state == "passed", "GPUs of two kinds round differently"
-    failed(repeating.judge_ranks([rank, {**other, "samples": "x"}]), "two ranks see the same samples")
+    failed(reproducibility.judge_ranks([rank, {**other, "samples": "x"}]), "two ranks see the same samples")
 
 
 @pytest.mark.parametrize("repeats", [True, False])
 def test_a_resume_must_be_exact_as_far_as_kernels_repeat(repeats: bool) -> None:
     def judged(loaded: Tensor, stepped: Tensor) -> tuple[str, bool]:
         told = [torch.ones(2), torch.ones(2)]
-        return repeating.judge_resume([before, loaded], [after, stepped], told, repeats=repeats)
+        return reproducibility.judge_resume([before, loaded], [after, stepped], told, repeats=repeats)
 
     before = torch.linspace(-1, 1, 1000)
     after = before + 1e-3 * torch.sin(torch.arange(1000.0))
@@ -237,17 +237,17 @@ def test_auto_means_long_runs_that_begin_anew(spec: TrainSpec, tmp_path: Path) -
         return spec.model_copy(update={"steps": steps, "scratch": tmp_path, "runtime": runtime_of(**runtime)})
 
     lengths = {name: pretraining_of(load_profile(name)).steps for name in ("smoke", "tiny")}
-    assert {name: wanted(of(steps or 0)) for name, steps in lengths.items()} == {"smoke": False, "tiny": True}
-    assert wanted(of(1, preflight="always"))
-    assert not wanted(of(2000, preflight="never"))
+    assert {name: should_run(of(steps or 0)) for name, steps in lengths.items()} == {"smoke": False, "tiny": True}
+    assert should_run(of(1, preflight="always"))
+    assert not should_run(of(2000, preflight="never"))
     (tmp_path / "checkpoints" / "step-000000100").mkdir(parents=True)
-    assert wanted(of(2000)), "a torn checkpoint is none"
+    assert should_run(of(2000)), "a torn checkpoint is none"
     (tmp_path / "checkpoints" / "step-000000100" / "complete.json").write_text("{}")
-    assert not wanted(of(2000))
+    assert not should_run(of(2000))
 
 
 class Notes(Observer):
-    """Keeps what it was told."""
+    """Keeps the lines that it got."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -275,7 +275,7 @@ def test_a_run_with_a_pre_flight_on_two_processes_has_the_result_of_one_without(
     assert with_it.counts == without.counts
     lines = {line["name"]: line for line in with_it.facts["preflight"]}
     assert len(lines) == len(CHECKS)
-    assert lines["ranks"]["value"] == "2 with equal weights, 2 shares of the data that differ"
+    assert lines["ranks"]["value"] == "2 with equal weights, 2 different shares of the data"
     assert isinstance(with_it.observer, Notes)
     assert any(note.startswith(f"pre-flight: {len(CHECKS)} checks passed in") for note in with_it.observer.notes)
     assert not (with_it.scratch / "preflight").exists()
@@ -317,7 +317,7 @@ def test_too_much_memory_alone_is_for_the_healer_and_other_failures_are_for_the_
 
 @pytest.mark.soak
 def test_memory_that_runs_out_on_one_of_several_ranks_ends_all(spec: TrainSpec, tmp_path: Path) -> None:
-    """What waits for that rank would wait for an hour."""
+    """The others would wait for that rank for an hour."""
     vast = replace(spec.shape, depth=1, width=1 << 20, heads=1 << 13, kv_heads=1 << 13)
     runtime = runtime_of(RUNTIME, processes=2)
     larger = spec.model_copy(update={"shape": vast, "runtime": runtime, "scratch": tmp_path})

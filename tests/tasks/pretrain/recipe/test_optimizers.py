@@ -1,4 +1,4 @@
-"""Optimizers: who takes which weights, Muon by its definition, muP by its coordinate check, states that are kept."""
+"""Optimizers: which one takes which weights, Muon by its definition, muP by its coordinate check, saved states."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_muon_learns_and_an_embedding_is_not_orthogonalised() -> None:
 )
 def test_states_are_saved_and_taken_over_to_the_bit(choices: dict[str, Any], tmp_path: Path) -> None:
     engine = open_ddp(**choices)
-    engine.scaler.set_growth_interval(2)  # so that there is something to forget
+    engine.scaler.set_growth_interval(2)  # so that a resume could lose it
     train(engine, range(1, 4))
     engine.save(tmp_path / "step-3")
     expected = train(engine, range(4, 7))
@@ -185,7 +185,7 @@ def test_states_are_saved_and_taken_over_to_the_bit(choices: dict[str, Any], tmp
 
 
 class Bare(Engine):
-    """An engine that was made for nothing special."""
+    """An engine without support for special choices."""
 
     step = loss = save = load = whole_model = lambda *_: None  # type: ignore[assignment]  # never called
 

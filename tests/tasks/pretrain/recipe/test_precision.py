@@ -1,4 +1,4 @@
-"""Precisions that a CPU can only try out: float8 by torchao learns, and the pre-flight tells what is slow."""
+"""Precisions that a CPU can only try out: float8 by torchao learns, and the pre-flight says what is slow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["one_process"]  # the fixture
 
 
 def losses(name: str, recompute: Recompute = "none") -> list[float]:
-    """Of ten steps on one batch, products in `name`, all else as in bfloat16."""
+    """The losses of ten steps on one batch, with products in `name`, and everything else as in bfloat16."""
     engine = open_ddp(precision="bfloat16")
     engine.model.recompute = recompute
     prepare(engine.model, name)

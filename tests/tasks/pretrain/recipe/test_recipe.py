@@ -136,7 +136,7 @@ def test_a_step_left_out_is_told_and_forty_in_a_row_are_an_end(tmp_path: Path) -
         log.flush()
     log = Log(tmp_path / "full.jsonl", ALONE, DivergenceMonitor(spec_of().config, BatchSchedule()), [])
     log.add(1, 0.1, one, overflow)
-    with pytest.raises(TrainingError, match="gradient_norm is inf"):  # without a scale there is nothing to lower
+    with pytest.raises(TrainingError, match="gradient_norm is inf"):  # only a scale could be lowered
         log.flush()
     log = Log(tmp_path / "other.jsonl", ALONE, DivergenceMonitor(spec_of().config, BatchSchedule()), [], may_skip=True)
     log.add(1, 0.1, overflow, overflow)

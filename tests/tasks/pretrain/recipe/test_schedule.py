@@ -1,4 +1,4 @@
-"""What follows from a step's number: the learning rate, the size of the batch, the length of the run."""
+"""The learning rate and the batch size of a step, and the length of the run."""
 
 from __future__ import annotations
 

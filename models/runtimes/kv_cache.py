@@ -1,6 +1,7 @@
-"""A graph of one step of a decoder: new ids with the keys and values of all before, to logits and those of all.
+"""A graph of one decoder step with a KV cache: from new ids and the keys and values of earlier tokens to logits and the
+keys and values of all tokens.
 
-Who runs the step is another matter (onnx.py, exported.py); names and order of its tensors are those of optimum.
+onnx.py and torch_export.py run the step. Names and order of its tensors are those of optimum.
 
 Shapes: T new tokens, S with those before, H heads of keys and values, D their size, V vocabulary.
 """
@@ -17,36 +18,36 @@ import numpy.typing as npt
 
 from models.pretrained import head_size, load_config
 from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, RuntimeFault
-from models.runtimes.tokenized import TokenizedRuntime
+from models.runtimes.token_runtime import TokenizedRuntime
 from models.tokenizer import NEEDED_FILES, load_tokenizer
 
 Array = npt.NDArray[Any]
-GRAPH, PROGRAM = "model.onnx", "model.pt2"  # the graph, by who runs it
+GRAPH, PROGRAM = "model.onnx", "model.pt2"  # the graph in onnxruntime and in torch
 FILES = ("config.json", "generation_config.json", *NEEDED_FILES)  # beside the graph
 
 
 def past_shape(config: Any) -> tuple[int, int, int]:
-    """Layers, and heads and head size of their keys and values."""
+    """The number of layers, and the heads and head size of their keys and values."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     return config.num_hidden_layers, heads, head_size(config)
 
 
 def tensor_names(layers: int) -> tuple[list[str], list[str]]:
-    """Names of a step's inputs and outputs, in their order."""
+    """The names of a step's inputs and outputs, in their order."""
     cached = [f"{layer}.{kind}" for layer in range(layers) for kind in ("key", "value")]
     inputs = ["input_ids", "attention_mask", "position_ids", *(f"past_key_values.{name}" for name in cached)]
     return inputs, ["logits", *(f"present.{name}" for name in cached)]
 
 
 class CachedRuntime(TokenizedRuntime):
-    """A graph in a folder with config and tokenizer. Raises RuntimeFault where one of them is missing."""
+    """A graph in a folder with config and tokenizer. Raises RuntimeFault if one of them is missing."""
 
     def __init__(self, folder: Path) -> None:
         from transformers import GenerationConfig
 
         missing = [name for name in FILES if not (folder / name).is_file()]
         if missing:
-            raise RuntimeFault(f"{folder} has no {', '.join(missing)}")
+            raise RuntimeFault(f"{folder} lacks {', '.join(missing)}")
         try:
             self.config = load_config(folder)
             self.tokenizer = load_tokenizer(folder)
@@ -62,35 +63,35 @@ class CachedRuntime(TokenizedRuntime):
     def log_probabilities(self, prompt: Sequence[int]) -> LogProbabilities:
         from scipy.special import log_softmax
 
-        logits_TV, _ = self._next(prompt, self._nothing())
-        found: LogProbabilities = log_softmax(logits_TV[-1].astype(np.float64))
-        return found
+        logits_TV, _ = self._next(prompt, self._empty_cache())
+        log_probabilities: LogProbabilities = log_softmax(logits_TV[-1].astype(np.float64))
+        return log_probabilities
 
     def all_log_probabilities(self, ids: Sequence[int]) -> AllLogProbabilities:
         from scipy.special import log_softmax
 
-        logits_TV, _ = self._next(ids, self._nothing())
-        found: AllLogProbabilities = log_softmax(logits_TV, axis=-1)
-        return found
+        logits_TV, _ = self._next(ids, self._empty_cache())
+        log_probabilities: AllLogProbabilities = log_softmax(logits_TV, axis=-1)
+        return log_probabilities
 
     def greedy(self, prompt: Sequence[int], tokens: int) -> list[int]:
-        """As in the protocol, no longer than the context."""
-        new, past, found = list(prompt), self._nothing(), list[int]()
+        """As in the protocol, and no longer than the context."""
+        new, past, continuation = list(prompt), self._empty_cache(), list[int]()
         for _ in range(min(tokens, self.context - len(prompt))):
             logits_TV, past = self._next(new, past)
             new = [int(logits_TV[-1].argmax())]
-            found += new
+            continuation += new
             if new[0] in self.ends:
                 break
-        return found
+        return continuation
 
-    def _nothing(self) -> list[Array]:
-        """Keys and values of no token: (1, H, 0, D) each."""
+    def _empty_cache(self) -> list[Array]:
+        """Keys and values of zero tokens: (1, H, 0, D) each."""
         layers, heads, size = past_shape(self.config)
         return [np.zeros((1, heads, 0, size), np.float32) for _ in range(2 * layers)]
 
     def _next(self, ids: Sequence[int], past: Sequence[Array]) -> tuple[AllLogProbabilities, list[Array]]:
-        """Logits (T, V) of new ids after those before, and keys and values of all: (1, H, S, D) each."""
+        """Logits (T, V) of new ids after those of `past`, and keys and values of all: (1, H, S, D) each."""
         before = past[0].shape[2]
         whole = before + len(ids)
         if not ids or whole > self.context:

@@ -1,7 +1,7 @@
-"""A program of one step in torch alone: as torch.export traced it, or compiled by AOTInductor.
+"""A program of one step that needs only torch: as torch.export traced it, or compiled by AOTInductor.
 
-torch reads either without a check of its own; the sums in the archive, which is a zip file, are checked here first. A
-compiled one is machine code, which opening it runs.
+torch reads either without a check, so the checksums of the archive, which is a zip file, are checked here first. A
+compiled program is machine code, which runs when it is opened.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from models.runtimes.cached import PROGRAM, Array, CachedRuntime, past_shape
+from models.runtimes.kv_cache import PROGRAM, Array, CachedRuntime, past_shape
 from models.runtimes.protocol import RuntimeFault
 
-METADATA = ".wrapper_metadata.json"  # of a compiled program: what it was compiled for
+METADATA = ".wrapper_metadata.json"  # of a compiled program: the machine that it was compiled for
 INSTRUCTIONS = {  # by AOTInductor's names, torch's
     "AVX2": "avx2",
     "AVX512": "avx512_f",
@@ -39,34 +39,34 @@ def load_program(path: Path) -> Any:
 
 
 def check_archive(path: Path) -> None:
-    """Raises RuntimeFault for a file that is no zip archive, or one of whose members is not as it was written."""
+    """Raises RuntimeFault for a file that is not a zip archive, or that has a damaged member."""
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
     except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
-        raise RuntimeFault(f"{path} is no whole archive: {error}") from error
+        raise RuntimeFault(f"{path} is not a complete archive: {error}") from error
     if damaged is not None:
         raise RuntimeFault(f"{path} is damaged in {damaged}")
 
 
 def check_processor(path: Path) -> None:
-    """Raises RuntimeFault for a compiled program whose instructions this machine's processor has not: they would end
+    """Raises RuntimeFault for a compiled program with instructions that this machine's processor lacks: they would end
     the process."""
     with zipfile.ZipFile(path) as archive:
-        named = [name for name in archive.namelist() if name.endswith(METADATA)]
-        said: dict[str, str] = json.loads(archive.read(named[0])) if named else {}
-    if said.get("AOTI_MACHINE", machine()) != machine():
-        raise RuntimeFault(f"{path} is compiled for {said['AOTI_MACHINE']}, and this machine is {machine()}")
-    able = torch.cpu.get_capabilities()
-    lacking = [name for name in said.get("AOTI_CPU_ISA", "").split() if not able.get(INSTRUCTIONS.get(name, ""), True)]
-    if lacking:
-        raise RuntimeFault(f"{path} is compiled for {', '.join(lacking)}, which this machine's processor has not")
+        files = [name for name in archive.namelist() if name.endswith(METADATA)]
+        target: dict[str, str] = json.loads(archive.read(files[0])) if files else {}
+    if target.get("AOTI_MACHINE", machine()) != machine():
+        raise RuntimeFault(f"{path} is compiled for {target['AOTI_MACHINE']}, and this machine is {machine()}")
+    able, needed = torch.cpu.get_capabilities(), target.get("AOTI_CPU_ISA", "").split()
+    missing = [name for name in needed if not able.get(INSTRUCTIONS.get(name, ""), True)]
+    if missing:
+        raise RuntimeFault(f"{path} is compiled for {', '.join(missing)}, which this machine's processor lacks")
 
 
 class ExportedRuntime(CachedRuntime):
     """The program of a folder. Raises RuntimeFault for one that is missing or damaged.
 
-    The number of threads is torch's own, which holds for the whole process.
+    It sets torch's number of threads, which applies to the whole process.
     """
 
     def __init__(self, folder: Path, *, compiled: bool, threads: int = 1) -> None:
@@ -93,7 +93,7 @@ class ExportedRuntime(CachedRuntime):
             raise RuntimeFault(f"{self.path} can't run: {error}") from error
         layers = past_shape(self.config)[0]
         if len(present) != 2 * layers:
-            raise RuntimeFault(f"{self.path} is no step of this model: it has {len(present) // 2} layers, not {layers}")
+            raise RuntimeFault(f"{self.path} doesn't fit this model: it has {len(present) // 2} layers, not {layers}")
         return [logits.numpy(), *(each.numpy() for each in present)]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What runtimes without a tokenizer of their own have in common: text and conversations by the files in the folder.
+"""The base of runtimes without their own tokenizer: text and conversations by the tokenizer in the folder.
 
 Shapes: V vocabulary.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TokenizedRuntime(ModelRuntime):
-    """A runtime that is asked in ids, with the tokenizer and the config of its folder."""
+    """A runtime that takes ids, with the tokenizer and the config of its folder."""
 
     tokenizer: PreTrainedTokenizerFast
     config: Any
@@ -44,7 +44,7 @@ class TokenizedRuntime(ModelRuntime):
         return text
 
     def chat_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids of the prompt that asks for an answer. Raises RuntimeFault where the template refuses it."""
+        """The ids of the prompt that asks for an answer. Raises RuntimeFault if the template refuses it."""
         try:
             return render(self.tokenizer, messages, add_generation_prompt=True)["input_ids"]
         except TemplateFaultError as fault:

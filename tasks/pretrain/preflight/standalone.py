@@ -1,4 +1,4 @@
-"""The pre-flight checks alone, on existing token shards or on synthetic ones."""
+"""The pre-flight checks without a training, on existing token shards or on synthetic ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.stage.output import Output
 SYNTHETIC_WINDOWS = 64  # of training tokens
 
 
-def check_by_hand(
+def check_standalone(
     config: PretrainConfig, out: Output, *, tokens: Path | None, vocab_size: int, on_check: Callable[[Line], None]
 ) -> list[Line]:
     """The checks of a run of `config` on the shards in `tokens`, or on synthetic ones of `vocab_size` ids.
@@ -48,7 +48,7 @@ def check_by_hand(
 
 
 def synthetic_tokens(folder: Path, config: PretrainConfig, vocab_size: int) -> Path:
-    """Shards of random ids with Zipf's distribution, as of words; a document ends about every 100 tokens."""
+    """Write shards of random ids in Zipf's distribution, like words'. A document ends about every 100 tokens."""
     rng = np.random.default_rng(0)
     windows = max(SYNTHETIC_WINDOWS, 2 * config.global_batch)
     for split, share in (("train", 1.0), ("validation", 0.1)):

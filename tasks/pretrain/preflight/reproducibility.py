@@ -1,4 +1,4 @@
-"""What must be reproducible: shards as written, batches, a resume, and the same weights on every rank."""
+"""Checks of reproducibility: shards as written, equal batches, an exact resume, and the same weights on every rank."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tasks.pretrain.engines import Engine, open_engine
 from tasks.pretrain.loader import StepLoader
 from tasks.pretrain.preflight.bench import Bench
 
-HASHED_BYTES = 1 << 30  # of shards, per rank; of the others only headers and sizes are checked
-SAME_STEP = 0.1  # of an update's norm: what sums in another order may make of it
-SAME_LOSS = 1e-3  # relative: of one batch on GPUs of several kinds, in 16 bits
+HASHED_BYTES = 1 << 30  # of shards, per rank. Of the remaining ones only headers and sizes are checked
+SAME_STEP = 0.1  # tolerated share of an update's norm, as sums in another order round differently
+SAME_LOSS = 1e-3  # relative tolerance of one batch's loss on GPUs of several kinds, in 16 bits
 
 
 def shards(bench: Bench) -> Check:
-    """Token shards match their headers."""
+    """Check that token shards match their headers."""
     spec = bench.spec
     mine = [*spec.train, *spec.validation][bench.world.rank :: bench.world.size]
     return judge_shards(mine, spec.tokenizer_digest)
 
 
 def judge_shards(paths: Sequence[Path], tokenizer_digest: str) -> Check:
-    """Sizes and tokenizer of all, checksums up to a gigabyte."""
+    """Judge sizes and tokenizer of all shards, and checksums of the first gigabyte."""
     hashed = read = 0
     for path in paths:
         verify = read < HASHED_BYTES
@@ -47,19 +47,19 @@ def judge_shards(paths: Sequence[Path], tokenizer_digest: str) -> Check:
 
 
 def loader(bench: Bench) -> Check:
-    """Two loaders serve the same batches."""
+    """Check that two loaders serve the same batches."""
     return judge_loader(bench.open_loader(bench.spec), bench.open_loader(bench.spec), (1, bench.spec.steps))
 
 
 def judge_loader(one: StepLoader, other: StepLoader, steps: Sequence[int]) -> Check:
-    """The batches of these steps, served twice, must be equal."""
+    """Judge the batches of these steps, served twice, which must be equal."""
     digests = [[_served(each, step) for step in steps] for each in (one, other)]
     differs = [step for step, first, second in zip(steps, *digests, strict=True) if first != second]
     return verdict(
         "loader",
         not differs,
         f"step {differs[0]} is served differently the second time" if differs else "two loaders serve the same batches",
-        "The order of the data must follow from the step alone: look at what changed in the loader.",
+        "The order of the data must follow only from the step: look at what changed in the loader.",
     )
 
 
@@ -73,46 +73,48 @@ def _served(loader: StepLoader, step: int) -> str:
 
 
 def checkpoint(bench: Bench) -> Check:
-    """Saving and loading into a fresh engine must change no weight and no next step. Changes the small engine."""
+    """Check that saving, and loading into a fresh engine, changes neither weights nor the next step. Changes the small
+    engine."""
     name, world, engine = "checkpoint", bench.world, bench.engine
     remedy = "A resume would not be exact: look at what changed in the engine's save and load."
     checkpoints = Checkpoints(bench.spec.checkpoints, "pre-flight", world=world)
     try:
         checkpoints.save(engine, 1)
-        found = checkpoints.latest()
+        latest = checkpoints.latest()
     except TrainingError as error:
         return Check(name, "failed", error.message, error.remedy)
     fresh = open_engine(bench.small, world)
-    checkpoints.load(fresh, found)
+    checkpoints.load(fresh, latest)
     both = (engine, fresh)
     loaded = [_weights(each) for each in both]
-    told = [
+    outcomes = [
         torch.stack([part.double().cpu() for part in each.step(bench.batches, each.config.learning_rate)])
         for each in both
     ]
     stepped = [_weights(each) for each in both]
-    value, good = judge_resume(loaded, stepped, told, repeats=world.device.type == "cpu")
+    value, good = judge_resume(loaded, stepped, outcomes, repeats=world.device.type == "cpu")
     return verdict(name, good, value + bench.depth, remedy)
 
 
 def _weights(engine: Engine) -> Tensor:
-    """All weights in a row; none where another rank has them."""
+    """All weights in a row, empty on every rank but the first."""
     whole = engine.whole_model()
     return torch.cat([part.detach().flatten() for part in whole.parameters()]) if whole else torch.zeros(0)
 
 
 def judge_resume(
-    loaded: Sequence[Tensor], stepped: Sequence[Tensor], told: Sequence[Tensor], *, repeats: bool
+    loaded: Sequence[Tensor], stepped: Sequence[Tensor], outcomes: Sequence[Tensor], *, repeats: bool
 ) -> tuple[str, bool]:
-    """Of the engine that saved and the one that loaded: weights before a step and after it, and what the step said.
+    """Judge pairs, of the engine that saved and the one that loaded: weights before a step and after it, and the step's
+    loss and gradient norm.
 
-    Weights that were loaded must be the same bits. The step after must be so too where kernels repeat; elsewhere, where
-    sums have no fixed order, the two updates must nearly be one: a lost optimizer state makes them differ by as much as
-    they are large, whatever the precision.
+    Loaded weights must be equal bit for bit. So must the next step if kernels `repeats`, that is, sum in a fixed order.
+    Otherwise the two updates must nearly agree: a lost optimizer state makes them differ by as much as they are large,
+    whatever the precision.
     """
     if not torch.equal(*loaded):
-        return f"the weights differ by {_most(loaded):.1e} after loading", False
-    apart = max(_most(stepped), _most(told))
+        return f"the weights differ by {_largest(loaded):.1e} after loading", False
+    apart = max(_largest(stepped), _largest(outcomes))
     if apart == 0:
         return "saved, loaded and stepped: the same bits", True
     updates = [after - before for before, after in zip(loaded, stepped, strict=True)]
@@ -121,12 +123,13 @@ def judge_resume(
     return (value, False) if repeats else (f"{value}, {share:.1%} of the step", share < SAME_STEP)
 
 
-def _most(pair: Sequence[Tensor]) -> float:
+def _largest(pair: Sequence[Tensor]) -> float:
+    """The largest difference of two tensors."""
     return float((pair[1] - pair[0]).abs().max()) if pair[0].numel() else 0.0
 
 
 def ranks(bench: Bench) -> Check:
-    """Every rank has the same initial weights, and its own samples."""
+    """Check that every rank has the same initial weights, and its own samples."""
     world, engine = bench.world, bench.engine
     ids_BT, targets_BT, _ = bench.batches[0]
     everywhere = ids_BT.clone(), targets_BT.clone()
@@ -145,14 +148,14 @@ def ranks(bench: Bench) -> Check:
     return judge_ranks(world.gathered(mine))
 
 
-def judge_ranks(found: Sequence[dict[str, Any]]) -> Check:
-    """`found` has of each rank its data rank, the loss of one batch, digests of initial weights and of samples."""
-    losses = [each["loss"] for each in found]
+def judge_ranks(of_ranks: Sequence[dict[str, Any]]) -> Check:
+    """Judge each rank's data rank, the loss of one batch, and digests of initial weights and of samples."""
+    losses = [each["loss"] for each in of_ranks]
     wrong = [] if all(math.isclose(loss, losses[0], rel_tol=SAME_LOSS) for loss in losses) else ["loss"]
-    wrong += ["weights"] if len({each["weights"] for each in found}) > 1 else []
-    seen = {each["data rank"]: each["samples"] for each in found}
+    wrong += ["weights"] if len({each["weights"] for each in of_ranks}) > 1 else []
+    seen = {each["data rank"]: each["samples"] for each in of_ranks}
     twice = len(set(seen.values())) < len(seen)
-    value = f"{len(found)} with equal weights, {len(seen)} shares of the data that differ"
+    value = f"{len(of_ranks)} with equal weights, {len(seen)} different shares of the data"
     if wrong:
         value = f"the ranks don't agree on the {' and the '.join(wrong)} of step 0"
     elif twice:
@@ -160,6 +163,6 @@ def judge_ranks(found: Sequence[dict[str, Any]]) -> Check:
     return verdict(
         "ranks",
         not wrong and not twice,
-        value if len(found) > 1 else "one process",
+        value if len(of_ranks) > 1 else "one process",
         "Ranks must begin with equal weights and share out the batch: look at what changed in engine or loader.",
     )
