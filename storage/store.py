@@ -59,7 +59,9 @@ class Store:
 
     def __init__(self, url: str, cache: Path | None = None, *, paranoid: bool = False) -> None:
         if not url:
-            raise ConfigError("The store is empty.", "Set runtime.store or --store to a folder or a URL.")
+            raise ConfigError(
+                "The address of the store is empty.", "Set runtime.store or --store to a folder or a URL."
+            )
         fs, self.root = opened(
             url, "The store", "Give a folder, or the URL of a file system that fsspec knows, and install its package."
         )

@@ -14,7 +14,7 @@ from storage import inspect, maintain, refs
 from storage.errors import StoreError
 from storage.files.conditional import AzureConditional
 from storage.files.shared_locks import SharedLocks
-from storage.leases import Lease, leased
+from storage.leases import Lease, leased_keys
 from storage.store import Store
 from tests.azure_server import azure_server, client_of
 from tests.storage.conftest import Make, elsewhere
@@ -109,7 +109,7 @@ def test_a_key_is_made_by_one_machine_while_others_wait(azure: Store) -> None:
     assert order == ["waits", "one", "two"]
     with Lease(one) as lease:
         lease.add("dedup/" + "0" * 32)
-        assert leased(two) == {"dedup/" + "0" * 32}
+        assert leased_keys(two) == {"dedup/" + "0" * 32}
 
 
 def test_a_container_that_is_not_there_is_named(azure: Store, tmp_path: Path) -> None:

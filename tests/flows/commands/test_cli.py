@@ -80,7 +80,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         (["plan", ""], "The profile's name is empty.", "Choose one of cluster"),
         (["plan", f"{'a' * 300}.yaml"], "Profile aaa", "give the path"),
         (["plan", "tiny", "--set", "runtime.approve_hours=1e9"], "runtime.approve_hours", "profile schema"),
-        (["runs", "--store", ""], "The store is empty.", "give --store"),
+        (["runs", "--store", ""], "The store's address is empty.", "--store to a folder"),
         (["run", "tiny", "--set", "filter.toxicty.max_score=1"], "unknown key filter.toxicty", "profile schema"),
         (["run", "tiny", "--to", "pretrian"], "There is no stage pretrian.", "Did you mean pretrain?"),
         (["run", "tiny", "--to", "form"], "form is made within filter", "End after filter"),
@@ -380,7 +380,7 @@ def test_explain_refuses_an_ambiguous_beginning_and_lists_the_ids(tmp_path: Path
     (tmp_path / "store" / "refs" / "tiny" / "filter.json").unlink()
     wrong = gristmill("explain", "--removed-by", "gopher", "--stage=filter", at)
     assert "gopher removed nothing in tiny." in wrong.stderr
-    assert "No ref names an artifact of filter: `gristmill run tiny --to filter --store " in wrong.stderr
+    assert "No ref names an artifact of filter: run `gristmill run tiny --to filter --store " in wrong.stderr
 
 
 def test_explain_names_the_origin_of_each_copy(tmp_path: Path) -> None:

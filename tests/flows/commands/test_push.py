@@ -119,7 +119,7 @@ def test_other_bytes_than_were_sent_are_found(folder: Path, monkeypatch: pytest.
 
 def test_nothing_goes_out_unasked(folder: Path, tmp_path: Path) -> None:
     code, said, error = push(folder, str(tmp_path / "target"))
-    assert (code, "Say --yes" in error) == (1, True)
+    assert (code, "Give --yes" in error) == (1, True)
     assert "README.md" in said
     assert not (tmp_path / "target").exists()
 

@@ -154,7 +154,7 @@ def follow(told: str, store: Path) -> None:
     if found := re.search(r"write (\{.*?\}) into that file", remedy):
         (store / "gristmill.json").write_text(found[1])
         done = True
-    if found := re.search(r"Delete (.+?)\. (?:Make|`gristmill|Leave)|Delete (.+)\.$", remedy):
+    if found := re.search(r"Delete (.+?)\. (?:Rebuild|Then|Run|The next)|Delete (.+)\.$", remedy):
         words = shlex.shlex(found[1] or found[2], posix=True, punctuation_chars=",")
         words.whitespace_split = True
         for path in (word for word in words if word != ","):

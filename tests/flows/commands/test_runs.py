@@ -345,7 +345,7 @@ def test_a_collection_keeps_the_newest_records(tmp_path: Path, monkeypatch: pyte
     for day in (1, 2, 3):
         history.write(store, record.model_copy(update={"id": f"2026-01-0{day}T00-00-00-abcdef"}))
     assert maintain.find_garbage(store, 1).records == {}
-    monkeypatch.setattr(history.beyond, "__defaults__", (2,))
+    monkeypatch.setattr(history.oldest, "__defaults__", (2,))
     garbage = maintain.find_garbage(store, 1)
     assert list(garbage.records) == ["2026-01-02T00-00-00-abcdef", "2026-01-01T00-00-00-abcdef"]
     maintain.collect(store, garbage)

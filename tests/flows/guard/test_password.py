@@ -29,7 +29,7 @@ def test_it_stays_and_nobody_else_can_read_it(home: Path) -> None:
     assert password_file().stat().st_mode & 0o777 == 0o600
     assert [path.name for path in password_file().parent.iterdir() if path.name.startswith("password-")] == []
     assert ui_password() == first
-    assert password.new() != password.new()
+    assert password.new_password() != password.new_password()
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o622, 0o777, 0o400, 0o700])

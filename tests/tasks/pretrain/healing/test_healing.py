@@ -326,7 +326,7 @@ def test_a_process_that_the_kernel_killed_for_want_of_memory_is_told_from_one_th
     assert true_fault(killed, 1).facts == killed.facts
     assert true_fault(killed, 0) is killed
     hung = LostProcess("No sign of life.", how="hung")
-    assert named(hung, 1) is hung  # another process was killed
+    assert true_fault(hung, 1) is hung  # another process was killed
 
 
 def test_faults_are_read_and_nonsense_is_refused() -> None:
