@@ -30,6 +30,7 @@ CORE_SCHEMA = {
     ),
 }
 SCHEMA = "`gristmill profile schema` lists every key."
+RECIPES = "recipes/"
 SOURCES_OF_BASE = {"folder", "repository", "gguf", "artifact"}
 PRESET, CLEAN = "filter.preset", "clean"
 LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's words for what is no list
@@ -38,7 +39,8 @@ MOST_BYTES = 1_000_000  # and some thousand bytes; PyYAML takes three seconds fo
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Profile:
-    """The profile `name` (a name under `profiles/` or a path to a YAML file) with `a.b=value` overrides.
+    """The profile `name` (a name under `profiles/`, such as tiny or recipes/kto, or a path to a YAML file) with
+    `a.b=value` overrides.
 
     Raises ConfigError, which names the profile, the key and what to write instead.
     """
@@ -104,20 +106,36 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
+def recipes() -> list[str]:
+    """The recipes that come with Gristmill, as `recipes/NAME`."""
+    return sorted(f"{RECIPES}{path.stem}" for path in (FOLDER / RECIPES).glob("*.yaml"))
+
+
+def text_of(name: str) -> str:
+    """A profile as it is written. Raises ConfigError as `load` does for a profile that does not exist."""
+    return _find(name).read_text(encoding="utf-8")
+
+
+def purpose(name: str) -> str:
+    """The description of a profile that comes with Gristmill."""
+    return str(_parse(text_of(name))["description"])
+
+
 def _find(name: str, relative_to: Path | None = None) -> Path:
-    if name in names():
+    if name in names() or name in recipes():
         return FOLDER / f"{name}.yaml"
     path, beside = Path(name), Path(f"{name}.yaml")
     for candidate in (path, relative_to.parent / path if relative_to else path, beside):
         if candidate.suffix in (".yaml", ".yml") and os.path.isfile(candidate):  # no error of a name that is too long
             return candidate
-    there = f"There are {', '.join(names())}, or give a path to a .yaml file."
+    there = f"There are {', '.join(names())}; `gristmill new` lists the recipes. Or give a path to a .yaml file."
     if not name:
         raise ConfigError("No profile is named.", there)
     if os.path.exists(path):
         raise ConfigError(f"{name} is no profile.", "A profile is a file whose name ends in .yaml.")
-    nearest = difflib.get_close_matches(name, names(), 1)
-    raise ConfigError(f"There is no profile {name}.", f"Did you mean {nearest[0]}?" if nearest else there)
+    known = {one.removeprefix(RECIPES): one for one in [*recipes(), *names()]}
+    nearest = difflib.get_close_matches(name.removeprefix(RECIPES), known, 1)
+    raise ConfigError(f"There is no profile {name}.", f"Did you mean {known[nearest[0]]}?" if nearest else there)
 
 
 def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None) -> dict[str, Any]:
