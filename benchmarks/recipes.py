@@ -36,7 +36,7 @@ BUCKET = "my-bucket"
 SALT = "GRISTMILL_SALT"
 BASES = {"smoke": None, "tiny": "filter", "finetune": "base"}  # how far each is run before its recipes
 APART = ("bucket", "dask")  # these would find all in the store
-GERMAN = 40  # sentences of a page
+GERMAN = 15  # sentences of a page
 # By recipe: the stage that the figure is of, and what is said of its counts
 FIGURES: dict[str, tuple[str, str]] = {}
 

@@ -156,7 +156,7 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     if not isinstance(data, dict):
         raise ConfigError(f"Profile {path} is not a mapping.", "Start it with `name:`.")
     parent = data.pop("extends", None)
-    if "filter" not in data and path.parent != FOLDER and (parent is None or parent in names()) and _in_files(data):
+    if "filter" not in data and path.parent != FOLDER and _leaves_filter(parent) and _in_files(data):
         data["filter"] = {"preset": CLEAN}  # it is nobody's web page
     if parent is None:
         return data
@@ -165,6 +165,11 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     data.setdefault("name", path.stem)  # that of the parent would move the parent's refs
     below = _read(parent, (*children, path), path)
     return _merge(_for_base(_for_preset(below, data), data), data)
+
+
+def _leaves_filter(parent: object) -> bool:
+    """Whether a profile that extends `parent` has no rules but those for pages of the web, which no one chose."""
+    return parent is None or parent in names() or (parent in recipes() and "filter" not in _parse(text_of(str(parent))))
 
 
 def _in_files(data: Mapping[str, Any]) -> bool:

@@ -109,6 +109,15 @@ def test_a_profile_may_extend_a_recipe(folder: Path) -> None:
     assert (profile.cpo.beta, profile.cpo.loss) == (3.0, "simpo")
 
 
+@pytest.mark.parametrize(("name", "preset"), [("simpo", "clean"), ("own-text", "clean"), ("german", "web")])
+def test_files_of_ones_own_under_a_recipe_are_clean_unless_it_says_more(name: str, preset: str, folder: Path) -> None:
+    sources = "download: {sources: [{kind: files, name: mine, paths: [mine.txt]}]}"
+    (folder / "mine.yaml").write_text(f"extends: recipes/{name}\n{sources}\n")
+    rules = load("mine.yaml").filter
+    assert rules is not None
+    assert rules.preset == preset
+
+
 @pytest.mark.parametrize(
     ("given", "message", "remedy"),
     [
