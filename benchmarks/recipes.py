@@ -37,8 +37,54 @@ SALT = "GRISTMILL_SALT"
 BASES = {"smoke": None, "tiny": "filter", "finetune": "base"}  # how far each is run before its recipes
 APART = ("bucket", "dask")  # these would find all in the store
 GERMAN = 15  # sentences of a page
+LOSS = "loss of held-out pairs {initial_validation_loss:.3f} → {validation_loss:.3f}"
+PRETRAINED = "held-out loss {validation_loss:.2f}, {validation_bits_per_byte:.2f} bits a byte"
 # By recipe: the stage that the figure is of, and what is said of its counts
-FIGURES: dict[str, tuple[str, str]] = {}
+FIGURES = {
+    "bits": ("evaluate", "{summary}"),
+    "code": ("filter", "{documents[kept]} of {documents[in]} files kept"),
+    "curve": (
+        "evaluate",
+        "bits a byte after 10, 20 and 30 steps: {scores[base@10][bits_per_byte]:.2f}, "
+        "{scores[base@20][bits_per_byte]:.2f}, {scores[base][bits_per_byte]:.2f}",
+    ),
+    "dask": ("tokenize", "{documents[kept]} documents, {train[tokens]:,} tokens"),
+    "documents-apart": ("pretrain", PRETRAINED),
+    "draft": ("export", "{summary}"),
+    "feedback": ("feedback", "{summary}"),
+    "gates": ("evaluate", "{summary}"),
+    "german": ("filter", "{documents[kept]} of {documents[in]} pages kept; {documents[removed][language]} not German"),
+    "grpo": ("grpo", "right answers to held-out sums {initial_validation_reward:.0%} → {validation_reward:.0%}"),
+    "judge": ("evaluate", "dpo against sft {tables[Side by side][1][win rate against sft]}"),
+    "kto": ("kto", LOSS),
+    "lora": ("sft", LOSS),
+    "mixture": ("pretrain", PRETRAINED),
+    "nightly": (
+        "dedup",
+        "{documents[removed][exact_duplicate]} of {documents[in]} documents known",
+    ),
+    "onnx": ("export", "{summary}"),
+    "orpo": ("orpo", LOSS),
+    "own-text": ("pretrain", PRETRAINED),
+    "perplexity": (
+        "filter",
+        "{documents[removed][perplexity.max_percentile]} of {documents[in]} removed by it",
+    ),
+    "ppo": ("ppo", "reward of answers to held-out prompts {initial_validation_reward:.2f} → {validation_reward:.2f}"),
+    "quality": ("filter", "{documents[removed][quality.min_score]} removed by it, {documents[kept]:,} kept"),
+    "safety": ("evaluate", "{summary}"),
+    "semantic": (
+        "filter",
+        "{documents[removed][semantic.max_similarity]} of {documents[in]:,} removed by it",
+    ),
+    "shard": ("pretrain", PRETRAINED),
+    "shrink": ("distill", LOSS),
+    "simpo": ("cpo", LOSS),
+    "spans": ("dedup", "{words_cut:,} words and {sentences_cut:,} sentences cut, {documents[kept]:,} documents kept"),
+    "surrogates": ("filter", "{changed[pii]} of {documents[kept]:,} documents changed"),
+    "vllm": ("export", "{summary}"),
+    "vote": ("evaluate", "{summary}"),
+}
 
 
 def main() -> None:
@@ -90,7 +136,8 @@ def store_of(folder: Path, name: str) -> str:
 def run(folder: Path, command: list[str], name: str) -> float:
     """The seconds of a command of `gristmill`; what it says is in a log."""
     began = time.monotonic()
-    where = [] if name == "bucket" else ["--store", store_of(folder, name)]
+    settings = ["--set", "runtime.training.side_by_side=true"]  # another checkout's training is not waited for
+    where = [*settings, *([] if name == "bucket" else ["--store", store_of(folder, name)])]
     with (folder / f"{name}.log").open("w") as log, served(name) as variables:
         subprocess.run(
             [sys.executable, "-m", "flows.cli", *command, *where], cwd=folder, check=True, stdout=log, stderr=log,
@@ -116,10 +163,12 @@ def served(name: str) -> Iterator[dict[str, str]]:
 
 def figure(folder: Path, name: str) -> str:
     """What the run of a recipe came to, by the counts of one stage."""
-    stage, said = FIGURES.get(name, ("", ""))
-    if not stage:
-        return ""
-    manifest = Store(store_of(folder, name)).manifest(refs.resolve(Store(store_of(folder, name)), f"{name}/{stage}"))
+    if name == "bucket":
+        (told,) = re.findall(r"^Bucket: (.*)\.$", (folder / "bucket.log").read_text(), re.M)
+        return str(told)
+    stage, said = FIGURES[name]
+    store = Store(store_of(folder, name))
+    manifest = store.manifest(refs.resolve(store, f"{name}/{stage}"))
     assert manifest is not None
     return said.format(**manifest.counts)
 
