@@ -1,8 +1,8 @@
 """`python -m benchmarks.recipes kto quality`: runs recipes, and prints a row of docs/recipes.md for each.
 
-All share a store, in which the profiles that they extend have been run first: a row's time is what the recipe takes
-beyond its base. Recipes that change only the runtime have a store of their own. Files that a recipe names are made of
-the embedded corpus. `--folder` keeps stores and logs, and a later call goes on with them.
+All share a store, in which the profiles that they extend have been run first: a row's time is the CPU time of the
+stages that the recipe makes beyond its base. Recipes that change only the runtime have a store of their own. Files that
+a recipe names are made of the embedded corpus. `--folder` keeps stores and logs, and a later call goes on with them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ FIGURES = {
         "{documents[removed][semantic.max_similarity]} of {documents[in]:,} removed by it",
     ),
     "shard": ("pretrain", PRETRAINED),
-    "shrink": ("distill", LOSS),
+    "shrink": ("prune", "{summary}"),
     "simpo": ("cpo", LOSS),
     "spans": ("dedup", "{words_cut:,} words and {sentences_cut:,} sentences cut, {documents[kept]:,} documents kept"),
     "surrogates": ("filter", "{changed[pii]} of {documents[kept]:,} documents changed"),
@@ -92,6 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="recipes (default: all)")
     parser.add_argument("--folder", type=Path, help="where stores and logs stay")
+    parser.add_argument("--made", action="store_true", help="run nothing: rows of what an earlier call made")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as passing:
         folder = (asked.folder or Path(passing)).resolve()
@@ -99,14 +99,29 @@ def main() -> None:
         write_inputs(folder)
         for name in asked.names or [one.removeprefix(RECIPES) for one in recipes()]:
             base = base_of(name)
-            if base in BASES and not (folder / f"{base}.log").exists() and name not in APART:
-                to = BASES[base]
-                print(
-                    f"{base}: {duration(run(folder, ['run', base, *(['--to', to] if to else [])], base))}", flush=True
-                )
-            seconds = sum(run(folder, command, name) for command in commands(name))
-            print(f"| [`{name}`](../profiles/recipes/{name}.yaml) | {purpose(RECIPES + name)} | `{base}` | "
-                  f"{duration(seconds)} | {figure(folder, name)} |", flush=True)  # fmt: skip
+            if name not in APART and not asked.made and not (folder / f"{base}.log").exists():
+                run(folder, of_base(base), base)
+                print(f"| `{base}` | {duration(cpu_seconds(folder, base, base))} |", flush=True)
+            told = " | ".join([purpose(RECIPES + name), f"`{base}`", *cooked(folder, name, made=asked.made)])
+            print(f"| [`{name}`](../profiles/recipes/{name}.yaml) | {told} |", flush=True)
+
+
+def cooked(folder: Path, name: str, made: bool = False) -> tuple[str, str]:
+    """Runs a recipe, unless it was `made` earlier; its time and its figure."""
+    with served(name) as variables:
+        for command in [] if made else commands(name):
+            run(folder, command, name, variables)
+        return duration(cpu_seconds(folder, name, "" if name in APART else base_of(name))), figure(folder, name)
+
+
+def cpu_seconds(folder: Path, name: str, base: str) -> float:
+    """The CPU time of the stages of a profile, but for those that another one, `base`, made."""
+    store = Store(store_of(folder, name))
+    stages = load(name if name == base else RECIPES + name).stage_names
+    found = [ref for ref in (f"{name}/{stage}" for stage in stages) if refs.history(store, ref)]
+    old = {refs.resolve(store, ref) for ref in refs.names(store) if name != base and ref.startswith(f"{base}/")}
+    made = [store.manifest(location) for location in {refs.resolve(store, ref) for ref in found} - old]
+    return sum(manifest.facts["cpu_seconds"] for manifest in made if manifest)
 
 
 def base_of(name: str) -> str:
@@ -133,17 +148,16 @@ def store_of(folder: Path, name: str) -> str:
     return str(folder / (f"store-{name}" if name in APART else "store"))
 
 
-def run(folder: Path, command: list[str], name: str) -> float:
-    """The seconds of a command of `gristmill`; what it says is in a log."""
-    began = time.monotonic()
+def run(folder: Path, command: list[str], name: str, variables: Mapping[str, str] | None = None) -> None:
+    """A command of `gristmill`; what it says is in a log. Raises CalledProcessError where it fails."""
     settings = ["--set", "runtime.training.side_by_side=true"]  # another checkout's training is not waited for
     where = [*settings, *([] if name == "bucket" else ["--store", store_of(folder, name)])]
-    with (folder / f"{name}.log").open("w") as log, served(name) as variables:
+    with (folder / f"{name}.log").open("w") as log:
         subprocess.run(
             [sys.executable, "-m", "flows.cli", *command, *where], cwd=folder, check=True, stdout=log, stderr=log,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), SALT: "a salt of benchmarks", **variables},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), SALT: "a salt of benchmarks",
+                 **(variables or {})},
         )  # fmt: skip
-    return time.monotonic() - began
 
 
 @contextmanager
