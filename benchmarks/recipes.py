@@ -82,7 +82,7 @@ FIGURES = {
     "spans": ("dedup", "{words_cut:,} words and {sentences_cut:,} sentences cut, {documents[kept]:,} documents kept"),
     "surrogates": ("filter", "{changed[pii]} of {documents[kept]:,} documents changed"),
     "vllm": ("export", "{summary}"),
-    "vote": ("evaluate", "{summary}"),
+    "vote": ("answers", "of each model {summary}"),
 }
 
 
@@ -119,7 +119,8 @@ def cpu_seconds(folder: Path, name: str, base: str) -> float:
     store = Store(store_of(folder, name))
     stages = load(name if name == base else RECIPES + name).stage_names
     found = [ref for ref in (f"{name}/{stage}" for stage in stages) if refs.history(store, ref)]
-    old = {refs.resolve(store, ref) for ref in refs.names(store) if name != base and ref.startswith(f"{base}/")}
+    earlier = [ref for ref in refs.names(store) if name != base and ref.startswith(f"{base}/")]
+    old = {entry.location for ref in earlier for entry in refs.history(store, ref)}
     made = [store.manifest(location) for location in {refs.resolve(store, ref) for ref in found} - old]
     return sum(manifest.facts["cpu_seconds"] for manifest in made if manifest)
 
