@@ -201,6 +201,27 @@ def plan(
 
 
 @app.command()
+def new(
+    file: Annotated[
+        Path | None, typer.Argument(help="the profile to write, such as my.yaml; without it, the recipes are listed")
+    ] = None,
+    template: Annotated[
+        str, typer.Option("--from", metavar="NAME", help="a recipe to copy, or a profile to extend")
+    ] = "tiny",
+) -> None:
+    """Write a profile of your own: a copy of a recipe, or the beginning of one that extends another profile.
+
+    A recipe answers one question in some ten lines. An existing file is never overwritten.
+    """
+    from flows.commands.profile import list_recipes, write_new
+
+    if file is None:
+        list_recipes(console)
+    else:
+        write_new(console, file, template)
+
+
+@app.command()
 def why(
     name: Annotated[str, typer.Argument(metavar="STAGE", help="a stage of the pipeline")],
     profile: LastProfile = None,

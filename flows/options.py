@@ -12,13 +12,23 @@ from typing import Annotated
 import typer
 
 DEFAULT_STORE = "store"
-STORELESS = ("dependencies", "filter fineweb2", "profile", "release push", "release sign", "release verify", "ui")
+STORELESS = (
+    "dependencies",
+    "filter fineweb2",
+    "new",
+    "profile",
+    "release push",
+    "release sign",
+    "release verify",
+    "ui",
+)
 OF_PROFILE = ("doctor", "hosts", "plan", "run")  # commands whose first argument is a profile
 
 ProfileName = Annotated[
     str,
     typer.Argument(
-        help="a profile's name (smoke, tiny, finetune, gpu-24gb, gpu, gpu-8x, cluster) or a path to a YAML file"
+        help="a profile's name (smoke, tiny, finetune, gpu-24gb, gpu, gpu-8x, cluster), a recipe's (recipes/kto; "
+        "`gristmill new` lists them) or a path to a YAML file"
     ),
 ]
 LastProfile = Annotated[

@@ -31,6 +31,7 @@ CORE_SCHEMA = {
     ),
 }
 SCHEMA = "`gristmill profile schema` lists every key."
+RECIPES = "recipes/"
 SOURCES_OF_BASE = {"folder", "repository", "gguf", "artifact"}
 PRESET, CLEAN = "filter.preset", "clean"
 LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's errors for values that aren't lists
@@ -42,7 +43,8 @@ Section = TypeVar("Section", bound=BaseModel)
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Profile:
-    """The profile `name` (a name under `profiles/` or a path to a YAML file) with `a.b=value` overrides.
+    """The profile `name` (a name under `profiles/`, such as tiny or recipes/kto, or a path to a YAML file) with
+    `a.b=value` overrides.
 
     Raises ConfigError, which names the profile, the key and what to write instead.
     """
@@ -119,8 +121,23 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
+def recipes() -> list[str]:
+    """The recipes that come with Gristmill, as `recipes/NAME`."""
+    return sorted(f"{RECIPES}{path.stem}" for path in (FOLDER / RECIPES).glob("*.yaml"))
+
+
+def text_of(name: str) -> str:
+    """A profile as it is written. Raises ConfigError as `load` does for a profile that does not exist."""
+    return _find(name).read_text(encoding="utf-8")
+
+
+def purpose(name: str) -> str:
+    """The description of a profile that comes with Gristmill."""
+    return str(_parse(text_of(name))["description"])
+
+
 def _find(name: str, relative_to: Path | None = None) -> Path:
-    if name in names():
+    if name in names() or name in recipes():
         return FOLDER / f"{name}.yaml"
     path, beside = Path(name), Path(f"{name}.yaml")
     for candidate in (path, relative_to.parent / path if relative_to else path, beside):
@@ -128,13 +145,16 @@ def _find(name: str, relative_to: Path | None = None) -> Path:
             candidate
         ):  # unlike Path's, False if it is too long
             return candidate
-    choices = f"Choose one of {', '.join(names())}, or give the path of a .yaml file."
+    choices = (
+        f"Choose one of {', '.join(names())}, a recipe that `gristmill new` lists, or give the path of a .yaml file."
+    )
     if not name:
         raise ConfigError("The profile's name is empty.", choices)
     if os.path.exists(path):
         raise ConfigError(f"{name} is not a profile.", "A profile is a file whose name ends in .yaml.")
-    nearest = difflib.get_close_matches(name, names(), 1)
-    raise ConfigError(f"Profile {name} does not exist.", f"Did you mean {nearest[0]}?" if nearest else choices)
+    known = {one.removeprefix(RECIPES): one for one in [*recipes(), *names()]}
+    nearest = difflib.get_close_matches(name.removeprefix(RECIPES), known, 1)
+    raise ConfigError(f"Profile {name} does not exist.", f"Did you mean {known[nearest[0]]}?" if nearest else choices)
 
 
 def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None) -> dict[str, Any]:
@@ -155,7 +175,7 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     if not isinstance(data, dict):
         raise ConfigError(f"Profile {path} is not a mapping.", "Start it with `name:`.")
     parent = data.pop("extends", None)
-    if "filter" not in data and path.parent != FOLDER and (parent is None or parent in names()) and _in_files(data):
+    if "filter" not in data and path.parent != FOLDER and _leaves_filter(parent) and _in_files(data):
         data["filter"] = {"preset": CLEAN}  # own files are not web pages
     if parent is None:
         return data
@@ -164,6 +184,11 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     data.setdefault("name", path.stem)  # the parent's name would move the parent's refs
     below = _read(parent, (*children, path), path)
     return _merge(_for_base(_for_preset(below, data), data), data)
+
+
+def _leaves_filter(parent: object) -> bool:
+    """Whether a profile that extends `parent` has only the default rules, which are for web pages and nobody chose."""
+    return parent is None or parent in names() or (parent in recipes() and "filter" not in _parse(text_of(str(parent))))
 
 
 def _in_files(data: Mapping[str, Any]) -> bool:

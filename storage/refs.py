@@ -38,6 +38,7 @@ class RefEntry(BaseModel):
 
 
 BACK_OFF_SECONDS = 0.5
+SHOWN = 12  # refs in an error
 _HISTORY = TypeAdapter(Annotated[list[RefEntry], Field(min_length=1)])
 
 
@@ -120,7 +121,8 @@ def resolve(store: Store, text: str) -> str:
     known = list(names(store))
     near = difflib.get_close_matches(name, known, 1)
     meant = f"Did you mean {near[0]}? " if near else ""
-    remedy = f"{meant}Its refs: {', '.join(known) or 'none yet'}."
+    rest = f" and {len(known) - SHOWN} more (`gristmill store ls`)" if known[SHOWN:] else ""
+    remedy = f"{meant}Its refs: {', '.join(known[:SHOWN]) or 'none yet'}{rest}."
     raise StoreError(f"{text} is neither a ref nor an artifact of {store.url}.", remedy)
 
 

@@ -137,6 +137,16 @@ def test_refs_keep_their_history(store: Store, make: Make) -> None:
         refs.resolve(store, "")
 
 
+def test_an_error_names_some_of_many_refs(store: Store, make: Make) -> None:
+    made = make(store, "dedup", {"a.txt": b"1"})
+    for number in range(14):
+        refs.move(store, f"run-{number:02}/dedup", made.location, made.digest)
+    with pytest.raises(StoreError) as caught:
+        refs.resolve(store, "run-03/dedop")
+    assert caught.value.remedy.startswith("Did you mean run-03/dedup? Refs there: run-00/dedup, ")
+    assert caught.value.remedy.endswith("run-11/dedup and 2 more (`gristmill store ls`).")
+
+
 def test_lineage_leads_to_the_sources_and_diff_names_the_field(store: Store, make: Make) -> None:
     raw = make(store, "download", {"a.txt": b"1"})
     one = make(store, "dedup", {"a.txt": b"2"}, {"threshold": 0.8}, documents=raw)
