@@ -1,6 +1,6 @@
-"""What lies beside the weights of a folder and decides what its user reads: tokenizer, template, where an answer ends.
+"""The files next to a folder's weights that decide what its user reads: tokenizer, template, where an answer ends.
 
-None of it changes a logit, so that it is compared for what it says.
+None of them changes a logit, so their contents are compared.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _COPIED = ("tokenizer.json", TEMPLATE)
 _CIRCUMSTANCES = ("transformers_version", "_from_model_config")  # of a generation config
 
 
-def beside(folder: Path, model: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a folder of a release says, and what it should say for the checkpoint in `model`; by name."""
-    found, expected = ({name: _digest(one / name) for name in _COPIED} for one in (folder, model))
-    settings = folder / "tokenizer_config.json"
-    says = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
-    found |= _named("tokenizer_config", says)
-    expected |= _named("tokenizer_config", tokenizer_settings(model))
+def companion_settings(folder: Path, model: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The actual contents of a release's folder, and those expected for the checkpoint in `model`, by name."""
+    actual, expected = ({name: _digest(one / name) for name in _COPIED} for one in (folder, model))
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    actual |= _prefixed("tokenizer_config", settings)
+    expected |= _prefixed("tokenizer_config", tokenizer_settings(model))
     if (folder / "config.json").is_file():
-        found |= _named("generation_config", _generation(folder))
-        expected |= _named("generation_config", _generation(model))
-    return found, expected
+        actual |= _prefixed("generation_config", _generation(folder))
+        expected |= _prefixed("generation_config", _generation(model))
+    return actual, expected
 
 
-def _named(file: str, settings: dict[str, Any]) -> dict[str, Any]:
+def _prefixed(file: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {f"{file}.{name}": value for name, value in settings.items()}
 
 
@@ -39,7 +39,7 @@ def _digest(path: Path) -> str:
 
 
 def _generation(folder: Path) -> dict[str, Any]:
-    """As transformers takes it: made from the config where there is no file."""
+    """The generation config as transformers reads it: from its file, or else from the model's config."""
     from transformers import GenerationConfig
 
     from models.pretrained import load_config
