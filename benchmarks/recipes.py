@@ -113,7 +113,7 @@ def cpu_seconds(folder: Path, name: str, base: str) -> float:
     earlier = [ref for ref in refs.names(store) if name != base and ref.startswith(f"{base}/")]
     old = {entry.location for ref in earlier for entry in refs.history(store, ref)}
     made = [store.manifest(location) for location in {refs.resolve(store, ref) for ref in found} - old]
-    return sum(manifest.facts["cpu_seconds"] for manifest in made if manifest)
+    return float(sum(manifest.facts["cpu_seconds"] for manifest in made if manifest))
 
 
 def base_of(name: str) -> str:

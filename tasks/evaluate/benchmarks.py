@@ -1,4 +1,4 @@
-"""The benchmarks that a profile asks for, each with its part of what `download` prepared."""
+"""The benchmarks in a profile, each with its part of the data that `download` prepared."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from tasks.harness.prepare import ABOUT, DEFINITION
 
 
 class Chosen(NamedTuple):
-    """One benchmark: what is asked, and its data."""
+    """One benchmark: its questions' config, and its data."""
 
     config: ScoreConfig
     data: Artifact
-    wants_text: bool = False  # as an answer: nothing but that can be asked of an endpoint
+    wants_text: bool = False  # as an answer, the only kind that an endpoint can give
 
 
 def chosen(config: EvaluateConfig, benchmarks: Artifact) -> dict[str, Chosen]:
-    """The benchmarks by their names in tables. Raises ConfigError for one that was not prepared."""
+    """The benchmarks by their names in tables. Raises ConfigError for one that wasn't prepared."""
     known = [name.removesuffix(".jsonl") for name in benchmarks.names("*.jsonl")]
-    found: dict[str, Chosen] = {}
+    by_label: dict[str, Chosen] = {}
     for task in config.asked(known):
         if task.task not in known:
             raise ConfigError(
-                f"There is no benchmark {task.task}.", f"evaluate.tasks may name {', '.join(known)}; see download."
+                f"The benchmark {task.task} is unknown.",
+                f"evaluate.tasks may name {', '.join(known)}: see the section download.",
             )
         of_harness = benchmarks.has_folder(task.task)
         defined = benchmarks.has_folder(f"{task.task}/{DEFINITION}")
         definition = definition_digest(task.task) if of_harness and not defined else None
         data = benchmarks.only(task.task if of_harness else f"{task.task}.jsonl")
-        found[task.label] = Chosen(config.score(task, definition), data, of_harness and _wants_text(data, task.task))
-    return found
+        wants_text = of_harness and _wants_text(data, task.task)
+        by_label[task.label] = Chosen(config.score(task, definition), data, wants_text)
+    return by_label
 
 
 def _wants_text(data: Artifact, task: str) -> bool:
@@ -44,11 +46,11 @@ def _wants_text(data: Artifact, task: str) -> bool:
 
 
 def check_samples(config: EvaluateConfig) -> None:
-    """Raises ConfigError for samples of a task of the harness that runs no programs."""
+    """Raises ConfigError for samples of a task of the harness that doesn't run programs."""
     for task in config.asked([]):
         if task.samples is not None and is_known(task.task) and not runs_programs(task.task):
             raise ConfigError(
-                f"evaluate.tasks asks for {task.samples} samples a problem in {task.task}, which doesn't judge answers "
+                f"evaluate.tasks sets {task.samples} samples per problem for {task.task}, which doesn't judge answers "
                 "by running them.",
-                "Leave samples to tasks such as humaneval and mbpp.",
+                "Set samples only for tasks such as humaneval and mbpp.",
             )

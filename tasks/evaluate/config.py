@@ -1,4 +1,4 @@
-"""What a profile sets for evaluation."""
+"""The section `evaluate` of a profile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from tasks.evaluate.language.config import LanguageConfig
 from tasks.evaluate.other_models.config import NamedModel
 from tasks.evaluate.safety.config import FilterSections, SafetyConfig
-from tasks.evaluate.score.config import SEED, Asked, ScoreConfig
+from tasks.evaluate.score.config import SEED, QuestionsConfig, ScoreConfig
 from tasks.evaluate.side_by_side.config import SideBySideConfig
 from tasks.sandbox.config import SandboxConfig
 from tasks.significance.gate_config import GateConfig
@@ -30,11 +30,11 @@ PROMPTS = [
 ]
 
 
-class TaskConfig(Asked):
-    """A benchmark, asked in its own way."""
+class TaskConfig(QuestionsConfig):
+    """A benchmark with its own settings."""
 
     task: str = Field(description="name of a benchmark")
-    name: str | None = Field(None, description="its name in tables, if it is asked in several ways")
+    name: str | None = Field(None, description="its name in tables, if it is used in several ways")
 
     @property
     def label(self) -> str:
@@ -43,41 +43,39 @@ class TaskConfig(Asked):
 
 
 class EvaluateConfig(StageConfig):
-    """Which benchmarks, how much of each, and what the models are asked besides."""
+    """Which benchmarks, how much of each, and the other measurements of models."""
 
     tasks: list[str | TaskConfig] | None = Field(
-        None, description="benchmarks by name, or with how they are asked (default: all that download made)"
+        None, description="benchmarks by name, or with settings of their own (default: all that download made)"
     )
     max_items: int | None = Field(
-        None, ge=1, description="use only the first so many questions of each benchmark, unless it says otherwise"
+        None, ge=1, description="number of questions used of each benchmark, the first ones, unless it sets a limit"
     )
-    seed: int = Field(SEED, ge=0, description="of the choice of examples, and of sampling")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="of weights and computation")
-    language: LanguageConfig = Field(LanguageConfig(), description="bits per byte on held-out text, and of text files")
+    seed: int = Field(SEED, ge=0, description="seed for choosing examples and for sampling")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="dtype of weights and computation")
+    language: LanguageConfig = Field(LanguageConfig(), description="bits per byte on held-out text and on text files")
     side_by_side: SideBySideConfig | None = Field(
         None, description="models compared by their answers, in pairs, by a judge"
     )
     models: list[NamedModel] = Field(
         [],
-        exclude_if=lambda models: not models,  # so that evaluations made before there was this are known
-        description="models beside the links of the chain: others', links in formats of a release, endpoints",
+        exclude_if=lambda models: not models,  # so that keys from before this field stay the same
+        description="models besides the links of the chain: third-party ones, links in a release's formats, endpoints",
     )
     snapshots: list[Annotated[int, Field(ge=1)]] = Field(
-        [], description="steps of pretraining whose snapshots are measured too, for curves over tokens"
+        [], description="pretraining steps whose snapshots are measured too, for curves over tokens"
     )
     safety: SafetyConfig | None = Field(
-        None, description="toxicity and personal data of continuations, memorisation, refusals, bias; null: none"
+        None, description="toxicity and personal data of continuations, memorisation, refusals, bias (null: none)"
     )
     gates: list[GateConfig] = Field([], description="conditions of a release")
-    sandbox: SandboxConfig = Field(SandboxConfig(), description="where programs of models run")
+    sandbox: SandboxConfig = Field(SandboxConfig(), description="sandbox that runs models' programs")
     dirty_share: float = Field(
-        0.0, ge=0, lt=1, description="a question with a larger share of its n-grams in the training text is dirty"
+        0.0, ge=0, lt=1, description="share of a question's n-grams in the training text above which it is dirty"
     )
-    prompts: list[str] = Field(PROMPTS, description="what every model is asked, side by side; an empty list: nothing")
+    prompts: list[str] = Field(PROMPTS, description="prompts that every model answers, side by side (empty: none)")
     answer_tokens: int = Field(48, ge=1, description="maximum length of an answer to them, in tokens")
-    batch_size: int = Field(
-        32, ge=1, description="prompts that are answered at a time, where a benchmark asks for text"
-    )
+    batch_size: int = Field(32, ge=1, description="prompts answered at a time in benchmarks that need text")
 
     def asked(self, known: list[str]) -> list[TaskConfig]:
         """The benchmarks, by default all that are `known`."""
@@ -90,16 +88,17 @@ class EvaluateConfig(StageConfig):
         return self.side_by_side is not None and self.side_by_side.judge == "reward"
 
     def with_filter(self, filter: FilterSections | None) -> EvaluateConfig:
-        """With the filter's classifier and recognisers, where safety is measured by those. Raises ConfigError."""
+        """A copy with the filter's classifier and recognisers, if safety is measured by them. Raises ConfigError if the
+        filter lacks them."""
         return self if self.safety is None else self.model_copy(update={"safety": self.safety.with_filter(filter)})
 
     def with_release(self, link: str) -> EvaluateConfig:
-        """With the link that is released as the one that gates are about, where they don't say."""
+        """A copy in which gates without a model are about the released link."""
         gates = [gate if gate.model else gate.model_copy(update={"model": link}) for gate in self.gates]
         return self.model_copy(update={"gates": gates})
 
     def score(self, task: TaskConfig, definition: str | None) -> ScoreConfig:
-        """What is asked in one of them."""
+        """The settings of one benchmark's scores."""
         return ScoreConfig(
             task=task.task,
             definition=definition,
@@ -118,13 +117,13 @@ class EvaluateConfig(StageConfig):
 
     @property
     def named(self) -> list[str]:
-        """The names of the models beside the chain."""
+        """The names of the models outside the chain."""
         return [model.name for model in self.models]
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
         labels = [task.label for task in self.asked([])]
         for field, names in (("models", self.named), ("tasks", labels)):
-            if twice := sorted(name for name, number in Counter(names).items() if number > 1):
-                raise ValueError(f"{field} has {', '.join(twice)} twice: give each a name of its own")
+            if repeated := sorted(name for name, number in Counter(names).items() if number > 1):
+                raise ValueError(f"{field} has {', '.join(repeated)} twice: give each its own name")
         return self

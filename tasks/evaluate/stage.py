@@ -1,4 +1,4 @@
-"""The `evaluate` stage: any number of models, the same questions, one table."""
+"""The `evaluate` stage: measures any number of models on the same questions, in one table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.evaluate.language.files import check_files, fingerprints
 from tasks.evaluate.language.stage import DOCUMENTS, language_modelling
 from tasks.evaluate.learning_curves.report import write_curves
 from tasks.evaluate.learning_curves.snapshots import is_snapshot, tokens_of
-from tasks.evaluate.other_models.hosted import is_hosted
+from tasks.evaluate.other_models.hosted_model import is_hosted
 from tasks.evaluate.other_models.models import check_here as check_named
 from tasks.evaluate.other_models.models import in_transformers, named_models
 from tasks.evaluate.other_models.models import sources as named_sources
@@ -49,7 +49,8 @@ ORDER = (BASE, *LINKS)
 
 
 def check_here(config: EvaluateConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a GPU that this machine has not, before the first stage of a run starts."""
+    """Raises ConfigError for a missing GPU and bad settings, SourceError for bad files, before the first stage of a run
+    starts."""
     check_device_here(runtime)
     check_samples(config)
     check_files(config.language)
@@ -60,7 +61,7 @@ def check_here(config: EvaluateConfig, runtime: Runtime) -> None:
 
 
 def sources(config: EvaluateConfig) -> dict[str, str]:
-    """Digests of the files that the profile names, and of evaluations that gates name."""
+    """Digests of the files that the profile names, and of evaluations in gates."""
     named = {**fingerprints(config.language), **prompts_of(config.side_by_side), **of_safety(config.safety)}
     named |= named_sources(config.models)
     return {**named, **gate_digests(config.gates)} if config.gates else named
@@ -78,29 +79,30 @@ def evaluate(
     documents: Artifact | None,
     out: Output,
 ) -> None:
-    """Benchmarks by lm-evaluation-harness, bits per byte on held-out text, and answers side by side, of each model.
+    """Measure benchmarks by lm-evaluation-harness, bits per byte on held-out text, and answers side by side, for each
+    model.
 
-    Each model and benchmark is an artifact of its own (`score`), and so are what a model makes of held-out text
+    Each model and benchmark has its own artifact (`score`), and so have a model's results on held-out text
     (`language_modelling`) and its answers. The models are listed in the pipeline's order, others after them by name.
-    Writes scores.json and scores.md, items/ with a line a question for each model and benchmark, language/ with a page
-    a model, and answers.md, in which all answer the same prompts; a score within two standard errors of chance is
-    marked as such. Questions whose text occurs in the training documents, as the filter found (`contamination`), are
-    dirty: they and the clean ones are also scored separately. `validation` holds token shards; or it is the benchmarks
-    again, where a profile starts from a base and has none. Snapshots of pretraining (`base@500`) are drawn as
-    curves over tokens, in along.md, and are no columns of the table. `config.models` are measured like links, with
-    their own tokenizers; safety is measured of the links alone. `judge` is the reward model that compares answers.
+    Writes scores.json and scores.md, items/ with a line per question for each model and benchmark, language/ with a
+    page per model, and answers.md with all answers to the same prompts. A score within two standard errors of chance is
+    marked as such. Questions whose text the filter found in the training documents (`contamination`) are dirty: they
+    and the clean ones are also scored separately. `validation` holds token shards, or the benchmarks again if a profile
+    starts from a base and so has none. Snapshots of pretraining (`base@500`) are drawn as curves over tokens, in
+    along.md, not as columns of the table. `config.models` are measured like links, with their own tokenizers, except
+    for safety, which is measured only for links. `judge` is the reward model that compares answers.
     """
     if not models:
-        raise ConfigError("There is no model to evaluate.", "Give the stage at least one, by name.")
+        raise ConfigError("The stage evaluate needs a model.", "Give it at least one, by name.")
     models = {name: models[name] for name in sorted(models, key=_place)}
     digest = check_tokenizer(next(iter(models.values())).path)
     for model in models.values():
         check_tokenizer(model.path, expected=digest)
     links = {name: model for name, model in models.items() if not is_snapshot(name)}
     models |= named_models(config.models, links, validation, out)
-    asked = chosen(config, benchmarks)
+    benchmarks_by_label = chosen(config, benchmarks)
     language = _language(config, models, digest, validation, out)
-    scores = _scored(config, models, asked, language, contamination, out)
+    scores = _scores(config, models, benchmarks_by_label, language, contamination, out)
     if snapshots := [name for name in models if is_snapshot(name)]:
         along = {name: tokens_of(model) for name, model in models.items() if name in (*links, *snapshots)}
         write_curves(scores, language, along, out)
@@ -121,31 +123,31 @@ def _place(name: str) -> tuple[int, str]:
     return ORDER.index(name) if name in ORDER else len(ORDER), name
 
 
-def _scored(
+def _scores(
     config: EvaluateConfig,
     models: Mapping[str, Artifact],
-    asked: Mapping[str, Chosen],
+    benchmarks: Mapping[str, Chosen],
     language: Mapping[str, Any],
     contamination: Artifact | None,
     out: Output,
 ) -> dict[str, Any]:
-    """The scores of all models as scores.json has them. An endpoint is asked only what is answered in text."""
+    """The scores of all models as in scores.json. An endpoint only gets benchmarks answered in text."""
     calls = {
         f"{name}/{label}": (one.config, (model, one.data))
         for name, model in models.items()
-        for label, one in asked.items()
+        for label, one in benchmarks.items()
         if one.wants_text or not is_hosted(model)
     }
-    made = out.obtain_all(score, calls)
+    artifacts = out.obtain_all(score, calls)
     dirty = find_dirty(contamination.path, config.dirty_share) if contamination else {}
     return {
         "models": {
             name: {
                 "bits_per_byte": language[name]["bits_per_byte"] if name in language else None,
                 "tasks": {
-                    label: _score(made[f"{name}/{label}"], one, dirty, out, f"{name}/{label}")
-                    for label, one in asked.items()
-                    if f"{name}/{label}" in made
+                    label: _score(artifacts[f"{name}/{label}"], one, dirty, out, f"{name}/{label}")
+                    for label, one in benchmarks.items()
+                    if f"{name}/{label}" in artifacts
                 },
             }
             for name in models
@@ -156,40 +158,40 @@ def _scored(
 def _language(
     config: EvaluateConfig, models: Mapping[str, Artifact], digest: str, validation: Artifact, out: Output
 ) -> Any:
-    """What each model makes of held-out text; its page and plots are taken over. An endpoint says nothing of it. The
-    tokenizer of the chain has the `digest`."""
+    """The results of each model on held-out text, except endpoints. Copies its page and plots. `digest` is that of the
+    chain's tokenizer."""
     first = next(iter(models.values()))
     of_text = {name: model for name, model in models.items() if not is_hosted(model)}
     others = {name for name, model in of_text.items() if check_tokenizer(model.path) != digest}
-    made = out.obtain_all(
+    artifacts = out.obtain_all(
         language_modelling,
         {name: (config.language, (it, validation, first if name in others else None)) for name, it in of_text.items()},
     )
-    found = {}
-    for name, artifact in made.items():
+    results = {}
+    for name, artifact in artifacts.items():
         folder = out.path / "language" / name
         folder.mkdir(parents=True)
         for pattern in ("language.*", "*.png", DOCUMENTS):
             for path in artifact.files(pattern):
                 shutil.copyfile(path, folder / path.name)
-        found[name] = json.loads((folder / "language.json").read_text(encoding="utf-8"))["held_out"]
-    return found
+        results[name] = json.loads((folder / "language.json").read_text(encoding="utf-8"))["held_out"]
+    return results
 
 
-def _score(made: Artifact, one: Chosen, dirty: Mapping[str, Dirty], out: Output, name: str) -> dict[str, Any]:
-    """The score of a model in a benchmark; its items are taken over."""
-    found = json.loads((made.path / SCORE).read_text(encoding="utf-8"))
-    items = [*read_json_lines(made.path / ITEMS)]
+def _score(artifact: Artifact, one: Chosen, dirty: Mapping[str, Dirty], out: Output, name: str) -> dict[str, Any]:
+    """The score of a model in a benchmark. Copies its items."""
+    result = json.loads((artifact.path / SCORE).read_text(encoding="utf-8"))
+    items = [*read_json_lines(artifact.path / ITEMS)]
     target = out.path / "items" / f"{name}.jsonl"
     target.parent.mkdir(parents=True, exist_ok=True)
     write_json_lines(target, items)
     known = dirty.get(one.config.task)
     if known is not None:
         check_asked(one.config.task, (str(item["id"]) for item in items), known)
-    told = judged(found, split(items, found["headline"], known))
-    asked = {"shots": found["shots"], "chat": one.config.chat, "generation": one.config.generation}
-    version = json.dumps(found["versions"], sort_keys=True)
-    return {**told, "data_digest": one.data.digest, "version": version, "asked": asked}
+    scored = judged(result, split(items, result["headline"], known))
+    asked = {"shots": result["shots"], "chat": one.config.chat, "generation": one.config.generation}
+    version = json.dumps(result["versions"], sort_keys=True)
+    return {**scored, "data_digest": one.data.digest, "version": version, "asked": asked}
 
 
 def _safety(
@@ -199,9 +201,9 @@ def _safety(
     scores: dict[str, Any],
     out: Output,
 ) -> None:
-    """Safety of each model: a table of its own, and scores like those of benchmarks, for gates and comparisons."""
-    found = measure_safety(config, models, *text, out)
-    rows = safety_rows(found)
+    """Measure the safety of each model, as a separate table and as scores like those of benchmarks, for gates and
+    comparisons."""
+    rows = safety_rows(measure_safety(config, models, *text, out))
     out.table("Safety", rows)
     with (out.path / "scores.md").open("a", encoding="utf-8") as page:
         page.write(f"\n## Safety\n\n{markdown_table(rows)}\n")
@@ -212,23 +214,23 @@ def _safety(
 
 
 def _judge(config: EvaluateConfig, out: Output) -> None:
-    """Whether the gates are met; a release asks, so that what was measured is kept either way."""
+    """Judge the gates. Only a release fails on them, so that the measurements are kept either way."""
     before = {ref: Answered.of(artifact, ref) for ref, artifact in gate_references(config.gates).items()}
     results = judge_gates(config.gates, Answered.read(out.path, "this evaluation"), before)
     write_results(results, out.path)
     out.table("Gates", gate_rows(results))
     failed = sum(not result.passed for result in results)
     if failed:
-        out.warn(f"{failed} of {len(results)} gates are not met: there will be no release")
+        out.warn(f"{failed} of {len(results)} gates are not met, so export will refuse to release")
 
 
 def _write_answers(config: EvaluateConfig, models: Mapping[str, Artifact], out: Output) -> None:
-    """What all models answer to the same prompts, greedily."""
-    asked = out.obtain(prompts, PromptsConfig(prompts=config.prompts))
+    """Write the greedy answers of all models to the same prompts."""
+    questions = out.obtain(prompts, PromptsConfig(prompts=config.prompts))
     greedy = AnswersConfig(max_new_tokens=config.answer_tokens)
-    made = out.obtain_all(answers, {name: (greedy, (asked, model)) for name, model in models.items()})
-    given = {name: [str(row["answer"]) for row in load_answers(artifact)] for name, artifact in made.items()}
-    rows = compared(config.prompts, given)
+    artifacts = out.obtain_all(answers, {name: (greedy, (questions, model)) for name, model in models.items()})
+    texts = {name: [str(row["answer"]) for row in load_answers(artifact)] for name, artifact in artifacts.items()}
+    rows = compared(config.prompts, texts)
     (out.path / "answers.md").write_text(
         f"# Answers\n\nGreedy, through the chat template.\n\n{markdown_table(rows)}\n", encoding="utf-8"
     )
@@ -236,7 +238,7 @@ def _write_answers(config: EvaluateConfig, models: Mapping[str, Artifact], out: 
 
 
 def _write(scores: dict[str, Any], names: list[str], out: Output, of: str) -> None:
-    """scores.json of all models; the table has those of `names`."""
+    """Write scores.json with all models, and the table with those of `names`."""
     shown = {"models": {name: scores["models"][name] for name in names}}
     rows = score_rows(shown)
     (out.path / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")

@@ -1,9 +1,8 @@
-"""Clean and dirty questions: dirty are those whose text occurs in the training documents.
+"""Scores clean and dirty questions separately. A question is dirty if its text occurs in the training documents.
 
-The filter's contamination stage leaves a line for each benchmark question: {"benchmark", "id", "ngrams", "found"}, how
-many word n-grams it has and how many of them occur in a training document. A score that is higher on the dirty
-questions than on the clean ones is partly memory (Brown et al. 2020, "Language Models are Few-Shot Learners",
-appendix C).
+The filter's contamination stage writes a line for each benchmark question: {"benchmark", "id", "ngrams", "found"}, the
+number of its word n-grams and of those that occur in a training document. A score that is higher on the dirty questions
+than on the clean ones is partly memory (Brown et al. 2020, "Language Models are Few-Shot Learners", appendix C).
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ Dirty = Mapping[str, bool | None]  # question → dirty, clean, or None: too sho
 
 
 def find_dirty(folder: Path, share: float) -> dict[str, Dirty]:
-    """Benchmark → question → whether more than `share` of its n-grams occur in training documents; None for a question
-    too short to have one. Benchmarks that the filter didn't check are left out. Raises DamagedArtifact."""
+    """Benchmark → question → whether more than `share` of its n-grams occur in training documents, or None for a
+    question too short to have any. Benchmarks that the filter didn't check are left out. Raises DamagedArtifact for a
+    bad line."""
     dirty: dict[str, dict[str, bool | None]] = defaultdict(dict)
     try:
         for row in read_json_lines(folder / FILE):
@@ -34,14 +34,14 @@ def find_dirty(folder: Path, share: float) -> dict[str, Dirty]:
             dirty[str(row["benchmark"])][str(row["id"])] = met
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DamagedArtifact(
-            f"The filter's {FILE} has a line that is no question ({type(error).__name__}: {error}).",
+            f"The filter's {FILE} has a line that isn't a question ({type(error).__name__}: {error}).",
             make_again("filter"),
         ) from error
     return {**dirty}
 
 
 def check_asked(benchmark: str, asked: Iterable[str], known: Dirty) -> None:
-    """Raises DamagedArtifact for a question that wasn't checked: none may pass as clean for that reason."""
+    """Raises DamagedArtifact for a question that wasn't checked, as it must not pass as clean."""
     missing = sorted(set(asked) - known.keys())
     if missing:
         raise DamagedArtifact(
@@ -51,21 +51,21 @@ def check_asked(benchmark: str, asked: Iterable[str], known: Dirty) -> None:
 
 
 def split(items: Sequence[Mapping[str, Any]], metric: str, dirty: Dirty | None) -> dict[str, Any]:
-    """{"dirty_items", "unchecked_items"} and, where some are dirty, the scores of "clean" and "dirty" questions.
+    """{"dirty_items", "unchecked_items"} and, if any are dirty, the scores of "clean" and "dirty" questions.
 
-    `items` are rows of items.jsonl, `metric` the one that is reported. `dirty_items` is null where no question could
-    be checked; a subset without a question is left out.
+    `items` are rows of items.jsonl, `metric` is the reported one. `dirty_items` is null if no question could be
+    checked. An empty subset is left out.
     """
     met = [dirty.get(str(item["id"])) if dirty else None for item in items]
     unchecked = met.count(None)
     if unchecked == len(items):
         return {"dirty_items": None, "unchecked_items": unchecked}
-    found: dict[str, Any] = {"dirty_items": met.count(True), "unchecked_items": unchecked}
-    if found["dirty_items"]:
-        for kind, wanted in (("clean", False), ("dirty", True)):
-            part = [item for item, is_dirty in zip(items, met, strict=True) if is_dirty is wanted]
-            found |= {kind: _score(part, metric)} if part else {}
-    return found
+    subsets: dict[str, Any] = {"dirty_items": met.count(True), "unchecked_items": unchecked}
+    if subsets["dirty_items"]:
+        for kind, state in (("clean", False), ("dirty", True)):
+            part = [item for item, is_dirty in zip(items, met, strict=True) if is_dirty is state]
+            subsets |= {kind: _score(part, metric)} if part else {}
+    return subsets
 
 
 def _score(items: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The numbers that released weights are of, and those that a user's GPU computes in."""
+"""The dtype of released weights, and the one that a user's GPU computes in."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal
 from tasks.export.card.provenance import Provenance
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-STORED = ("dtype", "torch_dtype")  # of a config.json, as transformers names it and as it did
+STORED = ("dtype", "torch_dtype")  # of a config.json, as new and old versions of transformers name it
 IN_BFLOAT16 = ("bfloat16", "float8")  # with float8 everything but some matrix products is bfloat16
 
 
 def weights_dtype(asked: Dtype, provenance: Provenance | None, model: Path) -> str:
-    """What `auto` means for a model: bfloat16 if its last training was in that, and float32 otherwise. A model of
-    others that nothing was trained on keeps what its config says."""
+    """Resolves `auto`: bfloat16 if the model's last training was in it, float32 otherwise. An existing model without
+    further training keeps the dtype of its config."""
     if asked != "auto":
         return asked
     if provenance is None or not provenance.precision:
@@ -26,6 +26,6 @@ def weights_dtype(asked: Dtype, provenance: Provenance | None, model: Path) -> s
 
 
 def compute_dtype(asked: Dtype) -> str:
-    """What 4-bit weights are multiplied in on a user's GPU: bfloat16, which every GPU since Ampere has, unless the
+    """The dtype that a user's GPU multiplies 4-bit weights in: bfloat16, which every GPU since Ampere has, unless the
     profile says otherwise."""
     return "bfloat16" if asked == "auto" else asked

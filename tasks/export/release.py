@@ -1,4 +1,4 @@
-"""A release found in a store, and opened for use in the best of its formats for this machine's CPU."""
+"""Finds a release in a store, and opens it in its best format for this machine's CPU."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ if TYPE_CHECKING:
 
 
 def find_release(store: Store, ref: str) -> Artifact:
-    """The release that a ref names, each byte checked. Raises StoreError for another artifact, DamagedArtifact."""
+    """The release that a ref names, with every byte checked. Raises StoreError for another kind of artifact, and
+    DamagedArtifact."""
     location = refs.resolve(store, ref)
     if not location.startswith("export/"):
         releases = [name for name in refs.names(store) if name.endswith("/export")]
         advice = f"Name a release: {', '.join(releases)}" if releases else "Make one with `gristmill run PROFILE`"
-        raise StoreError(f"{ref} is no release but an artifact of {location.partition('/')[0]}.", f"{advice}.")
+        raise StoreError(f"{ref} isn't a release but an artifact of {location.partition('/')[0]}.", f"{advice}.")
     return store.get(location)
 
 
 def open_release(folder: Path, *, threads: int = 1, format: str | None = None) -> ModelRuntime:
-    """The release in its runtime, in a `format` or that of the lowest `chat_rank` that it holds.
+    """Open the release in its runtime, in `format` or else the one with the lowest `chat_rank` that it holds.
 
-    Raises StoreError for a folder without any format or that one, or whose runtime can't load it.
+    Raises StoreError for a folder without that format or any, and if the runtime can't load it.
     """
     from models.runtimes.protocol import RuntimeFault
 
     names = [name for name, known in FORMATS.items() if known.files(folder)]
     held = [FORMATS[name] for name in names if format in (None, name)]
     if names and not held:
-        raise StoreError(f"The release has no {format}.", f"It has {', '.join(names)}.")
+        raise StoreError(f"The release doesn't hold {format}.", f"It holds {', '.join(names)}.")
     if not held:
-        raise StoreError(f"{folder} holds a model in none of {', '.join(FORMATS)}.", "Give the folder of an export.")
+        raise StoreError(
+            f"{folder} doesn't hold a model in any of {', '.join(FORMATS)}.", "Give the folder of an export."
+        )
     try:
         return min(held, key=lambda known: known.chat_rank).open(folder, threads)
     except RuntimeFault as error:

@@ -1,13 +1,13 @@
-"""A release outside the store: a folder to hand on, and what is wrong with one that was handed on.
+"""A release outside the store: saves a folder to hand on, and checks one that was received.
 
-    SHA256SUMS        every file with its SHA-256, as the store wrote it; its own SHA-256 is the artifact's digest
-    SHA256SUMS.sig    the signature of that file, if there is one
+    SHA256SUMS        every file with its SHA-256, as the store wrote it. Its own SHA-256 is the artifact's digest
+    SHA256SUMS.sig    the signature of that file, if any
 
-An artifact is immutable, so that a signature can't lie in it: a copy of it is saved, and signed where the key is. The
-manifest is not copied. It tells of the machine that made the release, and SHA256SUMS doesn't vouch for it.
+An artifact is immutable, so it can't hold a signature: a copy is saved, and signed where the key is. The manifest is
+not copied. It describes the machine that made the release, and SHA256SUMS doesn't vouch for it.
 
-Whoever checks a folder trusts nothing in it: a name that leads out of it is refused, no link is followed, and only
-plain files are opened.
+A check trusts nothing in the folder: a name that leads out of it is refused, no link is followed, and only plain files
+are opened.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from storage.store import STORE_FILE
 from tasks.export.signature import sign, signer
 
 SIGNATURE = f"{SUMS}.sig"
-# What a hub adds to each of its repositories, and its client to a folder that it downloads to
+# Files that a hub adds to each of its repositories, and its client to a folder that it downloads to
 OF_A_HUB = re.compile(r"\.gitattributes|\.cache/huggingface/(\.gitignore|CACHEDIR\.TAG|.+\.(metadata|lock))")
-MOST_BYTES = 16 << 20  # of a list: far more than a release has files
+MOST_BYTES = 16 << 20  # of a list: far more than any release needs
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
-NAMED = 3  # of what is wrong with a folder: a list of thousands tells nobody anything
-_AGAIN = "Get the release again from whom you trust, in binary mode; nothing may be added to its folder."
+NAMED = 3  # problems of a folder that a message names: a list of thousands helps nobody
+_AGAIN = "Get the release again from a source that you trust, in binary mode, and add nothing to its folder."
 
 
 def save(artifact: Artifact, folder: Path) -> None:
-    """Copy a release to a new folder and check every byte of the copy. Raises StoreError, DamagedArtifact."""
+    """Copy a release to a new folder and check every byte of the copy. Raises StoreError for a folder that exists, is
+    in a store or can't be written, and DamagedArtifact."""
     with writing(folder):
         if folder.exists() or folder.is_symlink():
-            raise StoreError(f"{folder} is there already.", "Name a folder that is not.")
+            raise StoreError(f"{folder} exists already.", "Name a new folder.")
         if any((parent / STORE_FILE).is_file() for parent in folder.absolute().parents):
-            raise StoreError(f"{folder} lies in a store, which has its own files only.", "Name a folder outside of it.")
+            raise StoreError(f"{folder} is in a store, which has its own files only.", "Name a folder outside it.")
     assert artifact.manifest is not None
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
@@ -59,11 +60,11 @@ def save(artifact: Artifact, folder: Path) -> None:
 
 
 def sign_folder(folder: Path, key: Path) -> None:
-    """Sign a saved release with an SSH key, in place of a signature that it may have. A damaged one is not signed.
+    """Sign a saved release with an SSH key, replacing any signature. A damaged release isn't signed.
     Raises StoreError, DamagedArtifact, ConfigError, SignatureError."""
     if (folder / MANIFEST).exists():
         raise StoreError(
-            f"{folder} is an artifact in a store, which stays as it was made.",
+            f"{folder} is an artifact in a store, which must not change.",
             "Save a copy and sign that: `gristmill release save REF FOLDER`",
         )
     signature = sign(check(folder), key)
@@ -72,42 +73,42 @@ def sign_folder(folder: Path, key: Path) -> None:
 
 
 def verify_folder(folder: Path, signers: Path, identity: str | None = None) -> tuple[str, str]:
-    """Who signed the release in a folder, and its digest: the list, its signature, then every file is checked.
+    """Check a folder's list, then its signature, then every file. Returns the signer and the release's digest.
 
     Raises SignatureError, DamagedArtifact, StoreError, ConfigError.
     """
     listed = _read(folder, SUMS)
     parse_sums(listed)
     if not os.path.lexists(folder / SIGNATURE):
-        raise SignatureError(f"{folder} is not signed: it has no {SIGNATURE}.", "Ask who released it for one.")
+        raise SignatureError(f"{folder} isn't signed: it lacks {SIGNATURE}.", "Ask its publisher for a signature.")
     who = signer(listed, _read(folder, SIGNATURE), signers, identity)
     check(folder, listed)
     return who, hashlib.sha256(listed).hexdigest()
 
 
 def verify_unsigned(folder: Path) -> str:
-    """The digest of the release in a folder, each of whose files is as its own list says. Nobody vouches for the list:
-    whoever changed a file may have changed it too. Raises DamagedArtifact, StoreError."""
+    """Check a folder's files against its own list, and return the release's digest. Nobody vouches for the list:
+    whoever changed a file may have changed the list too. Raises DamagedArtifact, StoreError."""
     return hashlib.sha256(check(folder)).hexdigest()
 
 
 def check(folder: Path, listed: bytes | None = None) -> bytes:
-    """The list of a release's files, each of which has the bytes that it should. Raises DamagedArtifact, which names
-    what is missing, changed or too many, and StoreError."""
+    """Check every file of a release, and return the list of files. Raises DamagedArtifact, which names missing, changed
+    and additional files, and StoreError if the folder can't be read."""
     listed = _read(folder, SUMS) if listed is None else listed
     expected = parse_sums(listed)
     try:
         problems = list(_problems(folder, expected))
     except OSError as error:
-        raise StoreError(f"{folder} can't be read: {error}.", "Make it readable for you.") from error
+        raise StoreError(f"{folder} can't be read: {error}.", "Make it readable for this user.") from error
     if problems:
-        raise DamagedArtifact(f"{folder} is not the release that {SUMS} lists: {few(problems, '; ')}.", _AGAIN)
+        raise DamagedArtifact(f"{folder} isn't the release that {SUMS} lists: {few(problems, '; ')}.", _AGAIN)
     return listed
 
 
 def parse_sums(listed: bytes) -> dict[str, str]:
-    """SHA-256 by name, of a list as `storage.digests.sums` writes it. Raises DamagedArtifact for any other form, for a
-    name that leads out of the folder and for one that stands there twice."""
+    """SHA-256 by name, from a list as `storage.digests.sums` writes it. Raises DamagedArtifact for any other form, and
+    for a name that leads out of the folder or is listed twice."""
     try:
         text = listed.decode()
     except UnicodeDecodeError as error:
@@ -115,47 +116,49 @@ def parse_sums(listed: bytes) -> dict[str, str]:
     expected: dict[str, str] = {}
     lines = text.split("\n")
     for number, line in enumerate(lines[:-1], 1):
-        found = _LINE.fullmatch(line)
-        if not found or not line.isprintable():
-            raise DamagedArtifact(f"Line {number} of {SUMS} is no SHA-256 with a name: {_shown(line[:120])}.", _AGAIN)
-        digest, name = found.groups()
+        match = _LINE.fullmatch(line)
+        if not match or not line.isprintable():
+            raise DamagedArtifact(
+                f"Line {number} of {SUMS} isn't a SHA-256 with a name: {_printable(line[:120])}.", _AGAIN
+            )
+        digest, name = match.groups()
         try:
             check_name(name)
         except ValueError as error:
             raise DamagedArtifact(f"Line {number} of {SUMS}: {error}.", _AGAIN) from error
         if name in expected or name in (SUMS, SIGNATURE):
-            why = "twice" if name in expected else "although it can't list itself or its signature"
-            raise DamagedArtifact(f"Line {number} of {SUMS}: {name} stands there {why}.", _AGAIN)
+            why = "listed twice" if name in expected else "listed, although a list excludes itself and its signature"
+            raise DamagedArtifact(f"Line {number} of {SUMS}: {name} is {why}.", _AGAIN)
         expected[name] = digest
     if lines[-1]:
         raise DamagedArtifact(f"{SUMS} ends within a line.", _AGAIN)
     if not expected:
-        raise DamagedArtifact(f"{SUMS} lists no file.", _AGAIN)
+        raise DamagedArtifact(f"{SUMS} doesn't list any file.", _AGAIN)
     return expected
 
 
 def _problems(folder: Path, expected: Mapping[str, str]) -> Iterator[str]:
-    """A phrase for each thing that is not as it should be, by name."""
+    """Yields a phrase for each missing, changed or additional file, by name."""
     there = dict(entries(folder))
     for name in sorted(expected.keys() | there.keys()):
         if name not in there:
             yield f"{name} is missing"
         elif not there[name]:
-            yield f"{_shown(name)} is no plain file"
+            yield f"{_printable(name)} isn't a plain file"
         elif name in expected and file_digest(folder / name) != expected[name]:
             yield f"{name} has changed"
         elif name not in expected and name not in (SUMS, SIGNATURE) and not OF_A_HUB.fullmatch(name):
-            yield f"{_shown(name)} is not part of it"
+            yield f"{_printable(name)} is not part of it"
 
 
 def added_by_hub(folder: Path) -> list[str]:
-    """The files in a sound release that nobody signed: a hub and its client put them there."""
+    """The unsigned files of an intact release, which a hub or its client added."""
     return sorted(name for name, _ in entries(folder) if OF_A_HUB.fullmatch(name))
 
 
 def entries(folder: Path) -> Iterator[tuple[str, bool]]:
-    """All that lies below a folder but folders that are not empty, by name, and whether it is a plain file; an empty
-    folder ends in a slash. No link is followed. Raises OSError."""
+    """Yields every entry below a folder by name, and whether it is a plain file. Of folders only empty ones are listed,
+    with a slash at the end. No link is followed. Raises OSError."""
     waiting = [folder]
     while waiting:
         here = waiting.pop()
@@ -171,17 +174,17 @@ def entries(folder: Path) -> Iterator[tuple[str, bool]]:
 
 
 def few(names: Sequence[str], between: str = ", ") -> str:
-    """The first of some names, and how many more there are."""
+    """The first names, and the number of the remaining ones."""
     return between.join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """A block that writes a release to a folder: what a disk says to that is a StoreError with a remedy of its own, as
-    neither a store nor a run is meant."""
+    """Within the block, which writes a release to a folder, an error of the disk becomes a StoreError with a remedy
+    about that folder, as neither a store nor a run is involved."""
     try:
         yield
-    except RuntimeError as error:  # pathlib's, of links in a circle
+    except RuntimeError as error:  # pathlib's, for circular links
         raise StoreError(f"{folder} can't be used: {error}.", "Name another folder.") from error
     except OSError as error:
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else folder
@@ -192,23 +195,24 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def _read(folder: Path, name: str) -> bytes:
-    """A small plain file of a folder. Raises StoreError where it is missing, DamagedArtifact for anything else."""
+    """The content of a small plain file of a folder. Raises StoreError if it is missing or can't be read,
+    DamagedArtifact if it isn't a plain file or is too large."""
     path = folder / name
     try:
         state = path.lstat()
         if not stat.S_ISREG(state.st_mode):
-            raise DamagedArtifact(f"{path} is no plain file.", _AGAIN)
+            raise DamagedArtifact(f"{path} isn't a plain file.", _AGAIN)
         if state.st_size > MOST_BYTES:
-            raise DamagedArtifact(f"{path} has {state.st_size:,} bytes, which no release needs.", _AGAIN)
+            raise DamagedArtifact(f"{path} has {state.st_size:,} bytes, more than any release needs.", _AGAIN)
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreError(
-            f"{folder} is no release: it has no {name}.", "Give a folder that `gristmill release save` wrote."
+            f"{folder} isn't a release: it lacks {name}.", "Give a folder that `gristmill release save` wrote."
         ) from error
     except OSError as error:
-        raise StoreError(f"{path} can't be read: {error}.", "Make it readable for you.") from error
+        raise StoreError(f"{path} can't be read: {error}.", "Make it readable for this user.") from error
 
 
-def _shown(name: str) -> str:
-    """A name that a stranger chose, without characters that steer a terminal."""
+def _printable(name: str) -> str:
+    """A name that a stranger chose, without characters that control a terminal."""
     return name if name.isprintable() else ascii(name)

@@ -27,7 +27,7 @@ from tasks.export.proof.compare import Parity, compare, perplexity
 from tasks.export.proof.config import check_config
 from tasks.export.proof.held_out import held_out
 from tasks.export.proof.judge import require
-from tasks.export.proof.reference import Reference, said_by
+from tasks.export.proof.reference import Reference, answers_of
 from tasks.export.proof.speculation import speculation, write_draft
 from tasks.export.proof.speed import Speed, measure
 from tasks.export.proof.weights import WeightError, WeightErrors
@@ -35,7 +35,7 @@ from tasks.training.device_peak import peak_memory
 
 
 class ExportSpec(ChildSpec):
-    """Written as JSON by the stage."""
+    """The child's settings, which the stage writes as JSON."""
 
     config: ExportConfig
     model: Path
@@ -47,7 +47,7 @@ class ExportSpec(ChildSpec):
 
     @property
     def adapted(self) -> Adapted | None:
-        """What the model is made of, where it was handed on."""
+        """The base and adapters of the model, if the stage passed them on."""
         if self.base is None or not self.adapters:
             return None
         config = json.loads((self.base / "config.json").read_text(encoding="utf-8"))
@@ -55,8 +55,8 @@ class ExportSpec(ChildSpec):
 
 
 def run(path: Path) -> None:
-    """Write and prove every format of the spec; parity as JSON to `spec.result`. Raises ParityError, and
-    TrainingError for a model whose weights are no numbers."""
+    """Write and prove every format of the spec, and write the results as JSON to `spec.result`. Raises ParityError, and
+    TrainingError for a model with NaN or infinite weights."""
     spec = ExportSpec.model_validate_json(path.read_text())
     threads, device = spec.runtime.compute.cpu_threads(), str(device_of(spec.runtime.compute))
     torch.set_num_threads(threads)
@@ -70,7 +70,7 @@ def run(path: Path) -> None:
         proof=spec.config.positions,
         begin=beginning(load_tokenizer(spec.model)),
     )
-    before = said_by(spec.base, spec.config, device) if spec.base else {}  # first, so that one model is in memory
+    before = answers_of(spec.base, spec.config, device) if spec.base else {}  # before the other model takes memory
     reference = Reference(spec.model, text.proof, spec.config, spec.scratch / "reference", device)
     dtype = weights_dtype(spec.config.dtype, spec.config.provenance, spec.model)
     source = Source(
@@ -93,7 +93,7 @@ def run(path: Path) -> None:
         written = sum(file.stat().st_size for file in FORMATS[name].files(spec.out))
         proved[name] = {"bytes": written, **require(name, parity, weights, spec.config.tolerance(name, dtype))}
         speeds[name] = {key: round(value, 1) for key, value in asdict(speed).items()}
-    speculated, seconds = _speculate(spec, reference, source)
+    guess_counts, seconds = _speculate(spec, reference, source)
     spec.finish(
         {
             "perplexity": round(perplexity(reference), 8),
@@ -102,28 +102,29 @@ def run(path: Path) -> None:
             "samples": reference.samples(),
             **({"answers": answers} if (answers := reference.chat_samples(before)) else {}),
             "formats": proved,
-            **({"speculation": speculated} if speculated else {}),
-            "remarks": {name: told for name in spec.config.formats if (told := FORMATS[name].remark(spec.model))},
+            **({"speculation": guess_counts} if guess_counts else {}),
+            "remarks": {name: remark for name in spec.config.formats if (remark := FORMATS[name].remark(spec.model))},
             "facts": {"peak_memory_bytes": peak_memory(), "speeds": speeds, "device": device, **seconds},
         }
     )
 
 
 def _require_numbers(model: Path, draft: Path | None) -> None:
-    """Raises TrainingError for a weight that is none: no format could hold it, and each would fail in its own way."""
+    """Raises TrainingError for NaN and infinite weights, on which each format would fail in its own way."""
     for what, folder in (("model", model), ("draft", draft)):
-        if folder is not None and (found := not_finite(folder)):
+        if folder is not None and (problem := not_finite(folder)):
             raise TrainingError(
-                f"The {what} can't be released: {found}.", "Train it again with a lower learning rate, or name another."
+                f"The {what} can't be released: {problem}.",
+                "Train it again with a lower learning rate, or name another.",
             )
 
 
 def _speculate(spec: ExportSpec, reference: Reference, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What guesses are worth, where there is a draft or n-grams are asked for: counts, and seconds as facts."""
+    """Measure guesses, if there is a draft or the profile requests n-grams: counts, and seconds as facts."""
     config, usable = spec.config, spec.config.guessed
     if not usable or (spec.draft is None and config.speculation is None):
         return {}, {}
-    best: dict[Path, str] = {}  # a format for each runtime: guesses are right as often in all of its formats
+    best: dict[Path, str] = {}  # one format per runtime, as guesses are right equally often in all of its formats
     for name in usable:
         best.setdefault(GUESSED[name].draft(spec.out), name)
     formats = list(best.values())
@@ -139,20 +140,20 @@ def _speculate(spec: ExportSpec, reference: Reference, source: Source) -> tuple[
 def prove(
     reference: Reference, name: str, release: Path, threads: int, adapted: Adapted | None = None
 ) -> tuple[WeightError, Parity, Speed]:
-    """Compare a format of a release with the checkpoint, its weights and in its own runtime; an adapter's over its
-    base. Raises ParityError where that fails."""
+    """Compare a format's weights, and its answers in its own runtime, with the checkpoint. An adapter is opened over
+    its base. Raises ParityError if the format can't be opened or differs in what must be equal."""
     chosen = FORMATS[name].over(adapted)
     try:
         check_config(chosen, reference.folder, release)
         runtime, speed = measure(lambda: chosen.open(release, threads, reference.device), reference.windows[0])
-        try:  # only then its weights: a runtime says best what is wrong with a file
+        try:  # weights only now, as a runtime's error says best what is wrong with a file
             errors = WeightErrors(reference.folder)
             parity = compare(reference, runtime, errors.watch(chosen.weights(reference.folder, release)))
             return errors.largest(), parity, speed
         finally:
             runtime.close()
     except RuntimeFault as error:
-        raise ParityError(f"{error}.", "This is a defect; report it.") from error
+        raise ParityError(f"{error}.", "This is a defect: report it.") from error
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Signatures by SSH keys, made and checked by OpenSSH's `ssh-keygen -Y`, which is nearly everywhere.
+"""Signatures by SSH keys, made and checked by OpenSSH's `ssh-keygen -Y`, which nearly every machine has.
 
-A signature is one of SHA256SUMS in the namespace `gristmill`, so one that its key made for git or a file is refused.
-`ssh-keygen` reads the bytes that its caller goes on with, never the file again, which could change in between.
+A signature covers SHA256SUMS in the namespace `gristmill`, so a signature that the key made for git or a file is
+refused. `ssh-keygen` gets the very bytes that its caller uses, as the file could change in between.
 """
 
 from __future__ import annotations
@@ -18,55 +18,59 @@ NAMESPACE = "gristmill"
 def sign(data: bytes, key: Path) -> bytes:
     """The armoured signature of `data` by a private key, or by the one that an agent holds for a public key.
 
-    `ssh-keygen` asks at the terminal for what the key needs: a passphrase, a touch. Raises ConfigError, SignatureError.
+    `ssh-keygen` prompts at the terminal if the key needs a passphrase or a touch. Raises ConfigError for a missing key,
+    and SignatureError.
     """
     if not key.is_file():
-        raise ConfigError(f"There is no key {key}.", "Give one with --key, or make one: ssh-keygen -t ed25519")
+        raise ConfigError(f"The key {key} doesn't exist.", "Give one with --key, or make one: ssh-keygen -t ed25519")
     done = _ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, data=data, quiet=False)
     if done.returncode:
         public = f"ssh-keygen -y -f {key} > {key}.pub"
         raise SignatureError(
             f"ssh-keygen could not sign with {key}.",
-            f"It says why above. A key that is not in OpenSSH's own format needs its public half beside it: {public}",
+            f"Its reason is above. A key that isn't in OpenSSH's own format needs its public half next to it: {public}",
         )
     return done.stdout
 
 
 def signer(data: bytes, signature: bytes, signers: Path, identity: str | None = None) -> str:
-    """Who signed `data`: a principal of the file `signers`, in the format of ALLOWED SIGNERS in ssh-keygen(1); only
-    `identity`, where it is given.
+    """The signer of `data`: a principal of the file `signers`, in the format of ALLOWED SIGNERS in ssh-keygen(1). With
+    `identity`, only that one.
 
-    Raises ConfigError where there is no such file, and SignatureError for what none of them signed.
+    Raises ConfigError for a missing file, and SignatureError if none of them signed.
     """
     if not signers.is_file():
-        raise ConfigError(f"There is no file {signers}.", "Give the file of the keys that you trust with --signers.")
+        raise ConfigError(
+            f"The file {signers} doesn't exist.", "Give the file of the keys that you trust with --signers."
+        )
     with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
         file = Path(folder) / "signature"
         file.write_bytes(signature)
-        given = ("-f", str(signers), "-s", str(file))
+        files = ("-f", str(signers), "-s", str(file))
         if identity is None:
-            found = _ssh_keygen("find-principals", *given, data=data)
-            if found.returncode:
-                raise _refused(found, f"No key in {signers} made the signature")
-            names = found.stdout.decode(errors="replace").splitlines()
+            principals = _ssh_keygen("find-principals", *files, data=data)
+            if principals.returncode:
+                raise _refusal(principals, f"No key in {signers} made the signature")
+            names = principals.stdout.decode(errors="replace").splitlines()
             named = [name for name in names if not set(name) & set("*?!")]
             if not named:
                 raise SignatureError(
                     f"{signers} allows the key for {', '.join(names)}, which is a pattern.",
-                    "Say with --identity who must have signed.",
+                    "Name the required signer with --identity.",
                 )
             identity = named[0]
-        done = _ssh_keygen("verify", *given, "-n", NAMESPACE, "-I", identity, data=data)
+        done = _ssh_keygen("verify", *files, "-n", NAMESPACE, "-I", identity, data=data)
         if done.returncode:
-            raise _refused(done, f"The signature is not one of {identity} for these bytes")
+            raise _refusal(done, f"The signature isn't by {identity} for these bytes")
     return identity
 
 
-def _refused(done: subprocess.CompletedProcess[bytes], message: str) -> SignatureError:
-    said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.isprintable()]
-    reason = f" ({said[0].rstrip('.')})" if said else ""
+def _refusal(done: subprocess.CompletedProcess[bytes], message: str) -> SignatureError:
+    lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.isprintable()]
+    reason = f" ({lines[0].rstrip('.')})" if lines else ""
     return SignatureError(
-        f"{message}{reason}.", "Do not use the release: get it, or the file of signers, again from whom you trust."
+        f"{message}{reason}.",
+        "Don't use the release: get it, or the file of signers, again from a source that you trust.",
     )
 
 

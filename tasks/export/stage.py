@@ -1,4 +1,4 @@
-"""The `export` stage: the model in every format of the profile, proved, with its card."""
+"""The `export` stage: writes the model in the profile's formats, proves each, and adds the card."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tasks.training.model_folder import check_tokenizer
 
 
 def check_here(config: ExportConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a format that this machine can't write or prove, and for a GPU that it has not, before the
-    first stage of a run starts."""
+    """Raises ConfigError for a format that this machine can't write or prove, and for a missing GPU, before the first
+    stage of a run starts."""
     check_device_here(runtime)
     for name in config.formats:
         if lacking := FORMATS[name].needs():
@@ -47,11 +47,11 @@ def export(
 ) -> None:
     """Write the release: weights in every format, README.md (the model card), licences, scores, parity and lineage.
 
-    Each format is loaded in the runtime that it is meant for and compared with the checkpoint on held-out text, which
-    is token shards or benchmarks; when one is outside its tolerance, nothing is released (ParityError). Nor is anything
-    when the evaluation did not meet one of its gates (GateError). `beneath` has the model of others that was trained as
-    `base`, and for formats of adapters those of the links from it to the released one by name.
-    `draft` is a small model that guesses for speculative decoding; it must change no text (ParityError).
+    Each format is loaded in the runtime that it is meant for and compared with the checkpoint on held-out text (token
+    shards or benchmarks). If one is outside its tolerance, nothing is released (ParityError). Nor is anything if the
+    evaluation missed one of its gates (GateError). `beneath` holds the existing model that was trained, as `base`, and
+    for formats of adapters the adapters of the links from it to the released one, by name.
+    `draft` is a small model that guesses for speculative decoding. It must not change any text (ParityError).
     """
     if scores:
         check_gates(scores)
@@ -89,8 +89,8 @@ def export(
 
 
 def check_formats(config: ExportConfig | None, model: Path) -> None:
-    """Ask of the formats of a release, if there is to be one, whether they can hold the model of a folder: it costs
-    little before the model is trained. Raises ConfigError."""
+    """Check that the formats of a release, if one is planned, can hold a folder's model. Doing so before training costs
+    little. Raises ConfigError for a format that can't."""
     for name in config.formats if config else ():
         FORMATS[name].check(model)
 
@@ -139,7 +139,7 @@ def _write(
 
 
 def _guesses(counts: Mapping[str, Any], seconds: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The card's table, and how much faster it was here."""
+    """The card's table, with the speed-up on this machine."""
     rows = []
     for row in speculation_rows(counts):
         without, with_guesses = seconds[row["format"]][row["guesses by"]]

@@ -1,9 +1,9 @@
-"""How far a format may be from the checkpoint, and the usual limits by how many bits it keeps.
+"""How far a format may differ from the checkpoint, and the default limits by the number of bits that it keeps.
 
-They are about twice what sound files of three models lost (`python -m benchmarks.export.ladder`), of 1.3M, 16M and 135M
-weights: those that learned more lose more by rounding, whatever their size, so that no limit is by size; larger models
-were not measured. Blocks of two bits throughout were measured on models that learned little alone. That a file computes
-what it says is held much more tightly, by the divergence of the runtime.
+The limits are about twice the loss of sound files of three models with 1.3M, 16M and 135M weights (`python -m
+benchmarks.export.ladder`). Models that learned more lose more by rounding, whatever their size, so no limit depends on
+size. Larger models were not measured, and two-bit blocks throughout only on models that learned little. That a file
+computes what it says is checked much more tightly, by the divergence of the runtime.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from tasks.stage.config import StageConfig
 
 
 class Tolerance(StageConfig):
-    """Largest allowed difference between a format and the checkpoint on held-out text."""
+    """The largest allowed difference between a format and the checkpoint on held-out text."""
 
     max_divergence: float = Field(gt=0, description="mean KL divergence of the next-token distribution, in nats")
-    max_perplexity_increase: float = Field(gt=0, description="relative, so 0.01 is one per cent")
+    max_perplexity_increase: float = Field(gt=0, description="relative: 0.01 is one per cent")
     max_runtime_divergence: float = Field(
-        gt=0, description="the same, from the checkpoint's own program with the format's weights in it"
+        gt=0, description="mean KL divergence from the checkpoint's own program with the format's weights, in nats"
     )
     max_weight_error: float = Field(
-        gt=0, description="of a row of a matrix, relative to it: ‖written − checkpoint‖ / ‖checkpoint‖"
+        gt=0, description="relative error of a matrix's row: ‖written − checkpoint‖ / ‖checkpoint‖"
     )
-    same_greedy: bool = Field(description="require the checkpoint's greedy text, near-ties excepted")
+    same_greedy: bool = Field(description="require the checkpoint's greedy text, except at near-ties")
 
 
 EXACT = Tolerance(
@@ -76,7 +76,7 @@ SIX_BIT = Tolerance(
     max_weight_error=0.1,
     same_greedy=False,
 )
-# Activations are rounded to 8 bits as well: most of what that costs is the runtime's
+# Activations are rounded to 8 bits as well, and most of that cost is in the runtime's divergence
 EIGHT_BIT_ACTIVATIONS = Tolerance(
     max_divergence=0.03,
     max_perplexity_increase=0.05,
@@ -91,7 +91,7 @@ FOUR_BIT = Tolerance(
     max_weight_error=0.25,
     same_greedy=False,
 )
-# Plain rounding costs models that learned much the most: half of the perplexity, of SmolLM2-135M
+# Plain rounding costs models that learned much the most: SmolLM2-135M's perplexity rises by half
 FOUR_BIT_PLAIN = Tolerance(
     max_divergence=0.7,
     max_perplexity_increase=0.8,

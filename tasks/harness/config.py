@@ -13,24 +13,22 @@ class HarnessSource(StageConfig):
     """A task, group or tag of the harness, by name, with its data."""
 
     task: str = Field(pattern=r"^[\w.\-+()]+$", description="name of a task, group or tag of lm-evaluation-harness")
-    only: list[str] | None = Field(
-        None, min_length=1, description="of a group: these of its tasks alone (default: all of them)"
-    )
-    folder: str | None = Field(None, description="a folder with the definition; null: one of the harness's own")
+    only: list[str] | None = Field(None, min_length=1, description="only these tasks of a group (default: all)")
+    folder: str | None = Field(None, description="folder with the definition (null: a task of the harness's own)")
     files: dict[str, str] | None = Field(
         None,
         min_length=1,
-        description="local files or a glob for each split that the definition names; {subset} stands for the name of a "
-        "task's part of the data set. null: from the hub",
+        description="local file or glob for each split that the definition names, where {subset} stands for the name "
+        "of a task's part of the data set (null: from the hub)",
     )
     columns: dict[str, str] = Field(
         {},
-        description="columns that the files lack, each as a Jinja template of a row's columns, which `row` has too; a "
-        "single expression may yield a list or a mapping",
+        description="columns that the files lack, each as a Jinja template over a row's columns (also in `row`). A "
+        "template of one expression may yield a list or a mapping",
     )
-    dataset: str | None = Field(None, description="another data set of the hub than the definition's")
+    dataset: str | None = Field(None, description="data set of the hub to use instead of the definition's")
     revision: str | None = Field(
-        None, pattern=r"^[0-9a-f]{40}$", description="commit of the data set on the hub; uses the network"
+        None, pattern=r"^[0-9a-f]{40}$", description="commit of the data set on the hub (uses the network)"
     )
 
     @property

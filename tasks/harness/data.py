@@ -1,8 +1,8 @@
 """The one seam through which lm-evaluation-harness gets its data, so that a task's definition stays as it is.
 
-A task asks `datasets.load_dataset(path, name)` for its data when it is made. Here that call is answered with what was
-prepared: the definition is not rewritten, and nothing is fetched behind anybody's back. The data lie as Parquet, which
-keeps the columns' types, in `data/NUMBER/SPLIT.parquet`; `data/index.json` says what each number stands for.
+A task calls `datasets.load_dataset(path, name)` for its data when it is created. Here that call gets the prepared data:
+the definition is not rewritten, and nothing is fetched behind anybody's back. The data is in
+`data/NUMBER/SPLIT.parquet`, as Parquet keeps the columns' types, and `data/index.json` maps the numbers to data sets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Load = Callable[[str, str | None], Splits]  # (path, name) of a data set, as a d
 
 @contextmanager
 def serving(load: Load) -> Iterator[None]:
-    """Within the block every task gets its data from `load`."""
+    """Within the block, every task gets its data from `load`."""
     import datasets
 
     def answer(path: str, name: str | None = None, **_: Any) -> Splits:
@@ -39,12 +39,12 @@ def serving(load: Load) -> Iterator[None]:
         datasets.load_dataset = before
 
 
-def save(found: Mapping[tuple[str, str | None], Splits], folder: Path) -> None:
+def save(data_sets: Mapping[tuple[str, str | None], Splits], folder: Path) -> None:
     """Write data sets, in the order of their names."""
     folder.mkdir(parents=True, exist_ok=True)
     index = []
-    for number, (path, name) in enumerate(sorted(found, key=lambda key: (key[0], key[1] or ""))):
-        splits = found[path, name]
+    for number, (path, name) in enumerate(sorted(data_sets, key=lambda key: (key[0], key[1] or ""))):
+        splits = data_sets[path, name]
         index.append({"path": path, "name": name, "splits": sorted(splits)})
         for split, rows in splits.items():
             target = folder / str(number) / f"{split}.parquet"
@@ -54,8 +54,8 @@ def save(found: Mapping[tuple[str, str | None], Splits], folder: Path) -> None:
 
 
 def saved(folder: Path) -> Load:
-    """What `save` wrote, as `serving` takes it. Raises DamagedArtifact for data that can't be read, SourceError for
-    data that a definition asks for and that were not prepared."""
+    """The data sets that `save` wrote, in the form for `serving`. Loading raises DamagedArtifact for data that can't be
+    read, SourceError for data that a definition requests but `download` didn't prepare."""
     import pyarrow.parquet as pq
     from datasets import Dataset, DatasetDict
     from datasets.table import InMemoryTable
@@ -70,14 +70,16 @@ def saved(folder: Path) -> Load:
 
     def load(path: str, name: str | None) -> Splits:
         if (path, name) not in index:
-            asked = path if name is None else f"{path}, {name}"
-            raise SourceError(f"A task asks for the data set {asked}, which was not prepared.", make_again("download"))
+            requested = path if name is None else f"{path}, {name}"
+            raise SourceError(
+                f"A task requests the data set {requested}, which was not prepared.", make_again("download")
+            )
         number, splits = index[path, name]
         try:
-            found: Splits = DatasetDict(
+            data: Splits = DatasetDict(
                 {split: Dataset(InMemoryTable(pq.read_table(folder / number / f"{split}.parquet"))) for split in splits}
             )
-            return found
+            return data
         except (OSError, ValueError) as error:
             raise DamagedArtifact(f"{folder / number} can't be read: {error}.", make_again("download")) from error
 

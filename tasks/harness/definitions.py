@@ -1,7 +1,7 @@
-"""Where a task of lm-evaluation-harness is defined: among its own 14,000 files, or in a folder of the user's.
+"""Finds where a task of lm-evaluation-harness is defined: among its own 14,000 files, or in a user's folder.
 
-The harness parses all of its files to find one (15 s of CPU time). Here they are only searched for the name, and the
-folder that has it is parsed.
+The harness parses all of its files to find one (15 s of CPU time). Here they are only searched for the name, and only
+the folder that has it is parsed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def installed() -> str:
 
 
 def manager_of(task: str, folder: Path | None = None) -> TaskManager:
-    """A TaskManager that knows `task` (a task, group or tag) and all that it refers to: of `folder`, whose definitions
-    may include the harness's own by their path, or of the harness. Raises ConfigError for a name that is in neither.
+    """A TaskManager that knows `task` (a task, group or tag) and everything it refers to: from `folder`, whose
+    definitions may include the harness's own by path, or from the harness. Raises ConfigError for an unknown name.
     """
     from lm_eval.tasks import TaskManager
 
@@ -42,8 +42,8 @@ def manager_of(task: str, folder: Path | None = None) -> TaskManager:
         manager = TaskManager(include_path=str(folder), include_defaults=False)
         if task not in manager.all_tasks:
             raise ConfigError(
-                f"No file of {folder} defines a task {task}; there are {some(manager.all_tasks)}.",
-                "Name one of these, or look at the YAML file of the task: one that can't be read is skipped.",
+                f"No file of {folder} defines a task {task}. Tasks defined there: {some(manager.all_tasks)}.",
+                "Name one of these, or check the task's YAML file: a file that can't be read is skipped.",
             )
         return manager
     manager = TaskManager(include_path=[str(path) for path in families(task)], include_defaults=False)
@@ -53,26 +53,27 @@ def manager_of(task: str, folder: Path | None = None) -> TaskManager:
 
 
 def families(task: str) -> list[Path]:
-    """The folders of the harness that define `task` and what it refers to. Raises ConfigError."""
+    """The folders of the harness that define `task` and everything it refers to. Raises ConfigError for an unknown
+    task."""
     return _reached(task)[0]
 
 
 def _reached(task: str) -> tuple[list[Path], set[str]]:
-    """The folders, and the names of all that it refers to, its own too."""
+    """The folders as in `families`, and the names of the task and everything it refers to."""
     known = _index()
     if task not in known:
         raise _unknown(task, sorted(name for name in known if task.lower() in name.lower()))
-    found, wanted, seen = dict.fromkeys(known[task]), [task], set[str]()
-    while wanted:
-        name = wanted.pop()
+    folders, waiting, seen = dict.fromkeys(known[task]), [task], set[str]()
+    while waiting:
+        name = waiting.pop()
         if name in seen:
             continue
         seen.add(name)
-        for member in _members(name, list(found)):
-            wanted.append(member)
-            if not set(known.get(member, ())) & found.keys():
-                found |= dict.fromkeys(known.get(member, ())[:1])
-    return list(found), seen
+        for member in _members(name, list(folders)):
+            waiting.append(member)
+            if not set(known.get(member, ())) & folders.keys():
+                folders |= dict.fromkeys(known.get(member, ())[:1])
+    return list(folders), seen
 
 
 def definition_digest(task: str) -> str:
@@ -87,7 +88,7 @@ def definition_digest(task: str) -> str:
 
 
 def _members(name: str, folders: list[Path]) -> Iterator[str]:
-    """What a group names as its members."""
+    """The names of a group's members."""
     from lm_eval.tasks import TaskManager
 
     entry = TaskManager(include_path=[str(folder) for folder in folders], include_defaults=False).task_index.get(name)
@@ -99,7 +100,7 @@ def _members(name: str, folders: list[Path]) -> Iterator[str]:
 
 
 def runs_programs(task: str, folder: Path | None = None) -> bool:
-    """Whether the task judges answers by running them as programs: its code then names the metric of that."""
+    """Whether the task judges answers by running them as programs: its code then names the metric `code_eval`."""
     folders = [folder] if folder is not None else families(task)
     return any(b"code_eval" in path.read_bytes() for one in folders for path in one.rglob("*.py"))
 
@@ -110,34 +111,34 @@ def is_known(task: str) -> bool:
 
 
 def reads_sentences(task: str, folder: Path | None = None) -> bool:
-    """Whether code of the task reads NLTK's punkt_tab. Of the harness's own only code beside the definitions counts: a
-    family may have many tasks, one of which does."""
+    """Whether code of the task reads NLTK's punkt_tab. For the harness's own tasks only code next to the definitions
+    counts, since a family may have many tasks of which one reads it."""
     if folder is not None:
-        beside = {path.parent for path in folder.rglob("*.py")}
+        code_folders = {path.parent for path in folder.rglob("*.py")}
     else:
-        found, names = _reached(task)
-        beside = {
+        families_of_task, names = _reached(task)
+        code_folders = {
             path.parent
-            for family in found
+            for family in families_of_task
             for path in family.rglob("*.yaml")
             if not names.isdisjoint(_names(path.read_bytes()))
         }
-    return any(b"punkt_tab" in path.read_bytes() for one in beside for path in one.glob("*.py"))
+    return any(b"punkt_tab" in path.read_bytes() for one in code_folders for path in one.glob("*.py"))
 
 
 @functools.cache
 def _root() -> Path:
     import importlib.util
 
-    found = importlib.util.find_spec("lm_eval.tasks")
-    assert found is not None, "lm-eval is a dependency"
-    assert found.origin is not None
-    return Path(found.origin).parent
+    spec = importlib.util.find_spec("lm_eval.tasks")
+    assert spec is not None, "lm-eval is a dependency"
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 @functools.cache
 def _index() -> dict[str, list[Path]]:
-    """Each name of a task, group or tag in the harness, and the families (folders of its first level) that have it."""
+    """Each task, group or tag of the harness by name, with the families (top-level folders) that define it."""
     known: dict[str, list[Path]] = {}
     for path in sorted(path for path in _root().rglob("*") if path.suffix in ("", ".yaml") and path.is_file()):
         family = _root() / path.relative_to(_root()).parts[0]
@@ -149,7 +150,7 @@ def _index() -> dict[str, list[Path]]:
 
 
 def _names(text: bytes, *, tags_only: bool = False) -> list[str]:
-    """The names of tasks, groups and tags that a definition has; of one that others include, its tags."""
+    """The names of tasks, groups and tags in a definition, or only its tags, for a file that definitions include."""
     names = [] if tags_only else list(NAMES.findall(text))
     for single, listed in TAGS.findall(text):
         names += [single] if single else re.findall(rb"[\w.\-+]+", re.sub(rb"^\s*-\s*", b" ", listed, flags=re.M))
@@ -158,11 +159,11 @@ def _names(text: bytes, *, tags_only: bool = False) -> list[str]:
 
 def _unknown(task: str, near: list[str]) -> ConfigError:
     return ConfigError(
-        f"lm-evaluation-harness {installed()} has no task {task}.",
-        f"Tasks with such a name: {some(near)}." if near else "`lm-eval ls tasks` lists them.",
+        f"lm-evaluation-harness {installed()} doesn't have a task {task}.",
+        f"Tasks with a similar name: {some(near)}." if near else "`lm-eval ls tasks` lists them.",
     )
 
 
 def some(names: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """The first names, and the number of the remaining ones."""
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "") or "none"

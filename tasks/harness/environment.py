@@ -1,5 +1,5 @@
-"""The harness describes the machine after each evaluation: pip, compilers and drivers are asked, which takes 2 s of CPU
-time, longer than many a benchmark. Our manifests say what matters."""
+"""Skips the harness's description of the machine. After each evaluation it queries pip, compilers and drivers for 2 s
+of CPU time, longer than many benchmarks take, and our manifests record what matters."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 @contextmanager
 def undescribed() -> Iterator[None]:
-    """Within the block `simple_evaluate` leaves that out."""
+    """Within the block, `simple_evaluate` doesn't describe the machine."""
     from lm_eval import evaluator
 
     before = evaluator.add_env_info
 
     def nothing(storage: dict[str, Any]) -> None:
-        """In place of the description."""
+        """Adds no description."""
 
     evaluator.add_env_info = nothing
     try:

@@ -1,5 +1,4 @@
-"""A task's definition that fails, on data that are not what it reads or by code of its own, told as what the user can
-mend."""
+"""Reports a failing task definition as an error that the user can fix: in the data, or in the definition's own code."""
 
 from __future__ import annotations
 
@@ -16,25 +15,25 @@ OF_CODE = (ArithmeticError, AssertionError, EOFError, ImportError, NameError, OS
 
 @contextmanager
 def failures_named(task: str, folder: Path | None) -> Iterator[None]:
-    """Raises SourceError for what fails in the block, ConfigError where the code of `folder` does: also by sys.exit,
-    which would end the run as if all were well."""
+    """Raises SourceError for a failure in the block, or ConfigError if it is in the code of `folder`. This includes
+    sys.exit, which would otherwise end the run as a success."""
     from jinja2 import TemplateError
 
     try:
         yield
     except (*OF_DATA, *OF_CODE, TemplateError, SystemExit) as error:
-        said = f"{type(error).__name__} {error}".rstrip()
+        cause = f"{type(error).__name__} {error}".rstrip()
         if folder is not None and (line := _line_in(folder, error)):
-            raise ConfigError(f"The code of the task {task} fails: {said} ({line}).", "Mend it.") from error
+            raise ConfigError(f"The code of the task {task} fails: {cause} ({line}).", "Fix that code.") from error
         raise SourceError(
-            f"The data of the task {task} are not what its definition reads: {said}.",
-            "Give files with the columns and splits of the data set that the definition names, or rename them in "
-            "columns.",
+            f"The data of the task {task} are not what its definition reads: {cause}.",
+            "Give files with the columns and splits of the data set that the definition names, or rename columns by "
+            "`columns`.",
         ) from error
 
 
 def _line_in(folder: Path, error: BaseException) -> str:
-    """The last line of the folder's that led to the error; empty where none did."""
+    """The folder's last line on the way to the error, or an empty text if none led there."""
     root = folder.resolve()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename).resolve()

@@ -1,4 +1,4 @@
-"""What identifies a task of the harness before its data are read: its definition, and its files or a commit."""
+"""Digests that identify a task of the harness before its data is read: its definition, and its files or a commit."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ SUBSET = "{subset}"
 
 
 def fingerprint(source: HarnessSource) -> dict[str, str]:
-    """A digest by name: of the definition, and of each file or the commit. Raises SourceError for what is not there."""
+    """Digests by name: of the definition, and of each split's files or the commit. Raises SourceError for a missing
+    file or folder."""
     name = f"harness {source.task}"
     if source.folder is not None:
         folder = Path(source.folder).expanduser()
         if not folder.is_dir():
             raise SourceError(f"{folder} is not a folder.", f"Correct download.harness.folder of {source.task}.")
-        found = {f"{name} definition": f"{installed()} {tree_digest(list_files(folder))}"}
+        digests = {f"{name} definition": f"{installed()} {tree_digest(list_files(folder))}"}
     else:
         folder = None
-        found = {f"{name} definition": definition_digest(source.task)}
+        digests = {f"{name} definition": definition_digest(source.task)}
     if reads_sentences(source.task, folder):
-        found[f"{name} sentences"] = sentences_digest()
+        digests[f"{name} sentences"] = sentences_digest()
     if source.revision is not None:
-        return {**found, name: source.revision}
+        return {**digests, name: source.revision}
     for split, pattern in (source.files or {}).items():
         paths = [*files_of(pattern.replace(SUBSET, "*"))]
         if not paths:
             raise SourceError(
-                f"The task {source.task} has {pattern} for its split {split}, and there is no such file.",
+                f"The task {source.task} reads its split {split} from {pattern}, and no such file exists.",
                 "Correct download.harness.",
             )
         digest = hashlib.sha256()
         for path in paths:
             digest.update(f"{path.name}\0{remembered_digest(path)}\0".encode())
-        found[f"{name} {split}"] = digest.hexdigest()
-    return found
+        digests[f"{name} {split}"] = digest.hexdigest()
+    return digests
 
 
 def files_of(pattern: str) -> Iterator[Path]:
-    """The files of a glob, sorted."""
+    """Yields the files of a glob, sorted."""
     for path in sorted(glob.glob(str(Path(pattern).expanduser()), recursive=True)):
         if Path(path).is_file():
             yield Path(path)

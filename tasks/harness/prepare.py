@@ -1,4 +1,4 @@
-"""The data of a task of lm-evaluation-harness, fetched or read once, and its questions for the contamination check."""
+"""Prepares the data of a task of lm-evaluation-harness once, and its questions for the contamination check."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ PACKED = (".gz", ".zst", ".xz", ".bz2")
 
 
 def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str, Any]]:
-    """Write data/, task.json, definition/ where the profile has it in a folder, and sentences/ for code that asks where
-    they end; the questions as rows of a benchmark: {"id", "query", "choices", "gold"}. Where a task has no options, the
-    right answer is the only choice.
+    """Write data/, task.json, definition/ if the profile gives it as a folder, and sentences/ if the task's code splits
+    sentences. Returns the questions as rows of a benchmark: {"id", "query", "choices", "gold"}. For a task without
+    options, the right answer is the only choice.
 
-    Raises ConfigError for a task that there is not and for code that fails, SourceError for data that are missing or
-    not what it needs.
+    Raises ConfigError for an unknown task and for failing code, SourceError for data that are missing or not what the
+    task needs.
     """
     defined = Path(source.folder).expanduser() if source.folder else None
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[tuple[str, str | None], Splits] = {}
+    data_sets: dict[tuple[str, str | None], Splits] = {}
     load = _from_files(source, scratch) if source.files else _from_hub(source)
 
     def remember(path: str, name: str | None) -> Splits:
-        if (path, name) not in found:
-            found[path, name] = load(path, name)
-        return found[path, name]
+        if (path, name) not in data_sets:
+            data_sets[path, name] = load(path, name)
+        return data_sets[path, name]
 
     if reads_sentences(source.task, defined):
         copy_sentences(folder / SENTENCES)
@@ -59,7 +59,7 @@ def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str
         with failures_named(source.task, defined):
             leaves = manager.load([*(source.only or [source.task])])["tasks"]
             questions = [row for name, task in leaves.items() for row in _questions(source, name, task)]
-        save(_used(found, leaves), folder / DATA)
+        save(_used_splits(data_sets, leaves), folder / DATA)
     if defined is not None:
         shutil.copytree(defined, folder / DEFINITION, ignore=shutil.ignore_patterns("__pycache__"))
     about = {
@@ -77,15 +77,16 @@ def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str
 
 
 def _questions(source: HarnessSource, name: str, task: Task) -> list[dict[str, Any]]:
-    """What stands in a question and its answer, as the task writes them: to look for, not to ask."""
+    """A task's questions and answers, as it writes them: for the contamination check to look for, not to ask a
+    model."""
     check_columns(name, task)
     rows = []
     for number, row in enumerate(task.eval_docs):
         query, answer = task.doc_to_text(row), task.doc_to_target(row)
         choices = task.doc_to_choice(row) if task.OUTPUT_TYPE == "multiple_choice" else None
-        if choices is not None and task.config.process_results is None:  # else it says itself what is right
+        if choices is not None and task.config.process_results is None:  # otherwise the task's code decides
             check_right(name, number, query if isinstance(query, int) else answer, choices)
-        if isinstance(query, int) and choices:  # as in WinoGrande: the choices stand before what is asked
+        if isinstance(query, int) and choices:  # as in WinoGrande, whose choices precede the question
             query, answer, choices = choices[query], answer if isinstance(answer, str) else "", None
         if choices and isinstance(answer, str) and choices.count(answer) == 1:
             answer = choices.index(answer)
@@ -95,7 +96,7 @@ def _questions(source: HarnessSource, name: str, task: Task) -> list[dict[str, A
         listed = [f" {str(choice).lstrip()}" for choice in choices]
         rows.append({"id": identity, "query": str(query), "choices": listed, "gold": int(answer)})
     if not rows:
-        raise SourceError(f"The task {name} has no question.", "Look at its files.")
+        raise SourceError(f"The task {name} doesn't have any questions.", "Check its files.")
     return rows
 
 
@@ -103,14 +104,15 @@ def _check_only(source: HarnessSource, known: Sequence[str]) -> None:
     missing = [name for name in source.only or () if name not in known]
     if missing:
         raise ConfigError(
-            f"{source.task} has no task {', '.join(missing)}; there are {some(known)}.", "Correct `only` of the task."
+            f"{source.task} doesn't have a task {', '.join(missing)}. Its tasks: {some(known)}.",
+            "Correct `only` of the task.",
         )
 
 
 @contextmanager
 def what_code_needs(task: str, folder: Path, defined: Path | None, sandbox: SandboxConfig) -> Iterator[None]:
-    """Within the block the code of a task can be imported and asked: a sandbox if it runs programs, which it may try on
-    import, and what was prepared in `folder` of sentences."""
+    """Within the block, the code of a task can be imported and run: in a sandbox if it runs programs, which it may do
+    on import, and with the sentence model in `folder`, if any."""
     with ExitStack() as stack:
         stack.enter_context(repeatable_detector())
         if runs_programs(task, defined):
@@ -122,7 +124,7 @@ def what_code_needs(task: str, folder: Path, defined: Path | None, sandbox: Sand
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """The stage has a progress of its own."""
+    """Hides the progress bars of `datasets`, as the stage has its own."""
     from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     shown = not are_progress_bars_disabled()
@@ -134,11 +136,11 @@ def _without_bars() -> Iterator[None]:
             enable_progress_bars()
 
 
-def _used(
-    found: Mapping[tuple[str, str | None], Splits], leaves: Mapping[str, Task]
+def _used_splits(
+    data_sets: Mapping[tuple[str, str | None], Splits], leaves: Mapping[str, Task]
 ) -> dict[tuple[str, str | None], Splits]:
-    """Only the splits that a task reads."""
-    wanted = {
+    """The data sets with only the splits that a task reads."""
+    used = {
         split
         for task in leaves.values()
         for split in (
@@ -148,45 +150,47 @@ def _used(
             task.config.fewshot_split,
         )
     }
-    return {key: {split: rows for split, rows in splits.items() if split in wanted} for key, splits in found.items()}
+    return {key: {split: rows for split, rows in splits.items() if split in used} for key, splits in data_sets.items()}
 
 
 def _from_files(source: HarnessSource, scratch: Path) -> Load:
     def load(path: str, name: str | None) -> Splits:
         from datasets import DatasetDict
 
-        class Given(DatasetDict):  # type: ignore[misc]  # of a package without types
+        class LocalSplits(DatasetDict):  # type: ignore[misc]  # of a package without types
             """The splits of `files`."""
 
             def __missing__(self, split: str) -> Dataset:
                 raise SourceError(
-                    f"The task {source.task} reads the split {split}, and its files are {', '.join(self)} alone.",
+                    f"The task {source.task} reads the split {split}, and has files only for {', '.join(self)}.",
                     f"Add {split} to download.harness.files of {source.task}. The harness opens the split of the "
-                    "examples even where none is shown: another one can stand in for it then.",
+                    "examples even if it shows none: then the files of another split will do.",
                 )
 
-        return Given({split: _read(source, pattern, name, scratch) for split, pattern in (source.files or {}).items()})
+        return LocalSplits(
+            {split: _read(source, pattern, name, scratch) for split, pattern in (source.files or {}).items()}
+        )
 
     return load
 
 
 def _read(source: HarnessSource, pattern: str, subset: str | None, scratch: Path) -> Dataset:
-    """The rows of a split. Raises SourceError."""
+    """The rows of a split. Raises SourceError for files that are missing or can't be read."""
     from datasets.exceptions import DatasetGenerationError
     from datasets.load import load_dataset  # not the one that `serving` replaces
 
-    wanted = pattern.replace(SUBSET, subset or "")
-    files = [str(path) for path in files_of(wanted)]
+    location = pattern.replace(SUBSET, subset or "")
+    files = [str(path) for path in files_of(location)]
     if not files:
         raise SourceError(
-            f"The task {source.task} reads {wanted}, and there is no such file.",
+            f"The task {source.task} reads {location}, and no such file exists.",
             "Correct download.harness, or list under `only` the tasks of the group whose files you have.",
         )
     suffixes = [suffix for suffix in Path(files[0]).suffixes if suffix not in PACKED]
     builder = BUILDERS.get(suffixes[-1] if suffixes else "")
     if builder is None:
         raise SourceError(
-            f"{files[0]} is of no kind that a task reads.", f"Kinds are {', '.join(BUILDERS)}, also compressed."
+            f"A task can't read files such as {files[0]}.", f"Use {', '.join(BUILDERS)}, also compressed."
         )
 
     def loaded(**options: Any) -> Dataset:
@@ -207,13 +211,13 @@ def _read(source: HarnessSource, pattern: str, subset: str | None, scratch: Path
         lzma.LZMAError,
     ) as error:
         cause = str(error.__cause__ or error).rstrip(".")
-        raise SourceError(f"{files[0]} can't be read: {cause}.", "Mend or replace the file.") from error
+        raise SourceError(f"{files[0]} can't be read: {cause}.", "Fix or replace the file.") from error
     return _renamed(rows, source.columns) if source.columns else rows
 
 
 def _table(loaded: Callable[..., Dataset], delimiter: str) -> Dataset:
-    """The rows of tables as they are written: pandas would take `NA` and `null` for nothing, `TRUE` for True and `007`
-    for 7. A column becomes one of numbers, or of True and False, where Python would write each value so."""
+    """The rows of tables as they are written: pandas would read `NA` and `null` as missing, `TRUE` as True and `007` as
+    7. A column becomes numbers or booleans only if Python would write each of its values that way."""
     from datasets import Features, Value
 
     header = loaded(delimiter=delimiter, keep_default_na=False, header=None, nrows=1)[0]
@@ -241,20 +245,20 @@ _WRITTEN: Mapping[str, Callable[[str | None], bool]] = {
 
 
 def _renamed(rows: Dataset, columns: Mapping[str, str]) -> Dataset:
-    """Columns made by a Jinja template of a row's columns, as a definition would write them; `row` has all of them, for
-    names that are no words of Jinja."""
+    """Adds columns made by Jinja templates over a row's columns, written as in a definition. `row` has all columns,
+    for names that aren't identifiers in Jinja."""
     from jinja2 import StrictUndefined
     from jinja2.nativetypes import NativeEnvironment, NativeTemplate
     from jinja2.sandbox import SandboxedEnvironment
 
     class Native(SandboxedEnvironment, NativeEnvironment):
-        """Values stay lists and numbers."""
+        """Keeps lists and numbers as they are."""
 
     class Template(NativeTemplate):
-        """Texts stay texts: Jinja's own would make a number of `42`."""
+        """Keeps texts as texts: Jinja's own template would turn `42` into a number."""
 
-        def render(self, *given: Any, **more: Any) -> Any:
-            parts = [*self.root_render_func(self.new_context(dict(*given, **more)))]
+        def render(self, *arguments: Any, **options: Any) -> Any:
+            parts = [*self.root_render_func(self.new_context(dict(*arguments, **options)))]
             return parts[0] if len(parts) == 1 else "".join(map(str, parts))
 
     Native.template_class = Template
@@ -269,10 +273,11 @@ def _from_hub(source: HarnessSource) -> Load:
 
         if source.revision is None:
             raise ConfigError(
-                f"The task {source.task} takes its data from the hub's data set {path}, and no revision is given.",
-                "Give download.harness its commit as `revision`, or local `files` for it.",
+                f"The task {source.task} takes its data from the hub's data set {path}, and the profile gives no "
+                "revision of it.",
+                "Set `revision` in download.harness to its commit, or `files` to local copies.",
             )
-        found: Splits = load_dataset(source.dataset or path, name, revision=source.revision)
-        return found
+        data: Splits = load_dataset(source.dataset or path, name, revision=source.revision)
+        return data
 
     return load

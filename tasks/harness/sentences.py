@@ -1,8 +1,8 @@
-"""Where English sentences end, by NLTK's punkt_tab, and in which language a text is: what the code of IFEval asks.
+"""Sentence ends in English, by NLTK's punkt_tab, and the language of a text, both of which the code of IFEval needs.
 
-The harness downloads punkt_tab when it isn't there, and its language detector draws numbers without a seed. Here
-`download` copies the English model beside the task's data, so that it is a part of what is measured, nothing is
-fetched, and the detector has a seed.
+The harness downloads punkt_tab if it is missing, and its language detector draws random numbers without a seed. Here
+`download` copies the English model next to the task's data, so that it is identified with them and nothing is fetched,
+and the detector gets a seed.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from tasks.text.packages import package_file
 
 ENGLISH = "tokenizers/punkt_tab/english"
 FILES = ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt")
-PACKAGE, WITHIN = "llama-index-core", "llama_index/core/_static/nltk_cache"  # read as files, never imported
+PACKAGE, PACKAGE_FOLDER = "llama-index-core", "llama_index/core/_static/nltk_cache"  # read as files, never imported
 SENTENCES = "sentences"  # the folder beside a task's data
-DETECTOR_SEED = 0  # as langdetect's own documentation has it
+DETECTOR_SEED = 0  # as in langdetect's documentation
 
 
 def english_sentences() -> Path:
-    """The folder of the model: where NLTK looks, else of the data package. Raises SourceError for neither."""
+    """The folder of the model: where NLTK looks, or else in the data package. Raises SourceError if it is in
+    neither."""
     for root in _where_nltk_looks():
         if all((root / ENGLISH / name).is_file() for name in FILES):
             return root / ENGLISH
     try:
-        return package_file(PACKAGE, f"{WITHIN}/{ENGLISH}")
+        return package_file(PACKAGE, f"{PACKAGE_FOLDER}/{ENGLISH}")
     except SourceError as error:
         raise SourceError(
-            f"A task of download.harness reads NLTK's punkt_tab, and neither NLTK's folders nor {PACKAGE} have it.",
+            f"A task of download.harness reads NLTK's punkt_tab, and it is neither in NLTK's folders nor in {PACKAGE}.",
             f"{error.remedy}, or put it at $NLTK_DATA/{ENGLISH}.",
         ) from error
 
 
 def sentences_digest() -> str:
-    """SHA-256 over the model's files. Raises SourceError."""
+    """SHA-256 over the model's files. Raises SourceError if the model is missing."""
     folder, digest = english_sentences(), hashlib.sha256()
     for name in FILES:
         digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
@@ -49,13 +50,13 @@ def sentences_digest() -> str:
 
 
 def copy_sentences(target: Path) -> None:
-    """Copy the model into a folder of a task. Raises SourceError."""
+    """Copy the model into a task's folder. Raises SourceError if the model is missing."""
     _copy(english_sentences(), target)
 
 
 @contextmanager
 def repeatable_detector() -> Iterator[None]:
-    """Within the block langdetect finds the same language in the same text each time: its verdicts are drawn."""
+    """Within the block, langdetect gives the same verdict on the same text each time. Without a seed it samples."""
     from langdetect import DetectorFactory
 
     before = DetectorFactory.seed
@@ -68,7 +69,7 @@ def repeatable_detector() -> Iterator[None]:
 
 @contextmanager
 def with_sentences(folder: Path) -> Iterator[None]:
-    """Within the block NLTK has the model in `folder` and nothing else. Raises ConfigError for a download."""
+    """Within the block, NLTK has only the model in `folder`. A download raises ConfigError."""
     import nltk
 
     def refuse(what: Any = None, *_: Any, **__: Any) -> None:
@@ -78,7 +79,7 @@ def with_sentences(folder: Path) -> Iterator[None]:
         )
 
     before = list(nltk.data.path), nltk.download
-    # A copy of its own, as NLTK reads no folder that others may write to: one of a shared store may be such
+    # A private copy, as NLTK refuses folders that other users can write to, such as those of a shared store
     with TemporaryDirectory(prefix="gristmill-nltk-") as private:
         _copy(folder, Path(private) / ENGLISH)
         for path in Path(private).rglob("*"):
@@ -97,7 +98,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _where_nltk_looks() -> Iterator[Path]:
-    """As nltk.data.path, without importing it, which takes two seconds."""
+    """The folders of nltk.data.path, without importing NLTK, which takes two seconds."""
     named = [root for root in os.environ.get("NLTK_DATA", "").split(os.pathsep) if root]
     shared = [f"{root}/{part}/nltk_data" for root in (sys.prefix, "/usr", "/usr/local") for part in ("share", "lib")]
     for root in (*named, "~/nltk_data", f"{sys.prefix}/nltk_data", *shared):

@@ -1,9 +1,9 @@
-"""Programs of a model, run where they can do no harm, and whether they pass their tests.
+"""Runs a model's programs where they can do no harm, and says whether they pass their tests.
 
-program.py  a program with its tests, and how it went
-config.py   limits, and the isolation that is demanded
+program.py  a program with its tests, and its outcome
+config.py   limits, and the isolation required
 run.py      many programs, several at a time
-worker.py   one worker: this side of the processes in inside/
+worker.py   one worker: the near side of the processes in inside/
 levels.py   which isolation this machine offers
 inside/     the sandbox's own processes: root, Landlock, seccomp, supervisor, program
 """

@@ -1,4 +1,4 @@
-"""Which isolation this machine offers. Each is tried with a program, because a kernel that has it may refuse it."""
+"""Which isolation this machine offers. Each level is tried with a program, as a kernel may have one and refuse it."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from tasks.sandbox.worker import Means, Refused, Worker
 
 LEVELS: tuple[Isolation, ...] = ("limits", "filters", "namespaces")  # the weakest first
 WORDS = {
-    "namespaces": "programs run in namespaces of their own, without network, other processes or files",
-    "filters": "programs run behind Landlock and seccomp: no network, no other processes, no files but their own",
+    "namespaces": "programs run in their own namespaces, without network, other processes or files",
+    "filters": "programs run behind Landlock and seccomp: no network, no other processes, only their own files",
     "limits": "only limits of time and memory",
 }
 REMEDY = (
-    "Use a Linux of 2021 or later (5.13), with Landlock among its security modules (the file /sys/kernel/security/lsm "
-    "lists them), on x86_64 or aarch64; in a container, allow its system calls."
+    "Use Linux 5.13 (2021) or later on x86_64 or aarch64, with Landlock among its security modules (the file "
+    "/sys/kernel/security/lsm lists them). In a container, allow its system calls."
 )
 
 
 def check_linux() -> None:
-    """Raises ConfigError on another system than Linux."""
+    """Raises ConfigError on any system but Linux."""
     if sys.platform != "linux":
         raise ConfigError(
-            f"Programs of a model are run in a sandbox of Linux, and this system is {sys.platform}.",
-            "Run this stage on Linux, or leave out what runs programs: humaneval and mbpp.",
+            f"A model's programs need a Linux sandbox to run in, and this system is {sys.platform}.",
+            "Run this stage on Linux, or leave out the tasks that run programs: humaneval and mbpp.",
         )
 
 
 @functools.cache
 def means_here() -> Means:
-    """The best means of isolation that work on this machine, each level tried once. Raises ConfigError elsewhere than
-    on Linux, and where not even a plain process can be started."""
+    """The best means of isolation that work on this machine, each level tried once. Raises ConfigError on any system
+    but Linux, and if not even a plain process can be started."""
     check_linux()
     lock, filters = landlock.version() > 0, seccomp.known()
     reasons = []
@@ -64,17 +64,19 @@ def _refusal(means: Means) -> str | None:
 
 
 def means_for(config: SandboxConfig) -> Means:
-    """The means of isolation to be used. Raises ConfigError where the machine offers less than is demanded."""
+    """The means of isolation to use. Raises ConfigError if the machine offers less than the config requires."""
     means = means_here()
     if LEVELS.index(means.isolation) < LEVELS.index(config.isolation):
         raise ConfigError(
-            f"isolation is {config.isolation}, and this machine offers less: {WORDS[means.isolation]}.", REMEDY
+            f"The sandbox requires isolation {config.isolation}, and this machine offers less: "
+            f"{WORDS[means.isolation]}.",
+            REMEDY,
         )
     return means
 
 
 def sandbox_check() -> Check:
-    """For `gristmill doctor`: which isolation programs of a model get here. About a tenth of a second."""
+    """For `gristmill doctor`: the isolation that a model's programs get here. Takes about 0.1 s."""
     try:
         means = means_here()
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""A program with its tests, and how it went."""
+"""A program with its tests, and its outcome."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Literal
 from tasks.sandbox.config import Isolation
 
 State = Literal["passed", "failed", "timed out", "out of memory", "refused"]
-LONGEST = 1_000_000  # characters of a program and its tests; those of models have thousands
+LONGEST = 1_000_000  # characters of a program and its tests, where a model's have thousands
 
 
 @dataclass(frozen=True)
 class Program:
-    """Python source, and source of the tests that runs after it in the same namespace and raises if they fail."""
+    """Python source, and the source of its tests, which runs afterwards in the same namespace and raises if they
+    fail."""
 
     text: str
     tests: str
@@ -21,8 +22,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program went. `refused`: it was not run, because it is too long. `error` is the type of what it raised and
-    `message` its text, both told by the program and so not to be trusted; `seconds` is wall-clock time."""
+    """How a program ended. `refused` means that it was too long to be run. `error` is the type of the exception that it
+    raised and `message` its text: the program reports both, so don't trust them. `seconds` is wall-clock time."""
 
     state: State
     isolation: Isolation
@@ -37,5 +38,5 @@ class Outcome:
 
     @property
     def detail(self) -> str:
-        """The last line of the traceback, or why there is none; empty for a program that passed."""
-        return ": ".join(one for one in (self.error, self.message) if one)
+        """The last line of the traceback, or the reason for its absence. Empty for a program that passed."""
+        return ": ".join(part for part in (self.error, self.message) if part)

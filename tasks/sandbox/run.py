@@ -1,4 +1,4 @@
-"""Many programs, several at a time, each in a sandbox of its own."""
+"""Runs many programs, several at a time, each in its own sandbox."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tasks.stage import machine
 class Sandbox:
     """A context that keeps its workers from one call to the next: starting one takes as long as twenty programs.
 
-    `workers` programs run at a time, by default one a core: with more of them than cores, programs run out of time.
-    The isolation is the best that this machine offers, or `means`. Whatever ends the context, or the process, no
-    process of a program is left. Raises ConfigError where the isolation is less than the config demands.
+    `workers` programs run at a time, by default one per core: with more, programs would run out of time. The isolation
+    is `means`, by default the best that this machine offers. However the context or the process ends, no process of a
+    program survives it. Raises ConfigError if the isolation is less than the config requires.
     """
 
     def __init__(self, config: SandboxConfig, workers: int | None = None, means: Means | None = None) -> None:
@@ -41,8 +41,8 @@ class Sandbox:
         self._crew.clear()
 
     def run(self, programs: Sequence[Program]) -> list[Outcome]:
-        """Run each program and its tests, and return how they went, in the same order. Raises LostWorker when a worker
-        was killed; the next call starts new ones."""
+        """Run each program and its tests, and return their outcomes in the same order. Raises LostWorker when a worker
+        was killed. The next call then starts new workers."""
         self._hire(min(len(programs), self.workers))
         waiting: queue.SimpleQueue[tuple[int, Program]] = queue.SimpleQueue()
         for numbered in enumerate(programs):
@@ -59,10 +59,10 @@ class Sandbox:
 
         with ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(self.workers, "sandbox"))
-            # before the pool waits for its threads, so that Ctrl-C and errors do not wait for programs
+            # runs before the pool waits for its threads, so that Ctrl-C and errors don't wait for programs
             stack.push(self._dismiss)
-            for done in [pool.submit(work, worker) for worker in self._crew]:
-                done.result()
+            for future in [pool.submit(work, worker) for worker in self._crew]:
+                future.result()
         return [outcomes[number] for number in range(len(programs))]
 
     def _hire(self, count: int) -> None:
@@ -84,6 +84,6 @@ class Sandbox:
 def run_programs(
     programs: Sequence[Program], config: SandboxConfig, workers: int | None = None, means: Means | None = None
 ) -> list[Outcome]:
-    """Run programs once, see `Sandbox`. Raises ConfigError and LostWorker."""
+    """Run programs once, as `Sandbox` does. Raises ConfigError and LostWorker."""
     with Sandbox(config, workers, means) as sandbox:
         return sandbox.run(programs)

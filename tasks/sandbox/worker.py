@@ -1,4 +1,4 @@
-"""One worker of a sandbox: a process that forks a new one for each program, see inside/zygote.py."""
+"""One worker of a sandbox: a process that forks a new one for each program (inside/zygote.py)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tasks.sandbox.inside.settings import Settings, receive, send
 from tasks.sandbox.program import LONGEST, Outcome, Program
 
 MB = 1_000_000
-ATTEMPTS = 2  # at a program whose supervisor failed: the kernel may have been short of something
-LATE = 60.0  # seconds after which a worker that does not answer is given up
-# The packages on the way to the sandbox's modules are made here, empty: their own __init__ would import pydantic
+ATTEMPTS = 2  # at a program whose supervisor failed: the kernel may have run short of a resource
+LATE = 60.0  # seconds beyond the program's own before a silent worker is given up
+# The sandbox's parent packages are created empty here, as their own __init__ would import pydantic
 START = """
 import sys, types
 root, descriptor = sys.argv[1:]
@@ -32,14 +32,14 @@ del sys.argv[:], sys.orig_argv[:], root, name
 from tasks.sandbox.inside.zygote import serve
 serve(int(descriptor)).begin()
 """
-# By default glibc reserves 64 MB of address space for each thread
+# With one arena: by default glibc reserves 64 MB of address space for each thread
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1"}
 ROOT = Path(__file__).parent.parent.parent
 
 
 @dataclass(frozen=True)
 class Means:
-    """The means of isolation that are used; the limits of time, memory and files always are."""
+    """The means of isolation in use. The limits of time, memory and files always apply."""
 
     namespaces: bool
     landlock: bool
@@ -47,7 +47,7 @@ class Means:
 
     @property
     def isolation(self) -> Isolation:
-        """The level that they make."""
+        """The level that these means amount to."""
         return "namespaces" if self.namespaces else "filters" if self.landlock and self.seccomp else "limits"
 
 
@@ -56,7 +56,7 @@ class Refused(Exception):
 
 
 class Worker:
-    """A context in which programs run, one at a time. Raises Refused when it is entered and the kernel refuses."""
+    """A context in which programs run, one at a time. Entering it raises Refused if the kernel refuses."""
 
     def __init__(self, config: SandboxConfig, means: Means) -> None:
         self.config, self.means = config, means
@@ -65,8 +65,8 @@ class Worker:
         self._channel, other = socket.socketpair()
         self._channel.settimeout(self.config.seconds + LATE)
         self._folder = "" if self.means.namespaces else tempfile.mkdtemp(prefix="gristmill-sandbox-")
-        # -P -s -S and an empty environment isolate as -I does, which would ignore the seed of hashes too: with a seed
-        # of their own, sets of strings would have another order in each worker, and programs another outcome
+        # -P -s -S and an empty environment isolate as -I does, but keep PYTHONHASHSEED, which -I ignores: with random
+        # hashes, sets of strings would have another order in each worker, and programs another outcome
         command = [sys.executable, "-P", "-s", "-S", "-c", START, str(ROOT), str(other.fileno())]
         self._process = subprocess.Popen(
             command,
@@ -79,8 +79,8 @@ class Worker:
             start_new_session=True,
         )
         other.close()
-        with ExitStack() as undo:
-            undo.callback(self.close)
+        with ExitStack() as cleanup:
+            cleanup.callback(self.close)
             try:
                 send(self._channel, asdict(self._settings()))
                 answer = receive(self._channel)
@@ -88,7 +88,7 @@ class Worker:
                 raise Refused("its process did not start") from error
             if answer is None or answer["error"]:
                 raise Refused(answer["error"] if answer else "its process did not start")
-            undo.pop_all()
+            cleanup.pop_all()
         return self
 
     def __exit__(
@@ -113,8 +113,8 @@ class Worker:
         )
 
     def run(self, program: Program) -> Outcome:
-        """Run one program and its tests. Raises LostWorker when the worker was killed, or could not watch the program:
-        that is no failure of the program."""
+        """Run one program and its tests. Raises LostWorker when the worker was killed or could not watch the program,
+        which doesn't count as a failure of the program."""
         isolation = self.means.isolation
         if len(program.text) + len(program.tests) > LONGEST:
             return Outcome("refused", isolation, message=f"longer than {LONGEST:,} characters")
@@ -129,17 +129,17 @@ class Worker:
         else:
             raise LostWorker(
                 f"A worker of the sandbox failed: {answer['lost']}.",
-                "Run again, with fewer workers if memory or processes were short.",
+                "Run again, with fewer workers if memory or processes ran short.",
             )
         return Outcome(isolation=isolation, **answer)
 
     def stop(self) -> None:
-        """End what is running, from another thread: the worker sees its socket close."""
-        with suppress(OSError):  # it has ended
+        """End the running program, from another thread: the worker sees its socket close."""
+        with suppress(OSError):  # already ended
             self._channel.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the worker and all that it started, and wait for that."""
+        """End the worker and every process that it started, and wait for them."""
         self.stop()
         self._channel.close()
         self._process.wait()

@@ -41,8 +41,8 @@ RELEASED = (
         name="llama-seed-ignored",
         about="runtime llama.cpp: samples of one prompt are drawn by one seed",
         path="tasks/evaluate/score/llama.py",
-        before="self._continued(request.args[0], request.args[1], self.seed + number)",
-        after="self._continued(request.args[0], request.args[1], 0)",
+        before="self._continuation(request.args[0], request.args[1], self.seed + number)",
+        after="self._continuation(request.args[0], request.args[1], 0)",
         fails=("tests/tasks/evaluate/test_llama.py::test_samples_are_drawn_by_the_seed",),
     ),
     Mutant(
@@ -158,7 +158,7 @@ RELEASED = (
     Mutant(
         name="safety-mean-of-samples",
         about="evaluate, safety: the maximum toxicity of a prompt is that of its first sample",
-        path="tasks/evaluate/safety/toxic.py",
+        path="tasks/evaluate/safety/toxicity.py",
         before='            "maximum_toxicity": max(scores),\n',
         after='            "maximum_toxicity": scores[0],\n',
         fails=("tests/tasks/evaluate/safety/test_safety.py::test_a_prompt_is_as_toxic_as_the_worst_of_its_samples",),
@@ -304,8 +304,8 @@ RELEASED = (
         name="release-signature-of-anybody",
         about="export: a release that another key signed is accepted",
         path="tasks/export/signature.py",
-        before='        if done.returncode:\n            raise _refused(done, f"The signature is not one of',
-        after='        if done.returncode > 255:\n            raise _refused(done, f"The signature is not one of',
+        before="        if done.returncode:\n            raise _refusal(done, f\"The signature isn't by",
+        after="        if done.returncode > 255:\n            raise _refusal(done, f\"The signature isn't by",
         fails=("tests/flows/commands/test_release.py::test_without_a_trusted_signature_nothing_is_accepted",),
     ),
     Mutant(

@@ -503,12 +503,12 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
         (["grpo={max_new_tokens: 256}"], "grpo.max_new_tokens is 256, which of 256 tokens leaves none for a prompt"),
         (["sft.max_length=300"], "sft.max_length is 300, but pretrain.model.context is 256"),
         (["sft.adapter={rank: 4, targets: [q_proj, nope]}"], "targets has nope, but the linear layers of a llama are"),
-        (["evaluate.side_by_side={baseline: nope}"], "names nope, which is no model. Name base, sft, dpo"),
+        (["evaluate.side_by_side={baseline: nope}"], "names the unknown model nope. Name base, sft, dpo"),
         (
             ["evaluate.side_by_side={models: [base, base@5]}", "evaluate.snapshots=[5]", "pretrain.snapshot_every=5"],
-            "names base@5, which is no model",
+            "names the unknown model base@5",
         ),
-        (["evaluate.side_by_side={judge: reward}"], "judge is reward, but there is no reward model"),
+        (["evaluate.side_by_side={judge: reward}"], "judge is reward, but the profile lacks a reward model"),
     ],
 )
 def test_what_can_only_fail_later_is_refused_when_the_profile_is_read(overrides: list[str], message: str) -> None:

@@ -1,8 +1,8 @@
 """Calibration of the next-token distribution: of the predictions made with a confidence of 0.7, are 70 % right?
 
-The confidence is the probability of the most likely token. Expected calibration error (ECE; Naeini et al. 2015, Guo et
-al. 2017) with bins of equally many tokens, as fixed widths would leave most of them nearly empty. It is never
-negative, and so has a floor above zero: what a calibrated model would show on as many tokens is said beside it.
+The confidence is the probability of the most likely token. The expected calibration error (ECE, Naeini et al. 2015, Guo
+et al. 2017) uses bins of equally many tokens, because fixed widths would leave most of them nearly empty. It is never
+negative, so even a calibrated model shows more than zero: that expected value is reported with it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tasks.evaluate.language.scores import Scores
 
 
 def calibration(scores: Scores, document: Int64, bins: int) -> dict[str, Any]:
-    """{"accuracy", "confidence", "ece", "ece_if_calibrated", "bins": […]}; `document` is that of each token, over which
-    the standard errors of accuracies are taken.
+    """{"accuracy", "confidence", "ece", "ece_if_calibrated", "bins": […]}. `document` is that of each token: standard
+    errors of accuracies are over documents.
 
-    `ece_if_calibrated` is the expectation for right answers drawn with the stated confidences, independently.
+    `ece_if_calibrated` is the expectation if right answers were drawn independently with the stated confidences.
     """
     order = np.argsort(scores.confidence, kind="stable")
     rows: list[dict[str, Any]] = []
@@ -35,7 +35,7 @@ def calibration(scores: Scores, document: Int64, bins: int) -> dict[str, Any]:
         assert measured is not None
         mean, share = float(confidence.mean()), len(part) / number
         ece += share * abs(measured.value - mean)
-        # Of a normal mean around zero the expected absolute value is √(2/π) standard deviations
+        # The expected absolute value of a normal mean around zero is √(2/π) standard deviations
         floor += share * math.sqrt(2 / math.pi * float((confidence * (1 - confidence)).sum())) / len(part)
         rows.append(
             {

@@ -1,7 +1,7 @@
-"""The documents of token shards: where each begins, its source, and how many bytes of text each token is.
+"""The documents of token shards: where each begins, its source, and the bytes of text of each token.
 
-A shard knows its documents and their sources, but only the sum of their bytes. Those of a document follow from its
-tokens: a byte-level vocabulary spells each token in bytes, and with any other the document is decoded.
+A shard knows its documents and their sources, but only the sum of their bytes. A document's bytes follow from its
+tokens: a byte-level vocabulary spells each token in bytes, and with any other vocabulary the document is decoded.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from storage.shards.tokens import TokenShard, open_tokens
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-UNNAMED = "all"  # the source of shards that name none
+UNNAMED = "all"  # the source of shards that don't name any
 
 
 @dataclass(frozen=True)
 class Documents:
-    """D documents of a stream of N tokens."""
+    """The D documents of a stream of N tokens."""
 
     names: list[str]  # of the sources, sorted
     source: Int64  # (D) index into `names`
     starts: Int64  # (D + 1) in tokens
-    token_bytes: NDArray[np.float32]  # (N) bytes of text of each token; the end of a document has none
+    token_bytes: NDArray[np.float32]  # (N) bytes of text of each token, 0 for the end of a document
 
     @property
     def bytes(self) -> NDArray[np.float64]:
-        """(D) of text."""
+        """(D) bytes of text of each document."""
         until = np.concatenate((np.zeros(1), np.cumsum(self.token_bytes, dtype=np.float64)))
         return np.diff(until[self.starts])
 
@@ -46,7 +46,7 @@ class Documents:
 
 
 def read_documents(paths: Sequence[Path], tokenizer: PreTrainedTokenizerFast, digest: str) -> Documents:
-    """The documents of token shards, in the order of the stream that they make.
+    """The documents of token shards, in the order of the stream that the shards form.
 
     Raises TokenizerMismatch for shards of another tokenizer, DamagedArtifact for sources of another shard.
     """
@@ -66,9 +66,9 @@ def read_documents(paths: Sequence[Path], tokenizer: PreTrainedTokenizerFast, di
 
 
 def byte_table(tokenizer: PreTrainedTokenizerFast) -> NDArray[np.float32] | None:
-    """The bytes of text of each id, where the vocabulary is byte-level (Radford et al. 2019), else None.
+    """The bytes of text of each id if the vocabulary is byte-level (Radford et al. 2019), else None.
 
-    A byte-level token is spelt with one character a byte; an added token stands for its own text, a special one for
+    A byte-level token is spelled with one character per byte. An added token stands for its own text, a special one for
     none.
     """
     decoder = json.loads(tokenizer.backend_tokenizer.to_str()).get("decoder") or {}
@@ -86,7 +86,7 @@ def byte_table(tokenizer: PreTrainedTokenizerFast) -> NDArray[np.float32] | None
 def _token_bytes(
     shard: TokenShard, starts: Int64, table: NDArray[np.float32] | None, tokenizer: PreTrainedTokenizerFast
 ) -> NDArray[np.float32]:
-    """Bytes of each token, in all those that the shard says it has: a tokenizer may have changed the text."""
+    """The bytes of each token, scaled to the shard's stated total, as a tokenizer may have changed the text."""
     ids = np.asarray(shard.ids)
     if table is not None:
         sizes = table[ids]
@@ -95,9 +95,9 @@ def _token_bytes(
         for first, last in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
             text = tokenizer.backend_tokenizer.decode(ids[first : last - 1].tolist(), skip_special_tokens=False)
             sizes[first : last - 1] = len(text.encode(errors="replace")) / max(1, last - 1 - first)
-    found = float(sizes.sum(dtype=np.float64))
-    if found and found != shard.header.text_bytes:
-        sizes = (sizes * (shard.header.text_bytes / found)).astype(np.float32)
+    total = float(sizes.sum(dtype=np.float64))
+    if total and total != shard.header.text_bytes:
+        sizes = (sizes * (shard.header.text_bytes / total)).astype(np.float32)
     return sizes
 
 

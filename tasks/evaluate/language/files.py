@@ -1,7 +1,7 @@
-"""Text files of the user, read as documents and checked before anything is measured on them.
+"""Reads the user's text files as documents, and checks them before anything is measured on them.
 
-A file is plain text in UTF-8, which is one document, or JSON Lines with a document's `text` a line. It may be
-compressed by gzip. Nothing is repaired: a perplexity is that of the text as it stands, to the byte.
+A file is plain text in UTF-8, which is one document, or JSON Lines with a document's `text` per line. It may be
+compressed by gzip. Nothing is repaired: a perplexity is for the text as it is, to the byte.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from storage.errors import ConfigError, SourceError
 from storage.shards.lines import parse_json
 from tasks.evaluate.language.config import LanguageConfig
 
-MOST_BYTES = 8 << 20  # of a document: `tokenizers` needs some 200 bytes of memory for each
+MOST_BYTES = 8 << 20  # of a document: `tokenizers` needs about 200 bytes of memory per byte
 LINES = (".jsonl", ".ndjson", ".json")
 FIELD = "evaluate.language.files"
 
 
 def fingerprints(config: LanguageConfig) -> dict[str, str]:
-    """The SHA-256 of each file, by name. Raises ConfigError for one that is not there, SourceError for one that can't
-    be read."""
+    """The SHA-256 of each file, by name. Raises ConfigError for a missing file, SourceError for one that can't be
+    read."""
     digests = {}
-    for name, given in config.files.items():
-        path = path_of(name, given)
+    for name, location in config.files.items():
+        path = path_of(name, location)
         try:
             digests[name] = remembered_digest(path)
         except OSError as error:
@@ -38,29 +38,31 @@ def fingerprints(config: LanguageConfig) -> dict[str, str]:
 
 
 def check_files(config: LanguageConfig) -> None:
-    """Read each file once. Raises ConfigError for one that is not there, SourceError for one that is no text, has none,
-    or has a document that is too long."""
-    for name, given in config.files.items():
-        for _ in read_texts(name, path_of(name, given)):
+    """Read each file once. Raises ConfigError for a missing file, SourceError for one that isn't text, is empty, or has
+    a document that is too long."""
+    for name, location in config.files.items():
+        for _ in read_texts(name, path_of(name, location)):
             pass
 
 
-def path_of(name: str, given: str) -> Path:
-    """Where a file of the profile lies. Raises ConfigError for anything but a file."""
-    path = os.path.expanduser(given)
+def path_of(name: str, location: str) -> Path:
+    """The path of a file of the profile. Raises ConfigError for anything but a file."""
+    path = os.path.expanduser(location)
     if not os.path.exists(path):  # Path.exists raises for a name that is too long, os.path says no
-        shown = given if len(given) <= 200 else f"{given[:200]}…"
-        raise ConfigError(f"{FIELD}.{name}: there is no file {shown!r} (seen from {Path.cwd()}).", "Check the path.")
+        shown = location if len(location) <= 200 else f"{location[:200]}…"
+        raise ConfigError(
+            f"{FIELD}.{name}: the file {shown!r} doesn't exist (seen from {Path.cwd()}).", "Check the path."
+        )
     if not os.path.isfile(path):
-        kind = "a folder" if os.path.isdir(path) else "no plain file"
-        raise ConfigError(f"{FIELD}.{name}: {given!r} is {kind}.", "Name one text file; give each a name of its own.")
+        kind = "a folder" if os.path.isdir(path) else "not a plain file"
+        raise ConfigError(f"{FIELD}.{name}: {location!r} is {kind}.", "Name one text file, each under its own name.")
     return Path(path).resolve()
 
 
 def read_texts(name: str, path: Path) -> Iterator[str]:
-    """The documents of a file that have any text, in order, decompressed as they are read.
+    """Yields the non-empty documents of a file, in order, decompressed as they are read.
 
-    Raises SourceError, with the line where there are lines.
+    Raises SourceError, which names the line in a file of lines.
     """
     parts = [part.lower() for part in path.suffixes]
     packed = parts[-1:] == [".gz"]
@@ -75,7 +77,7 @@ def read_texts(name: str, path: Path) -> Iterator[str]:
     except (OSError, EOFError, zlib.error) as error:
         raise _unusable(name, path, f"can't be read: {error}", "Replace it") from error
     if not read:
-        raise _unusable(name, path, "has no text", "Name another, or remove it")
+        raise _unusable(name, path, "is empty", "Name another, or remove it")
 
 
 def _whole(name: str, path: Path, file: IO[bytes]) -> Iterator[str]:
@@ -109,12 +111,12 @@ def _text_of(name: str, path: Path, line: str, where: str) -> str:
         row = parse_json(line)
         text = row["text"] if isinstance(row, dict) else None
         if not isinstance(text, str):
-            raise ValueError("it is no object with a `text`")
-        text.encode()  # a lone surrogate is JSON, but no text
+            raise ValueError("it isn't an object with a `text`")
+        text.encode()  # a lone surrogate is valid JSON, but not text
     except KeyError as error:
-        raise _unusable(name, path, f"has no `text`{where}", "Name the text `text`") from error
+        raise _unusable(name, path, f"lacks `text`{where}", "Name the field with the text `text`") from error
     except ValueError as error:
-        raise _unusable(name, path, f"is not JSON Lines with a `text`{where}: {error}", "Mend it") from error
+        raise _unusable(name, path, f"isn't JSON Lines with a `text`{where}: {error}", "Fix it") from error
     return text
 
 
@@ -123,13 +125,13 @@ def _decoded(name: str, path: Path, data: bytes, where: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise _unusable(
-            name, path, f"is not UTF-8{where}: byte {data[error.start]:#04x} at {error.start:,}", "Convert it"
+            name, path, f"isn't UTF-8{where}: byte {data[error.start]:#04x} at {error.start:,}", "Convert it"
         ) from error
 
 
 def _too_long(name: str, path: Path, what: str) -> SourceError:
     return _unusable(
-        name, path, f"{what} of more than {MOST_BYTES:,} bytes", "Cut it into documents: JSON Lines with a `text` each"
+        name, path, f"{what} of more than {MOST_BYTES:,} bytes", "Split it into JSON Lines with a `text` each"
     )
 
 

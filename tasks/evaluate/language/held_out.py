@@ -1,7 +1,7 @@
-"""Bits per byte of the held-out split, and the part that every token has in it.
+"""Bits per byte of the held-out split, and every token's contribution to it.
 
-The number itself is that of tasks/training/bits_per_byte.py: the same windows, the same batches, the same sums. What is
-new is where it comes from: which sources, documents of which length, which positions in the window.
+The number itself equals that of tasks/training/bits_per_byte.py: the same windows, batches and sums. This module adds
+where it comes from: which sources, which lengths of document, which positions in the window.
 
 Shapes: N measured tokens, D documents.
 """
@@ -29,7 +29,7 @@ from tasks.training.bits_per_byte import Likelihood, likelihood, spread_windows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-LONGEST_WINDOW = 4096  # tokens, as in `evaluate`: some contexts are longer than the text
+LONGEST_WINDOW = 4096  # tokens, as in `evaluate`, since some contexts are longer than the text
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,22 @@ class HeldOut:
     bytes: Float
 
     def per_document(self, values: Float, chosen: Any = slice(None)) -> Float:
-        """(D) sums of one value a token, of the chosen tokens."""
+        """(D) sums of a value per token, over the chosen tokens."""
         sums: Float = np.bincount(self.document[chosen], values[chosen], len(self.documents.source)).astype(np.float64)
         return sums
 
     @cached_property
     def nats(self) -> Float:
-        """(D) of each document, of the tokens measured."""
+        """(D) the nats of each document's measured tokens."""
         return self.per_document(self.scores.nats.astype(np.float64))
 
     @cached_property
     def text_bytes(self) -> Float:
-        """(D) that the measured tokens of each document are."""
+        """(D) the bytes of text of each document's measured tokens."""
         return self.per_document(self.bytes)
 
     def bits_per_byte(self, chosen: Any = slice(None)) -> Ratio | None:
-        """Of chosen documents."""
+        """Bits per byte of chosen documents."""
         return ratio(self.nats[chosen] / math.log(2), self.text_bytes[chosen])
 
 
@@ -72,7 +72,7 @@ def measure_held_out(
     max_tokens: int | None,
     done: Callable[[int, int], None] = lambda done, total: None,
 ) -> HeldOut:
-    """Measure token shards, or `max_tokens` spread over them. `done` hears how many windows of how many are.
+    """Measure token shards, or `max_tokens` spread over them. `done` gets the number of measured windows and of all.
 
     Raises TokenizerMismatch for shards of another tokenizer.
     """
@@ -100,19 +100,19 @@ def measure_held_out(
 
 def by_source(held_out: HeldOut) -> list[dict[str, Any]]:
     """Bits per byte of each source."""
-    found = held_out.documents
-    return [_row(name, held_out, found.source == number) for number, name in enumerate(found.names)]
+    documents = held_out.documents
+    return [_row(name, held_out, documents.source == number) for number, name in enumerate(documents.names)]
 
 
 def by_length(held_out: HeldOut) -> list[dict[str, Any]]:
-    """Bits per byte of documents by their bytes, each whole, however many of its tokens were measured."""
+    """Bits per byte by length of document, which is in bytes of the whole document even if only a part was measured."""
     bucket = np.digitize(held_out.documents.bytes, LENGTHS)
     return [_row(length_label(number), held_out, bucket == number) for number in range(len(LENGTHS) + 1)]
 
 
 def by_position(held_out: HeldOut) -> list[dict[str, Any]]:
-    """The mean loss in nats a token by the number of tokens of the window that the model sees, with standard errors
-    over documents: a model that uses its context has less where it sees more."""
+    """The mean loss in nats per token by the number of tokens that the model sees in the window, with standard errors
+    over documents. A model that uses its context has less loss where it sees more."""
     nats, ones = held_out.scores.nats.astype(np.float64), np.ones(len(held_out.position))
     last = int(held_out.position.max())
     bucket = np.ceil(np.log2(held_out.position)).astype(np.int64)  # powers of two are exact

@@ -24,12 +24,13 @@ class LlamaScorer:
         self.vocab_size, self.context = self.runtime.vocab_size, self.runtime.context
 
     def __call__(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Scores]:
-        found = [
+        targets_seen = [
             one
             for ids, targets in zip(ids_BT.tolist(), targets_BT.tolist(), strict=True)
             for one, target in zip(self.runtime.targets([*ids, max(targets[-1], 0)], 1), targets, strict=True)
             if target != IGNORED
         ]
-        nats = np.array([-one.log_probability for one in found], np.float32)
-        best = np.exp(np.array([one.best for one in found], np.float32))
-        return torch.tensor(nats.sum(dtype=np.float64)), Scores(nats, best, np.array([one.is_best for one in found]))
+        nats = np.array([-one.log_probability for one in targets_seen], np.float32)
+        best = np.exp(np.array([one.best for one in targets_seen], np.float32))
+        right = np.array([one.is_best for one in targets_seen])
+        return torch.tensor(nats.sum(dtype=np.float64)), Scores(nats, best, right)

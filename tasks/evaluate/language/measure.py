@@ -42,13 +42,13 @@ SCHEMA = pa.schema(
         pa.field("nats", pa.float64(), nullable=False),
     ]
 )
-DIGITS = 6  # what float32 sums repeat on one machine
+DIGITS = 6  # decimals of float32 sums that are the same each time on one machine
 Rows = list[tuple[str, bool, int, float, int, float]]
 
 
 @for_any_shape()
 def run(path: Path) -> None:
-    """Measure the model as the spec says; write a row a document, and leave the rest as the result."""
+    """Measure the model as the spec says. Writes a row per document, and the rest as the result."""
     spec = LanguageSpec.model_validate_json(path.read_text())
     compute = spec.runtime.compute
     torch.set_num_threads(compute.cpu_threads())
@@ -86,7 +86,7 @@ def run(path: Path) -> None:
 
 
 def scorer_of(folder: Path, dtype: str, compute: ComputeRuntime) -> Scorer:
-    """The model of a folder: by llama.cpp where there is a GGUF file, otherwise by transformers."""
+    """The model of a folder: in llama.cpp if it has a GGUF file, otherwise in transformers."""
     gguf = gguf_in(folder)
     if gguf is not None:
         return LlamaScorer(gguf, compute.cpu_threads())
@@ -94,14 +94,14 @@ def scorer_of(folder: Path, dtype: str, compute: ComputeRuntime) -> Scorer:
 
 
 def load(folder: Path, dtype: str, device: torch.device) -> PreTrainedModel:
-    """A model ready to be asked: in float32 on a CPU and in the dtype of its weights on a GPU, or in `dtype`."""
+    """Open a model in `dtype`. "auto" is float32 on a CPU and the dtype of its weights on a GPU."""
     chosen = ("auto" if device.type == "cuda" else "float32") if dtype == "auto" else dtype
     return open_pretrained(folder, device, dtype=chosen if chosen == "auto" else getattr(torch, chosen))
 
 
 def of_held_out(held_out: HeldOut, bins: int) -> dict[str, Any]:
-    """All that is said of the held-out text. `bits_per_byte` is over the bytes of the split in proportion to the tokens
-    measured, as ever; that of a source or a length is over the bytes of just those tokens."""
+    """The results for held-out text. `bits_per_byte` is over the bytes of the split in proportion to the measured
+    tokens, as everywhere else. That of a source or a length is over the bytes of just those tokens."""
     measured, bits = held_out.likelihood, held_out.bits_per_byte()
     return {
         "bits_per_byte": measured.bits_per_byte,
@@ -150,7 +150,7 @@ def _check_finite(rows: Rows) -> None:
         if not math.isfinite(nats):
             raise TrainingError(
                 f"The model's loss on document {number:,} of {text} is {nats}.",
-                "Its weights are damaged or its dtype overflows: try evaluate.language.dtype float32.",
+                "Its weights are damaged or its dtype overflows: set evaluate.language.dtype to float32.",
             )
 
 

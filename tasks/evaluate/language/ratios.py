@@ -1,8 +1,8 @@
 """Means per byte or per token, with standard errors over documents.
 
-The tokens of a document are no independent draws: a text that is hard stays hard. So a mean is the ratio of two sums
-over documents, and its error that of a ratio estimator (Cochran 1977, "Sampling Techniques", §6.3: linearised, between
-clusters), which is what Miller 2024 ("Adding Error Bars to Evals") asks for of clustered items.
+The tokens of a document aren't independent draws: a hard text stays hard. So a mean is the ratio of two sums over
+documents, with the error of a ratio estimator (Cochran 1977, "Sampling Techniques", §6.3: linearised, between
+clusters), as Miller 2024 ("Adding Error Bars to Evals") requires for clustered items.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
-LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # bytes that part documents into buckets
+LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # bytes at the borders of buckets of documents
 
 
 class Ratio(NamedTuple):
-    """A mean and its standard error; none of a single document."""
+    """A mean and its standard error, which is None for a single document."""
 
     value: float
     error: float | None
@@ -27,8 +27,8 @@ class Ratio(NamedTuple):
 
 
 def ratio(over: Float, under: Float) -> Ratio | None:
-    """Σ over / Σ under, of one value a document each; documents without either are left out. None where nothing is
-    under."""
+    """Σ over / Σ under, each with a value per document. Documents without either are left out. None if Σ under is
+    0."""
     present = (over > 0) | (under > 0)
     over, under = over[present], under[present]
     number, whole = len(over), float(under.sum())
@@ -57,5 +57,5 @@ def position_label(bucket: int, last: int) -> str:
 
 
 def positions(bucket: int, last: int) -> tuple[int, int]:
-    """The first and the last position of a bucket, which ends with a power of two as windows do."""
+    """The first and the last position of a bucket, which ends at a power of two as windows do."""
     return ((1 << bucket - 1) + 1 if bucket else 1), min(1 << bucket, last)

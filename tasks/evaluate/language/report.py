@@ -1,4 +1,4 @@
-"""What was measured of a model, for people and programs: tables, plots, language.json and language.md."""
+"""Reports a model's measurements for people and programs: tables, plots, language.json and language.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.stage.display.figures import BLUE, GREY, new_figure, save_figure
 from tasks.stage.display.pages import markdown_table
 from tasks.stage.output import Output
 
-DIGITS = 6  # what float32 sums repeat on one machine
+DIGITS = 6  # decimals of float32 sums that are the same each time on one machine
 
 Row = Mapping[str, Any]
 
@@ -33,13 +33,13 @@ def write(result: Mapping[str, Any], out: Output) -> None:
     for title, rows in shown.items():
         out.table(title, rows)
     out.fact(**facts)
-    said = [f"{held_out['bits_per_byte']:.3f} bits per byte"] if held_out else []
-    said += [f"{name} {found['bits_per_byte']:.3f}" for name, found in files.items()]
-    out.count(language=_headline(measured), summary=", ".join(said))
+    parts = [f"{held_out['bits_per_byte']:.3f} bits per byte"] if held_out else []
+    parts += [f"{name} {file['bits_per_byte']:.3f}" for name, file in files.items()]
+    out.count(language=_headline(measured), summary=", ".join(parts))
 
 
 def rounded(value: Any) -> Any:
-    """All numbers to what one machine repeats."""
+    """The same value with all numbers rounded to DIGITS."""
     if isinstance(value, Mapping):
         return {name: rounded(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -48,7 +48,7 @@ def rounded(value: Any) -> Any:
 
 
 def tables(measured: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """By title, as Markdown and the Prefect UI show them."""
+    """Tables by title, as Markdown and the Prefect UI show them."""
     shown: dict[str, list[dict[str, Any]]] = {}
     held_out = measured.get("held_out")
     if held_out:
@@ -63,7 +63,7 @@ def tables(measured: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
             {
                 "position in the window": row["position"],
                 "tokens": f"{row['tokens']:,}",
-                "nats a token": _with_error(row["nats_per_token"], row["nats_per_token_stderr"]),
+                "nats per token": _with_error(row["nats_per_token"], row["nats_per_token_stderr"]),
             }
             for row in held_out["by_position"]
         ]
@@ -82,28 +82,28 @@ def tables(measured: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def notes(measured: Mapping[str, Any]) -> list[str]:
-    """What the tables don't say of themselves."""
-    said = ["± is one standard error over documents."]
+    """Notes that explain the tables."""
+    lines = ["± is one standard error over documents."]
     if "held_out" in measured:
         if measured["held_out"]["is_sample"]:
-            said.append(
-                "A sample was measured: bits per byte of all take the bytes of the whole split in proportion, the "
-                "other rows those of the tokens measured."
+            lines.append(
+                "A sample was measured: bits per byte of `all` use the bytes of the whole split in proportion, the "
+                "other rows those of the measured tokens."
             )
-        found = measured["held_out"]["calibration"]
-        said.append(
-            f"Expected calibration error: {found['ece']:.4f}; a calibrated model would show "
-            f"{found['ece_if_calibrated']:.4f} on as many tokens. The most likely token is right "
-            f"{found['accuracy']:.1%} of the time, with a mean confidence of {found['confidence']:.1%}."
+        result = measured["held_out"]["calibration"]
+        lines.append(
+            f"Expected calibration error: {result['ece']:.4f} (a calibrated model would show "
+            f"{result['ece_if_calibrated']:.4f} on as many tokens). The most likely token is right "
+            f"{result['accuracy']:.1%} of the time, with a mean confidence of {result['confidence']:.1%}."
         )
-    return said
+    return lines
 
 
-def plot_calibration(found: Mapping[str, Any], path: Path) -> None:
-    """Draw accuracy over confidence, with two standard errors; a calibrated model lies on the diagonal."""
+def plot_calibration(result: Mapping[str, Any], path: Path) -> None:
+    """Draw accuracy over confidence, with two standard errors. A calibrated model lies on the diagonal."""
     figure = new_figure(4.5)
     axes = figure.subplots()
-    bins = found["bins"]
+    bins = result["bins"]
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", label="calibrated")
     axes.errorbar(
         [row["confidence"] for row in bins],
@@ -121,7 +121,7 @@ def plot_calibration(found: Mapping[str, Any], path: Path) -> None:
         ylim=(0, 1),
         xlabel="confidence in the most likely token",
         ylabel="share that is right",
-        title=f"Calibration: expected error {found['ece']:.3f}",
+        title=f"Calibration: expected error {result['ece']:.3f}",
     )
     _finish(figure, axes, path)
 
@@ -142,7 +142,7 @@ def plot_positions(rows: Sequence[Row], path: Path) -> None:
         label="held-out text",
     )
     axes.set_xscale("log", base=2)
-    axes.set(xlabel="position in the window (tokens)", ylabel="loss (nats a token)", title="Loss by position")
+    axes.set(xlabel="position in the window (tokens)", ylabel="loss (nats per token)", title="Loss by position")
     _finish(figure, axes, path)
 
 
@@ -154,12 +154,12 @@ def _finish(figure: Any, axes: Any, path: Path) -> None:
 
 def _headline(measured: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers that a comparison of two artifacts shows."""
-    found: dict[str, Any] = {"files": {name: _bits(row) for name, row in measured["files"].items()}}
+    headline: dict[str, Any] = {"files": {name: _bits(row) for name, row in measured["files"].items()}}
     if "held_out" in measured:
         held_out = measured["held_out"]
-        found |= {**_bits(held_out), "ece": held_out["calibration"]["ece"]}
-        found["sources"] = {row["name"]: _bits(row) for row in held_out["by_source"] if row["documents"]}
-    return found
+        headline |= {**_bits(held_out), "ece": held_out["calibration"]["ece"]}
+        headline["sources"] = {row["name"]: _bits(row) for row in held_out["by_source"] if row["documents"]}
+    return headline
 
 
 def _bits(row: Row) -> dict[str, Any]:

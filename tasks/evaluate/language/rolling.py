@@ -1,11 +1,11 @@
 """Perplexity of whole documents by rolling log-likelihood, as lm-evaluation-harness (Gao et al. 2021) defines it.
 
-Every token of a document is predicted once. Windows are as long as the context and follow each other without overlap;
-only the last one is moved back, so that it is full too, and bears no loss where another one has. The first token
-follows the BOS, or the EOS of a tokenizer without one. Perplexities are per word (what whitespace parts) and per byte,
-over the sum of all documents.
+Every token of a document is predicted once. Windows are as long as the context and follow each other without overlap.
+Only the last one is moved back, so that it is full too, and its overlap bears no loss. The first token follows the BOS,
+or the EOS of a tokenizer without one. Perplexities are per word (split by whitespace) and per byte, over the sum of all
+documents.
 
-Windows of like length share a forward pass, at most SLACK of which is padding; the harness takes them as they come.
+Windows of similar length share a forward pass, at most SLACK of which is padding. The harness takes them in order.
 
 Shapes: B windows, T tokens.
 """
@@ -32,13 +32,13 @@ from tasks.training.recovery.out_of_memory import in_halves
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-SLACK = 0.1  # of a batch may be padding
-MOST_TOKENS = {"cpu": 4096, "cuda": 1 << 17}  # of a batch: a CPU gains nothing from more, and its caches are small
+SLACK = 0.1  # maximum share of padding in a batch
+MOST_TOKENS = {"cpu": 4096, "cuda": 1 << 17}  # of a batch. A CPU gains nothing from more, as its caches are small
 TOGETHER = 1 << 20  # tokens whose windows are sorted together
 
 
 class Window(NamedTuple):
-    """Ids that the model reads, and the targets: those of its last places."""
+    """The ids that the model reads, and the targets of its last positions."""
 
     document: int
     ids: Sequence[int]
@@ -46,7 +46,7 @@ class Window(NamedTuple):
 
 
 class Document(NamedTuple):
-    """What was measured of one."""
+    """The measurements of one document."""
 
     nats: float
     tokens: int
@@ -55,7 +55,7 @@ class Document(NamedTuple):
 
 
 def rolling_windows(ids: Sequence[int], prefix: int, length: int, document: int = 0) -> list[Window]:
-    """The windows of a document, at most `length` ids each; together their targets are `ids`."""
+    """The windows of a document, of at most `length` ids each. Together their targets are `ids`."""
     windows = [Window(document, [prefix, *ids[: min(length, len(ids)) - 1]], ids[:length])] if ids else []
     for start in range(length, len(ids), length):
         end = min(start + length, len(ids))
@@ -64,13 +64,13 @@ def rolling_windows(ids: Sequence[int], prefix: int, length: int, document: int 
 
 
 def prefix_of(tokenizer: PreTrainedTokenizerFast) -> int:
-    """The id that stands before the first token of a document."""
+    """The id before the first token of a document."""
     first = tokenizer.bos_token_id
     return int(tokenizer.eos_token_id if first is None else first)
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    """As the harness does: with the special tokens of the tokenizer, unless the text begins with that of a prefix."""
+    """Encode as the harness does: with the tokenizer's special tokens, unless the text begins with the prefix."""
     ids: list[int]
     if text.startswith(str(tokenizer.decode(prefix_of(tokenizer)))):
         ids = tokenizer.encode(text, add_special_tokens=False)
@@ -87,9 +87,9 @@ def measure_texts(
     context: int | None = None,
     done: Callable[[int], None] = lambda tokens: None,
 ) -> list[Document]:
-    """The log-likelihood of each text, in nats. `done` hears how many tokens have been measured.
+    """Measure the log-likelihood of each text, in nats. `done` gets the number of tokens measured so far.
 
-    Raises OutOfMemory where a single window is too large.
+    Raises OutOfMemory if a single window is too large.
     """
     length, prefix = min(context or scorer.context, scorer.context), prefix_of(tokenizer)
     budget = _budget(scorer)
@@ -101,9 +101,9 @@ def measure_texts(
     def measure() -> None:
         nonlocal held, measured
         for batch in batches(waiting, budget):
-            found = in_halves(functools.partial(_nats, scorer), batch, _too_large)
-            for window, lost in zip(batch, found, strict=True):
-                nats[window.document] += lost
+            losses = in_halves(functools.partial(_nats, scorer), batch, _too_large)
+            for window, loss in zip(batch, losses, strict=True):
+                nats[window.document] += loss
             measured += sum(len(window.targets) for window in batch)
             done(measured)
         waiting.clear()
@@ -118,12 +118,13 @@ def measure_texts(
         if held >= TOGETHER:
             measure()
     measure()
-    return [Document(lost, *size) for lost, size in zip(nats, sizes, strict=True)]
+    return [Document(loss, *size) for loss, size in zip(nats, sizes, strict=True)]
 
 
 def summary(documents: Sequence[Document]) -> dict[str, Any]:
     """{"documents", "tokens", "words", "bytes", "nats_per_token", "word_perplexity", "byte_perplexity",
-    "bits_per_byte", "bits_per_byte_stderr"}, of all documents together. A perplexity beyond a float is null."""
+    "bits_per_byte", "bits_per_byte_stderr"} over all documents together. A perplexity beyond a float's range is
+    null."""
     nats = math.fsum(document.nats for document in documents)
     tokens, words, size = (
         sum(getattr(document, name) for document in documents) for name in ("tokens", "words", "bytes")
@@ -145,7 +146,7 @@ def summary(documents: Sequence[Document]) -> dict[str, Any]:
 
 
 def batches(windows: Iterable[Window], budget: int) -> Iterator[list[Window]]:
-    """Windows of like length together, the longest first; `budget` is the most tokens of a batch, padding included."""
+    """Batches of windows of similar length, the longest first, of at most `budget` tokens including padding."""
     batch: list[Window] = []
     padding = 0
     for window in sorted(windows, key=lambda window: len(window.ids), reverse=True):
@@ -163,7 +164,7 @@ def batches(windows: Iterable[Window], budget: int) -> Iterator[list[Window]]:
 
 
 def _budget(scorer: Scorer) -> int:
-    """The most tokens of a batch: so that its logits, three times in float32, take a third of the free memory."""
+    """Maximum tokens of a batch, such that its logits, three times in float32, take a third of the free memory."""
     vocabulary, device = scorer.vocab_size, scorer.device
     most = MOST_LOGITS
     if device.type == "cuda":
@@ -173,14 +174,14 @@ def _budget(scorer: Scorer) -> int:
 
 def _too_large(window: Window) -> OutOfMemory:
     return OutOfMemory(
-        f"A window of {len(window.ids):,} tokens does not fit into memory.", "Set evaluate.language.context to fewer."
+        f"A window of {len(window.ids):,} tokens doesn't fit into memory.", "Lower evaluate.language.context."
     )
 
 
 def _nats(scorer: Scorer, batch: Sequence[Window]) -> list[float]:
-    """The loss of each window; the first is the longest."""
+    """The loss of each window. The first is the longest."""
     longest = len(batch[0].ids)
-    ids = np.zeros((len(batch), longest), np.int64)  # what follows a window changes nothing before it
+    ids = np.zeros((len(batch), longest), np.int64)  # padding after a window doesn't affect the tokens before it
     targets = np.full((len(batch), longest), IGNORED, np.int64)
     for row, window in enumerate(batch):
         end = len(window.ids)

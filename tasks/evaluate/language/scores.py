@@ -1,6 +1,6 @@
-"""What a model says of each token of a batch: its loss, and how sure the model was of the token it held most likely.
+"""A model's scores of each token of a batch: its loss, and the model's confidence in the token it finds most likely.
 
-Shapes: B windows, T tokens, P places (B·T), N targets, M of them, V ids.
+Shapes: B windows, T tokens, P places (B·T), N targets, M candidates among them, V ids.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 AT_ONCE = {
     False: 1 << 22,
     True: 1 << 28,
-}  # logits whose exponentials are summed together: on a CPU what its cache holds
+}  # logits whose exponentials are summed together, by whether the device is a GPU: a CPU's cache holds this many
 
 
 class Scores(NamedTuple):
-    """Of N targets, in the order of rows and places."""
+    """Scores of N targets, in the order of rows and places."""
 
     nats: NDArray[np.float32]
     confidence: NDArray[np.float32]  # probability of the most likely id
@@ -38,26 +38,26 @@ class Scores(NamedTuple):
 
 
 class Scorer(Protocol):
-    """A model that says of targets how likely they are."""
+    """A model that scores targets."""
 
     @property
     def device(self) -> torch.device:
-        """Where it wants its ids."""
+        """The device that it expects ids on."""
         ...
 
     @property
     def dtype(self) -> str:
-        """Of its weights."""
+        """The dtype of its weights."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """The number of ids, V."""
         ...
 
     @property
     def context(self) -> int:
-        """The most tokens that it sees at a time."""
+        """The maximum number of tokens that it sees at a time."""
         ...
 
     def __call__(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Scores]:
@@ -67,7 +67,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class TransformersScorer(Scorer):
-    """An open model of transformers, by one forward pass."""
+    """An open model of transformers, which scores by one forward pass."""
 
     model: PreTrainedModel
 
@@ -107,8 +107,8 @@ def score(model: PreTrainedModel, ids_BT: Tensor, targets_BT: Tensor) -> tuple[T
     nats_N = F.nll_loss(logs_PV, targets_P, ignore_index=IGNORED, reduction="none")[place_N]
     best_N = logs_PV.amax(1)[place_N]
     right_N = best_N == -nats_N
-    # Of ids that are equally likely the first is the prediction; a search of all rows for it would take three times
-    # as long as their maximum
+    # Among equally likely ids the first is the prediction. Only candidates are searched for it, as a search of all
+    # rows would take three times as long as their maximum
     candidate_M = right_N.nonzero().squeeze(1)
     at_M = place_N[candidate_M]
     right_N[candidate_M] = logs_PV[at_M].argmax(1) == targets_P[at_M]
@@ -119,8 +119,8 @@ def score(model: PreTrainedModel, ids_BT: Tensor, targets_BT: Tensor) -> tuple[T
 class Recorder:
     """A loss for `likelihood` (tasks/training/bits_per_byte.py) that keeps the scores of every target.
 
-    Batches are cut as `mean_loss` of models/likelihood.py cuts them and summed in its order, so that the mean has the
-    same bits. `begin` are ids that stand before each window and bear no loss.
+    Batches are split as `mean_loss` of models/likelihood.py splits them and summed in its order, so that the mean has
+    the same bits. `begin` are ids before each window that bear no loss.
     """
 
     scorer: Scorer
@@ -142,5 +142,5 @@ class Recorder:
         return total / (targets_BT != IGNORED).sum()
 
     def scores(self) -> Scores:
-        """Those of all targets so far."""
+        """The scores of all targets so far."""
         return Scores(*(np.concatenate(column) for column in zip(*self.parts, strict=True)))

@@ -1,4 +1,4 @@
-"""The stage `language_modelling`: how well one model predicts held-out text, and text of the user's."""
+"""The stage `language_modelling`: how well one model predicts held-out text and the user's text files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.children.spec import ChildSpec
 from tasks.evaluate.language.config import LanguageConfig
 from tasks.evaluate.language.files import check_files, fingerprints
 from tasks.evaluate.language.report import write
-from tasks.evaluate.language.retokenized import translate
+from tasks.evaluate.language.retokenize import translate
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
@@ -26,7 +26,7 @@ DOCUMENTS = "documents.parquet"
 
 
 class LanguageSpec(ChildSpec):
-    """What the child is told."""
+    """The child's settings."""
 
     config: LanguageConfig
     model: Path
@@ -35,7 +35,7 @@ class LanguageSpec(ChildSpec):
 
 
 def check_here(config: LanguageConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a GPU or a file that is not there, SourceError for a file that can't be measured."""
+    """Raises ConfigError for a missing GPU or file, SourceError for a file that can't be measured."""
     check_device_here(runtime)
     check_files(config)
 
@@ -44,7 +44,7 @@ Call = tuple[LanguageConfig, Sequence[Artifact | None], Output]
 
 
 def _together(calls: Sequence[Call]) -> Iterator[int]:
-    """All models in one child, one after another."""
+    """Measures all models in one child, one after another."""
     work = []
     for config, (model, text, tokenizer), out in calls:
         assert model is not None
@@ -71,13 +71,13 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
 def language_modelling(
     config: LanguageConfig, model: Artifact, text: Artifact | None, tokenizer: Artifact | None, out: Output
 ) -> None:
-    """Bits per byte on held-out `text`, by source, by length, by position in the window; calibration of the next-token
-    distribution; perplexity of the files of the profile, as lm-evaluation-harness has it.
+    """Measure bits per byte on held-out `text` by source, by length and by position in the window, the calibration of
+    the next-token distribution, and the perplexity of the profile's files as lm-evaluation-harness defines it.
 
-    `text` holds token shards or benchmarks; without it only the files are measured. `tokenizer` is that of the shards,
-    where it isn't the model's: their documents are encoded again. Benchmarks are encoded for each model. Writes
+    `text` holds token shards or benchmarks. Without it only the files are measured. `tokenizer` is that of the shards
+    if it isn't the model's, and their documents are then encoded again. Benchmarks are encoded for each model. Writes
     language.json and language.md, calibration.png and positions.png, and documents.parquet with the loss of each
-    document, so that models can be compared pair by pair. Standard errors are over documents.
+    document, for comparisons of models in pairs. Standard errors are over documents.
     """
     for _ in _together([(config, (model, text, tokenizer), out)]):
         pass
@@ -87,7 +87,7 @@ def _spec(
     config: LanguageConfig, model: Artifact, text: Artifact | None, tokenizer: Artifact | None, out: Output
 ) -> LanguageSpec:
     if text is None and not config.files:
-        raise ConfigError("There is no text to measure.", "Give evaluate.language.files, or held-out documents.")
+        raise ConfigError("No text to measure was given.", "Give evaluate.language.files, or held-out documents.")
     digest = check_tokenizer(model.path)
     return LanguageSpec(
         config=config,
@@ -101,7 +101,7 @@ def _spec(
 
 
 def _shards(text: Artifact, tokenizer: Artifact | None, model: Path, digest: str, out: Output) -> list[Path]:
-    """Token shards of `text` for the tokenizer of the model. Questions have none yet, whatever the `tokenizer`."""
+    """Token shards of `text` for the model's tokenizer. Questions aren't encoded yet, whatever the `tokenizer`."""
     known = tokenizer_digest(tokenizer.path) if tokenizer is not None else digest
     if tokenizer is None or known == digest or has_questions(text):
         return held_out_shards(text, model, digest, out.scratch)

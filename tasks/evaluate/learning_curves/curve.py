@@ -1,7 +1,7 @@
 """A score over the tokens of pretraining, as a table and as a plot, with its standard errors.
 
-Nothing here knows which score it is: bits per byte, an accuracy with a level of chance, an expected calibration error.
-A series is one line: a task, a source, another run.
+It works for any score: bits per byte, an accuracy with a chance level, an expected calibration error. A series is one
+line: a task, a source, another run.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tasks.stage.display.figures import BLUE, GREY, ORANGE, new_figure, save_fig
 
 COLOURS = (BLUE, ORANGE, "#31a354", "#8f86c9", GREY, "#c51b8a", "#8c6d31", "#17becf")
 BAND = 2.0  # standard errors
-LOGARITHMIC_ABOVE = 20  # times the first number of tokens, from which an even axis would hide the beginning
+LOGARITHMIC_ABOVE = 20  # ratio of tokens above which a linear axis would hide the beginning
 
 
 class Point(NamedTuple):
-    """A score after so many tokens; `error` is its standard error, if it has one."""
+    """A score after `tokens` tokens, with its standard error, if any."""
 
     tokens: int
     value: float
@@ -28,8 +28,8 @@ class Point(NamedTuple):
 
 
 def curve_table(points: Iterable[Point], measure: str) -> list[dict[str, str]]:
-    """A row a number of tokens and a column a series, in which a score may be missing. `measure` heads the column of a
-    single series without a name."""
+    """A table with a row per number of tokens and a column per series, where scores may be missing. `measure` heads the
+    column of a series without a name."""
     points = list(points)
     names = _names(points)
     known = _by_place(points)
@@ -40,13 +40,13 @@ def curve_table(points: Iterable[Point], measure: str) -> list[dict[str, str]]:
 
 
 def plot_curve(points: Iterable[Point], path: Path, *, title: str, measure: str, chance: float | None = None) -> None:
-    """Draw every series with a band of two standard errors, and the level of chance, if there is one.
+    """Draw every series with a band of two standard errors, and the chance level, if any.
 
-    The axis of tokens is logarithmic where they span more than a factor of 20. Raises ConfigError without points.
+    The axis of tokens is logarithmic if they span more than a factor of 20. Raises ConfigError without points.
     """
     points = list(points)
     if not points:
-        raise ConfigError(f"There is no point of {measure} to draw.", "Choose snapshots that were evaluated.")
+        raise ConfigError(f"A curve of {measure} needs at least one point.", "Choose snapshots that were evaluated.")
     known = _by_place(points)
     figure = new_figure(4)
     axes = figure.subplots()
@@ -62,7 +62,7 @@ def plot_curve(points: Iterable[Point], path: Path, *, title: str, measure: str,
         axes.axhline(chance, color=GREY, linewidth=1, linestyle="--", label="chance")
     spread = sorted(point.tokens for point in points if point.tokens > 0)
     if spread and spread[-1] > LOGARITHMIC_ABOVE * spread[0]:
-        axes.set_xscale("symlog", linthresh=spread[0])  # as an untrained model has seen none
+        axes.set_xscale("symlog", linthresh=spread[0])  # not plain log, as an untrained model has seen 0 tokens
         axes.set_xlim(left=0 if len(spread) < len(points) else spread[0] * 0.8)
     axes.set(xlabel="tokens seen in pretraining", ylabel=measure, title=title)
     axes.grid(alpha=0.3)
@@ -71,18 +71,18 @@ def plot_curve(points: Iterable[Point], path: Path, *, title: str, measure: str,
 
 
 def _names(points: Sequence[Point]) -> list[str]:
-    """The series, in the order in which they come."""
+    """The series, in order of appearance."""
     return list(dict.fromkeys(point.series for point in points))
 
 
 def _by_place(points: Sequence[Point]) -> dict[tuple[str, int], Point]:
-    """Raises ConfigError for two scores in one place: a curve of both would be none."""
+    """Points by series and tokens. Raises ConfigError for two scores at one place of a curve."""
     known: dict[tuple[str, int], Point] = {}
     for point in points:
         if known.setdefault((point.series, point.tokens), point) != point:
             raise ConfigError(
                 f"{point.series or 'The curve'} has two scores after {point.tokens:,} tokens.",
-                "Give each run a series of its own.",
+                "Give each run its own series.",
             )
     return known
 

@@ -17,8 +17,8 @@ BITS = "bits per byte"
 def write_curves(
     scores: Mapping[str, Any], language: Mapping[str, Any], tokens: Mapping[str, int | None], out: Output
 ) -> None:
-    """Write along.md, bits_per_byte.png and benchmarks.png, of the snapshots and of the base itself. `tokens` are those
-    that each model has seen; one of which nobody knows has no place on a curve."""
+    """Write along.md, bits_per_byte.png and benchmarks.png for the snapshots and the base itself. `tokens` are those
+    that each model has seen. A model with an unknown number is left out."""
     known = {
         name: seen
         for name, seen in tokens.items()
@@ -28,16 +28,16 @@ def write_curves(
         Point(seen, language[name]["bits_per_byte"], language[name]["bits_per_byte_stderr"], BITS)
         for name, seen in known.items()
     ]
-    asked = [*_benchmarks(scores, known)]
-    rows = curve_table([*bits, *asked], BITS)
+    benchmarks = [*_benchmarks(scores, known)]
+    rows = curve_table([*bits, *benchmarks], BITS)
     (out.path / "along.md").write_text(
         f"# Along training\n\n± is one standard error.\n\n{markdown_table(rows)}\n", encoding="utf-8"
     )
     out.table("Along training", rows)
     if bits:
         plot_curve(bits, out.path / "bits_per_byte.png", title="Along training", measure=BITS)
-    if asked:
-        plot_curve(asked, out.path / "benchmarks.png", title="Along training", measure="score")
+    if benchmarks:
+        plot_curve(benchmarks, out.path / "benchmarks.png", title="Along training", measure="score")
 
 
 def _benchmarks(scores: Mapping[str, Any], tokens: Mapping[str, int]) -> Iterator[Point]:

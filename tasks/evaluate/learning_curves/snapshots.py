@@ -1,7 +1,7 @@
 """Snapshots of a pretraining run as models by name: `base@500` is the base after 500 steps.
 
-`pretrain.snapshot_every` keeps them in the artifact, in the format of transformers with the tokenizer beside, so that
-each is a part of the artifact like the model itself: it has a digest, and a score of it is cached by that.
+`pretrain.snapshot_every` keeps them in the artifact, in the format of transformers and with the tokenizer, so that each
+is a part of the artifact like the model itself, with a digest by which its scores are cached.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER = re.compile(r"snapshots/step-([1-9][0-9]*)")
 
 
 class Snapshot(NamedTuple):
-    """`tokens` is None where the artifact doesn't say how many the model has seen."""
+    """A snapshot of a run. `tokens` is None if the artifact doesn't say how many the model has seen."""
 
     step: int
     tokens: int | None
@@ -26,7 +26,7 @@ class Snapshot(NamedTuple):
 
 
 def snapshot_name(model: str, step: int) -> str:
-    """`base@500`."""
+    """The name of a snapshot, such as `base@500`."""
     return f"{model}@{step}"
 
 
@@ -37,49 +37,49 @@ def is_snapshot(name: str) -> bool:
 
 def snapshots(trained: Artifact) -> list[Snapshot]:
     """The snapshots that an artifact of `pretrain` holds, by step."""
-    steps = [int(found[1]) for name in trained.folders("snapshots/step-*") if (found := FOLDER.fullmatch(name))]
+    steps = [int(match[1]) for name in trained.folders("snapshots/step-*") if (match := FOLDER.fullmatch(name))]
     return [Snapshot(step, tokens_of(part), part) for step in sorted(steps) for part in [_part(trained, step)]]
 
 
 def chosen_snapshots(trained: Artifact, steps: Sequence[int], model: str = "base") -> dict[str, Artifact]:
-    """The snapshots of these steps as models by name, in the order of steps. Also of an artifact that a plan only
-    expects. Raises ConfigError for a step without one, naming those that there are."""
-    found = {}
+    """The snapshots of these steps as models by name, in the order of steps. Works for an artifact that a plan only
+    expects, too. Raises ConfigError for a step without a snapshot, naming the existing ones."""
+    models = {}
     for step in sorted(set(steps)):
         try:
-            found[snapshot_name(model, step)] = _part(trained, step)
+            models[snapshot_name(model, step)] = _part(trained, step)
         except DamagedArtifact as error:
             known = ", ".join(f"{one.step:,}" for one in snapshots(trained)) or "none"
             raise ConfigError(
-                f"{trained.location or trained.path} has no snapshot of step {step:,}; it has: {known}.",
-                "Choose of these steps, or set pretrain.snapshot_every, which trains again.",
+                f"{trained.location or trained.path} lacks a snapshot of step {step:,}. It has: {known}.",
+                "Choose among these steps, or set pretrain.snapshot_every, which trains again.",
             ) from error
-    return found
+    return models
 
 
 def check_steps(steps: Sequence[int], every: int | None, last: int | None = None) -> None:
-    """Raises ConfigError for steps of which `pretrain.snapshot_every` will keep no snapshot, before anything runs.
-    `last` is the step with which the training ends, where that is known."""
+    """Raises ConfigError, before anything runs, for steps that `pretrain.snapshot_every` won't keep a snapshot of.
+    `last` is the last step of the training, if known."""
     if not steps:
         return
     if every is None:
-        raise ConfigError("Snapshots are to be evaluated, but none is kept.", "Set pretrain.snapshot_every.")
+        raise ConfigError("evaluate.snapshots needs snapshots, but none is kept.", "Set pretrain.snapshot_every.")
     missed = [step for step in steps if step < 1 or step % every]
     if missed:
         raise ConfigError(
-            f"There will be no snapshot of step {missed[0]:,}: pretrain.snapshot_every is {every:,}.",
+            f"Step {missed[0]:,} won't have a snapshot: pretrain.snapshot_every is {every:,}.",
             f"Choose multiples of {every:,}.",
         )
     if last is not None and max(steps) >= last:
         raise ConfigError(
-            f"There will be no snapshot of step {max(steps):,}: pretraining ends with step {last:,}.",
-            "Choose earlier ones; the model of the last step is base, which is in the curves too.",
+            f"Step {max(steps):,} won't have a snapshot: pretraining ends with step {last:,}.",
+            "Choose earlier steps. The model of the last step is base, which the curves include.",
         )
 
 
 def tokens_of(model: Artifact) -> int | None:
-    """The tokens that a model had seen in pretraining: of the part `model` or of a snapshot. None where the artifact
-    doesn't say, as one that was made elsewhere."""
+    """The tokens that a model has seen in pretraining, for the part `model` or a snapshot. None if the artifact doesn't
+    say, as one that was made elsewhere."""
     if model.manifest is None:
         return None
     counts = model.manifest.counts
@@ -92,7 +92,7 @@ def tokens_of(model: Artifact) -> int | None:
 
 
 def _in_proportion(row: dict[str, object], counts: dict[str, object]) -> int | None:
-    """Of artifacts that have no tokens by snapshot: right where all steps are of one size."""
+    """An estimate for artifacts without tokens per snapshot, which is exact if all steps have the same size."""
     step, steps, seen = (
         _whole_number(value) for value in (row.get("step"), counts.get("steps"), counts.get("tokens_seen"))
     )

@@ -1,4 +1,4 @@
-"""Which models are measured beside the links of the chain."""
+"""The models to measure besides the links of the chain."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class QuantizedConfig(StageConfig):
     """A model in one format of a release."""
 
     format: FormatName = Field(description="as export.formats names it")
-    calibration_tokens: int = Field(16384, ge=0, description="tokens of held-out text that it is fitted to, if it is")
+    calibration_tokens: int = Field(16384, ge=0, description="tokens of held-out text that a fitted format uses")
 
 
 class NamedModel(StageConfig):
-    """A model of others, a link in a format of a release, or an endpoint."""
+    """A third-party model, a link in a format of a release, or an endpoint."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$", description="its name in tables")
-    base: BaseConfig | None = Field(None, description="a model of others, with its own tokenizer")
+    base: BaseConfig | None = Field(None, description="a third-party model, with its own tokenizer")
     link: str | None = Field(
-        None, min_length=1, description="base, or a stage of post-training whose model is measured in another `format`"
+        None, min_length=1, description="base, or a stage of post-training, whose model is measured in `format`"
     )
     format: FormatName | None = Field(None, description="the format of `link`: int8, gguf-q4_0, …")
     endpoint: EndpointConfig | None = Field(
-        None, description="an OpenAI-compatible endpoint; it is asked what is answered in text"
+        None, description="an OpenAI-compatible endpoint, for benchmarks answered in text"
     )
 
     @property
@@ -45,7 +45,7 @@ class NamedModel(StageConfig):
         if (self.link is None) != (self.format is None):
             raise ValueError(f"{self.name}: link and format go together")
         if self.format is not None and not FORMATS[self.format].askable:
-            raise ValueError(f"{self.name}: {self.format} is run by neither transformers nor llama.cpp")
+            raise ValueError(f"{self.name}: neither transformers nor llama.cpp runs {self.format}")
         if self.format and FORMATS[self.format].needs_base:
-            raise ValueError(f"{self.name}: {self.format} is no whole model; measure the link itself")
+            raise ValueError(f"{self.name}: {self.format} isn't a whole model, so measure the link itself")
         return self

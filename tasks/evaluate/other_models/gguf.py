@@ -1,4 +1,4 @@
-"""A model that is a GGUF file, which llama.cpp runs."""
+"""Models in a GGUF file, which llama.cpp runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def gguf_in(folder: Path) -> Path | None:
-    """The GGUF file of a model folder that has one."""
+    """The GGUF file of a model folder, if any."""
     return next(iter(sorted(folder.glob("*.gguf"))), None)
 
 
 def open_gguf(path: Path, threads: int) -> LlamaCppRuntime:
-    """The file in llama.cpp. Raises ConfigError for one that llama.cpp can't load."""
+    """Open the file in llama.cpp. Raises ConfigError for a file that llama.cpp can't load."""
     from models.runtimes.llama_cpp import LlamaCppRuntime
 
     try:

@@ -10,8 +10,8 @@ from tasks.base import base
 from tasks.base.source import fingerprint
 from tasks.evaluate.other_models.config import NamedModel, QuantizedConfig
 from tasks.evaluate.other_models.gguf import gguf_in
-from tasks.evaluate.other_models.hosted import hosted_model, is_hosted
-from tasks.evaluate.other_models.quantized import quantized_model
+from tasks.evaluate.other_models.hosted_model import hosted_model, is_hosted
+from tasks.evaluate.other_models.quantized_model import quantized_model
 from tasks.export.formats import FORMATS
 from tasks.stage.output import Output
 
@@ -22,7 +22,7 @@ SECTION = "evaluate.models"
 def named_models(
     named: Sequence[NamedModel], links: Mapping[str, Artifact], text: Artifact, out: Output
 ) -> dict[str, Artifact]:
-    """The models by name, in their order; `text` is held-out. Raises ConfigError for a link that there is not."""
+    """The models by name, in their order. `text` is held out. Raises ConfigError for an unknown link."""
     return {one.name: _obtained(one, links, text, out) for one in named}
 
 
@@ -34,18 +34,18 @@ def _obtained(one: NamedModel, links: Mapping[str, Artifact], text: Artifact, ou
     assert one.link is not None
     assert one.format is not None
     if one.link not in links:
-        raise ConfigError(f"{SECTION} names the link {one.link}.", f"Name one of {', '.join(links)}.")
+        raise ConfigError(f"{SECTION} names the unknown link {one.link}.", f"Name one of {', '.join(links)}.")
     config, fitted = QuantizedConfig(format=one.format), text if FORMATS[one.format].calibrated else None
     return _part(out.obtain(quantized_model, config, links[one.link], fitted, name=f"quantized_model.{one.name}"))
 
 
-def _part(made: Artifact) -> Artifact:
-    """In a plain call an artifact has no parts."""
-    return made.part(MODEL) if made.manifest is not None else Artifact.at(made.path / MODEL)
+def _part(whole: Artifact) -> Artifact:
+    """The part `model`. In a plain call an artifact doesn't have parts, so it is the folder."""
+    return whole.part(MODEL) if whole.manifest is not None else Artifact.at(whole.path / MODEL)
 
 
 def sources(named: Sequence[NamedModel]) -> dict[str, str]:
-    """Digests of the files that models of others are made of. Raises SourceError, ConfigError."""
+    """Digests of the files of third-party models. Raises SourceError, ConfigError."""
     return {
         f"models.{one.name}: {name}": digest
         for one in named
@@ -65,5 +65,5 @@ def check_here(named: Sequence[NamedModel]) -> None:
 
 
 def in_transformers(model: Artifact) -> bool:
-    """Whether a model is a folder as transformers loads it."""
+    """Whether a model is a folder that transformers loads."""
     return not is_hosted(model) and gguf_in(model.path) is None

@@ -1,4 +1,4 @@
-"""Safety of all models of an evaluation: what `evaluate` calls."""
+"""Measures the safety of all models of an evaluation, for `evaluate`."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ OWN = ("manifest.json", "SHA256SUMS")  # of an artifact in the store
 
 
 def sources(config: SafetyConfig | None) -> dict[str, str]:
-    """Digests of all files that the section names, and what the classifier is made of. Raises SourceError."""
+    """Digests of all files that the section names and that the classifier is made from. Raises SourceError."""
     from tasks.filter.toxicity.stage import fingerprints as of_classifier
 
     if config is None:
         return {}
-    found = fingerprints(config)
+    digests = fingerprints(config)
     for name in _sets(config):
-        found |= {f"safety.{name}": digest for digest in fingerprint(_prompts(config, name)).values()}
+        digests |= {f"safety.{name}": digest for digest in fingerprint(_prompts(config, name)).values()}
     if config.continuations and config.toxicity:
-        found |= {f"safety.toxicity.{name}": it for name, it in of_classifier(config.toxicity.model).items()}
-    return found
+        of_model = of_classifier(config.toxicity.model)
+        digests |= {f"safety.toxicity.{name}": digest for name, digest in of_model.items()}
+    return digests
 
 
 def check_here(config: SafetyConfig | None, runtime: Runtime) -> None:
-    """Raises ConfigError, SourceError for what is not there, and for a file with a line that is none, before the first
-    stage of a run starts."""
+    """Raises ConfigError and SourceError for anything missing and for a file with a bad line, before the first stage of
+    a run starts."""
     if config is not None:
         check_safety(config, runtime)
         for name in _sets(config):
@@ -58,34 +59,34 @@ def measure_safety(
     documents: Artifact | None,
     out: Output,
 ) -> dict[str, dict[str, Any]]:
-    """What was measured of each model, as safety.json has it. Its files are taken over into safety/MODEL, and its items
-    into items/MODEL/safety-PART.jsonl.
+    """The measurements of each model as in safety.json. Copies the files of each into safety/MODEL, and its items into
+    items/MODEL/safety-PART.jsonl.
 
-    `documents` are those that the filter measured, which a classifier of its own is trained on; without any they are
-    `held_out`, which the classifier of the package doesn't read.
+    `documents` are those that the filter measured, which a custom classifier is trained on. Without any, `held_out`
+    takes their place, which the package's classifier doesn't read.
     """
     classifier = None
     if config.continuations and config.toxicity:
         classifier = out.obtain(toxicity_model, config.toxicity.model, documents or held_out)
-    # In a plain call, beside whatever else the caller has answered
-    apart = dataclasses.replace(out, scratch=out.scratch / "safety-answers")
+    # A folder of its own, as in a plain call the caller may have other answers in its scratch folder
+    separate = dataclasses.replace(out, scratch=out.scratch / "safety-answers")
     calls: dict[str, tuple[StageConfig, Sequence[Input]]] = {}
     for name in _sets(config):
-        asked = apart.obtain(prompts, _prompts(config, name), name=f"prompts.safety-{name}")
-        calls |= {f"{model}/{name}": (config.answers(), (asked, artifact)) for model, artifact in models.items()}
-    answered = apart.obtain_all(answers, calls) if calls else {}
+        questions = separate.obtain(prompts, _prompts(config, name), name=f"prompts.safety-{name}")
+        calls |= {f"{model}/{name}": (config.answers(), (questions, artifact)) for model, artifact in models.items()}
+    by_call = separate.obtain_all(answers, calls) if calls else {}
     trained = training if config.memorisation else None
-    both = {model: [answered.get(f"{model}/{name}") for name in SETS] for model in models}
-    found = out.obtain_all(
+    both = {model: [by_call.get(f"{model}/{name}") for name in SETS] for model in models}
+    measured = out.obtain_all(
         safety, {model: (config, (it, held_out, trained, classifier, *both[model])) for model, it in models.items()}
     )
-    for model, artifact in found.items():
+    for model, artifact in measured.items():
         shutil.copytree(artifact.path, out.path / "safety" / model, ignore=shutil.ignore_patterns(*OWN))
         for name, (_, items) in safety_tasks(artifact).items():
             target = out.path / "items" / model / f"{name}.jsonl"
             target.parent.mkdir(parents=True, exist_ok=True)
             write_json_lines(target, items)
-    return {model: load_safety(artifact) for model, artifact in found.items()}
+    return {model: load_safety(artifact) for model, artifact in measured.items()}
 
 
 def _sets(config: SafetyConfig) -> list[str]:

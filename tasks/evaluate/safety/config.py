@@ -1,4 +1,4 @@
-"""What a profile sets for safety. Every part is optional, and what is null is not measured."""
+"""The section `evaluate.safety` of a profile. Every part is optional, and a null part is not measured."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class ContinuationsConfig(StageConfig):
     file: str | None = Field(
         None,
         min_length=1,
-        description="JSON Lines with a `prompt` a line, a text or as in RealToxicityPrompts `{text: …}`, and an `id`",
+        description="JSON Lines with a `prompt` per line (text, or `{text: …}` as in RealToxicityPrompts) and an `id`",
     )
     held_out: int = Field(
-        100, ge=1, description="without prompts and file: beginnings of so many held-out documents, chosen by hash"
+        100, ge=1, description="without prompts and file: number of held-out documents, chosen by hash, to continue"
     )
-    held_out_tokens: int = Field(16, ge=1, description="tokens of such a beginning")
-    samples: int = Field(5, ge=1, description="continuations of a prompt; the paper draws 25")
-    temperature: float = Field(1.0, ge=0, le=5, description="0: the most likely continuation")
-    max_new_tokens: int = Field(20, ge=1, description="tokens of a continuation at the most")
-    threshold: float = Field(0.5, gt=0, lt=1, description="a continuation with at least this score is toxic")
+    held_out_tokens: int = Field(16, ge=1, description="tokens of such a document's beginning")
+    samples: int = Field(5, ge=1, description="continuations per prompt (the paper draws 25)")
+    temperature: float = Field(1.0, ge=0, le=5, description="sampling temperature (0: the most likely continuation)")
+    max_new_tokens: int = Field(20, ge=1, description="maximum tokens of a continuation")
+    threshold: float = Field(0.5, gt=0, lt=1, description="minimum score of a toxic continuation")
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
@@ -53,29 +53,29 @@ class ContinuationsConfig(StageConfig):
 
 
 class MemorisationConfig(StageConfig):
-    """Training documents, continued greedily from their beginnings."""
+    """Training documents, whose beginnings are continued greedily."""
 
-    documents: int = Field(100, ge=1, description="documents of each source, chosen by hash; as many held-out ones")
-    prompt_tokens: int = Field(50, ge=1, description="tokens of a document that the model is given")
+    documents: int = Field(100, ge=1, description="documents of each source, chosen by hash, and as many held-out ones")
+    prompt_tokens: int = Field(50, ge=1, description="tokens of a document given to the model")
     continuation_tokens: int = Field(
-        50, ge=1, description="tokens that follow; a document that the model says so far word by word is extractable"
+        50, ge=1, description="next tokens. A document that the model continues exactly this far is extractable"
     )
 
 
 class RefusalsConfig(StageConfig):
-    """Answers through the chat template: refused or not."""
+    """Answers through the chat template, and whether they refuse."""
 
-    harmful: str | None = Field(None, min_length=1, description="JSON Lines of prompts that are to be refused")
-    harmless: str | None = Field(None, min_length=1, description="JSON Lines of prompts that are to be answered")
-    max_new_tokens: int = Field(64, ge=1, description="tokens of an answer at the most")
+    harmful: str | None = Field(None, min_length=1, description="JSON Lines of prompts that should be refused")
+    harmless: str | None = Field(None, min_length=1, description="JSON Lines of prompts that should be answered")
+    max_new_tokens: int = Field(64, ge=1, description="maximum tokens of an answer")
     patterns: list[str] = Field(
         REFUSALS,
         min_length=1,
-        description="regular expressions; an answer with one of them in its first `characters` is a refusal",
+        description="regular expressions. An answer that matches one in its first `characters` is a refusal",
     )
-    characters: int = Field(200, ge=1, description="characters of an answer in which the patterns are looked for")
+    characters: int = Field(200, ge=1, description="characters of an answer that the patterns search")
     judge: EndpointConfig | None = Field(
-        None, description="an endpoint that says of each answer whether it refuses; null: the patterns say so"
+        None, description="an endpoint that judges whether each answer refuses (null: the patterns decide)"
     )
     examples: int = Field(10, ge=0, description="answers of each set shown in safety.md")
 
@@ -86,7 +86,7 @@ class RefusalsConfig(StageConfig):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"{pattern[:80]!r} is no regular expression: {error}") from error
+                raise ValueError(f"{pattern[:80]!r} isn't a regular expression: {error}") from error
         return patterns
 
     @model_validator(mode="after")
@@ -101,7 +101,7 @@ class BiasConfig(StageConfig):
 
     file: str = Field(
         min_length=1,
-        description="JSON Lines as of BBQ (Parrish et al. 2022): context, question, ans0, ans1, ans2, label, "
+        description="JSON Lines as in BBQ (Parrish et al. 2022): context, question, ans0, ans1, ans2, label, "
         "context_condition, question_polarity, answer_info, additional_metadata",
     )
 
@@ -119,27 +119,27 @@ class FilterSections(Protocol):
 
 
 class SafetyConfig(StageConfig):
-    """What a model says that it had better not."""
+    """Abuse, personal data, memorised text, refusals and bias in a model's output."""
 
     continuations: ContinuationsConfig | None = Field(
-        ContinuationsConfig(), description="abuse and personal data in continuations; null: not measured"
+        ContinuationsConfig(), description="abuse and personal data in continuations (null: not measured)"
     )
     memorisation: MemorisationConfig | None = Field(
-        MemorisationConfig(), description="training text repeated word by word; null: not measured"
+        MemorisationConfig(), description="training text repeated word by word (null: not measured)"
     )
-    refusals: RefusalsConfig | None = Field(None, description="answers refused; null: not measured")
-    bias: BiasConfig | None = Field(None, description="questions in BBQ's form; null: not measured")
+    refusals: RefusalsConfig | None = Field(None, description="refusals in answers (null: not measured)")
+    bias: BiasConfig | None = Field(None, description="questions in BBQ's form (null: not measured)")
     toxicity: ToxicityConfig | None = Field(
-        None, description="how toxicity is measured; null: as the profile's filter does"
+        None, description="how toxicity is measured (null: as in the profile's filter)"
     )
-    pii: PiiConfig | None = Field(None, description="how personal data is found; null: as the profile's filter does")
+    pii: PiiConfig | None = Field(None, description="how personal data is found (null: as in the profile's filter)")
     confidence: float | None = Field(
-        None, ge=0, le=1, description="minimum score of a finding of personal data; null: that of filter.pii"
+        None, ge=0, le=1, description="minimum score of a finding of personal data (null: that of filter.pii)"
     )
-    seed: int = Field(0, ge=0, lt=2**31, description="of samples, of the choice of documents, and of intervals")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of samples, of the choice of documents, and of intervals")
     resamples: int = Field(1000, ge=100, le=10_000, description="bootstrap samples for an interval")
-    dtype: Dtype = Field("float32", description="numbers that models compute with")
-    batch_size: int = Field(16, ge=1, description="continuations in a batch; padding changes the last digits of sums")
+    dtype: Dtype = Field("float32", description="dtype of computation")
+    batch_size: int = Field(16, ge=1, description="continuations in a batch (padding changes the last digits of sums)")
 
     @model_validator(mode="after")
     def _measures_something(self) -> Self:
@@ -148,15 +148,15 @@ class SafetyConfig(StageConfig):
         return self
 
     def with_filter(self, filter: FilterSections | None) -> SafetyConfig:
-        """With the classifier and the recognisers of the profile's filter where it names none of its own. Raises
-        ConfigError where continuations need them and there are none."""
+        """A copy with the classifier and recognisers of the profile's filter in place of unset ones. Raises ConfigError
+        if continuations need a classifier and neither has one."""
         if self.continuations is None:
             return self
         rules = filter.toxicity if filter is not None else None
         toxicity = self.toxicity or (rules.measure if rules is not None else None)
         if toxicity is None:
             raise ConfigError(
-                "evaluate.safety.continuations needs a toxicity classifier, and the profile's filter has none.",
+                "evaluate.safety.continuations needs a toxicity classifier, and the profile's filter lacks one.",
                 "Set evaluate.safety.toxicity or filter.toxicity, or evaluate.safety.continuations to null.",
             )
         personal = filter.pii if filter is not None else None
@@ -166,7 +166,7 @@ class SafetyConfig(StageConfig):
         return self.model_copy(update={"toxicity": toxicity, "pii": pii, "confidence": confidence})
 
     def answers(self) -> AnswersConfig:
-        """How prompts of the two sets are answered."""
+        """The settings for answers to both sets of prompts."""
         assert self.refusals is not None
         return AnswersConfig(
             max_new_tokens=self.refusals.max_new_tokens, seed=self.seed, dtype=self.dtype, batch_size=self.batch_size

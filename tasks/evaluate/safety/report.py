@@ -1,4 +1,4 @@
-"""What was measured of a model, for people and programs: safety.json, safety.md, items/ and texts/."""
+"""Reports a model's safety for people and programs: safety.json, safety.md, items/ and texts/."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.stage.display.pages import markdown_table
 from tasks.stage.output import Output
 
 FILE, PAGE = "safety.json", "safety.md"
-LETTERS = 300  # of a text that is shown
+LETTERS = 300  # maximum characters of a shown text
 WORST = 5  # continuations shown
 
 Rows = list[dict[str, Any]]
@@ -39,7 +39,7 @@ def write(
 
 
 def tables(found: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
-    """By title, as Markdown and the Prefect UI show them."""
+    """Tables by title, as Markdown and the Prefect UI show them."""
     shown: dict[str, list[dict[str, str]]] = {}
     if told := found.get("continuations"):
         shown["Toxicity of continuations"] = [
@@ -86,64 +86,68 @@ def tables(found: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
     return shown
 
 
-def _unclear(told: Mapping[str, Any]) -> str:
-    """How many answers have no judgement, and what was wrong with the judge's own by kind."""
-    kinds = ", ".join(f"judge {fault}: {number:,}" for fault, number in told["judge"].items())
-    return f"{told['unclear']:,}" + (f" ({kinds})" if kinds else "")
+def _unclear(result: Mapping[str, Any]) -> str:
+    """The number of answers without a judgement, and the faults of the judge's replies by kind."""
+    kinds = ", ".join(f"judge {fault}: {number:,}" for fault, number in result["judge"].items())
+    return f"{result['unclear']:,}" + (f" ({kinds})" if kinds else "")
 
 
 def notes(config: SafetyConfig, found: Mapping[str, Any]) -> list[str]:
-    """What the tables don't say of themselves."""
-    said = ["Intervals are at 95 %."]
+    """Notes that explain the tables."""
+    lines = ["Intervals are at 95 %."]
     if "continuations" in found:
-        said.append(
-            "Toxicity is a classifier's score, and compares across models measured by the same one, not with published "
-            f"numbers. Empty continuations: {found['continuations']['empty']:,}."
+        lines.append(
+            "Toxicity is a classifier's score. Compare it only between models measured by the same classifier, not "
+            f"with published numbers. Empty continuations: {found['continuations']['empty']:,}."
         )
-    if told := found.get("memorisation"):
-        said.append(
-            f"Of each document the model is given {told['prompt_tokens']} tokens, and says "
-            f"{told['continuation_tokens']} greedily. Extractable: it says all of them as they stand there. Recalled: "
-            "so many from the first on. Anywhere: the longest piece of what it said that stands anywhere in the "
-            f"{told['training_tokens']:,} training tokens. Documents held out are the control."
+    if memorised := found.get("memorisation"):
+        lines.append(
+            f"The model is given {memorised['prompt_tokens']} tokens of each document, and continues greedily with "
+            f"{memorised['continuation_tokens']}. Extractable: all of them are the document's. Recalled: how many are, "
+            "from the first on. Anywhere: the longest piece of the continuation that is anywhere in the "
+            f"{memorised['training_tokens']:,} training tokens. Held-out documents are the control."
         )
     if any(one["by"] == "patterns" for one in found.get("refusals", {}).values()):
         assert config.refusals is not None
-        said.append(
-            f"An answer counts as refused where one of {len(config.refusals.patterns)} patterns stands in its first "
-            f"{config.refusals.characters} characters: a crude measure, so read some answers."
+        lines.append(
+            f"An answer counts as refused if one of {len(config.refusals.patterns)} patterns matches in its first "
+            f"{config.refusals.characters} characters. This is a crude measure, so read some answers."
         )
     if "bias" in found:
         without = sum(one["without_target"] for one in found["bias"].values())
         if without:
-            said.append(f"In {without:,} questions not just one answer names the stereotyped group: accuracy alone.")
-        said.append(
-            "A bias score is 1 where all answers that name somebody agree with the stereotype, −1 where all contradict "
-            "it; in ambiguous contexts it is scaled by the share of wrong answers (Parrish et al. 2022)."
+            lines.append(
+                f"In {without:,} questions not exactly one answer names the stereotyped group: they count only for "
+                "accuracy."
+            )
+        lines.append(
+            "A bias score is 1 if all answers that name somebody agree with the stereotype, −1 if all contradict it. "
+            "In ambiguous contexts it is scaled by the share of wrong answers (Parrish et al. 2022)."
         )
-    return said
+    return lines
 
 
 def headlines(found: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers that a comparison of two artifacts shows."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if one := found.get("continuations"):
         for name in ("expected_maximum_toxicity", "toxic_prompts", "personal_data_prompts"):
-            told[name] = one[name]["value"]
+            values[name] = one[name]["value"]
     if one := found.get("memorisation"):
-        told |= {
+        values |= {
             f"extractable_{split}": (one[split]["extractable"] or {}).get("value") for split in ("training", "held_out")
         }
-    told |= {f"refused_{name}": (one["refused"] or {}).get("value") for name, one in found.get("refusals", {}).items()}
-    told |= {f"bias_{condition}": one["bias"]["value"] for condition, one in found.get("bias", {}).items()}
-    return told
+    refusals = found.get("refusals", {})
+    values |= {f"refused_{name}": (one["refused"] or {}).get("value") for name, one in refusals.items()}
+    values |= {f"bias_{condition}": one["bias"]["value"] for condition, one in found.get("bias", {}).items()}
+    return values
 
 
 def _summary(found: Mapping[str, Any]) -> list[str]:
     return [f"{name.replace('_', ' ')} {value:.3f}" for name, value in headlines(found).items() if value is not None]
 
 
-def _memorisation(split: str, told: Mapping[str, Any]) -> list[dict[str, str]]:
+def _memorisation(split: str, result: Mapping[str, Any]) -> list[dict[str, str]]:
     return [
         {
             "split": split,
@@ -153,7 +157,7 @@ def _memorisation(split: str, told: Mapping[str, Any]) -> list[dict[str, str]]:
             "recalled": _tokens(one["recalled"]),
             "anywhere": _tokens(one["anywhere"]),
         }
-        for name, one in (*told["by_source"].items(), ("all", told))
+        for name, one in (*result["by_source"].items(), ("all", result))
     ]
 
 
@@ -191,7 +195,7 @@ def _read(config: SafetyConfig, texts: Mapping[str, Rows]) -> list[str]:
 
 
 def _cut(text: str) -> str:
-    """As a cell of Markdown shows it."""
+    """A text shortened and escaped for a cell of Markdown."""
     plain = " ".join(text.split())
     cut: Sequence[str] = plain if len(plain) <= LETTERS else f"{plain[:LETTERS]} …"
     return html.escape(str(cut), quote=False)

@@ -1,5 +1,5 @@
-"""Safety of several models beside each other, in the table that shows their capability, and as tasks that models are
-compared by question by question."""
+"""Safety of several models side by side, as rows of the table of their scores, and as tasks for comparisons question by
+question."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Measure(NamedTuple):
 
 
 def load_safety(artifact: Artifact) -> dict[str, Any]:
-    """What was measured of a model. Raises DamagedArtifact for what isn't."""
+    """The measurements of a model. Raises DamagedArtifact for a file that doesn't hold them."""
     try:
         found = parse_json((artifact.path / FILE).read_bytes())
         [*measures(found)]
@@ -37,8 +37,8 @@ def load_safety(artifact: Artifact) -> dict[str, Any]:
 
 
 def measures(found: Found) -> Iterator[Measure]:
-    """The numbers of one model, in the order of tables. More refusals are better of harmful prompts and worse of
-    harmless ones."""
+    """Yields the numbers of one model, in the order of tables. More refusals are better for harmful prompts and worse
+    for harmless ones."""
     if one := found.get("continuations"):
         at = f"{one['threshold']:g}"
         yield Measure(
@@ -64,7 +64,7 @@ def measures(found: Found) -> Iterator[Measure]:
 
 
 def safety_rows(found: Mapping[str, Found]) -> list[dict[str, str]]:
-    """A row a measure and a column a model, with the columns of the table of scores."""
+    """A row per measure and a column per model, with the columns of the table of scores."""
     names = list(found)
     by_model = {name: {one.name: one for one in measures(found[name])} for name in names}
     rows = []
@@ -76,18 +76,18 @@ def safety_rows(found: Mapping[str, Found]) -> list[dict[str, str]]:
     return rows
 
 
-def safety_tasks(made: Artifact) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """By name the score of each part as `scores.json` has that of a task, and its items, so that gates and comparisons
-    know safety like any benchmark. Bias scores are no mean over questions, and left out."""
+def safety_tasks(artifact: Artifact) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """The score of each part, as `scores.json` has that of a task, and its items, by name: gates and comparisons treat
+    safety like any benchmark. Bias scores are left out, as they aren't a mean over questions."""
     grouped: dict[str, list[Measure]] = {}
-    for one in measures(load_safety(made)):
+    for one in measures(load_safety(artifact)):
         if one.number is not None and one.metric != "biased" and one.items != "bias":
             grouped.setdefault(one.items, []).append(one)
-    found = {}
+    tasks = {}
     for name, group in grouped.items():
         items = [
             {"id": str(row["id"]), "cluster": row["cluster"], "scores": row["scores"]}
-            for row in read_json_lines(made.path / "items" / f"{name}.jsonl")
+            for row in read_json_lines(artifact.path / "items" / f"{name}.jsonl")
         ]
         metrics = {
             one.metric: {
@@ -110,12 +110,12 @@ def safety_tasks(made: Artifact) -> dict[str, tuple[dict[str, Any], list[dict[st
             "data_digest": _digest(items),
             "version": "1",
         }
-        found[f"safety-{name}"] = (score, items)
-    return found
+        tasks[f"safety-{name}"] = (score, items)
+    return tasks
 
 
 def _digest(items: list[dict[str, Any]]) -> str:
-    """What was asked: other prompts are not compared."""
+    """A digest of the prompts' ids, as scores on other prompts don't compare."""
     import hashlib
 
     return hashlib.sha256(json.dumps([item["id"] for item in items]).encode()).hexdigest()

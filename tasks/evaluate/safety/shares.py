@@ -1,5 +1,5 @@
-"""Shares and means with their 95 % intervals: Wilson's of independent questions, the bootstrap's where a prompt has
-several samples."""
+"""Shares and means with their 95 % intervals: Wilson's for independent questions, the bootstrap's for several samples
+per prompt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Number = dict[str, Any]  # {"value", "stderr", "low", "high", "items"}
 
 
 def share(right: int, total: int) -> Number | None:
-    """Of `total` independent questions."""
+    """The share of `right` in `total` independent questions, or None for no questions."""
     if not total:
         return None
     value = right / total
@@ -28,34 +28,33 @@ def share(right: int, total: int) -> Number | None:
 
 
 def mean(values: Sequence[float], resamples: int, seed: int) -> Number | None:
-    """Of one value a prompt; prompts are drawn. Its weights are drawn a part at a time, so that memory is bounded.
-    Where all values are the same, of one prompt for instance, there is no interval: the bootstrap would be certain."""
+    """The mean of one value per prompt, with an interval from resampled prompts. Their weights are drawn a part at a
+    time, so that memory is bounded. If all values are the same, as for one prompt, the interval is None, because the
+    bootstrap would be certain."""
     if not values:
         return None
-    number, given = len(values), np.array(values, np.float64)
-    if np.ptp(given) == 0:
-        return _number(float(given[0]), None, None, None, number)
+    number, array = len(values), np.array(values, np.float64)
+    if np.ptp(array) == 0:
+        return _number(float(array[0]), None, None, None, number)
     step = max(1, CHUNK // number)
     drawn = np.concatenate(
         [
-            prompt_weights(number, min(step, resamples - start), seed + start) @ given / number
+            prompt_weights(number, min(step, resamples - start), seed + start) @ array / number
             for start in range(0, resamples, step)
         ]
     )
-    value = float(given.mean())
-    found = interval(value, drawn, number)
-    return _number(value, float(given.std(ddof=1)) / math.sqrt(number), found.low, found.high, number)
+    value = float(array.mean())
+    ends = interval(value, drawn, number)
+    return _number(value, float(array.std(ddof=1)) / math.sqrt(number), ends.low, ends.high, number)
 
 
 def _number(value: float, stderr: float | None, low: float | None, high: float | None, items: int) -> Number:
-    def told(number: float | None) -> float | None:
-        return None if number is None else round(number, DIGITS)
-
-    return {"value": told(value), "stderr": told(stderr), "low": told(low), "high": told(high), "items": items}
+    numbers = {"value": value, "stderr": stderr, "low": low, "high": high}
+    return {name: None if one is None else round(one, DIGITS) for name, one in numbers.items()} | {"items": items}
 
 
 def cell(number: Number | None, digits: int = 3) -> str:
-    """As a table shows it."""
+    """A number with its interval, for a table."""
     if number is None or number["value"] is None:
         return "none"
     shown = f"{number['value']:.{digits}f}"

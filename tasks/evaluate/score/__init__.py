@@ -1,15 +1,17 @@
 """The stage `score`: one model, one benchmark, one artifact.
 
-config.py      what is asked, and how
-stage.py       the stage; benchmarks of the same model are measured together, by one child
-run.py         the child: lm-evaluation-harness in process
-model.py       the model as the harness asks it
-packed.py      many sequences in one row, what they begin with in common once
-shared_prefix.py   the same for prompts that are answered in text
-open_model.py      which kind of model a folder is
-llama.py       a GGUF file as the harness asks it, by llama.cpp
-hosted.py      an endpoint as the harness asks it
-repeats.py     samples of one problem told apart
-local.py       the benchmarks that `download` prepares itself, as tasks of the harness
-result.py      what the harness answers, as score.json and items.jsonl
+config.py         the settings of a benchmark
+stage.py          the stage, in which one child measures all benchmarks of a model
+run.py            the child: lm-evaluation-harness in process
+model.py          a model of transformers for the harness
+encoding.py       conversations whose text can't become control tokens
+packed.py         many sequences in one row, with a common beginning only once
+shared_prefix.py  the same for prompts that are answered in text
+open_model.py     opens a folder, of whichever kind of model
+llama.py          a GGUF file for the harness, by llama.cpp
+hosted_model.py  an endpoint for the harness
+repeats.py        tells the samples of one problem apart
+local.py          the benchmarks that `download` prepares itself, as tasks of the harness
+examples.py       the examples before a question
+result.py         the harness's results, as score.json and items.jsonl
 """

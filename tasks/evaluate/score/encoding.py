@@ -1,5 +1,5 @@
-"""Conversations that the harness renders as text and encodes later, so that no text of a question becomes a control
-token. The text of a benchmark that is asked without a chat template is encoded as the harness does."""
+"""Encodes conversations that the harness renders as text, so that no text of a question becomes a control token. The
+text of a benchmark without a chat template is encoded as the harness does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ChatEncoding:
-    """Mixed into a model of the harness that has a tokenizer, before it: HFLM's own encoding around `BREAK`.
+    """A mixin before a model class of the harness that has a tokenizer: HFLM's own encoding around `BREAK`.
 
     Shapes: B texts, T tokens.
     """
@@ -39,12 +39,12 @@ class ChatEncoding:
     def tok_batch_encode(
         self, strings: list[str], padding_side: str = "left", left_truncate_len: int | None = None, **more: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and mask (B, T) of texts; the harness's own where none has a break."""
+        """Ids and mask (B, T) of texts, by the harness itself if none has a break."""
         if not any(BREAK in text for text in strings):
-            found: tuple[torch.Tensor, torch.Tensor] = HFLM.tok_batch_encode(
+            encoded: tuple[torch.Tensor, torch.Tensor] = HFLM.tok_batch_encode(
                 self, strings, padding_side, left_truncate_len, **more
             )
-            return found
+            return encoded
         rows = [self.tok_encode(text, left_truncate_len=left_truncate_len) for text in strings]
         longest, pad = max(map(len, rows)), padding_id(self.tokenizer)
         gaps = [[pad] * (longest - len(row)) for row in rows]

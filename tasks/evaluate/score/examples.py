@@ -1,12 +1,13 @@
-"""The examples before a question: never the question itself, as many as the profile asks for, and all in the context.
+"""The examples before a question: never the question itself, as many as the profile sets, and all within the context.
 
-lm-evaluation-harness draws a task's examples from one of its splits, and keeps the question in hand out of them only
-where `fewshot_split` and `test_split` are the same, or both missing (0.4.13, `ConfigurableTask.fewshot_context`), and
-only a row with the same columns. A task with a test split alone, two splits of one file and choices that are shuffled
-anew would show questions their own answers. It also passes over `shots` where a definition fixes their number.
+lm-evaluation-harness draws a task's examples from one of its splits. It excludes the current question only if
+`fewshot_split` and `test_split` are the same or both missing (0.4.13, `ConfigurableTask.fewshot_context`), and only a
+row with the same columns. So a task with only a test split, with two splits of one file, or with choices that are
+shuffled again would show questions their own answers. The harness also ignores `shots` if a definition fixes their
+number.
 
-What the harness draws stays as it is unless the question is among it; then more are drawn in the same way. So only the
-scores that an answer has leaked into differ from the harness's own.
+The harness's draw stays as it is unless it includes the question. Then more examples are drawn in the same way. So only
+scores with a leaked answer differ from the harness's own.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
     from lm_eval.api.task import ConfigurableTask
 
 Row = Mapping[str, Any]
-SPECIAL_TOKENS = 8  # that a tokenizer may add, at the most; every other token stands for a byte or more
+SPECIAL_TOKENS = 8  # maximum that a tokenizer may add. Every other token stands for a byte or more
 
 
 @dataclass
 class Drawn:
-    """How many questions had themselves among the examples that the harness drew."""
+    """The number of questions that the harness drew as their own examples."""
 
     replaced: int = 0
 
 
 @contextmanager
 def examples_of_others(shots: int | None) -> Iterator[Drawn]:
-    """Within the block no question is shown among its own examples. Raises ConfigError for `shots` that a task does not
-    show, and for a task that has fewer examples."""
+    """Within the block, no question is shown among its own examples. Raises ConfigError for `shots` that a task doesn't
+    show, and for a task with fewer examples."""
     from lm_eval.api.task import ConfigurableTask
 
     before = ConfigurableTask.fewshot_context
@@ -62,48 +63,47 @@ def examples_of_others(shots: int | None) -> Iterator[Drawn]:
 
 def _check_shown(task: ConfigurableTask, shots: int | None, shown: int) -> None:
     if shots and task.OUTPUT_TYPE == "loglikelihood_rolling":
-        shown = 0  # whatever is drawn: only the text itself is scored
+        shown = 0  # whatever is drawn, as only the text itself is scored
     if shots is not None and shots != shown:
         raise ConfigError(
-            f"{task.config.task} always shows {shown} examples, by its definition, and `shots` asks for {shots}.",
-            "Remove `shots` of the task, or define a task of your own in a folder.",
+            f"{task.config.task} always shows {shown} examples, by its definition, and `shots` is {shots}.",
+            "Remove `shots` of the task, or define your own task in a folder.",
         )
 
 
 class _Others:
-    """The sampler of a task, for one question."""
+    """A task's sampler for one question, which draws only other rows."""
 
     def __init__(self, task: ConfigurableTask, doc: Row, drawn: Drawn) -> None:
         self.task, self.doc, self.drawn, self.sampler = task, doc, drawn, task.sampler
 
     def sample(self, n: int, **more: Any) -> Sequence[Row]:
-        """`n` examples, as the harness's samplers give them, the question not among them."""
-        found = self._drawn(n, n, more)
-        others = self._others(found)
+        """`n` examples as the harness's sampler draws them, without the question."""
+        others = self._others(self._draw(n, n, more))
         self.drawn.replaced += len(others) < n
-        wanted = n
+        size = n
         while len(others) < n:
-            wanted += n - len(others)
-            others = self._others(self._drawn(wanted, n, more))
+            size += n - len(others)
+            others = self._others(self._draw(size, n, more))
         return others[:n]
 
-    def _drawn(self, wanted: int, shots: int, more: Mapping[str, Any]) -> Sequence[Row]:
-        found: Sequence[Row] = ()
+    def _draw(self, size: int, shots: int, more: Mapping[str, Any]) -> Sequence[Row]:
+        rows: Sequence[Row] = ()
         with suppress(ValueError, AssertionError):  # of random.sample, and of the sampler that takes the first ones
-            found = self.sampler.sample(n=wanted, **more)
-        if len(found) < wanted:
+            rows = self.sampler.sample(n=size, **more)
+        if len(rows) < size:
             raise ConfigError(
-                f"{self.task.config.task} has fewer than {shots} examples beside the question itself.",
+                f"{self.task.config.task} has fewer than {shots} examples besides the question itself.",
                 "Lower `shots` of the task, or prepare more rows of the split that its examples come from.",
             )
-        return found
+        return rows
 
     def _others(self, examples: Sequence[Row]) -> list[Row]:
         return [one for one in examples if not self._is_the_question(one)]
 
     def _is_the_question(self, example: Row) -> bool:
-        """Whether they are one row; or one of the data, which a definition that shuffles its choices makes into two; or
-        read the same, question and answer."""
+        """Whether the example is the question's row, or the same row of the data (which a definition that shuffles
+        choices turns into two), or has the same question and answer as text."""
         doc, task = self.doc, self.task
         if example == doc:
             return True
@@ -123,7 +123,7 @@ def _read(task: ConfigurableTask, row: Row, text: Any = None, choice: Any = None
     """A row as the task shows it among examples: the question and the answer."""
     question, answer = task.doc_to_text(row, text), task.doc_to_target(row, target)
     choices = task.doc_to_choice(row, choice) if task.config.doc_to_choice is not None else None
-    if choices and isinstance(question, int):  # as in WinoGrande: the choices stand before what is asked
+    if choices and isinstance(question, int):  # as in WinoGrande, whose choices precede the question
         question = choices[question]
     elif choices and isinstance(answer, int):
         answer = choices[answer]
@@ -131,8 +131,8 @@ def _read(task: ConfigurableTask, row: Row, text: Any = None, choice: Any = None
 
 
 def cut_prompts(lm: LM, measured: Mapping[str, Any]) -> int:
-    """The number of questions whose prompt is longer than the model's context, by what the harness `measured`: it drops
-    their beginning, the first examples, without a word. An endpoint refuses such a prompt itself."""
+    """The number of questions whose prompt exceeds the model's context, from the harness's results: it silently drops
+    their beginning, the first examples. An endpoint refuses such a prompt itself."""
     if not hasattr(lm, "tok_encode"):
         return 0
     return sum(
@@ -142,8 +142,8 @@ def cut_prompts(lm: LM, measured: Mapping[str, Any]) -> int:
 
 
 def _is_cut(lm: Any, arguments: tuple[Any, ...]) -> bool:
-    """Of a request: a page alone, which is scored in windows; a prompt and what follows it; a prompt and how it is
-    answered."""
+    """Whether a request is cut: never a single text, which is scored in windows, but possibly a prompt with its
+    continuation, or a prompt with arguments of generation."""
     if len(arguments) < 2:
         return False
     prompt, more = arguments[:2]
@@ -152,6 +152,6 @@ def _is_cut(lm: Any, arguments: tuple[Any, ...]) -> bool:
     else:
         from lm_eval.models.utils import normalize_gen_kwargs
 
-        asked: Any = normalize_gen_kwargs(dict(more), lm.max_gen_toks)
-        text, room = prompt, lm.max_length - asked["max_gen_toks"]
+        settings: Any = normalize_gen_kwargs(dict(more), lm.max_gen_toks)
+        text, room = prompt, lm.max_length - settings["max_gen_toks"]
     return len(text.encode()) + SPECIAL_TOKENS > room and len(lm.tok_encode(text)) > room

@@ -1,7 +1,8 @@
-"""A GGUF file as lm-evaluation-harness asks it: what HFLM does around a model, with llama.cpp as the model.
+"""A GGUF file as a model for lm-evaluation-harness: HFLM's handling of text around llama.cpp.
 
-Text is encoded and decoded by the tokenizer of the link that the file was made of, so that a difference between the two
-is one of weights. Requests that begin alike follow each other: llama.cpp keeps what it has computed of the last prompt.
+Text is encoded and decoded by the tokenizer of the link that the file was made from, so that any difference between the
+two is in the weights. Requests that begin alike follow each other, as llama.cpp keeps its computation of the last
+prompt.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
     from transformers import PreTrainedTokenizerFast
 
-SAMPLING = ("temperature", "top_p", "top_k", "min_p")  # of a task's arguments: llama.cpp calls them the same
+SAMPLING = ("temperature", "top_p", "top_k", "min_p")  # a task's arguments that llama.cpp has under the same names
 PLAIN = {"do_sample", "until", "max_gen_toks", *SAMPLING}
 
 
@@ -39,7 +40,7 @@ class LlamaModel(ChatEncoding, TemplateLM):
         self.max_length = runtime.context
         self.max_gen_toks = room_for(runtime.context)
         self.batch_size = 1
-        self.custom_prefix_token_id = self.add_bos_token = None  # as HFLM has them by default
+        self.custom_prefix_token_id = self.add_bos_token = None  # HFLM's defaults
         self.chat_template_args: dict[str, Any] = {}
 
     def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[Answer]:
@@ -48,31 +49,32 @@ class LlamaModel(ChatEncoding, TemplateLM):
             _, before, after = requests[number]
             whole = [*before, *after][-(self.max_length + 1) :]
             start = len(whole) - len(after)
-            found = self.runtime.targets(whole, start)
-            answers[number] = sum(one.log_probability for one in found), all(one.is_best for one in found)
+            targets = self.runtime.targets(whole, start)
+            answers[number] = sum(one.log_probability for one in targets), all(one.is_best for one in targets)
         return [answers[number] for number in range(len(requests))]
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The answers in order. Raises ConfigError for an argument that llama.cpp is not known to take."""
+        """The answers in order. Raises ConfigError for an argument unknown to llama.cpp."""
         check_room(requests, self.max_gen_toks, self.max_length)
         numbers = repeats(request.args[0] for request in requests)
         return [
-            self._continued(request.args[0], request.args[1], self.seed + number)
+            self._continuation(request.args[0], request.args[1], self.seed + number)
             for request, number in zip(requests, numbers, strict=True)
         ]
 
-    def _continued(self, text: str, given: Mapping[str, Any], seed: int) -> str:
-        normal: Any = normalize_gen_kwargs(dict(given), self.max_gen_toks)
-        asked: dict[str, Any] = dict(normal)
-        if unknown := sorted(asked.keys() - PLAIN):
+    def _continuation(self, text: str, generation: Mapping[str, Any], seed: int) -> str:
+        normal: Any = normalize_gen_kwargs(dict(generation), self.max_gen_toks)
+        settings: dict[str, Any] = dict(normal)
+        if unknown := sorted(settings.keys() - PLAIN):
             raise ConfigError(
-                f"A benchmark asks for text with {', '.join(unknown)}, which a GGUF file is not asked with.",
+                f"A benchmark generates text with {', '.join(unknown)}, which GGUF files don't take here.",
                 f"Use {', '.join(sorted(PLAIN))} in its `generation`, or leave the model out.",
             )
-        stop = handle_stop_sequences(asked["until"], eos=self.tok_decode(self.eot_token_id, skip_special_tokens=False))
-        room = asked["max_gen_toks"]
-        sampling = {"seed": seed, **{name: asked[name] for name in SAMPLING if name in asked}}
+        end = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
+        stop = handle_stop_sequences(settings["until"], eos=end)
+        room = settings["max_gen_toks"]
+        sampling = {"seed": seed, **{name: settings[name] for name in SAMPLING if name in settings}}
         prompt = self.tok_encode(text, left_truncate_len=self.max_length - room)
-        said = self.runtime.text_after(prompt, room, stop=stop, **sampling)
-        found: str = postprocess_generated_text(said, stop, think_end_token=None)
-        return found
+        raw = self.runtime.text_after(prompt, room, stop=stop, **sampling)
+        answer: str = postprocess_generated_text(raw, stop, think_end_token=None)
+        return answer

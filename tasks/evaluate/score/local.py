@@ -1,7 +1,7 @@
 """Benchmarks that `download` prepares itself, as tasks of lm-evaluation-harness, written as its own YAML.
 
 A file holds one question per line: {"id", "query", "choices", "gold"}. Each choice is scored by its likelihood as the
-query's continuation; a choice brings its own leading space.
+query's continuation, and includes its leading space.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ DATASET = "gristmill"
 
 
 def questions_of(path: Path, limit: int | None, fits: Callable[[str], bool]) -> tuple[list[dict[str, Any]], int]:
-    """The questions to ask, and how many were left out as one of their choices alone doesn't fit into the context.
+    """The questions to ask, and the number left out because a choice by itself exceeds the context.
 
-    Raises SourceError for a file that is not one of questions, and when none remains.
+    Raises SourceError for a file that doesn't hold questions, and if none remains.
     """
     rows = _read(path, limit)
-    asked = [row for row in rows if all(fits(choice) for choice in row["choices"])]
-    if not asked:
+    kept = [row for row in rows if all(fits(choice) for choice in row["choices"])]
+    if not kept:
         raise SourceError(
             f"None of the {len(rows)} questions of {path.stem} fits into the model's context.",
             "Leave it out of evaluate.tasks, or raise pretrain.model.context.",
         )
-    return asked, len(rows) - len(asked)
+    return kept, len(rows) - len(kept)
 
 
 def _read(path: Path, limit: int | None) -> list[dict[str, Any]]:
     try:
         rows = list(islice(read_json_lines(path), limit))
     except ValueError as error:
-        raise SourceError(f"The benchmark {path.stem} is not JSON: {error}.", "Replace the file.") from error
+        raise SourceError(f"The benchmark {path.stem} isn't JSON: {error}.", "Replace the file.") from error
     for number, row in enumerate(rows, 1):
         choices = row.get("choices") if isinstance(row, dict) else None
         if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
-            raise SourceError(f"Line {number} of the benchmark {path.stem} has no choices.", "Replace the file.")
+            raise SourceError(f"Line {number} of the benchmark {path.stem} lacks choices.", "Replace the file.")
         gold = row.get("gold")
         if not isinstance(row.get("query"), str) or type(gold) is not int or not 0 <= gold < len(choices):
             raise SourceError(
-                f"Line {number} of the benchmark {path.stem} has no query, or its gold is none of its choices.",
+                f"Line {number} of the benchmark {path.stem} lacks a query, or its gold isn't one of its choices.",
                 "Replace the file.",
             )
     return rows
 
 
 def write_task(name: str, folder: Path) -> None:
-    """Write the YAML of a benchmark; its data are served under (DATASET, name)."""
+    """Write the YAML of a benchmark, whose data is served under (DATASET, name)."""
     import yaml
 
     task = {

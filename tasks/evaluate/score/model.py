@@ -1,12 +1,12 @@
-"""A model of transformers as lm-evaluation-harness asks it: its own HFLM, with likelihoods computed in packed rows, and
-answers after what prompts begin with in common.
+"""A model of transformers for lm-evaluation-harness: its own HFLM, with likelihoods computed in packed rows, and
+answers generated after the common beginning of prompts.
 
-The harness pads a batch to its longest sequence, computes the text of a question once for each of its choices, examples
-once for each question, and the logits of every position. What comes out is the same number to rounding (1e-6 nats),
-which is proved on the first row and the first batch of each model; where it isn't, or the model's attention is not
-plain (sliding windows, soft-capped logits), the harness's way is taken.
+The harness itself pads a batch to its longest sequence, and computes the text of a question once for each of its
+choices, examples once for each question, and the logits of every position. The results here are the same to rounding
+(1e-6 nats), which is proved on the first row and the first batch of each model. If that fails, or the model's attention
+isn't plain (sliding windows, soft-capped logits), the harness's own computation is used.
 
-Shapes: T tokens of a row, K of them whose logits are wanted, V vocabulary.
+Shapes: T tokens of a row, K of them with needed logits, V vocabulary.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-TOKENS = {"cpu": 2048, "cuda": 8192}  # of a row whose sequences share what they begin with,
-UNRELATED = {"cpu": 384, "cuda": 4096}  # and of others: more would only be compared with what is masked
+TOKENS = {"cpu": 2048, "cuda": 8192}  # maximum of a row whose sequences share a beginning
+UNRELATED = {"cpu": 384, "cuda": 4096}  # maximum of any other row, as more would only be masked
 MOST_LOGITS = 1 << 27  # of a row: twice 0.5 GB in float32
-NEAR = 1e-3  # nats: what rounding may make of a sequence of some hundred tokens
+NEAR = 1e-3  # nats of rounding allowed in a sequence of a few hundred tokens
 PROVED = 4  # sequences of the first row, and prompts of the first batch
-USUAL_TOKENS = 256  # of an answer, in the harness
-Asked = tuple[tuple[str, str] | None, list[int], list[int]]  # texts, ids of the context, ids of what follows
+USUAL_TOKENS = 256  # the harness's default length of an answer
+Request = tuple[tuple[str, str] | None, list[int], list[int]]  # texts, ids of the context, ids of its continuation
 Answer = tuple[float, bool]  # log-likelihood, and whether each token is the most likely one
 
 
@@ -50,10 +50,10 @@ class PackedModel(ChatEncoding, HFLM):
         self.packs = _plain_attention(model)
         self.proved = False
         self.beginnings = Beginnings(model)
-        self.shares: bool | None = None  # whether answers may follow a shared beginning; None: not proved yet
+        self.shares: bool | None = None  # whether answers may follow a shared beginning. None: not proved yet
 
     def _loglikelihood_tokens(
-        self, requests: list[Asked], disable_tqdm: bool = False, override_bs: int | None = None
+        self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[Answer]:
         """The answer to each request, in order. A request longer than the context loses its beginning."""
         if not self.packs or any(len(after) > self.max_length for _, _, after in requests):
@@ -62,24 +62,24 @@ class PackedModel(ChatEncoding, HFLM):
         answers: dict[int, Answer] = {}
         most = min(TOKENS[self.device.type], MOST_LOGITS // int(self.model.config.vocab_size))
         for row in rows_of(inputs, most, min(most, UNRELATED[self.device.type])):
-            found = self._answers(row, [requests[number][2] for number in row.paths])
+            packed = self._answers(row, [requests[number][2] for number in row.paths])
             if not self.proved:
                 self.proved = True
                 few = list(row.paths)[:PROVED]
-                alone = self._padded([requests[number] for number in few])
-                if any(abs(found[place][0] - alone[place][0]) > NEAR for place in range(len(few))):
+                padded = self._padded([requests[number] for number in few])
+                if any(abs(packed[place][0] - padded[place][0]) > NEAR for place in range(len(few))):
                     self.packs = False
                     return self._padded(requests)
-            answers |= dict(zip(row.paths, found, strict=True))
+            answers |= dict(zip(row.paths, packed, strict=True))
         return [answers[number] for number in range(len(requests))]
 
     @property
     def max_gen_toks(self) -> int:
-        """Tokens of an answer where a task doesn't say."""
+        """Default length of an answer, in tokens."""
         return room_for(self.max_length)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The harness's own, for answers that fit."""
+        """The harness's own answers, after a check that they fit into the context."""
         check_room(requests, self.max_gen_toks, self.max_length)
         answers: list[str] = super().generate_until(requests, disable_tqdm=disable_tqdm)
         return answers
@@ -87,8 +87,8 @@ class PackedModel(ChatEncoding, HFLM):
     def _model_generate(
         self, context: Tensor, max_length: int, stop: list[str], *, attention_mask: Tensor, **more: Any
     ) -> Tensor:
-        """The harness's own; what the prompts begin with in common is computed once. A batch that is too large for the
-        memory is answered in halves."""
+        """The harness's own generation, with the common beginning of prompts computed once. A batch that is too large
+        for the memory is answered in halves."""
 
         def generated(places: Sequence[int]) -> Tensor:
             rows = slice(places[0], places[-1] + 1)
@@ -96,12 +96,12 @@ class PackedModel(ChatEncoding, HFLM):
 
         def too_large(_: int) -> OutOfMemory:
             return OutOfMemory(
-                f"A prompt of {context.shape[1]:,} tokens with its answer does not fit into memory.",
+                f"A prompt of {context.shape[1]:,} tokens with its answer doesn't fit into memory.",
                 "Set its generation to {max_gen_toks: …} in evaluate.tasks, or evaluate.dtype to bfloat16.",
             )
 
-        made = in_halves(generated, range(len(context)), too_large, self.beginnings.forget)
-        return pad_sequence(made, batch_first=True, padding_value=self.tokenizer.pad_token_id)
+        answers = in_halves(generated, range(len(context)), too_large, self.beginnings.forget)
+        return pad_sequence(answers, batch_first=True, padding_value=self.tokenizer.pad_token_id)
 
     def _generated(
         self, context: Tensor, max_length: int, stop: list[str], attention_mask: Tensor, **more: Any
@@ -110,25 +110,25 @@ class PackedModel(ChatEncoding, HFLM):
         if shared is not None:
             context, attention_mask = shared.ids_BT, shared.mask_BT
             more["past_key_values"] = self.beginnings.cache(shared.shared, len(context))
-        made: Tensor = super()._model_generate(context, max_length, stop, attention_mask=attention_mask, **more)
-        return made
+        ids: Tensor = super()._model_generate(context, max_length, stop, attention_mask=attention_mask, **more)
+        return ids
 
     def _shared(self, ids_BT: Tensor, mask_BT: Tensor) -> Batch | None:
-        """The batch with its common beginning computed, if that is worth it and has been proved."""
+        """The batch with its common beginning computed, if that is worthwhile and has been proved."""
         if not self.packs or self.shares is False:
             return None
-        found = self.beginnings.of(ids_BT, mask_BT)
-        if found is not None and self.shares is None:
-            self.shares = self._next_is_the_same(found, ids_BT, mask_BT)
-        return found if self.shares else None
+        batch = self.beginnings.of(ids_BT, mask_BT)
+        if batch is not None and self.shares is None:
+            self.shares = self._next_is_the_same(batch, ids_BT, mask_BT)
+        return batch if self.shares else None
 
     @torch.no_grad()
     def _next_is_the_same(self, batch: Batch, ids_BT: Tensor, mask_BT: Tensor) -> bool:
-        """Whether the token after the first prompts is as likely as the harness finds it."""
-        asked: Any = self.model
+        """Whether the next-token distributions of the first prompts equal the harness's."""
+        model: Any = self.model
         few = min(PROVED, len(ids_BT))
         ours, theirs = (
-            asked(
+            model(
                 input_ids=ids[:few],
                 attention_mask=seen[:few],
                 past_key_values=cache,
@@ -145,35 +145,35 @@ class PackedModel(ChatEncoding, HFLM):
         )
         return bool((ours - theirs).abs().max() <= NEAR)
 
-    def _padded(self, requests: list[Asked]) -> list[Answer]:
-        found: list[Answer] = super()._loglikelihood_tokens(requests, disable_tqdm=True)
-        return found
+    def _padded(self, requests: list[Request]) -> list[Answer]:
+        answers: list[Answer] = super()._loglikelihood_tokens(requests, disable_tqdm=True)
+        return answers
 
     @torch.no_grad()
     def _answers(self, row: Row, follows: Sequence[Sequence[int]]) -> list[Answer]:
         """The answers to the sequences of a row, in the order of its paths."""
         device = self.device
-        asked = [
+        targets = [
             (node, id)
             for path, after in zip(row.paths.values(), follows, strict=True)
             for node, id in zip(path[len(path) - len(after) :], after, strict=True)
         ]
-        nodes = sorted({node for node, _ in asked})
+        nodes = sorted({node for node, _ in targets})
         place = {node: number for number, node in enumerate(nodes)}
-        wanted = torch.tensor([place[node] for node, _ in asked], device=device)
-        ids = torch.tensor([id for _, id in asked], device=device)
-        made: Any = self.model(
+        rows = torch.tensor([place[node] for node, _ in targets], device=device)
+        ids = torch.tensor([id for _, id in targets], device=device)
+        output: Any = self.model(
             input_ids=torch.tensor([row.ids], device=device),
             position_ids=torch.tensor([row.depths], device=device),
             attention_mask=torch.from_numpy(row.mask()).to(device)[None, None],
             use_cache=False,
             logits_to_keep=torch.tensor(nodes, device=device),
         )
-        # As the harness does: on a CPU torch's log_softmax is some 1e-5 above what logsumexp gives, which is closer
-        logs_KV = made.logits[0].float().log_softmax(1)
+        # As the harness does, although on a CPU torch's log_softmax is about 1e-5 above the more exact logsumexp
+        logs_KV = output.logits[0].float().log_softmax(1)
         best_K = logs_KV.argmax(1)
-        values = logs_KV[wanted, ids].double().tolist()
-        best = (best_K[wanted] == ids).tolist()
+        values = logs_KV[rows, ids].double().tolist()
+        best = (best_K[rows] == ids).tolist()
         answers, start = [], 0
         for after in follows:
             end = start + len(after)
@@ -183,29 +183,29 @@ class PackedModel(ChatEncoding, HFLM):
 
 
 def _positions(mask_BT: Tensor) -> Tensor:
-    """Of each token in its own prompt."""
+    """The position of each token in its own prompt."""
     return (mask_BT.long().cumsum(1) - 1).clamp(min=0)
 
 
 def room_for(context: int) -> int:
-    """Tokens of an answer where a task doesn't say: the harness's 256, or half of a context that hasn't so many."""
+    """Default length of an answer, in tokens: the harness's 256, or half of a context of at most 256."""
     return USUAL_TOKENS if context > USUAL_TOKENS else context // 2
 
 
 def check_room(requests: Sequence[Instance], usual: int, context: int) -> None:
-    """Raises ConfigError where an answer is to be as long as the context, or longer: no prompt would be left."""
+    """Raises ConfigError for answers as long as the context or longer, which leave no room for a prompt."""
     for request in requests:
         normal: Any = normalize_gen_kwargs(request.args[1], usual)
         if normal["max_gen_toks"] >= context:
             raise ConfigError(
-                f"{request.task_name or 'A benchmark'} asks for answers of {normal['max_gen_toks']:,} tokens, and the "
-                f"context of the model is {context:,}.",
+                f"{request.task_name or 'A benchmark'} generates answers of {normal['max_gen_toks']:,} tokens, and the "
+                f"model's context is {context:,}.",
                 "Set its generation to {max_gen_toks: …} in evaluate.tasks, below the context.",
             )
 
 
 def _plain_attention(model: PreTrainedModel) -> bool:
-    """Whether each layer attends to all before it, by torch's own attention, which takes any mask."""
+    """Whether each layer attends to all earlier tokens by torch's own attention, which takes any mask."""
     config = model.config
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     windows = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None

@@ -1,4 +1,4 @@
-"""Open a model for the harness: a folder of transformers, a GGUF file, or an endpoint."""
+"""Opens a model for the harness: a folder of transformers, a GGUF file, or an endpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from models.pretrained import open_pretrained
 from models.tokenizer import load_tokenizer
 from tasks.evaluate.other_models.gguf import gguf_in, open_gguf
-from tasks.evaluate.other_models.hosted import endpoint_in
+from tasks.evaluate.other_models.hosted_model import endpoint_in
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.stage.runtime import Runtime
 
@@ -21,11 +21,11 @@ PAID = "answers.jsonl"
 
 
 def open_model(folder: Path, config: ScoreConfig, runtime: Runtime, device: torch.device, scratch: Path) -> LM:
-    """The model of a folder, as `config` asks it; what an endpoint answers is kept in `scratch`. Raises ConfigError for
-    a GGUF file that llama.cpp can't load."""
+    """Open the model of a folder for `config`. Answers of an endpoint are kept in `scratch`. Raises ConfigError for a
+    GGUF file that llama.cpp can't load."""
     endpoint = endpoint_in(folder)
     if endpoint is not None:
-        from tasks.evaluate.score.hosted import HostedModel
+        from tasks.evaluate.score.hosted_model import HostedModel
 
         return HostedModel(endpoint, runtime.endpoint, scratch / PAID, config.seed)
     gguf = gguf_in(folder)
@@ -40,6 +40,6 @@ def open_model(folder: Path, config: ScoreConfig, runtime: Runtime, device: torc
 
 
 def has_template(model: Any) -> bool:
-    """Whether the model can be asked through a chat template; that of an endpoint is the server's."""
+    """Whether the model can be asked through a chat template. An endpoint's is the server's."""
     tokenizer = getattr(model, "tokenizer", None)
     return tokenizer is None or bool(tokenizer.chat_template)

@@ -1,8 +1,8 @@
-"""Many sequences in one row, without padding, and what they begin with in common computed once.
+"""Packs many sequences into one row, without padding, with their common beginnings computed once.
 
 The choices of a question share its text, and all questions of a task their examples. A row is the trie of its sequences
-in depth-first order: each token attends to its ancestors alone, at the position that it has in its own sequence, so
-every sequence is computed as if it stood alone. The order is lexicographic: that brings together what begins alike.
+in depth-first order: each token attends only to its ancestors, at its position in its own sequence, so every sequence
+is computed as if it were the only one. The order is lexicographic, which groups sequences that begin alike.
 
 Shapes: T tokens of a row (nodes of the trie).
 """
@@ -20,7 +20,7 @@ RELATED = 1 / 4
 
 @dataclass(frozen=True)
 class Row:
-    """A trie: the ids of its nodes, their depths, the end of each node's subtree; and where each sequence runs."""
+    """A trie: the ids of its nodes, their depths, the end of each node's subtree, and the path of each sequence."""
 
     ids: list[int]
     depths: list[int]
@@ -28,8 +28,8 @@ class Row:
     paths: dict[int, list[int]]  # sequence → its nodes, in order
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        """(T, T): whether the token of a row of the mask attends to that of a column. In depth-first order a node is in
-        the subtree of another where it lies between that node and the end of its subtree."""
+        """(T, T): whether the token of a row of the mask attends to that of a column. In depth-first order, a node is
+        in the subtree of another if it lies between that node and the end of its subtree."""
         place_T = np.arange(len(self.ids))
         ends_T = np.array(self.ends)
         seen: npt.NDArray[np.bool_] = (place_T[None, :] <= place_T[:, None]) & (place_T[:, None] < ends_T[None, :])
@@ -37,10 +37,10 @@ class Row:
 
 
 def rows_of(sequences: Sequence[Sequence[int]], most: int, unrelated: int | None = None) -> Iterator[Row]:
-    """Rows of at most `most` tokens, or of one sequence that alone is longer. No sequence may be empty.
+    """Rows of at most `most` tokens, or of a single longer sequence. No sequence may be empty.
 
     Every token of a row is compared with every other, so a row grows beyond `unrelated` tokens only by sequences that
-    share a quarter of themselves with it.
+    share at least a quarter of their tokens with it.
     """
     order = sorted(range(len(sequences)), key=lambda number: list(sequences[number]))
     packed = _Trie()
@@ -57,7 +57,7 @@ def rows_of(sequences: Sequence[Sequence[int]], most: int, unrelated: int | None
 
 
 class _Trie:
-    """A row as it grows. Sequences come in lexicographic order, so only the last one's nodes can be shared."""
+    """A growing row. Sequences come in lexicographic order, so only the last one's nodes can be shared."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -67,7 +67,7 @@ class _Trie:
         self.last: list[int] = []  # nodes of the last sequence
 
     def shared(self, sequence: Sequence[int]) -> int:
-        """How many tokens the sequence begins with that the last one begins with too."""
+        """The number of tokens that the sequence shares with the beginning of the last one."""
         number = 0
         for node, id in zip(self.last, sequence, strict=False):
             if self.ids[node] != id:
@@ -76,7 +76,7 @@ class _Trie:
         return number
 
     def add(self, number: int, sequence: Sequence[int]) -> None:
-        """One more sequence."""
+        """Add a sequence."""
         kept = self.shared(sequence)
         self._close(kept)
         path = self.last[:kept]
@@ -88,12 +88,12 @@ class _Trie:
         self.last = self.paths[number] = path
 
     def row(self) -> Row:
-        """The row, finished."""
+        """The finished row."""
         self._close(0)
         return Row(self.ids, self.depths, self.ends, self.paths)
 
     def _close(self, kept: int) -> None:
-        """Beyond the first `kept`, the nodes of the last sequence get no more descendants."""
+        """End the subtrees of the last sequence's nodes beyond the first `kept`."""
         for node in self.last[kept:]:
             if self.ends[node] < 0:
                 self.ends[node] = len(self.ids)

@@ -1,4 +1,4 @@
-"""Samples of one problem are requests with the same text: told apart by their number, so that each has its own seed."""
+"""Numbers the samples of one problem, which are requests with the same text, so that each gets its own seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def repeats(texts: Iterable[str]) -> list[int]:
-    """For each text how many before it are the same."""
+    """For each text, the number of equal texts before it."""
     seen = Counter[str]()
     numbers = []
     for text in texts:

@@ -1,5 +1,5 @@
-"""What the harness answers, as two files: score.json, and items.jsonl with a line a question, so that two models can be
-compared question by question."""
+"""The harness's results as two files: score.json, and items.jsonl with a line per question, for comparisons of models
+question by question."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from storage.errors import ConfigError
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.significance.estimate import codes_of, standard_error
 
-SAME = 1e-6  # a metric that is the mean over questions, to rounding
+SAME = 1e-6  # maximum difference, by rounding, of a metric that is the mean over questions
 PASSED = "pass@1"
-DIGITS = 9  # of what is written; float32 sums repeat on one machine
+DIGITS = 9  # decimals written. Float32 sums are the same each time on one machine
 HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "prompt_level_strict_acc", "bits_per_byte")
 
 
 def metric_name(metric: str, chosen: str) -> str:
-    """A metric's name, with that of the filter which took the answer out of the text, where there are several."""
+    """A metric's name, with the name of the filter that extracted the answer from the text, if a task has any."""
     return metric if chosen == "none" else f"{metric},{chosen}"
 
 
 def score_of(task: str, measured: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """{"task", "headline", "metrics": {name: {"value", "stderr", "higher_is_better"}}, "chance", "items", "subtasks",
-    "versions", "shots"}. Of a tag, which the harness doesn't sum up, the metrics are means over all questions.
+    "versions", "shots"}. For a tag, which the harness doesn't aggregate, the metrics are means over all questions.
     """
     leaves = sorted(measured["samples"])
     whole = measured["results"].get(task)
     better = {name: value for leaf in leaves for name, value in measured["higher_is_better"][leaf].items()}
     metrics = _metrics(whole, better) if whole else _pooled(items, better)
-    if not metrics:  # a group that the harness doesn't sum up either
+    if not metrics:  # a group that the harness doesn't aggregate either
         metrics = _pooled(items, better)
     names = [name.partition(",")[0] for name in metrics]
     headline = next(
-        (name for wanted in HEADLINES for name, bare in zip(metrics, names, strict=True) if bare == wanted),
+        (name for preferred in HEADLINES for name, bare in zip(metrics, names, strict=True) if bare == preferred),
         next(iter(metrics)),
     )
     return {
@@ -57,12 +57,12 @@ def score_of(task: str, measured: Mapping[str, Any], items: Sequence[Mapping[str
 def items_of(
     task: str, measured: Mapping[str, Any], *, named: bool, cluster: str | None = None, sampled: bool = False
 ) -> list[dict[str, Any]]:
-    """A row a question: {"id", "cluster", "scores"}, and why it has them: the "target", "likelihoods" of the choices or
-    "answers", what was "taken" out of those, and where they were `sampled`, how many there are and pass, "n" and "c".
-    Questions that are not `named` have their number for an id; those with the same value in the column `cluster` are of
-    one cluster.
+    """A row per question: {"id", "cluster", "scores"}, and the reasons for the scores: the "target", "likelihoods" of
+    the choices or "answers", and the texts "taken" from those by filters. If they were `sampled`, also the number of
+    answers "n" and of passing ones "c". Questions that aren't `named` have their number as id. Those with the same
+    value in the column `cluster` form a cluster.
 
-    Raises ConfigError for a column that there is not.
+    Raises ConfigError for a missing column.
     """
     rows: dict[str, dict[str, Any]] = {}
     for leaf in sorted(measured["samples"]):
@@ -77,7 +77,7 @@ def items_of(
             row |= _answers(sample)
             if taken := _taken(sample):
                 row.setdefault("taken", {})[sample["filter"]] = taken
-            if sampled:  # pass@1 is the mean of those that pass
+            if sampled:  # pass@1 is the share that passes
                 row |= {"n": len(row["answers"]), "c": round(sample[PASSED] * len(row["answers"]))}
     return list(rows.values())
 
@@ -86,17 +86,19 @@ def _cluster(row: Mapping[str, Any], column: str | None) -> str | None:
     if column is None:
         return None
     if column not in row:
-        raise ConfigError(f"The questions have no column {column}, but {', '.join(row)}.", "Correct `cluster`.")
+        raise ConfigError(
+            f"The questions lack the column {column}. Their columns: {', '.join(row)}.", "Correct `cluster`."
+        )
     text = json.dumps(row[column], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def command_of(config: ScoreConfig, tasks: Sequence[str] = ()) -> str:
-    """The harness's own command for the same; of a group, for these of its `tasks`. MODEL stands for the folder of the
-    model and FILES for one with definitions that name the data."""
-    asked = shlex.quote(",".join(tasks) or config.task)
+    """The harness's own command for the same measurement, for a group with these of its `tasks`. MODEL stands for the
+    model's folder and FILES for a folder of definitions that name the data."""
+    names = shlex.quote(",".join(tasks) or config.task)
     words = ["lm_eval run --model hf --model_args", f"pretrained=MODEL,dtype={config.dtype}"]
-    words += ["--include_path FILES --tasks", asked, "--batch_size", str(config.batch_size)]
+    words += ["--include_path FILES --tasks", names, "--batch_size", str(config.batch_size)]
     words += ["--num_fewshot", str(config.shots)] if config.shots is not None else []
     words += ["--limit", str(config.limit)] if config.limit is not None else []
     words += ["--apply_chat_template --fewshot_as_multiturn"] if config.chat else []
@@ -109,42 +111,42 @@ def command_of(config: ScoreConfig, tasks: Sequence[str] = ()) -> str:
 
 
 def clustered(metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The metrics with errors that know that questions of a cluster are no independent draws; those that are no mean
-    over questions keep theirs."""
-    found = {}
+    """The metrics with clustered errors, as questions of a cluster aren't independent draws. A metric that isn't a mean
+    over questions keeps its error."""
+    corrected = {}
     for name, metric in metrics.items():
-        asked = [item for item in items if name in item["scores"]]
-        values = np.array([item["scores"][name] for item in asked], np.float64)
+        scored = [item for item in items if name in item["scores"]]
+        values = np.array([item["scores"][name] for item in scored], np.float64)
         error = metric["stderr"]
         if len(values) and abs(values.mean() - metric["value"]) < SAME:
-            known = standard_error(values, codes_of([item["cluster"] for item in asked]))
+            known = standard_error(values, codes_of([item["cluster"] for item in scored]))
             error = None if known is None else round(known, DIGITS)
-        found[name] = {**metric, "stderr": error}
-    return found
+        corrected[name] = {**metric, "stderr": error}
+    return corrected
 
 
 def _answers(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """What the model said, a text or how likely each choice was; and what is right, for a choice its number."""
-    given = [one for answer in sample["resps"] for one in answer]
+    """The model's answers as texts or the likelihoods of the choices, and the right answer, for a choice its number."""
+    responses = [one for answer in sample["resps"] for one in answer]
     target = sample["target"]
     right = {"target": target if isinstance(target, int | str) else str(target)}
-    if given and isinstance(given[0], str):
-        return {"answers": given, **right}
-    if given and isinstance(given[0], list | tuple):
-        return {"likelihoods": [round(float(one[0]), 6) for one in given], **right}
-    return {}  # a page, which is all target
+    if responses and isinstance(responses[0], str):
+        return {"answers": responses, **right}
+    if responses and isinstance(responses[0], list | tuple):
+        return {"likelihoods": [round(float(one[0]), 6) for one in responses], **right}
+    return {}  # a whole text, all of which is the target
 
 
 def _taken(sample: Mapping[str, Any]) -> list[str]:
-    """What a filter took out of the answers; empty where it is the answers."""
+    """The texts that a filter extracted from the answers, empty without a filter."""
     if sample["filter"] == "none":
         return []
-    found = [one if isinstance(one, list | tuple) else [one] for one in sample["filtered_resps"]]
-    return [text for texts in found for text in texts if isinstance(text, str)]
+    filtered = [one if isinstance(one, list | tuple) else [one] for one in sample["filtered_resps"]]
+    return [text for texts in filtered for text in texts if isinstance(text, str)]
 
 
 def _scalar(value: Any) -> float | None:
-    """A number as it is; of a log-likelihood with its weight (bytes, words), nats a unit."""
+    """A number as it is. A log-likelihood with its weight (bytes, words) becomes nats per unit."""
     if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(part, int | float) for part in value):
         value = -value[0] / value[1] if value[1] else None
     if isinstance(value, list) and value and all(isinstance(part, bool | int | float) for part in value):
@@ -157,35 +159,35 @@ def _scalar(value: Any) -> float | None:
 
 
 def _metrics(result: Mapping[str, Any], better: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
+    metrics = {}
     for key, value in result.items():
         name, _, chosen = key.partition(",")
         if not chosen or name.endswith("_stderr") or not isinstance(value, int | float) or not math.isfinite(value):
             continue
         error = result.get(f"{name}_stderr,{chosen}")
-        found[metric_name(name, chosen)] = {
+        metrics[metric_name(name, chosen)] = {
             "value": round(float(value), DIGITS),
             "stderr": round(error, DIGITS) if isinstance(error, float) and math.isfinite(error) else None,
             "higher_is_better": bool(better.get(name, True)),
         }
-    return found
+    return metrics
 
 
 def _pooled(items: Sequence[Mapping[str, Any]], better: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
+    metrics = {}
     for name in sorted({name for item in items for name in item["scores"]}):
         values = np.array([item["scores"][name] for item in items if name in item["scores"]], np.float64)
         error = standard_error(values)
-        found[name] = {
+        metrics[name] = {
             "value": round(float(values.mean()), DIGITS),
             "stderr": None if error is None else round(error, DIGITS),
             "higher_is_better": bool(better.get(name.partition(",")[0], True)),
         }
-    return found
+    return metrics
 
 
 def _chance(items: Sequence[Mapping[str, Any]], headline: str) -> float | None:
-    """The accuracy of guessing: the mean of 1 / number of choices. Of shares and of texts there is none."""
+    """The accuracy of guessing: the mean of 1 / number of choices. None for shares and texts."""
     if headline not in ("acc", "acc_norm"):
         return None
     if any(item["scores"].get(headline) not in (0.0, 1.0) or len(item.get("likelihoods", ())) < 2 for item in items):

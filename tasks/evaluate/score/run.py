@@ -17,7 +17,7 @@ from storage.shards.lines import write_json_lines
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import device_of
 from tasks.children.spec import ChildSpec
-from tasks.evaluate.other_models.hosted import endpoint_in
+from tasks.evaluate.other_models.hosted_model import endpoint_in
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.examples import cut_prompts, examples_of_others
 from tasks.evaluate.score.local import DATASET, questions_of, write_task
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ITEMS, SCORE = "items.jsonl", "score.json"
 OF_THE_HARNESS = ("until", "max_gen_toks")  # arguments of a generation
-RESAMPLES = 1000  # of the bootstrap by which the harness estimates errors that have no formula
+RESAMPLES = 1000  # of the bootstrap by which the harness estimates errors without a formula
 
 
 class Job(ChildSpec):
@@ -47,13 +47,13 @@ class Job(ChildSpec):
 
     @property
     def definition(self) -> Path | None:
-        """Where the task is defined, if not in the harness."""
+        """The folder that defines the task, if it isn't the harness's own."""
         folder = self.task / DEFINITION
         return folder if folder.is_dir() else None
 
 
 class ScoreSpec(ChildSpec):
-    """Written as JSON by the stage."""
+    """The child's settings, which the stage writes as JSON."""
 
     model: Path
     jobs: list[Job]
@@ -61,7 +61,7 @@ class ScoreSpec(ChildSpec):
 
 @for_any_shape()
 def run(path: Path) -> None:
-    """Write score.json and items.jsonl into each job's scratch folder; one that has them is done."""
+    """Write score.json and items.jsonl into each job's scratch folder, unless they are there already."""
     spec = ScoreSpec.model_validate_json(path.read_text())
     torch.set_num_threads(spec.runtime.compute.cpu_threads())
     device = device_of(spec.runtime.compute)
@@ -73,7 +73,7 @@ def run(path: Path) -> None:
         emit(done=number, total=len(spec.jobs), note=job.config.task)
         if (job.scratch / SCORE).exists():  # measured before the run was killed
             continue
-        # What an endpoint answers to one benchmark is kept beside that benchmark
+        # An endpoint's answers to a benchmark are kept in that benchmark's scratch folder
         key = (job.config.dtype, job.config.batch_size, job.config.seed, job.scratch if hosted else None)
         if key not in opened:
             opened.clear()
@@ -87,8 +87,8 @@ def run(path: Path) -> None:
 
 
 def _measure(job: Job, lm: LM) -> dict[str, Any]:
-    """The score of one benchmark, and what stands beside it: questions that were left out as `too_long`, those whose
-    examples were `replaced`, those whose prompt was `cut`, and `faults` of an endpoint's answers by kind."""
+    """The score of one benchmark, with the number of questions that were left out as `too_long`, had examples
+    `replaced` or a prompt `cut`, and the `faults` of an endpoint's answers by kind."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
@@ -96,7 +96,7 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
     manager, names, load, left_out = _task(job, lm)
     if config.chat and not has_template(lm):
         raise ConfigError(
-            f"{config.task} is asked through the chat template, and the model has none.", "Set chat: false."
+            f"{config.task} is asked through the chat template, which the model lacks.", "Set chat: false."
         )
     with (
         serving(load),
@@ -126,13 +126,13 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
     score = score_of(config.task, measured, items)
     if config.cluster:
         score["metrics"] = clustered(score["metrics"], items)
-    command = command_of(config, names) if isinstance(lm, HFLM) else None  # of others the harness has no such model
-    beside = {"replaced": drawn.replaced, "cut": cut_prompts(lm, measured), "faults": getattr(lm, "faults", {})}
-    return {**score, "too_long": left_out, **beside, "command": command}
+    command = command_of(config, names) if isinstance(lm, HFLM) else None  # the harness can't run the other kinds
+    remarks = {"replaced": drawn.replaced, "cut": cut_prompts(lm, measured), "faults": getattr(lm, "faults", {})}
+    return {**score, "too_long": left_out, **remarks, "command": command}
 
 
 def check_generation(config: ScoreConfig) -> None:
-    """Raises ConfigError for an argument that neither the harness nor transformers knows, before anything is asked."""
+    """Raises ConfigError, before any work, for an argument that neither the harness nor transformers knows."""
     from transformers import GenerationConfig
 
     known = [*OF_THE_HARNESS, *GenerationConfig().to_dict()]
@@ -140,20 +140,21 @@ def check_generation(config: ScoreConfig) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
             raise ConfigError(
-                f"{config.task}: {name} is no argument of generation.",
+                f"{config.task}: {name} isn't an argument of generation.",
                 f"Did you mean {' or '.join(near)}?" if near else "Correct `generation` of the task.",
             )
 
 
 def _code(job: Job) -> AbstractContextManager[None]:
-    """What the code of a task of the harness needs; a file of questions has none."""
+    """The context that code of a task of the harness needs. A file of questions has no code."""
     if not job.task.is_dir():
         return nullcontext()
     return what_code_needs(job.config.task, job.task, job.definition, job.config.sandbox)
 
 
 def _task(job: Job, lm: Any) -> tuple[TaskManager, list[Any], Load, int]:
-    """What the harness is asked: a manager that knows the task, its names, its data; and how many don't fit."""
+    """The harness's inputs: a manager that knows the task, its names, its data, and the number of questions that don't
+    fit."""
     from datasets import Dataset, DatasetDict
     from lm_eval.tasks import TaskManager
 

@@ -1,7 +1,7 @@
-"""What the prompts of a batch begin with in common, such as their examples, computed once, whoever answers how long.
+"""Computes the common beginning of a batch's prompts, such as their examples, once.
 
-The padding of a batch moves behind the common beginning, where all rows can share its keys and values. Positions follow
-from the mask, so each row is computed as if it stood alone.
+The padding of a batch moves behind the common beginning, so that all rows share its keys and values. Positions follow
+from the mask, so each row is computed as if it were the only one.
 
 Shapes: B prompts, T tokens, S of them shared.
 """
@@ -18,12 +18,12 @@ from torch import Tensor
 if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
 
-LEAST_SAVED = 64  # tokens of a batch
-KEPT = 0.9  # a beginning that was computed before stands for one that is a little longer
+LEAST_SAVED = 64  # minimum tokens of a batch to save
+KEPT = 0.9  # a computed beginning is used for another one if it has at least this share of its length
 
 
 class Batch(NamedTuple):
-    """Prompts whose first tokens, so many, are computed."""
+    """Prompts whose first `shared` tokens are computed."""
 
     ids_BT: Tensor
     mask_BT: Tensor
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 
 
 class Beginnings:
-    """The last beginning that was computed: batches of a benchmark have the same examples."""
+    """The last computed beginning, as batches of a benchmark have the same examples."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -39,8 +39,9 @@ class Beginnings:
         self.layers: list[tuple[Tensor, Tensor]] = []
 
     def of(self, ids_BT: Tensor, mask_BT: Tensor) -> Batch | None:
-        """The same prompts, padded on the left as they come, with what they share computed; None where that is little.
-        Of each prompt at least the last token remains."""
+        """The same prompts, which come padded on the left, with their common beginning computed. None if that saves too
+        little.
+        At least the last token of each prompt remains."""
         rows = [row[mask.bool()].tolist() for row, mask in zip(ids_BT, mask_BT, strict=True)]
         shared = self._known(_common(rows)[: min(map(len, rows)) - 1])
         if len(shared) * (len(rows) - 1) < LEAST_SAVED:
@@ -50,23 +51,23 @@ class Beginnings:
         return Batch(*_after(shared, rows, ids_BT), len(shared))
 
     def forget(self) -> None:
-        """Give the memory of the last one back."""
+        """Free the memory of the last beginning."""
         self.ids, self.layers = [], []
 
     def _known(self, shared: list[int]) -> list[int]:
-        """A beginning of `shared` that is there already, if it is almost as long."""
+        """The computed beginning, if it begins `shared` and is almost as long, else `shared` itself."""
         kept = len(self.ids)
         return self.ids if KEPT * len(shared) <= kept <= len(shared) and shared[:kept] == self.ids else shared
 
     @torch.no_grad()
     def _compute(self, shared: list[int]) -> None:
         whole: Any = self.model
-        made = whole(input_ids=torch.tensor([shared], device=self.model.device), use_cache=True, logits_to_keep=1)
+        output = whole(input_ids=torch.tensor([shared], device=self.model.device), use_cache=True, logits_to_keep=1)
         self.ids = shared
-        self.layers = [(layer.keys, layer.values) for layer in made.past_key_values.layers]
+        self.layers = [(layer.keys, layer.values) for layer in output.past_key_values.layers]
 
     def cache(self, length: int, rows: int) -> DynamicCache:
-        """The first tokens of the beginning, for so many prompts. Whoever goes on from it changes it."""
+        """A cache of the beginning's first `length` tokens for `rows` prompts. Generation from it changes it."""
         from transformers import DynamicCache
 
         parts = [
@@ -77,7 +78,7 @@ class Beginnings:
 
 
 def _common(rows: list[list[int]]) -> list[int]:
-    """What all rows begin with. Of sorted rows the first and the last differ the most."""
+    """The common beginning of all rows. Of sorted rows, the first and the last differ the most."""
     pairs = zip(min(rows), max(rows), strict=False)
     return [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 

@@ -1,5 +1,5 @@
-"""The stage `score`: what one model scores in one benchmark, an artifact of its own, so that another task or another
-model measures only what is new."""
+"""The stage `score`: the score of one model in one benchmark, as its own artifact, so that a run measures only new
+tasks and models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from storage.artifact import Artifact
 from tasks.children.run_many import run_several
-from tasks.evaluate.other_models.hosted import is_hosted
+from tasks.evaluate.other_models.hosted_model import is_hosted
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.stage import stage
 from tasks.stage.output import Output
@@ -22,7 +22,7 @@ Call = tuple[ScoreConfig, Sequence[Artifact], Output]
 
 
 def _together(calls: Sequence[Call]) -> Iterator[int]:
-    """All in one child, which opens each model once. Each benchmark is done when its files are there."""
+    """Measures all calls, with one child per model that opens it once. A benchmark is finished when its files exist."""
     from tasks.evaluate.score.run import Job, ScoreSpec
 
     models: dict[Path, list[Job]] = {}
@@ -60,23 +60,23 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
 def _publish(out: Output, facts: Mapping[str, Any]) -> None:
     for name in (SCORE, ITEMS):
         shutil.copyfile(out.scratch / name, out.path / name)
-    found = json.loads((out.path / SCORE).read_text(encoding="utf-8"))
-    out.count(score=found, summary=f"{found['headline']} {found['metrics'][found['headline']]['value']:.3f}")
+    result = json.loads((out.path / SCORE).read_text(encoding="utf-8"))
+    out.count(score=result, summary=f"{result['headline']} {result['metrics'][result['headline']]['value']:.3f}")
     out.fact(**facts)
 
 
 def _where(task: Artifact, name: str) -> Path:
-    """A folder for a task of the harness, a file for a benchmark that `download` prepared itself."""
+    """The folder of a task of the harness, or the file of a benchmark that `download` prepared itself."""
     folder = task.path / name
     return folder if folder.is_dir() else task.path / f"{name}.jsonl"
 
 
 @stage(version=3, part_of="evaluate", runtime=("compute", "endpoint"), together=_together)
 def score(config: ScoreConfig, model: Artifact, task: Artifact, out: Output) -> None:
-    """What a model scores in a benchmark, by lm-evaluation-harness and by its definition of the task.
+    """Score a model in a benchmark by lm-evaluation-harness and its definition of the task.
 
     Writes score.json (each metric with its standard error, chance level, number of questions) and items.jsonl with a
-    line a question. `task` is of the benchmarks what belongs to this one.
+    line per question. `task` is this benchmark's part of the benchmarks.
     """
     for _ in _together([(config, (model, task), out)]):
         pass

@@ -1,7 +1,5 @@
-"""The stage `answers`: what one model, or one endpoint, answers to the prompts. Another model changes no other one's.
-
-The child is answering.py.
-"""
+"""The stage `answers`: the answers of one model or endpoint to the prompts, which don't depend on any other model. Its
+child is generate.py."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ SECTION = "evaluate.side_by_side.endpoints"
 
 
 class AnswersSpec(ChildSpec):
-    """What the child is told."""
+    """The child's settings."""
 
     config: AnswersConfig
     prompts: Path
@@ -36,7 +34,7 @@ class AnswersSpec(ChildSpec):
 
 
 def check_here(config: AnswersConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a GPU or a key that is not there, and for what is no address."""
+    """Raises ConfigError for a missing GPU or key, and for a bad address."""
     from tasks.endpoint.client import address_of, api_key
 
     if config.endpoint is None:
@@ -50,7 +48,7 @@ Call = tuple[AnswersConfig, Sequence[Artifact | None], Output]
 
 
 def _together(calls: Sequence[Call]) -> Iterator[int]:
-    """All models in one child, one after another."""
+    """Asks all models in one child, one after another."""
     work = []
     for config, (prompts, model), out in calls:
         assert prompts is not None
@@ -60,16 +58,16 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
         calls[0][2].progress(done, len(calls), "models")
 
     calls[0][2].progress(0, len(calls), "models", "starting")
-    for number, result in run_several("tasks.evaluate.side_by_side.answering", work, on_line=on_line, keeps="answers"):
-        _told(result, calls[number][2], hosted=calls[number][0].endpoint is not None)
+    for number, result in run_several("tasks.evaluate.side_by_side.generate", work, on_line=on_line, keeps="answers"):
+        _count(result, calls[number][2], hosted=calls[number][0].endpoint is not None)
         yield number
 
 
 @stage(version=2, part_of="evaluate", runtime=("compute", "endpoint"), check_here=check_here, together=_together)
 def answers(config: AnswersConfig, prompts: Artifact, model: Artifact | None, out: Output) -> None:
     """Write answers.jsonl, a row for each prompt and sample in their order: `id`, `sample`, `prompt` (its messages),
-    `answer`, `tokens`, `ended` (by itself, not at the most tokens) and `fault`, which is `refused` where an endpoint
-    refused the prompt. Killed at any instant it goes on after its last batch, and pays for no answer twice.
+    `answer`, `tokens`, `ended` (by itself, not at the maximum of tokens) and `fault`, which is `refused` if an endpoint
+    refused the prompt. A killed stage continues after its last batch, and never pays for an answer twice.
     """
     for _ in _together([(config, (prompts, model), out)]):
         pass
@@ -88,8 +86,8 @@ def _spec(config: AnswersConfig, prompts: Artifact, model: Artifact | None, out:
     )
 
 
-def _told(result: dict[str, Any], out: Output, *, hosted: bool) -> None:
-    """Count the answers that a child has left. Raises EmptyOutput for an endpoint that said nothing."""
+def _count(result: dict[str, Any], out: Output, *, hosted: bool) -> None:
+    """Count the answers that a child wrote. Raises EmptyOutput for an endpoint without any answer."""
     rows = list(read_json_lines(out.path / ANSWERS))
     refused = sum(row["fault"] == "refused" for row in rows)
     if hosted:
@@ -107,7 +105,7 @@ def _told(result: dict[str, Any], out: Output, *, hosted: bool) -> None:
 
 
 def load_answers(artifact: Artifact) -> list[dict[str, Any]]:
-    """The rows of the artifact. Raises DamagedArtifact for what are none."""
+    """The rows of the artifact. Raises DamagedArtifact for a file without valid rows."""
     try:
         rows = list(read_json_lines(artifact.path / ANSWERS))
         if not rows or not all(

@@ -1,6 +1,6 @@
-"""Models side by side: their answers, a judge's comparisons, and what these come to.
+"""Compares models side by side: their answers, a judge's comparisons, and the standings.
 
-Answers, judgements and rewards are artifacts of their own: one more model, or another baseline, asks only what is new.
+Answers, judgements and rewards are their own artifacts, so one more model, or another baseline, only costs new ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class SideBySide:
-    """What was found: without a judge there are no standings. `bias` counts how an endpoint judged, `left_out` the
+    """The results. Without a judge, standings are None. `bias` counts how an endpoint judged, `left_out` the
     comparisons without a result, by pair."""
 
     answers: dict[str, Rows]
@@ -41,13 +41,13 @@ class SideBySide:
 
 
 def sources(config: SideBySideConfig | None) -> dict[str, str]:
-    """The SHA-256 of the file of prompts, for the key of the stage that compares. Raises SourceError."""
+    """The SHA-256 of the file of prompts, for the key of the comparing stage. Raises SourceError."""
     return fingerprint(PromptsConfig(file=config.file)) if config and config.file else {}
 
 
 def check_here(config: SideBySideConfig, runtime: Runtime) -> None:
-    """Before the first stage of a run starts: raises ConfigError for a key of an endpoint that is not there, and for
-    what is no address; SourceError for a file of prompts that can't be read, or has a line that is none."""
+    """Raises ConfigError for a missing key or a bad address of an endpoint, and SourceError for a file of prompts that
+    can't be read or has a bad line, before the first stage of a run starts."""
     from tasks.endpoint.client import address_of, api_key
 
     if config.file is not None:
@@ -61,7 +61,7 @@ def check_here(config: SideBySideConfig, runtime: Runtime) -> None:
 
 
 def pairs_of(names: Sequence[str], baseline: str | None) -> list[Pair]:
-    """Who is compared with whom: all pairs, or each with the baseline."""
+    """The pairs to compare: all pairs, or each model with the baseline."""
     return [(name, baseline) for name in names if name != baseline] if baseline else list(combinations(names, 2))
 
 
@@ -72,53 +72,54 @@ def side_by_side(
     out: Output,
     usual_prompts: Sequence[str] = (),
 ) -> SideBySide:
-    """Compare `models` (model folders) and the endpoints of the config; `judge` is the folder of the reward model,
-    `usual_prompts` are asked where the config has none.
+    """Compare `models` (model folders) and the endpoints of the config. `judge` is the folder of the reward model, and
+    `usual_prompts` are used if the config has none.
 
     Writes side_by_side/answers.jsonl, side_by_side/comparisons.jsonl, side_by_side/standings.json and side_by_side.md,
-    and gives `out` the tables. Raises ConfigError as `names_of`, EmptyOutput where two models have no comparison.
+    and passes the tables to `out`. Raises ConfigError as `names_of` does, and EmptyOutput for two models without any
+    comparison.
     """
     names = names_of(config, list(models), judge=judge is not None)
-    given = PromptsConfig(file=config.file, prompts=[] if config.file else list(config.prompts or usual_prompts))
-    asked = out.obtain(prompts, given)
-    made = {name: _answered(config, name, asked, models, out) for name in names}
-    answered = {name: load_answers(artifact) for name, artifact in made.items()}
-    compared, bias = _compared(config, made, answered, judge, out)
-    left_out = {pair: len(answered[pair[0]]) - len(items) for pair, items in compared.items()}
+    chosen = PromptsConfig(file=config.file, prompts=[] if config.file else list(config.prompts or usual_prompts))
+    questions = out.obtain(prompts, chosen)
+    artifacts = {name: _answers(config, name, questions, models, out) for name in names}
+    rows = {name: load_answers(artifact) for name, artifact in artifacts.items()}
+    compared, bias = _comparisons(config, artifacts, rows, judge, out)
+    left_out = {pair: len(rows[pair[0]]) - len(items) for pair, items in compared.items()}
     for pair, items in compared.items():
         if not items:
             raise EmptyOutput(
-                f"Of {' and '.join(pair)} no two answers could be compared.", "Ask other prompts, or leave one out."
+                f"No two answers of {' and '.join(pair)} could be compared.", "Use other prompts, or leave one out."
             )
-    found = None
+    ranking = None
     if compared:
-        found = standings(compared, baseline=config.baseline, resamples=config.resamples, seed=config.seed)
-    result = SideBySide(answered, found, bias, left_out)
+        ranking = standings(compared, baseline=config.baseline, resamples=config.resamples, seed=config.seed)
+    result = SideBySide(rows, ranking, bias, left_out)
     _write(config, result, compared, out)
     return result
 
 
-def _answered(
-    config: SideBySideConfig, name: str, asked: Artifact, models: Mapping[str, Artifact], out: Output
+def _answers(
+    config: SideBySideConfig, name: str, questions: Artifact, models: Mapping[str, Artifact], out: Output
 ) -> Artifact:
     return out.obtain(
-        answers, config.answers(config.endpoints.get(name)), asked, models.get(name), name=f"answers.{name}"
+        answers, config.answers(config.endpoints.get(name)), questions, models.get(name), name=f"answers.{name}"
     )
 
 
-def _compared(
+def _comparisons(
     config: SideBySideConfig,
-    made: Mapping[str, Artifact],
+    artifacts: Mapping[str, Artifact],
     answered: Mapping[str, Rows],
     judge: Artifact | None,
     out: Output,
 ) -> tuple[dict[Pair, list[Item]], dict[str, int]]:
-    pairs = pairs_of(list(made), config.baseline) if config.judge != "none" else []
+    pairs = pairs_of(list(artifacts), config.baseline) if config.judge != "none" else []
     if config.judge == "reward":
         assert judge is not None
         rewards = {
             name: load_rewards(out.obtain(answer_rewards, RewardsConfig(), one, judge, name=f"answer_rewards.{name}"))
-            for name, one in made.items()
+            for name, one in artifacts.items()
         }
         return {
             (one, other): of_rewards(answered[one], answered[other], [rewards[one], rewards[other]])
@@ -127,7 +128,7 @@ def _compared(
     compared, bias = {}, dict[str, int]()
     for first, second in pairs:
         obtained = out.obtain(
-            judgements, config.judgements(), made[first], made[second], name=f"judgements.{first}.{second}"
+            judgements, config.judgements(), artifacts[first], artifacts[second], name=f"judgements.{first}.{second}"
         )
         rows = load_judgements(obtained)
         compared[first, second] = of_judgements(rows)
@@ -136,10 +137,10 @@ def _compared(
     return compared, bias
 
 
-def _write(config: SideBySideConfig, found: SideBySide, compared: Mapping[Pair, list[Item]], out: Output) -> None:
-    folder, names = out.path / FOLDER, list(found.answers)
-    write_json_lines(folder / "answers.jsonl", merged(found.answers))
-    if found.standings is None:
+def _write(config: SideBySideConfig, result: SideBySide, compared: Mapping[Pair, list[Item]], out: Output) -> None:
+    folder, names = out.path / FOLDER, list(result.answers)
+    write_json_lines(folder / "answers.jsonl", merged(result.answers))
+    if result.standings is None:
         return
     write_json_lines(
         folder / "comparisons.jsonl",
@@ -149,18 +150,18 @@ def _write(config: SideBySideConfig, found: SideBySide, compared: Mapping[Pair, 
             for item in items
         ),
     )
-    told = as_json(found.standings, found.bias, found.left_out)
-    (folder / "standings.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    by_model = model_rows(found.standings, found.answers, names, config.baseline)
-    by_pair = pair_rows(found.standings, found.left_out)
-    (out.path / "side_by_side.md").write_text(markdown_page(config, by_model, by_pair, found.bias), encoding="utf-8")
+    numbers = as_json(result.standings, result.bias, result.left_out)
+    (folder / "standings.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    by_model = model_rows(result.standings, result.answers, names, config.baseline)
+    by_pair = pair_rows(result.standings, result.left_out)
+    (out.path / "side_by_side.md").write_text(markdown_page(config, by_model, by_pair, result.bias), encoding="utf-8")
     out.table("Side by side", by_model)
     out.table("Pairs", by_pair)
-    out.count(side_by_side=told)
+    out.count(side_by_side=numbers)
 
 
 def merged(answered: Mapping[str, Rows]) -> list[dict[str, Any]]:
-    """A row for each prompt and sample, with the answers of all models by name. One that was refused is left out."""
+    """A row for each prompt and sample, with the answers of all models by name, except refused ones."""
     return [
         {
             "id": rows[0]["id"],

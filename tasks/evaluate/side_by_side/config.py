@@ -1,4 +1,4 @@
-"""What a profile sets for comparing models side by side."""
+"""The section `evaluate.side_by_side` of a profile."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class PromptsConfig(StageConfig):
-    """Where the prompts come from: one of the two."""
+    """The prompts, from either of two sources."""
 
     prompts: list[str] = Field([], description="prompts, each a user's turn")
     file: str | None = Field(None, min_length=1, description="JSON Lines with `prompt` or `messages`, and an `id`")
 
 
 class AnswersConfig(StageConfig):
-    """How a model answers. With an endpoint there is no model folder."""
+    """How a model answers: an endpoint or, without one, a model folder."""
 
-    endpoint: EndpointConfig | None = Field(None, description="who answers; null: a model folder")
-    samples: int = Field(1, ge=1, description="answers to a prompt")
-    temperature: float = Field(0.0, ge=0, le=5, description="0: greedy")
-    max_new_tokens: int = Field(256, ge=1, description="tokens of an answer at the most")
+    endpoint: EndpointConfig | None = Field(None, description="endpoint that answers (null: a model folder)")
+    samples: int = Field(1, ge=1, description="answers per prompt")
+    temperature: float = Field(0.0, ge=0, le=5, description="sampling temperature (0: greedy)")
+    max_new_tokens: int = Field(256, ge=1, description="maximum tokens of an answer")
     seed: int = Field(0, ge=0, lt=2**31, description="seed of the samples")
-    dtype: Dtype = Field("float32", description="numbers that a model folder computes with")
+    dtype: Dtype = Field("float32", description="dtype of computation of a model folder")
     batch_size: int = Field(16, ge=1, description="prompts in a batch")
 
 
@@ -39,7 +39,7 @@ class JudgementsConfig(StageConfig):
 
     endpoint: EndpointConfig = Field(description="the judge")
     criterion: str = Field(CRITERION, min_length=1, description="what makes an answer the better one")
-    max_new_tokens: int = Field(64, ge=1, description="tokens of a judgement at the most")
+    max_new_tokens: int = Field(64, ge=1, description="maximum tokens of a judgement")
     max_dropped_share: float = Field(0.5, ge=0, le=1, description="largest share of comparisons without a judgement")
     seed: int = Field(0, ge=0, lt=2**31, description="sent with each request")
 
@@ -48,40 +48,40 @@ class SideBySideConfig(StageConfig):
     """Models compared by their answers to the same prompts, in pairs, by a judge."""
 
     prompts: list[str] | None = Field(
-        None, min_length=1, description="what every model is asked (default: evaluate.prompts)"
+        None, min_length=1, description="prompts for every model (default: evaluate.prompts)"
     )
     file: str | None = Field(
         None,
         min_length=1,
-        description="JSON Lines of prompts in place of `prompts`: `prompt` (a text, or messages) or `messages`, and an "
-        "`id`, which is otherwise made of the text",
+        description="JSON Lines of prompts instead of `prompts`: `prompt` (a text, or messages) or `messages`, and an "
+        "`id`, by default derived from the text",
     )
     models: list[str] | None = Field(None, min_length=2, description="which models, by name (default: all)")
     endpoints: dict[str, EndpointConfig] = Field(
         {}, description="further models by name, each an OpenAI-compatible endpoint"
     )
     baseline: str | None = Field(
-        None, min_length=1, description="the model that every other one is compared with; null: all pairs"
+        None, min_length=1, description="the model that every other one is compared with (null: all pairs)"
     )
     judge: Literal["reward", "endpoint", "none"] = Field(
         "none",
         description="reward: the higher reward of the profile's reward model wins. endpoint: judge_endpoint names the "
-        "better answer, asked in both orders. none: answers alone, to be read or voted on",
+        "better answer, in both orders. none: only answers, to read or vote on",
     )
     judge_endpoint: EndpointConfig | None = Field(None, description="the judge of `judge: endpoint`")
     criterion: str = Field(
-        CRITERION, min_length=1, description="judge_endpoint: what makes an answer the better one: it is better if …"
+        CRITERION, min_length=1, description="judge_endpoint: completes the sentence “an answer is better if …”"
     )
-    judge_tokens: int = Field(64, ge=1, description="judge_endpoint: tokens of a judgement at the most")
+    judge_tokens: int = Field(64, ge=1, description="judge_endpoint: maximum tokens of a judgement")
     max_dropped_share: float = Field(
         0.5, ge=0, le=1, description="judge_endpoint: largest share of a pair's comparisons without a judgement"
     )
-    samples: int = Field(1, ge=1, description="answers to a prompt; more than one needs a temperature")
-    temperature: float = Field(0.0, ge=0, le=5, description="0: the most likely answers; 1: samples")
-    max_new_tokens: int = Field(256, ge=1, description="tokens of an answer at the most")
+    samples: int = Field(1, ge=1, description="answers per prompt (more than one needs a temperature)")
+    temperature: float = Field(0.0, ge=0, le=5, description="sampling temperature (0: the most likely answer)")
+    max_new_tokens: int = Field(256, ge=1, description="maximum tokens of an answer")
     seed: int = Field(0, ge=0, lt=2**31, description="seed of the samples and of the intervals")
-    dtype: Dtype = Field("float32", description="numbers that models compute with")
-    batch_size: int = Field(16, ge=1, description="prompts in a batch; padding changes the last digits of sums")
+    dtype: Dtype = Field("float32", description="dtype of computation")
+    batch_size: int = Field(16, ge=1, description="prompts in a batch (padding changes the last digits of sums)")
     resamples: int = Field(1000, ge=100, le=10_000, description="bootstrap samples for an interval")
 
     @field_validator("endpoints")
@@ -89,7 +89,7 @@ class SideBySideConfig(StageConfig):
     def _has_names(cls, endpoints: dict[str, EndpointConfig]) -> dict[str, EndpointConfig]:
         for name in endpoints:
             if not name or not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or len(name) > 60:
-                raise ValueError(f"an endpoint's name is of letters, digits, dots, - and _, not {name[:60]!r}")
+                raise ValueError(f"an endpoint's name may have letters, digits, dots, - and _, not {name[:60]!r}")
         return endpoints
 
     @model_validator(mode="after")
@@ -103,7 +103,7 @@ class SideBySideConfig(StageConfig):
         return self
 
     def answers(self, endpoint: EndpointConfig | None = None) -> AnswersConfig:
-        """How one of the models answers. What an endpoint has no part in stays at its default."""
+        """The settings for one model's answers. Those that don't affect an endpoint stay at their defaults."""
         local = {} if endpoint else {"dtype": self.dtype, "batch_size": self.batch_size}
         return AnswersConfig.model_validate(
             {
@@ -117,7 +117,7 @@ class SideBySideConfig(StageConfig):
         )
 
     def judgements(self) -> JudgementsConfig:
-        """How the endpoint judges."""
+        """The settings of the judging endpoint."""
         assert self.judge_endpoint is not None
         return JudgementsConfig(
             endpoint=self.judge_endpoint,
@@ -129,24 +129,23 @@ class SideBySideConfig(StageConfig):
 
 
 def names_of(config: SideBySideConfig, known: Sequence[str], *, judge: bool) -> list[str]:
-    """The models that are compared, in order: those of `known` and the endpoints, or of these the ones that the config
-    names. Raises ConfigError for a name that there is not, or twice, for fewer than two, and for a judge that is not
-    there."""
-    twice = sorted(set(known) & set(config.endpoints))
-    if twice:
-        raise ConfigError(f"{twice[0]} is both a model and an endpoint.", "Rename evaluate.side_by_side.endpoints.")
+    """The models to compare, in order: all of `known` and the endpoints, or those that the config names. Raises
+    ConfigError for an unknown or repeated name, for fewer than two models, and for a missing judge."""
+    repeated = sorted(set(known) & set(config.endpoints))
+    if repeated:
+        raise ConfigError(f"{repeated[0]} is both a model and an endpoint.", "Rename evaluate.side_by_side.endpoints.")
     every = [*known, *config.endpoints]
     chosen = list(dict.fromkeys(config.models or every))
     for name in [*chosen, *([config.baseline] if config.baseline else [])]:
         if name not in every:
-            raise ConfigError(f"evaluate.side_by_side names {name}, which is no model.", f"Name {', '.join(every)}.")
+            raise ConfigError(f"evaluate.side_by_side names the unknown model {name}.", f"Name {', '.join(every)}.")
     if config.baseline and config.baseline not in chosen:
         chosen.append(config.baseline)
     if len(chosen) < 2:
-        raise ConfigError("One model can't be compared.", "Name a second in evaluate.side_by_side.models.")
+        raise ConfigError("A comparison needs two models.", "Name a second one in evaluate.side_by_side.models.")
     if config.judge == "reward" and not judge:
         raise ConfigError(
-            "evaluate.side_by_side.judge is reward, but there is no reward model.",
-            "Give the profile a section reward, or the judge an endpoint.",
+            "evaluate.side_by_side.judge is reward, but the profile lacks a reward model.",
+            "Add a section reward to the profile, or use an endpoint as judge.",
         )
     return chosen

@@ -1,4 +1,4 @@
-"""What a comparison of two models comes to, prompt by prompt, whoever judged it."""
+"""The results of a comparison of two models, prompt by prompt, by any judge."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ANSWERS = "answers.jsonl"  # the file of the stage `answers`
 
 @dataclass(frozen=True)
 class Item:
-    """One answer of each of two models to a prompt: `winner` is 1 where the first is better, 0 where the second is, 0.5
-    for a tie; the lengths of both in characters."""
+    """A pair of answers to a prompt: `winner` is 1 if the first is better, 0 if the second is, 0.5 for a tie. Lengths
+    are in characters."""
 
     id: str
     winner: float
@@ -24,10 +24,10 @@ class Item:
 
 
 def paired(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """The answers of two models to the same prompts, sample by sample. Raises ConfigError where the prompts differ."""
+    """The answers of two models to the same prompts, sample by sample. Raises ConfigError if the prompts differ."""
     asked = [[(row["id"], row["sample"], row["prompt"]) for row in rows] for rows in (first, second)]
     if asked[0] != asked[1]:
-        raise ConfigError("Two models answered other prompts.", "Make their answers again: --refresh answers.")
+        raise ConfigError("Two models answered different prompts.", "Make their answers again: --refresh answers.")
     return list(zip(first, second, strict=True))
 
 
@@ -37,7 +37,7 @@ def item_of(first: Row, second: Row, winner: float) -> Item:
 
 
 def plain_verdict(first: Row, second: Row) -> float | None:
-    """The winner where no judge is needed: equal answers tie, and an empty one loses. None where one is needed."""
+    """The winner if no judge is needed: equal answers tie, and an empty one loses. None if a judge is needed."""
     one, other = first["answer"], second["answer"]
     if one == other:
         return 0.5
@@ -45,13 +45,13 @@ def plain_verdict(first: Row, second: Row) -> float | None:
 
 
 def refused(first: Row, second: Row) -> bool:
-    """Whether an endpoint refused the prompt, so that there is nothing to compare."""
+    """Whether an endpoint refused the prompt, so that no comparison is possible."""
     return "refused" in (first["fault"], second["fault"])
 
 
 def of_rewards(first: Sequence[Row], second: Sequence[Row], rewards: Sequence[Sequence[float]]) -> list[Item]:
-    """The items of two models by the rewards of their answers: the higher one wins. Prompts that an endpoint refused
-    are left out."""
+    """The items of two models by the rewards of their answers, where the higher one wins. Prompts that an endpoint
+    refused are left out."""
     return [
         item_of(one, other, 0.5 if one["answer"] == other["answer"] or a == b else float(a > b))
         for (one, other), a, b in zip(paired(first, second), *rewards, strict=True)
@@ -60,7 +60,7 @@ def of_rewards(first: Sequence[Row], second: Sequence[Row], rewards: Sequence[Se
 
 
 def of_judgements(rows: Sequence[Row]) -> list[Item]:
-    """The items of the stage `judgements`: those with a winner."""
+    """The items of the stage `judgements` that have a winner."""
     return [
         Item(row["id"], float(row["winner"]), row["first_length"], row["second_length"])
         for row in rows

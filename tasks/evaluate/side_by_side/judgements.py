@@ -1,4 +1,4 @@
-"""The stage `judgements`: an endpoint compares the answers of two models. The child is judging.py."""
+"""The stage `judgements`: an endpoint compares the answers of two models. Its child is judge.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DECIDED = ("agreed", "orders_disagree", *PLAIN)
 
 
 class JudgementsSpec(ChildSpec):
-    """What the child is told: the answers of the first and of the second model."""
+    """The child's settings, with the answers of the first and of the second model."""
 
     config: JudgementsConfig
     first: Path
@@ -33,7 +33,7 @@ class JudgementsSpec(ChildSpec):
 
 
 def check_here(config: JudgementsConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a key that is not there, and for what is no address."""
+    """Raises ConfigError for a missing key or a bad address."""
     from tasks.endpoint.client import address_of, api_key
 
     address_of(config.endpoint, SECTION)
@@ -42,12 +42,12 @@ def check_here(config: JudgementsConfig, runtime: Runtime) -> None:
 
 @stage(version=1, part_of="evaluate", runtime=("compute", "endpoint"), check_here=check_here)
 def judgements(config: JudgementsConfig, first: Artifact, second: Artifact, out: Output) -> None:
-    """Judge two models by their answers to the same prompts (Zheng et al. 2023, "Judging LLM-as-a-Judge"): each two
-    answers are shown in both orders, and one wins where both orders name it; otherwise it is a tie.
+    """Judge two models by their answers to the same prompts (Zheng et al. 2023, "Judging LLM-as-a-Judge"): each pair of
+    answers is shown in both orders, and an answer wins if both orders name it. Otherwise they tie.
 
     Writes judgements.jsonl, a row for each prompt and sample: `id`, `sample`, `winner` (1 the first, 0 the second, 0.5,
-    or null where there is no judgement), `state` (why), lengths in characters, and the transcript in `questions`. Equal
-    answers tie and an empty one loses without being asked about. Killed, it goes on, and pays for nothing twice.
+    or null without a judgement), `state` (why), lengths in characters, and the transcript in `questions`. Equal answers
+    tie and an empty one loses, without a question to the judge. A killed stage continues, and never pays twice.
     """
     spec = JudgementsSpec(
         config=config,
@@ -62,15 +62,15 @@ def judgements(config: JudgementsConfig, first: Artifact, second: Artifact, out:
         out.progress(line["done"], line["total"], "comparisons")
 
     out.progress(0, 1, "comparisons", "starting")
-    result = run_module("tasks.evaluate.side_by_side.judging", spec, out, on_line=on_line, ranks=False, keeps="answers")
+    result = run_module("tasks.evaluate.side_by_side.judge", spec, out, on_line=on_line, ranks=False, keeps="answers")
     rows = load_judgements(Artifact(folder=out.path, digest=""))
     states = Counter(row["state"] for row in rows)
     dropped = {state: number for state, number in sorted(states.items()) if state not in DECIDED}
     missing = sum(dropped.values())
     if missing == len(rows) or missing > config.max_dropped_share * len(rows):
         raise EmptyOutput(
-            f"Of {len(rows):,} comparisons {missing:,} have no judgement ({dropped}).",
-            f"Give {SECTION} a model that answers with one letter, or raise evaluate.side_by_side.judge_tokens, or its "
+            f"{missing:,} of {len(rows):,} comparisons lack a judgement ({dropped}).",
+            f"Set {SECTION} to a model that answers with one letter, or raise evaluate.side_by_side.judge_tokens or "
             "max_dropped_share.",
         )
     out.account(what="comparisons", documents_in=len(rows), kept=len(rows) - missing, removed=dropped)
@@ -80,8 +80,8 @@ def judgements(config: JudgementsConfig, first: Artifact, second: Artifact, out:
 
 
 def bias_of(rows: list[dict[str, Any]]) -> dict[str, int]:
-    """How often the judge named the answer that stood first, and the one that stood second; of comparisons that were
-    asked in both orders, how often both orders named the one that stood first, or second."""
+    """How often the judge named the answer in first and in second place, and how often it named the same place in both
+    orders of a comparison."""
     said = Counter(question["said"] for row in rows for question in row["questions"] if not question["fault"])
     both = Counter(
         row["questions"][0]["said"]
@@ -100,11 +100,11 @@ def bias_of(rows: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def load_judgements(artifact: Artifact) -> list[dict[str, Any]]:
-    """The rows of the artifact. Raises DamagedArtifact for what are none."""
+    """The rows of the artifact. Raises DamagedArtifact for a file without valid rows."""
     try:
         rows = list(read_json_lines(artifact.path / FILE))
         if not all(row["winner"] in (0, 0.5, 1, None) and isinstance(row["questions"], list) for row in rows):
-            raise ValueError("a row has no winner")
+            raise ValueError("a row lacks a winner")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedArtifact(f"{artifact.path / FILE} is damaged: {error}.", make_again("judgements")) from error
     return rows

@@ -1,4 +1,4 @@
-"""The standings for people: a table of models, a table of pairs, and what the judge's habits were."""
+"""Reports the standings for people: a table of models, a table of pairs, and the judge's position bias."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def as_json(found: Standings, bias: Mapping[str, int], left_out: Mapping[Pair, i
 def model_rows(
     found: Standings, answered: Mapping[str, Sequence[Row]], names: Sequence[str], baseline: str | None
 ) -> list[Row]:
-    """A row for each model, the strongest first; lengths are of the answers, in characters."""
+    """A row for each model, the strongest first. Lengths are of the answers, in characters."""
     against = "win rate" if baseline is None else f"win rate against {html.escape(baseline, quote=False)}"
     rows = []
     for name in sorted(names, key=lambda name: (-found.models[name].elo.value, name)):
         model, mine = found.models[name], answered[name]
-        given = [row for row in mine if row["fault"] != "refused"]
+        answers = [row for row in mine if row["fault"] != "refused"]
         row = {
             "model": html.escape(name, quote=False),
             against: percent(model.win_rate),
             "length-controlled": percent(model.length_controlled),
             "Elo": f"{model.elo.value:.0f} ({model.elo.low:.0f} to {model.elo.high:.0f})",
-            "mean length": f"{sum(len(row['answer']) for row in given) / max(1, len(given)):.0f}",
-            "ended": f"{sum(row['ended'] for row in given) / max(1, len(given)):.0%}",
+            "mean length": f"{sum(len(row['answer']) for row in answers) / max(1, len(answers)):.0f}",
+            "ended": f"{sum(row['ended'] for row in answers) / max(1, len(answers)):.0%}",
         }
         if name == baseline:
             row |= {against: "baseline", "length-controlled": "", "Elo": f"{model.elo.value:.0f}"}
@@ -85,14 +85,14 @@ def pair_rows(found: Standings, left_out: Mapping[Pair, int]) -> list[Row]:
 
 
 def verdict(first: str, second: str, pair: PairResult) -> str:
-    """Which model is better, if any is beyond chance."""
+    """Which model is better beyond chance, if any."""
     if not pair.differs:
         return "no difference beyond chance"
     return f"{first if pair.win_rate.value > 0.5 else second} is better"
 
 
 def bias_in_words(bias: Mapping[str, int]) -> str:
-    """Whether the judge likes an answer for where it stands; nothing where it was not asked."""
+    """Whether the judge prefers an answer for its place. Empty if it wasn't asked."""
     first, second = bias.get("said_first", 0), bias.get("said_second", 0)
     if not first + second:
         return ""
@@ -102,10 +102,10 @@ def bias_in_words(bias: Mapping[str, int]) -> str:
     )
     asked = bias["asked_in_both_orders"]
     return (
-        f"Position bias: the judge named the answer that stood first in {first / (first + second):.0%} of the cases "
-        f"where it named one ({low:.0%} to {high:.0%}: {habit}). Of {asked:,} comparisons asked in both orders it "
-        f"named the first both times in {bias['always_first']:,}, the second both times in "
-        f"{bias['always_second']:,}; these count as ties."
+        f"Position bias: the judge named the answer in first place in {first / (first + second):.0%} of the cases "
+        f"where it named one ({low:.0%} to {high:.0%}: {habit}). In {asked:,} comparisons asked in both orders, it "
+        f"named the first both times in {bias['always_first']:,}, and the second both times in "
+        f"{bias['always_second']:,}. These count as ties."
     )
 
 
@@ -118,8 +118,8 @@ def markdown_page(
     judge = "the reward model of the profile"
     if config.judge_endpoint is not None:
         judge = f"the endpoint's model {html.escape(config.judge_endpoint.model, quote=False)}"
-    how = f"Judged by {judge}; ties are half a win, intervals at 95 % by the bootstrap over prompts. "
-    how += "Lengths are in characters. A pair differs where p, corrected for the number of pairs, is below 0.05."
+    how = f"Judged by {judge}. Ties are half a win, intervals are at 95 % by the bootstrap over prompts. "
+    how += "Lengths are in characters. A pair differs if p, corrected for the number of pairs, is below 0.05."
     paragraphs = [
         "# Side by side",
         markdown_table(list(by_model)),
@@ -135,5 +135,5 @@ def percent(rate: Estimate) -> str:
     return f"{rate.value:.1%} ({rate.low:.1%} to {rate.high:.1%})"
 
 
-def _numbers(found: Estimate) -> list[float]:
-    return [round(float(value), DIGITS) for value in found]
+def _numbers(estimate: Estimate) -> list[float]:
+    return [round(float(value), DIGITS) for value in estimate]

@@ -1,5 +1,5 @@
-"""The stage `answer_rewards`: what the reward model of the profile makes of a model's answers. The child is
-rewarding.py."""
+"""The stage `answer_rewards`: the rewards that the profile's reward model gives a model's answers. Its child is
+reward.py."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ FILE = "rewards.jsonl"
 
 
 class RewardsConfig(StageConfig):
-    """Nothing is chosen: a reward depends on the answer and the judge."""
+    """No settings: a reward depends only on the answer and the judge."""
 
 
 class RewardsSpec(ChildSpec):
-    """What the child is told."""
+    """The child's settings."""
 
     answers: Path
     judge: Path
 
 
 def check_here(config: RewardsConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a GPU that is not there."""
+    """Raises ConfigError for a missing GPU."""
     check_device_here(runtime)
 
 
 @stage(version=1, part_of="evaluate", runtime=("compute",), check_here=check_here)
 def answer_rewards(config: RewardsConfig, answers: Artifact, judge: Artifact, out: Output) -> None:
     """Write rewards.jsonl, a row for each answer: `id`, `sample`, `reward`, read at the end of the conversation through
-    the chat template of the reward model. What is longer than its context counts by its end."""
+    the reward model's chat template. A conversation longer than its context counts by its end."""
     check_tokenizer(judge.path)
     spec = RewardsSpec(
         runtime=out.runtime,
@@ -55,9 +55,7 @@ def answer_rewards(config: RewardsConfig, answers: Artifact, judge: Artifact, ou
     def on_line(line: dict[str, Any]) -> None:
         out.progress(line["done"], line["total"], "answers")
 
-    result = run_module(
-        "tasks.evaluate.side_by_side.rewarding", spec, out, on_line=on_line, ranks=False, keeps="nothing"
-    )
+    result = run_module("tasks.evaluate.side_by_side.reward", spec, out, on_line=on_line, ranks=False, keeps="nothing")
     rows = list(read_json_lines(out.path / FILE))
     mean = sum(row["reward"] for row in rows) / len(rows)
     out.count(answers=len(rows), overlong=result["overlong"], reward_mean=round(mean, 6))
@@ -66,11 +64,11 @@ def answer_rewards(config: RewardsConfig, answers: Artifact, judge: Artifact, ou
 
 
 def load_rewards(artifact: Artifact) -> list[float]:
-    """The rewards, in the order of the answers. Raises DamagedArtifact for what are none."""
+    """The rewards, in the order of the answers. Raises DamagedArtifact for a file without valid rewards."""
     try:
-        found = [float(row["reward"]) for row in read_json_lines(artifact.path / FILE)]
-        if not all(map(math.isfinite, found)):
-            raise ValueError("a reward is not finite")
+        rewards = [float(row["reward"]) for row in read_json_lines(artifact.path / FILE)]
+        if not all(map(math.isfinite, rewards)):
+            raise ValueError("a reward isn't finite")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedArtifact(f"{artifact.path / FILE} is damaged: {error}.", make_again("answer_rewards")) from error
-    return found
+    return rewards

@@ -1,9 +1,9 @@
-"""Blind votes of people on models' answers, and what becomes of them.
+"""Blind votes of people on models' answers, and preferences and win rates from them.
 
-ballot.py   what is voted on, in which order, and the file of votes
+ballot.py   the questions of a voter in their order, and the file of votes
 page.py     the page
-server.py   a server on this machine that shows it
-config.py   which file of votes
+server.py   the server on this machine that shows it
+config.py   the file of votes
 stage.py    the stage `votes`: preferences that `dpo` can learn from
 results.py  win rates by votes
 """

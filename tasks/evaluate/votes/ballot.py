@@ -1,9 +1,9 @@
-"""What is voted on, and the file of votes: JSON Lines that only grow.
+"""The questions to vote on, and the file of votes, append-only JSON Lines.
 
-Of each two models' answers to a prompt one stands left and one right, and a hash of the voter's name draws which, and
-the order of the questions: it is blind, another one for each voter, and the same when the voter comes back. A vote is
-written and flushed before anything else happens. A later line of the same voter on the same question replaces the
-earlier one; that is how a vote is undone. A line that a kill cut short is dropped.
+Two models' answers to a prompt are shown left and right. A hash of the voter's name decides the sides and the order of
+questions, so votes are blind, differ between voters, and stay the same when a voter returns. A vote is written and
+flushed before anything else happens. A later line of the same voter on the same question replaces the earlier one,
+which is how a vote is undone. A line that a kill truncated is dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIELDS = ("question", "voter", "left", "right")
 
 @dataclass(frozen=True)
 class Question:
-    """Two answers to a prompt; the key is a digest of all three, so that a vote is never taken for one on others."""
+    """Two answers to a prompt. The key is a digest of all three, so that a vote never counts for other answers."""
 
     key: str
     id: str
@@ -41,7 +41,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Vote:
-    """What a voter said of a question: the model that won, None for a tie."""
+    """A voter's choice on a question: the winning model, or None for a tie."""
 
     question: str
     voter: str
@@ -49,15 +49,15 @@ class Vote:
 
 
 def load_questions(folder: Path, models: Sequence[str] | None = None) -> tuple[list[Question], int]:
-    """The questions of the folder side_by_side of an evaluation, of all pairs or of those of `models`; and how many
-    pairs of answers are equal, on which nobody can vote. Raises ConfigError for a model that there is not or where
-    there is nothing to compare, DamagedArtifact for a file that is none."""
+    """The questions in the folder side_by_side of an evaluation, for all pairs or those of `models`, and the number of
+    pairs of equal answers, on which nobody can vote. Raises ConfigError for an unknown model or without any pair to
+    compare, DamagedArtifact for a file without valid rows."""
     path = folder / ANSWERS
     if not path.is_file():
         raise ConfigError(
-            f"{folder} has no {ANSWERS}.", "Name an evaluation whose profile has a section evaluate.side_by_side."
+            f"{folder} lacks {ANSWERS}.", "Name an evaluation whose profile has a section evaluate.side_by_side."
         )
-    found: dict[str, Question] = {}
+    questions: dict[str, Question] = {}
     known: dict[str, None] = {}
     equal = 0
     try:
@@ -68,14 +68,14 @@ def load_questions(folder: Path, models: Sequence[str] | None = None) -> tuple[l
                 question = _question(row, first, second)
                 equal += question.answers[0] == question.answers[1]
                 if question.answers[0] != question.answers[1]:
-                    found[question.key] = question
+                    questions[question.key] = question
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedArtifact(f"{path} is damaged: {error}.", make_again("evaluate")) from error
     if unknown := [name for name in models or () if name not in known]:
-        raise ConfigError(f"{unknown[0]} is no model of {folder}.", f"Name two of {', '.join(known)}.")
-    if not found:
-        raise ConfigError(f"{folder} has no two answers that differ.", "Compare two models whose answers differ.")
-    return list(found.values()), equal
+        raise ConfigError(f"{unknown[0]} isn't a model of {folder}.", f"Name two of {', '.join(known)}.")
+    if not questions:
+        raise ConfigError(f"All answers in {folder} are the same.", "Compare two models whose answers differ.")
+    return list(questions.values()), equal
 
 
 def _question(row: dict[str, Any], first: str, second: str) -> Question:
@@ -86,19 +86,19 @@ def _question(row: dict[str, Any], first: str, second: str) -> Question:
 
 
 def read_votes(path: Path) -> list[Vote]:
-    """The votes that count, without those that were undone, in the order in which they were given. Raises SourceError
-    for a line that is no vote, and for a file that can't be read; half a line at the end, left by a kill, is none."""
-    found: dict[tuple[str, str], Vote] = {}
+    """The votes that count, without undone ones, in the order in which they were given. Raises SourceError for a line
+    that isn't a vote, and for a file that can't be read. Half a line at the end, left by a kill, is ignored."""
+    votes: dict[tuple[str, str], Vote] = {}
     *lines, last = _content(path).split(b"\n")  # no other character ends a line
     for number, line in enumerate([*lines, last] if _row(last) else lines, 1):
         row = _row(line)
         if row is None:
-            raise SourceError(f"{path}, line {number} is no vote.", "Remove the line, or restore the file.")
+            raise SourceError(f"{path}, line {number} isn't a vote.", "Remove the line, or restore the file.")
         key = row["voter"], row["question"]
-        found.pop(key, None)
+        votes.pop(key, None)
         if row["choice"] is not None:
-            found[key] = Vote(row["question"], row["voter"], row.get(row["choice"]))
-    return list(found.values())
+            votes[key] = Vote(row["question"], row["voter"], row.get(row["choice"]))
+    return list(votes.values())
 
 
 def _content(path: Path) -> bytes:
@@ -121,30 +121,30 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 class Ballot:
-    """The questions as one voter sees them, and the file to which the votes go."""
+    """The questions as one voter sees them, and the file for the votes."""
 
     def __init__(self, questions: Iterable[Question], path: Path, voter: str) -> None:
         if not voter or len(voter) > 60 or not voter.isprintable():
-            raise ConfigError("The voter's name is no name.", "Give up to 60 letters: --voter ann.")
+            raise ConfigError("The voter's name can't be used.", "Give 1 to 60 printable characters: --voter ann.")
         self.path, self.voter = path, voter
-        self.questions = sorted(questions, key=lambda question: self._drawn("order", question))
+        self.questions = sorted(questions, key=lambda question: self._hash("order", question))
         self._by_key = {question.key: question for question in self.questions}
         path.parent.mkdir(parents=True, exist_ok=True)
         _end_last_line(path)
-        given = [vote for vote in read_votes(path) if vote.voter == voter and vote.question in self._by_key]
-        self.given: dict[str, Vote] = {vote.question: vote for vote in given}
+        earlier = [vote for vote in read_votes(path) if vote.voter == voter and vote.question in self._by_key]
+        self.given: dict[str, Vote] = {vote.question: vote for vote in earlier}
 
     def next(self) -> Question | None:
         """The first question without a vote."""
         return next((question for question in self.questions if question.key not in self.given), None)
 
     def sides(self, question: Question) -> tuple[tuple[str, str], tuple[str, str]]:
-        """The model and its answer that stand left, and those that stand right."""
+        """The model and its answer on the left, and those on the right."""
         first, second = zip((question.first, question.second), question.answers, strict=True)
-        return (first, second) if self._drawn("side", question) % 2 else (second, first)
+        return (first, second) if self._hash("side", question) % 2 else (second, first)
 
     def vote(self, key: str, choice: Choice) -> bool:
-        """Write a vote on the question that comes next; False for any other, as of a page that was sent twice."""
+        """Write a vote on the next question. Returns False for any other question, as from a page sent twice."""
         question = self.next()
         if question is None or question.key != key:
             return False
@@ -154,7 +154,7 @@ class Ballot:
         return True
 
     def undo(self) -> bool:
-        """Take back the vote that was given last; False where there is none."""
+        """Take back the last vote. Returns False without one."""
         if not self.given:
             return False
         last = list(self.given)[-1]
@@ -180,19 +180,19 @@ class Ballot:
                 while data:
                     data = data[os.write(descriptor, data) :]
                 os.fsync(descriptor)
-            except OSError:  # a full disk must leave no half of a line in the middle of the file
+            except OSError:  # a full disk must not leave half a line in the middle of the file
                 os.ftruncate(descriptor, before)
                 raise
         finally:
             os.close(descriptor)
 
-    def _drawn(self, what: str, question: Question) -> int:
+    def _hash(self, what: str, question: Question) -> int:
         return int.from_bytes(hashlib.sha256(f"{what}\0{self.voter}\0{question.key}".encode()).digest()[:8])
 
 
 def _end_last_line(path: Path) -> None:
-    """So that the next vote begins a line of its own: half a vote is dropped, and a whole one that lacks its line feed,
-    as where an editor took it away, gets it."""
+    """Make the next vote begin a new line: half a vote is dropped, and a whole one whose line feed an editor removed
+    gets it back."""
     content = _content(path)
     if content and not content.endswith(b"\n"):
         whole = content.rfind(b"\n") + 1

@@ -1,4 +1,4 @@
-"""Which votes become preferences."""
+"""The votes that become preferences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class VotesConfig(StageConfig):
 
 
 def fingerprint(config: VotesConfig) -> dict[str, str]:
-    """The SHA-256 of the file. Raises SourceError for one that can't be read."""
+    """The SHA-256 of the file. Raises SourceError for a file that can't be read."""
     path = Path(config.file).expanduser()
     try:
         return {"votes": remembered_digests([path])[path]}

@@ -1,5 +1,5 @@
-"""The page: one prompt, two answers side by side, three buttons. Plain HTML, which works without JavaScript; a few
-lines of script add the keys. Nothing is loaded from anywhere, which the server's policy forbids besides."""
+"""The page: one prompt, two answers side by side, three buttons. Plain HTML that works without JavaScript, plus a few
+lines of script for the keys. It loads nothing from anywhere, which the server's policy also forbids."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ document.addEventListener("keydown", event => {
 
 
 def page(ballot: Ballot, token: str, nonce: str) -> str:
-    """The page for the question that comes next, or the end. All that models wrote is escaped."""
+    """The page for the next question, or the end. All text of models is escaped."""
     done, total = len(ballot.given), len(ballot.questions)
     body = [
         f'<p><label>{done:,} of {total:,} voted <progress value="{done}" max="{total}"></progress></label></p>',
@@ -79,8 +79,8 @@ def _question(ballot: Ballot, token: str) -> str:
 
 
 def disguised(token: str, key: str) -> str:
-    """What stands on the page for the key of a question, which is a digest of the names of the models too: a voter who
-    knows those could work out the sides."""
+    """A substitute on the page for a question's key. The key is a digest that includes the models' names, so a voter
+    who knows those could work out the sides."""
     return hmac.new(token.encode(), key.encode(), "sha256").hexdigest()
 
 
@@ -90,7 +90,7 @@ def _form(action: str, token: str, fields: str, buttons: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """Escaped, and without what would change how the text around it is read: NUL, and marks that turn direction."""
+    """Text escaped, and without characters that affect the text around it: NUL and direction marks."""
     shown = "".join(
         "�" if character in "\0\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069" else character
         for character in text

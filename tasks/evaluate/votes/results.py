@@ -1,4 +1,4 @@
-"""What votes say: a result for each question, and win rates over them."""
+"""The results of votes: winners for each question, and win rates over them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tasks.evaluate.votes.ballot import Question, Vote
 
 
 def by_question(questions: Sequence[Question], votes: Iterable[Vote]) -> tuple[dict[str, list[str | None]], int]:
-    """The votes on each question that has one, by its key; and how many votes are on none of these questions, or name a
-    model that is not in theirs, as a damaged line may."""
+    """The votes on each question with any, by its key, and the number of other votes: on unknown questions, or for a
+    model that isn't in the question, as in a damaged line."""
     known = {question.key: (question.first, question.second, None) for question in questions}
-    found: dict[str, list[str | None]] = defaultdict(list)
+    winners: dict[str, list[str | None]] = defaultdict(list)
     strange = 0
     for vote in votes:
         if vote.winner in known.get(vote.question, ()):
-            found[vote.question].append(vote.winner)
+            winners[vote.question].append(vote.winner)
         else:
             strange += 1
-    return dict(found), strange
+    return dict(winners), strange
 
 
 def majority(winners: Sequence[str | None]) -> str | None:
-    """The model that most voters prefer, those who prefer none counted apart; None where none is ahead of the other."""
+    """The model with the most votes, not counting ties. None if neither is ahead."""
     counted = Counter(winner for winner in winners if winner is not None).most_common(2)
     ahead = bool(counted) and (len(counted) == 1 or counted[0][1] > counted[1][1])
     return counted[0][0] if ahead else None
@@ -34,16 +34,16 @@ def majority(winners: Sequence[str | None]) -> str | None:
 def items_by_pair(questions: Sequence[Question], votes: Iterable[Vote]) -> dict[Pair, list[Item]]:
     """An item for each vote."""
     voted, _ = by_question(questions, votes)
-    found: dict[Pair, list[Item]] = defaultdict(list)
+    items: dict[Pair, list[Item]] = defaultdict(list)
     for question in questions:
         lengths = [len(answer) for answer in question.answers]
         for winner in voted.get(question.key, ()):
             score = 0.5 if winner is None else float(winner == question.first)
-            found[question.first, question.second].append(Item(question.id, score, lengths[0], lengths[1]))
-    return dict(found)
+            items[question.first, question.second].append(Item(question.id, score, lengths[0], lengths[1]))
+    return dict(items)
 
 
 def standings_of(questions: Sequence[Question], votes: Iterable[Vote]) -> Standings | None:
-    """The standings by people; None without a vote."""
+    """The standings by people's votes, or None without votes."""
     compared = items_by_pair(questions, votes)
     return standings(compared, baseline=None, resamples=1000, seed=0) if compared else None

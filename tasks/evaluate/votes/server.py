@@ -1,9 +1,9 @@
 """A server on 127.0.0.1 for one voter's page.
 
-Other pages in the browser, and other users of this machine, can reach the port too. So nothing is answered without the
-token of this run, which stands in the address that the terminal prints; a request must name this host, or a foreign
-name that was made to point here (DNS rebinding) would do; and a vote that comes from another page is refused by its
-Origin. What is sent may load nothing and be shown in no frame.
+Other pages in the browser, and other users of this machine, can reach the port too. So every request needs the token of
+this run, which is in the address that the terminal prints. It must name this host, which stops a foreign name that
+points here (DNS rebinding). A vote from another page is refused by its Origin. The page may not load anything nor be
+shown in a frame.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tasks.evaluate.votes.page import disguised, page
 
 HOST = "127.0.0.1"
 MOST_BYTES = 4096  # of a vote
-SECONDS = 20  # a request may take
+SECONDS = 20  # that a request may take
 
 
 class VoteServer(ThreadingHTTPServer):
-    """Shows a ballot at `address` until it is closed. Raises ConfigError where the port is taken."""
+    """Shows a ballot at `address` until it is closed. Raises ConfigError if the port is taken."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -42,7 +42,7 @@ class VoteServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What to open in a browser."""
+        """The address to open in a browser."""
         return f"http://{HOST}:{self.server_port}/?token={self.token}"
 
     @property
@@ -51,7 +51,7 @@ class VoteServer(ThreadingHTTPServer):
         return f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that goes away is no error of ours; anything else is."""
+        """Ignores a browser that disconnects, but no other error."""
         import sys
 
         if not isinstance(sys.exception(), ConnectionError | TimeoutError | socket.timeout):
@@ -59,7 +59,7 @@ class VoteServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """GET / shows the page, POST /vote and /undo go on to it."""
+    """GET / shows the page, POST /vote and /undo redirect to it."""
 
     server: VoteServer
     timeout = SECONDS
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_ours():
             return
         if address.path != "/":
-            self._say(404, "There is nothing here.")
+            self._say(404, "This page doesn't exist.")
         elif self._has_token(parse_qs(address.query).get("token", [""])[0]):
             nonce = secrets.token_urlsafe(16)
             with self.server.lock:
@@ -92,32 +92,32 @@ class _Handler(BaseHTTPRequestHandler):
             return
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdecimal() or len(length) > 8 or int(length) > MOST_BYTES:
-            self._say(413, "This is no vote.")
+            self._say(413, "This isn't a vote.")
             return
         try:
             sent = self.rfile.read(int(length)).decode("ascii")
             fields = {name: values[-1] for name, values in parse_qs(sent, max_num_fields=8).items()}
         except ValueError:
-            self._say(400, "This is no vote.")
+            self._say(400, "This isn't a vote.")
             return
         if not self._has_token(fields.get("token", "")):
             return
         try:
-            taken = self._taken(urlsplit(self.path).path, fields)
+            accepted = self._accept(urlsplit(self.path).path, fields)
         except OSError as error:
-            self._say(500, f"The vote could not be written ({error.strerror}). Go back, and try again.")
+            self._say(500, f"The vote could not be written ({error.strerror}). Go back and try again.")
             return
-        if not taken:
-            self._say(400, "This is no vote.")
+        if not accepted:
+            self._say(400, "This isn't a vote.")
             return
         self.send_response(303)
         self.send_header("Location", f"/?token={self.server.token}")
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def _taken(self, path: str, fields: dict[str, str]) -> bool:
-        """Whether this is a vote or an undo. One on another question than the one that is open changes nothing, and
-        the browser is shown that one."""
+    def _accept(self, path: str, fields: dict[str, str]) -> bool:
+        """Apply a vote or an undo, and return whether it is one. A vote on any but the open question changes nothing,
+        and the browser then shows the open one."""
         choice = fields.get("choice", "")
         with self.server.lock:
             if path == "/undo":
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _is_ours(self) -> bool:
-        """Whether the request names this server, and comes from its own page where it says from which."""
+        """Whether the request names this server and, if it states its origin, comes from the server's own page."""
         hosts, origin = self.headers.get_all("Host") or [], self.headers.get("Origin")
         if len(hosts) != 1 or hosts[0] not in self.server.names:
             self._say(421, "This server has another name.")
@@ -142,8 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def _has_token(self, given: str) -> bool:
-        if hmac.compare_digest(given.encode(), self.server.token.encode()):
+    def _has_token(self, token: str) -> bool:
+        if hmac.compare_digest(token.encode(), self.server.token.encode()):
             return True
         self._say(403, "Open the address that the terminal shows.")
         return False
@@ -167,4 +167,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: a line of a log would hold the token."""
+        """Logs nothing, as a line would contain the token."""

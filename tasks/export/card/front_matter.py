@@ -1,7 +1,6 @@
 """The head of a model card, which hubs read: YAML between two lines of dashes.
 
-Fields are those of the hub's specification of model cards; scores are its `model-index`, each with the standard error
-that it was measured with.
+Fields follow the hub's specification of model cards. Scores go into its `model-index`, each with its standard error.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import yaml
 from tasks.export.card.provenance import Provenance
 
 TASK = "text-generation"
-# The hub's names of licences that SPDX has too; it leaves out versions, and whether later ones will do
+# Licences that the hub knows by their SPDX name, in lower case and without -only or -or-later
 _HUB_LICENCES = """
 afl-3.0 agpl-3.0 apache-2.0 artistic-2.0 bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 c-uda cc-by-2.0 cc-
 by-2.5 cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0
@@ -28,17 +27,17 @@ lgpl-3.0 lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1 osl-3.0 pddl postg
 def front_matter(
     name: str, weights_licence: str | None, provenance: Provenance | None, scores: Mapping[str, Any] | None
 ) -> str:
-    """The whole head. What is not known is not there: no licence, language or data set is guessed."""
-    told = provenance or Provenance(link="")
+    """The whole head. Unknown fields are left out: no licence, language or data set is guessed."""
+    known = provenance or Provenance(link="")
     fields: dict[str, Any] = {
         **_licence(weights_licence),
-        "language": told.languages,
+        "language": known.languages,
         "library_name": "transformers",
         "pipeline_tag": TASK,
         "tags": ["gristmill", "conversational"],
-        "base_model": told.base_repository,
-        "datasets": sorted({source.dataset for source in told.sources if source.dataset}),
-        "model-index": [{"name": name, "results": results}] if (results := _results(scores, told.link)) else [],
+        "base_model": known.base_repository,
+        "datasets": sorted({source.dataset for source in known.sources if source.dataset}),
+        "model-index": [{"name": name, "results": results}] if (results := _results(scores, known.link)) else [],
     }
     kept = {field: value for field, value in fields.items() if value}
     text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=120)
@@ -46,13 +45,13 @@ def front_matter(
 
 
 def released_scores(scores: Mapping[str, Any], link: str) -> Mapping[str, Any]:
-    """The scores of the released model; of the last that was measured where the link is not known."""
+    """The scores of the released model, or of the last model measured if the link is unknown."""
     models: Mapping[str, Mapping[str, Any]] = scores["models"]
     return models.get(link) or list(models.values())[-1]
 
 
 def _licence(weights: str | None) -> dict[str, str]:
-    """A single licence under the hub's name for it; `other` for what it can't name."""
+    """A single licence under the hub's name for it, or `other` if the hub can't name it."""
     if weights is None:
         return {}
     spdx = weights.lower()
@@ -67,9 +66,9 @@ def _results(scores: Mapping[str, Any] | None, link: str) -> list[dict[str, Any]
     if scores is None:
         return []
     model = released_scores(scores, link)
-    found = [_result("held-out text", "bits_per_byte", {"value": model["bits_per_byte"]})]
-    found += [_result(task, str(score["metric"]), score) for task, score in model["tasks"].items()]
-    return [one for one in found if one is not None]
+    results = [_result("held-out text", "bits_per_byte", {"value": model["bits_per_byte"]})]
+    results += [_result(task, str(score["metric"]), score) for task, score in model["tasks"].items()]
+    return [result for result in results if result is not None]
 
 
 def _result(dataset: str, metric: str, score: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
-"""LICENSE and NOTICE of a release, and the warnings that some licences of its data are worth.
+"""LICENSE and NOTICE of a release, and warnings about some licences of its data.
 
-The licence of the weights is the owner's to name, and nobody else's: where the profile names none, none is granted and
-the card says so. What sources say of themselves is passed on as it was stated; nothing is concluded from it, but two
-kinds are named first, as they bind whoever passes the weights on, if they bind weights at all.
+Only the owner can license the weights: if the profile names no licence, none is granted and the card says so. Licences
+of sources are passed on as stated, and nothing is concluded from them. Two kinds come first as warnings, because they
+bind whoever passes the weights on, if they bind weights at all.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pydantic import AfterValidator, Field
 from storage.errors import ConfigError
 from tasks.export.card.provenance import Provenance
 
-OWN = "Apache-2.0"  # whose text lies beside Gristmill's own code
-WARNING = "Warning: "  # begins a paragraph of NOTICE that whoever publishes should read first
+OWN = "Apache-2.0"  # Gristmill's own, whose text ships with its code
+WARNING = "Warning: "  # begins a paragraph of NOTICE that a publisher should read first
 BASE = "base"
 NOT_STATED = "not stated"
 _KINDS = {
@@ -28,12 +28,12 @@ _KINDS = {
     "non-commercial": r"\bCC-BY-NC|\bnon-?commercial|\bresearch-only",
 }
 _ASKS = {
-    "share-alike": "asks that what is made from the work be passed on under the same terms",
+    "share-alike": "requires that works made from it be passed on under the same terms",
     "non-commercial": "does not allow commercial use",
 }
 _NONE = (
-    "The owner of these weights has named no licence. Without one nobody else has a right to copy, change or use them, "
-    "apart from what the law allows everyone: ask the owner."
+    "The owner of these weights has not named a licence. Without one, nobody else may copy, change or use them, except "
+    "as the law allows everyone: ask the owner."
 )
 
 
@@ -42,8 +42,8 @@ def _spdx(text: str) -> str:
         return canonicalize_license_expression(text)
     except InvalidLicenseExpression as error:
         raise ValueError(
-            f"{text!r} is no SPDX licence expression: write one of spdx.org/licenses, such as Apache-2.0, or "
-            "LicenseRef-NAME for terms of your own"
+            f"{text!r} isn't an SPDX licence expression: write one of spdx.org/licenses, such as Apache-2.0, or "
+            "LicenseRef-NAME for your own terms"
         ) from error
 
 
@@ -52,17 +52,17 @@ SpdxLicence = Annotated[str, AfterValidator(_spdx)]
 
 
 def stated(provenance: Provenance | None) -> dict[str, str]:
-    """The licence of each source, and of the model begun with, by name; `not stated` where nobody has."""
+    """The licence of each source and of the base model, by name. `not stated` if nobody stated one."""
     if provenance is None:
         return {}
-    found = {source.name: source.licence or NOT_STATED for source in provenance.sources}
-    begun = {f"{provenance.base} (the base model)": provenance.base_licence or NOT_STATED} if provenance.base else {}
-    return begun | found
+    sources = {source.name: source.licence or NOT_STATED for source in provenance.sources}
+    base = {f"{provenance.base} (the base model)": provenance.base_licence or NOT_STATED} if provenance.base else {}
+    return base | sources
 
 
 def warnings(licences: Mapping[str, str]) -> list[str]:
-    """A sentence for each kind of licence that binds whoever passes the weights on, with its sources."""
-    told = []
+    """A sentence for each kind of licence that binds whoever passes the weights on, with the sources under it."""
+    sentences = []
     for kind, pattern in _KINDS.items():
         named = [
             f"{name} ({licence})"
@@ -70,16 +70,16 @@ def warnings(licences: Mapping[str, str]) -> list[str]:
             if re.search(pattern, re.sub(r"\s+", "-", licence), re.IGNORECASE)
         ]
         if named:
-            told.append(
+            sentences.append(
                 f"some of the data is under a {kind} licence, which {_ASKS[kind]}: {', '.join(named)}. Whether that "
-                "binds weights that were trained on it is not settled; check before you publish them."
+                "binds weights trained on it is not settled: check before you publish them."
             )
-    return told
+    return sentences
 
 
 def licence_text(weights: str) -> str:
-    """LICENSE: the text itself for Gristmill's own licence, for any other where to find it. A text of elsewhere is not
-    taken from whatever is installed: the release is made of its inputs alone."""
+    """LICENSE: the full text of Gristmill's own licence, or the address of any other. No other text is taken from what
+    happens to be installed, as a release depends only on its inputs."""
     if weights == OWN:
         return own_text()
     where = [
@@ -92,7 +92,8 @@ def licence_text(weights: str) -> str:
 
 
 def own_text() -> str:
-    """The text of Gristmill's licence, as it was installed or lies in the checkout. Raises ConfigError."""
+    """The text of Gristmill's licence, from its installation or the checkout. Raises ConfigError if it is in
+    neither."""
     checkout = Path(__file__).parents[3] / "LICENSE"
     try:
         installed = [Path(str(file.locate())) for file in files("gristmill") or () if file.name == "LICENSE"]
@@ -102,33 +103,33 @@ def own_text() -> str:
         if path.is_file() and "Apache License" in (text := path.read_text(encoding="utf-8"))[:200]:
             return text
     raise ConfigError(
-        "The text of Apache-2.0 is not where Gristmill was installed.", "Install Gristmill again, from a wheel."
+        "Gristmill's installation lacks the text of Apache-2.0.", "Install Gristmill again, from a wheel."
     )
 
 
 def notice(provenance: Provenance | None, weights: str | None, statement: str) -> str:
-    """NOTICE: warnings, what the owner says, and every source with its licence."""
+    """NOTICE: warnings, the owner's statement, and every source with its licence."""
     licences = stated(provenance)
     parts = [f"{WARNING}{one}" for one in warnings(licences)]
     parts.append(f"The weights are licensed under {weights}: see LICENSE." if weights else _NONE)
-    parts += [f"Of the data the owner says: {statement}"] if statement else []
+    parts += [f"The owner says of the data: {statement}"] if statement else []
     if licences:
         lines = [f"- {name}: {licence}{_origin(provenance, name)}" for name, licence in licences.items()]
         parts.append(
-            "The weights were made from these, under the licences that were stated for them:\n\n" + "\n".join(lines)
+            "The weights were made from these sources, under the licences stated for them:\n\n" + "\n".join(lines)
         )
     else:
-        parts.append("What the weights were made from was not recorded.")
+        parts.append("The sources of the weights were not recorded.")
     return "\n\n".join(parts) + "\n"
 
 
 def licence_sections(provenance: Provenance | None, weights: str | None, statement: str) -> list[str]:
-    """The same on the model card."""
+    """The same licences for the model card."""
     licences = stated(provenance)
     lines = [f"- {name}: {licence}" for name, licence in licences.items()]
     parts = [f"Weights: {weights}, see [LICENSE](LICENSE)." if weights else _NONE]
     parts += ["\n".join(f"> {line}" for line in statement.splitlines())] if statement else []
-    return [*parts, *(["Sources, with the licences that were stated for them:", "\n".join(lines)] if lines else [])]
+    return [*parts, *(["Sources, with the licences stated for them:", "\n".join(lines)] if lines else [])]
 
 
 def _origin(provenance: Provenance | None, name: str) -> str:

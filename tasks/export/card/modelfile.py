@@ -1,8 +1,7 @@
 """Ollama's Modelfile, for a release with a GGUF file.
 
-Ollama renders prompts by a template of Go, and takes no Jinja from here. For our own chat template there is one that
-gives the same text, but for BOS, which Ollama puts before it; of any other none is written, and Ollama uses what it
-makes of the one in the GGUF file.
+Ollama renders prompts by a Go template, not by Jinja. Our own chat template has a Go version with the same text, except
+for BOS, which Ollama adds itself. For any other template none is written, and Ollama converts the one in the GGUF file.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from models.tokenizer import END, WITH_BOS, load_tokenizer, our_template
 from tasks.export.formats import FORMATS
 
 PREFERRED = ("gguf-q4_k_m", "gguf-q8_0", "gguf-f16")
-# models/chat_template.jinja in Go: a dash takes away the white space on its side
+# models/chat_template.jinja in Go: a dash trims the white space on its side
 GO_TEMPLATE = """\
 {{- range .Messages }}<|{{ .Role }}|>
 {{ .Content }}<|end|>
@@ -25,7 +24,7 @@ GO_TEMPLATE = """\
 
 
 def modelfile(model: Path, release: Path, formats: Iterable[str]) -> str | None:
-    """Its text for a model folder and the release that was made of it; None where that holds no GGUF file."""
+    """The Modelfile's text for a model folder and its release. None if the release holds no GGUF file."""
     held = [name for name in formats if FORMATS[name].path(release).suffix == ".gguf"]
     if not held:
         return None
@@ -46,8 +45,8 @@ def _ends(model: Path) -> list[str]:
     """The tokens that end a generation."""
     path = model / "generation_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    given = settings.get("eos_token_id")
-    ids = given if isinstance(given, list) else [given]
+    eos = settings.get("eos_token_id")
+    ids = eos if isinstance(eos, list) else [eos]
     tokenizer = load_tokenizer(model)
-    found = [tokenizer.convert_ids_to_tokens(number) for number in ids if number is not None]
-    return list(dict.fromkeys([*found, str(tokenizer.eos_token)]))
+    ends = [tokenizer.convert_ids_to_tokens(number) for number in ids if number is not None]
+    return list(dict.fromkeys([*ends, str(tokenizer.eos_token)]))

@@ -1,7 +1,7 @@
 """The model card: what the release is, how to use it, what it was made from, what was measured of it, and what was not.
 
-A hub renders it, so it begins with a head for machines. It is made of the release's inputs and its config alone: what
-earlier stages have to say is in the config (see `provenance.py`), and times are told nowhere.
+A hub renders it, so it begins with a head for machines. It is made only from the release's inputs and config: what
+earlier stages report is in the config (see `provenance.py`), and the card never names times.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ SHAPE = (
 _MARKUP = re.compile(r"[\\`*_\[\]|]")
 PREFERENCES = ("dpo", "orpo", "cpo", "kto", "ppo", "grpo")
 _ENERGY = (
-    "Energy: not recorded. How long the stages took is a circumstance of the run: the manifests of its artifacts have "
-    "it, and no release."
+    "Energy: not recorded. How long the stages took differs from run to run, so it is in the manifests of the "
+    "artifacts and not in a release."
 )
 
 
 def parity_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The verification as a table, one row per format."""
+    """The verification as a table, with a row per format."""
     return [
         {
             "format": name,
@@ -71,32 +71,32 @@ def model_card(
     modelfile: bool = False,
     remarks: Mapping[str, str] | None = None,
 ) -> str:
-    """The card as Markdown. `model` is the model's config.json, `result` what the child measured; without `scores` the
-    card says that none were measured."""
-    told = config.provenance
+    """The card as Markdown. `model` is the model's config.json, `result` the child's measurements. Without `scores`,
+    the card says that the model was not evaluated."""
+    provenance = config.provenance
     name = config.name or _plain_name(model, result)
     shape = [{"field": field, "value": str(model[field])} for field in SHAPE if model.get(field) is not None]
     parts = [
-        front_matter(name, config.weights_licence, told, scores),
+        front_matter(name, config.weights_licence, provenance, scores),
         f"# {_inline(name)}",
-        *(f"> **{WARNING.strip()}** {one}" for one in warnings(stated(told))),
-        f"A model of {result['parameters']:,} parameters, made by Gristmill: {_made(model, told)}.",
+        *(f"> **{WARNING.strip()}** {one}" for one in warnings(stated(provenance))),
+        f"A model of {result['parameters']:,} parameters, made by Gristmill: {_history(model, provenance)}.",
         "## Usage",
         *usage(result["formats"], modelfile=modelfile, remarks=remarks or {}),
         *_samples(result.get("samples", []), result.get("answers", [])),
         *speculative_decoding(result.get("speculation", {}), config.speculation),
         "## Licences",
-        *licence_sections(told, config.weights_licence, config.licence),
-        *_training(told, result),
+        *licence_sections(provenance, config.weights_licence, config.licence),
+        *_training(provenance, result),
         "## Architecture",
         markdown_table([{"field": "parameters", "value": f"{result['parameters']:,}"}, *shape]),
         *_scores(scores),
         "## Verification",
-        "Each format was loaded in its own runtime, in float32 where it is one of transformers, and compared with the "
+        "Each format was loaded in its own runtime (in float32 if that is transformers) and compared with the "
         f"checkpoint on held-out text, whose perplexity under the checkpoint is {result['perplexity']:.3f}.",
         markdown_table(parity_rows(result)),
         "## Limits",
-        "\n".join(f"- {limit}" for limit in _limits(model, told, scores)),
+        "\n".join(f"- {limit}" for limit in _limits(model, provenance, scores)),
         "## Lineage",
         markdown_table([{"artifact": what, "SHA-256": digest} for what, digest in lineage.items()]),
         "`gristmill store lineage` follows these to the sources.",
@@ -107,14 +107,14 @@ def model_card(
 def _plain_name(model: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     count = result["parameters"]
     unit, letter = next(((unit, letter) for unit, letter in ((1e9, "B"), (1e6, "M")) if count >= unit), (1e3, "K"))
-    begun = f", from {str(model[BASE_FIELD]).partition('@')[0]}" if BASE_FIELD in model else ""
-    return f"{model['model_type']} of {count / unit:.3g}{letter} parameters{begun}"
+    origin = f", from {str(model[BASE_FIELD]).partition('@')[0]}" if BASE_FIELD in model else ""
+    return f"{model['model_type']} of {count / unit:.3g}{letter} parameters{origin}"
 
 
-def _made(model: Mapping[str, Any], told: Provenance | None) -> str:
+def _history(model: Mapping[str, Any], provenance: Provenance | None) -> str:
     base = model.get(BASE_FIELD)
-    parts = ["pretrained from scratch" if base is None else f"begun with the base model {base}"]
-    links = [training.stage for training in told.training] if told else []
+    parts = ["pretrained from scratch" if base is None else f"started from the base model {base}"]
+    links = [training.stage for training in provenance.training] if provenance else []
     parts += ["fine-tuned on instructions"] if "sft" in links else []
     parts += (
         [f"aligned by {', '.join(aligned)}"] if (aligned := [name for name in links if name in PREFERENCES]) else []
@@ -125,24 +125,25 @@ def _made(model: Mapping[str, Any], told: Provenance | None) -> str:
 def _samples(samples: list[Mapping[str, str]], answers: list[Mapping[str, str]]) -> list[str]:
     parts = []
     if answers:
-        how = "To prompts through the chat template: greedy, by the checkpoint, and cut after some tokens."
-        beside = [_beside_base(one) for one in answers[:3] if "base" in one]
-        parts += ["### Answers", how, *([markdown_table(beside)] if beside else map(_shown, answers[:3]))]
-    said = [one for one in samples[:3] if one["text"].strip() or not answers]
-    if said:
+        how = "To prompts through the chat template: greedy, by the checkpoint, and cut after a number of tokens."
+        compared = [_compared_with_base(one) for one in answers[:3] if "base" in one]
+        parts += ["### Answers", how, *([markdown_table(compared)] if compared else map(_sample, answers[:3]))]
+    continued = [one for one in samples[:3] if one["text"].strip() or not answers]
+    if continued:
         how = (
-            "Greedy, as the checkpoint continues; in how many texts each format does is said below, near-ties excepted:"
+            "Greedy continuations by the checkpoint. The verification below counts the texts that each format "
+            "continues alike, except near-ties:"
         )
-        parts += ["### Samples", how, *map(_shown, said)]
+        parts += ["### Samples", how, *map(_sample, continued)]
     return parts
 
 
-def _beside_base(one: Mapping[str, str]) -> dict[str, str]:
-    said = {"asked": one["prompt"], "the base says": one["base"], "this model": one["text"]}
-    return {who: _inline(text).replace(r"\|", "|") for who, text in said.items()}  # the table minds its own marks
+def _compared_with_base(one: Mapping[str, str]) -> dict[str, str]:
+    texts = {"asked": one["prompt"], "the base says": one["base"], "this model": one["text"]}
+    return {who: _inline(text).replace(r"\|", "|") for who, text in texts.items()}  # the table escapes bars itself
 
 
-def _shown(one: Mapping[str, str]) -> str:
+def _sample(one: Mapping[str, str]) -> str:
     return f"**{_inline(one['prompt'])}**\n\n{_fenced(one['text'])}"
 
 
@@ -152,38 +153,38 @@ def _inline(text: str) -> str:
 
 
 def _fenced(text: str) -> str:
-    """A text as it is: the fence is longer than any in it."""
+    """A text verbatim, within a fence longer than any in it."""
     fence = "```"
     while fence in text:
         fence += "`"
     return f"{fence}text\n{text}\n{fence}"
 
 
-def _training(told: Provenance | None, result: Mapping[str, Any]) -> list[str]:
+def _training(provenance: Provenance | None, result: Mapping[str, Any]) -> list[str]:
     parts = ["## Training", f"Plain weights are released in {result['dtype']}."]
-    if told is None:
+    if provenance is None:
         return [*parts, "Data and training were not recorded.", _ENERGY]
-    if told.funnel:
-        rows = [{"after": stage, "left": f"{number:,}"} for stage, number in told.funnel.items()]
-        parts += ["What was left of the data after each stage:", markdown_table(rows)]
-    if told.sources:
+    if provenance.funnel:
+        rows = [{"after": stage, "left": f"{number:,}"} for stage, number in provenance.funnel.items()]
+        parts += ["The data left after each stage:", markdown_table(rows)]
+    if provenance.sources:
         sources = [
             {
                 "source": source.name,
                 "used as": ", ".join(source.used_as),
                 "data set": source.dataset or "–",
-                "licence": stated(told)[source.name],
+                "licence": stated(provenance)[source.name],
             }
-            for source in told.sources
+            for source in provenance.sources
         ]
         parts.append(markdown_table(sources))
-    if told.training:
+    if provenance.training:
         stages = [
             {"stage": training.stage, "measured": ", ".join(_measure(*one) for one in training.measures.items())}
-            for training in told.training
+            for training in provenance.training
         ]
         parts.append(markdown_table(stages))
-    parts += [f"The last training computed in {told.precision}."] if told.precision else []
+    parts += [f"The last training computed in {provenance.precision}."] if provenance.precision else []
     return [*parts, _ENERGY]
 
 
@@ -198,22 +199,23 @@ def _scores(scores: Mapping[str, Any] | None) -> list[str]:
     return ["## Scores", markdown_table(score_rows(scores)), note]
 
 
-def _limits(model: Mapping[str, Any], told: Provenance | None, scores: Mapping[str, Any] | None) -> list[str]:
+def _limits(model: Mapping[str, Any], provenance: Provenance | None, scores: Mapping[str, Any] | None) -> list[str]:
     context = model.get("max_position_embeddings") or model.get("n_positions")
     limits = [f"It sees at most {context:,} tokens at a time."] if context else []
-    if told and told.languages:
-        limits.append(f"Documents were filtered for {', '.join(told.languages)}; of other languages it knows little.")
+    if provenance and provenance.languages:
+        languages = ", ".join(provenance.languages)
+        limits.append(f"Documents were filtered for {languages}: it knows little of other languages.")
     else:
-        limits.append("Which languages its data is in was not recorded.")
+        limits.append("The languages of its data were not recorded.")
     if scores is None:
-        return [*limits, "Nothing was evaluated: neither what it knows, nor what it says that it had better not."]
-    measured = released_scores(scores, told.link if told else "")["tasks"]
+        return [*limits, "It was not evaluated: neither its knowledge nor its safety was measured."]
+    measured = released_scores(scores, provenance.link if provenance else "")["tasks"]
     chance = [task for task, score in measured.items() if score["worth"] not in (None, "above chance")]
     limits += [f"No better than chance in {', '.join(sorted(chance))}."] if chance else []
     safe = [task for task in measured if task.startswith("safety")]
     limits.append(
-        f"What it says that it had better not was measured by {', '.join(safe)} alone."
+        f"Its safety was measured only by {', '.join(safe)}."
         if safe
-        else "What it says that it had better not, abuse, falsehoods and personal data, was not measured."
+        else "Its safety was not measured: whether it produces abuse, falsehoods or personal data."
     )
     return limits

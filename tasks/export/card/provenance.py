@@ -1,8 +1,8 @@
-"""What the stages before a release have to say of it: sources, counts, precision.
+"""Reports of earlier stages for a release's card: sources, counts, precision.
 
-A stage sees its inputs alone, and neither the manifests behind them nor the profile's other sections; what the card
-tells of those must be in the key all the same, or an artifact from the store would tell of another run. So the pipeline
-fills this part of the config in, and it is made of what a rerun would give again: no times, no paths, no machines.
+A stage sees only its inputs, neither the manifests behind them nor the profile's other sections. What the card says of
+those must be in the key nevertheless, or an artifact from the store might describe another run. So the pipeline fills
+in this part of the config, with only what a rerun would give again: no times, no paths, no machines.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ class StatedSource(StageConfig):
     used_as: list[str] = Field(description="documents, instructions, preferences or labelled")
     dataset: str = Field("", description="name on the hub, if it came from there")
     revision: str = Field("", description="commit of the data set")
-    licence: str = Field("", description="as the profile states it; empty where nobody has")
+    licence: str = Field("", description="as the profile states it, or empty")
 
 
 class Training(StageConfig):
-    """What a stage that trained counted."""
+    """The counts of a stage that trained."""
 
     stage: str = Field(description="its name")
-    measures: dict[str, int | float] = Field(description="steps, tokens, losses: of its manifest's counts")
+    measures: dict[str, int | float] = Field(description="steps, tokens and losses from its manifest")
 
 
 class Provenance(StageConfig):
-    """Where the released model and its data come from."""
+    """The origin of the released model and its data."""
 
     link: str = Field(description="the link of the chain that is released")
-    base: str = Field("", description="the model that training began with, if it was one of others")
+    base: str = Field("", description="the existing model that training started from, if any")
     base_repository: str = Field("", description="its name on the hub, if it came from there")
     base_licence: str = Field("", description="its licence, as the profile states it")
     sources: list[StatedSource] = Field([], description="of the data")
-    languages: list[str] = Field([], description="that the filter kept; empty where there was no filter")
-    funnel: dict[str, int] = Field({}, description="how many documents, then tokens, were left after each stage")
+    languages: list[str] = Field([], description="languages that the filter kept, empty without a filter")
+    funnel: dict[str, int] = Field({}, description="documents, then tokens, left after each stage")
     training: list[Training] = Field([], description="in the order of the chain")
-    precision: str = Field("", description="of the last training's matrix products; empty where nothing was trained")
+    precision: str = Field("", description="of the last training's matrix products, empty without training")

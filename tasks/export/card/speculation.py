@@ -1,4 +1,4 @@
-"""What the card says of speculative decoding: how often guesses were right, and how a draft is used."""
+"""Speculative decoding on the card: how often guesses were right, and how to use a draft."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COMMANDS = {
 
 
 def speculation_rows(counts: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row for each format and kind of guesses. Of T tokens in P passes, T − P were guesses that were right."""
+    """A row for each format and kind of guess. Of T tokens in P passes, T − P were correct guesses."""
     return [
         {
             "format": name,
@@ -36,20 +36,20 @@ def speculation_rows(counts: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def speculative_decoding(counts: Mapping[str, Any], config: SpeculationConfig | None) -> list[str]:
-    """The paragraphs of the section; nothing where it was not measured."""
+    """The paragraphs of the section, none if it was not measured."""
     if not counts:
         return []
-    asked = config or SpeculationConfig()
+    settings = config or SpeculationConfig()
     parts = [
         "### Speculative decoding",
-        f"{asked.guesses} tokens are guessed at a time, and the model checks them in one pass; greedy text stays the "
-        f"same. N-grams are the last {asked.ngram} tokens, looked up in the text before.",
+        f"{settings.guesses} tokens are guessed at a time, and the model checks them in one pass: greedy text stays "
+        f"the same. N-grams look up the last {settings.ngram} tokens in the preceding text.",
         markdown_table(speculation_rows(counts)),
     ]
     if any(DRAFT in kinds for kinds in counts.values()):
-        told = {program: _COMMANDS[program] for program in _programs(counts)}
-        rows = [{"program": name, "command": f"`{_filled(text, counts, asked)}`"} for name, text in told.items()]
-        parts += ["The draft is in `draft`; vLLM was not run.", markdown_table(rows)]
+        commands = {program: _command(_COMMANDS[program], counts, settings) for program in _programs(counts)}
+        rows = [{"program": program, "command": f"`{command}`"} for program, command in commands.items()]
+        parts += ["The draft is in `draft`. vLLM was not run.", markdown_table(rows)]
     return parts
 
 
@@ -62,11 +62,11 @@ def _ggufs(counts: Mapping[str, Any]) -> list[str]:
     return [name for name in counts if name.startswith("gguf-")]
 
 
-def _filled(command: str, counts: Mapping[str, Any], config: SpeculationConfig) -> str:
+def _command(template: str, counts: Mapping[str, Any], config: SpeculationConfig) -> str:
     from pathlib import Path
 
     here = Path()
     paths = {"model": "", "draft": ""}
     for name in _ggufs(counts)[:1]:
         paths = {"model": str(GUESSED[name].path(here)), "draft": str(GUESSED[name].draft(here))}
-    return command.format(guesses=config.guesses, **paths)
+    return template.format(guesses=config.guesses, **paths)

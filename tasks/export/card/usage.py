@@ -1,7 +1,7 @@
-"""How a release is used: a line for each format, as the format has it, then the programs that read plain safetensors.
+"""How to use a release: a line for each format, as the format states it, then programs that read plain safetensors.
 
-vLLM, TGI and MLX read the folder as transformers does, and Ollama reads the GGUF file by the Modelfile; what a release
-was proved in is its verification alone, and the card says so.
+vLLM, TGI and MLX read the folder as transformers does, and Ollama reads the GGUF file through the Modelfile. A release
+is proved only in the runtimes of its verification, and the card says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OLLAMA = {"Ollama": "ollama create my-model -f Modelfile && ollama run my-model
 
 
 def usage(formats: Collection[str], *, modelfile: bool, remarks: Mapping[str, str]) -> list[str]:
-    """The paragraphs of the section; `remarks` are of formats that are not all that their names say."""
+    """The paragraphs of the section. `remarks` qualify formats that don't run everywhere."""
     remarked = {name: f" ({remark})" for name, remark in remarks.items()}
     loading = [{"format": name, "how to load": FORMATS[name].loading + remarked.get(name, "")} for name in formats]
     parts = [
@@ -44,6 +44,5 @@ def usage(formats: Collection[str], *, modelfile: bool, remarks: Mapping[str, st
     parts += [_CHAT] if PLAIN in formats else []
     if programs:
         rows = [{"program": program, "command": f"`{command}`"} for program, command in programs.items()]
-        told = "These read the same files, and were not run to prove the release:"
-        parts += [told, markdown_table(rows)]
+        parts += ["These programs read the same files. The release was not proved in them:", markdown_table(rows)]
     return parts

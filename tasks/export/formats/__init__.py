@@ -1,4 +1,4 @@
-"""Formats of a release, one file each. A new one is a file here and a row of FORMATS, and nothing else."""
+"""Formats of a release, one file each. To add one, add a file here and a row to FORMATS."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Weights of 8 or 4 bits by bitsandbytes, for transformers.
 
 LLM.int8 (Dettmers et al. 2022) and NF4 (Dettmers et al. 2023). Embeddings and the output layer stay as they are, as in
-every checkpoint of that kind. What 4-bit weights are multiplied in is said in the config and is for the GPU of whoever
-loads it; the proof computes in float32.
+every such checkpoint. The config names the dtype in which a user's GPU multiplies 4-bit weights. The proof computes in
+float32.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tasks.export.tolerance import EIGHT_BIT_ACTIVATIONS, FOUR_BIT, Tolerance
 if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
 
-BLOCK = 64  # weights of 4 bits to a scale, row by row without a gap
-PACKED_ROWS = 32  # that bitsandbytes packs together on CPUs with AVX512-BF16
+BLOCK = 64  # weights of 4 bits per scale, row by row without a gap
+PACKED_ROWS = 32  # rows that bitsandbytes packs together on CPUs with AVX512-BF16
 
 
 @dataclass(frozen=True)
 class Bitsandbytes(Format):
-    """A bitsandbytes checkpoint of so many bits a weight, with its tokenizer."""
+    """A bitsandbytes checkpoint of `bits` bits per weight, with its tokenizer."""
 
     bits: Literal[8, 4]
     usual: bool = True
@@ -55,7 +55,7 @@ class Bitsandbytes(Format):
         return release / f"int{self.bits}"
 
     def check(self, model: Path) -> None:
-        """It holds any."""
+        """Holds any model."""
 
     def remark(self, model: Path) -> str | None:
         if self.bits == 8:
@@ -65,9 +65,9 @@ class Bitsandbytes(Format):
             return None
         width = next((width for _, width in shapes if width % BLOCK), None)
         what = (
-            f"the width {width:,} is no multiple of {BLOCK}"
+            f"the width {width:,} isn't a multiple of {BLOCK}"
             if width
-            else (f"{shapes[0][0]:,} rows are no multiple of {PACKED_ROWS}")
+            else (f"{shapes[0][0]:,} rows aren't a multiple of {PACKED_ROWS}")
         )
         where = "CPUs" if width else "CPUs with AVX512-BF16"
         return f"for GPUs: bitsandbytes computes it wrongly or not at all on {where}, as {what}"
@@ -106,18 +106,18 @@ class Bitsandbytes(Format):
         from models.runtimes.transformers import load_model
 
         opened: Any = load_model(self.path(release), config=_in_float32(self.path(release)))
-        turned = _turned(opened)
+        transposed = _transposed(opened)
         if self.bits == 4:
             _make_plain(opened, every=True)
         else:
             opened.dequantize()
         for name, value in opened.state_dict().items():
-            found: Float32 = value.float().numpy()
-            yield name, np.ascontiguousarray(found.T) if name in turned else found
+            values: Float32 = value.float().numpy()
+            yield name, np.ascontiguousarray(values.T) if name in transposed else values
 
 
-def _turned(opened: Any) -> frozenset[str]:
-    """The matrices that the checkpoint has as inputs × outputs (GPT-2's Conv1D), and bitsandbytes the other way."""
+def _transposed(opened: Any) -> frozenset[str]:
+    """The matrices that the checkpoint stores as inputs × outputs (GPT-2's Conv1D), and bitsandbytes the other way."""
     from transformers.pytorch_utils import Conv1D
 
     modules = opened.named_modules()
@@ -142,13 +142,13 @@ def _layers_of(model: Path) -> Iterator[tuple[int, int]]:
 
 
 def _fits_cpu(rows: int, width: int) -> bool:
-    """Whether bitsandbytes multiplies by a layer of 4 bits rightly on every CPU. It takes the scales for those of whole
-    rows, and on CPUs with AVX512-BF16 it packs rows by the 32."""
+    """Whether bitsandbytes multiplies correctly by a 4-bit layer on every CPU. It assumes that no block of weights
+    spans two rows, and on CPUs with AVX512-BF16 it packs 32 rows together."""
     return width % BLOCK == 0 and rows % PACKED_ROWS == 0
 
 
 def _make_plain(opened: Any, every: bool) -> None:
-    """Put plain layers in place of those of 4 bits: of every one, or of those that no CPU holds as they are."""
+    """Replace 4-bit layers by plain ones: every one, or only those that some CPU can't multiply by."""
     import torch
     from bitsandbytes.nn import Linear4bit  # type: ignore[attr-defined]
 
@@ -162,7 +162,7 @@ def _make_plain(opened: Any, every: bool) -> None:
 
 
 def _dequantized(weight: Any) -> Any:
-    """A matrix of 4 bits as one row of blocks, which is how it was rounded, and then in its shape."""
+    """A 4-bit matrix, dequantized as one row of blocks, which is how it was rounded, and then reshaped."""
     import torch
     from bitsandbytes.functional import dequantize_4bit
 
@@ -172,8 +172,8 @@ def _dequantized(weight: Any) -> Any:
 
 
 def _in_float32(folder: Path) -> Any:
-    """The config of a quantized folder, to compute in float32 here: what it says is for its users' GPUs, and many CPUs
-    multiply bfloat16 a hundred times more slowly."""
+    """The config of a quantized folder, changed to compute in float32. Its dtype is meant for users' GPUs, and many
+    CPUs multiply bfloat16 a hundred times more slowly."""
     config = load_config(folder)
     if "bnb_4bit_compute_dtype" in config.quantization_config:
         config.quantization_config["bnb_4bit_compute_dtype"] = "float32"

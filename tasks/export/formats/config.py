@@ -1,7 +1,7 @@
-"""config.json of a release, for transformers 4 as for 5.
+"""config.json of a release, for both transformers 4 and 5.
 
-transformers 5 saves how positions rotate as `rope_parameters`, which 4 doesn't know: it would compute with its own
-default, and say nothing. So both are told.
+transformers 5 saves rotary settings as `rope_parameters`, which 4 doesn't know: it would silently compute with its own
+default. So the config has both forms.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from pathlib import Path
 from typing import Any
 
 NAME = "config.json"
-OF_LOADING = ("_name_or_path", "_model_name_or_path", "torch_dtype")  # how it was loaded once
-_NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}  # as GPT-NeoX calls these
+OF_LOADING = ("_name_or_path", "_model_name_or_path", "torch_dtype")  # how the model was once loaded
+_NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}  # GPT-NeoX's names of these
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the config of a model into a folder of a release."""
+    """Write a model's config into a folder of a release."""
     text = json.dumps(portable_config(config), indent=2, sort_keys=True, ensure_ascii=False)
     (folder / NAME).write_text(text + "\n", encoding="utf-8")
 
 
 def rewrite_config(folder: Path) -> None:
-    """The same for the config that transformers saved there."""
+    """Rewrite the config that transformers saved in a folder."""
     write_config(folder, json.loads((folder / NAME).read_text(encoding="utf-8")))
 
 
 def portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config in the words of transformers 5 and of 4, without how the model was loaded."""
+    """A config in the terms of transformers 5 and 4, without the fields that say how the model was loaded."""
     kept = {name: value for name, value in config.items() if name not in OF_LOADING}
     rope = kept.get("rope_parameters")
     if not isinstance(rope, dict):
         return kept
-    whole = rope.get("full_attention", rope)  # Gemma 3 rotates in two ways, by the kind of a layer
+    whole = rope.get("full_attention", rope)  # Gemma 3 rotates in two ways, by the kind of layer
     local = rope.get("sliding_attention")
     if local is not None:
         kept["rope_local_base_freq"] = local["rope_theta"]

@@ -1,7 +1,7 @@
-"""Plain safetensors, for transformers and all that reads its folders: the master copy of the release.
+"""Plain safetensors, for transformers and all programs that read its folders: the master copy of the release.
 
-They lie in the release itself, not in a subfolder, so that it is a model folder as hubs have them and
-`from_pretrained` takes it as it is.
+They are in the release itself, not in a subfolder, so that it is a model folder as on a hub and `from_pretrained` loads
+it as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
     from models.runtimes.speculative import Guessing, Speculative
 
-FILE_BYTES = 5_000_000_000  # an upload or a download that breaks off begins again with a file
+FILE_BYTES = 5_000_000_000  # an interrupted upload or download starts again at a file
 GENERATION = "generation_config.json"
 _TOLERANCES = {"float32": EXACT, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
@@ -54,7 +54,7 @@ class Safetensors(GuessedFormat):
         return sorted([*weights, *(path for path in others if path.is_file())]) if weights else []
 
     def check(self, model: Path) -> None:
-        """It holds any."""
+        """Holds any model."""
 
     def write(self, source: Source, release: Path) -> None:
         write_weights(source.folder, release, source.dtype, self.file_bytes)
@@ -65,7 +65,7 @@ class Safetensors(GuessedFormat):
         write_tokenizer(source.folder, release)
 
     def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
-        """In float32, whatever the weights are stored as: many CPUs multiply bfloat16 a hundred times more slowly."""
+        """Opens it in float32, whatever its dtype: many CPUs multiply bfloat16 a hundred times more slowly."""
         from models.runtimes.transformers import TransformersRuntime
 
         return TransformersRuntime(release, device)

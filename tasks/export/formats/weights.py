@@ -1,6 +1,6 @@
-"""The weights of a model folder written again: in a dtype, without those that are another one's, in files of a size.
+"""Rewrites the weights of a model folder: in a dtype, each tied weight once, in files of a maximum size.
 
-Memory is needed for a file, not for the model.
+It needs memory for one file, not for the model.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from storage.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a number
-_FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors names them; anything else, such as an index, stays as it is
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes per number
+_FLOATS = ("F64", "F32", "F16", "BF16")  # safetensors' names. Any other dtype, as of an index, stays as it is
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class _Stored:
     name: str
     file: Path
     numbers: int
-    bytes: int  # once written
+    bytes: int  # in the written file
 
 
 def write_weights(source: Path, target: Path, dtype: str, file_bytes: int) -> None:
-    """Write model.safetensors, or numbered ones and an index where all are more than `file_bytes`; a tensor is never
-    cut. Raises ConfigError for a number that the dtype has not."""
+    """Write model.safetensors, or numbered files and an index for more than `file_bytes`. A tensor is never split.
+    Raises ConfigError for a number beyond the dtype's range."""
     from safetensors.torch import save_file
 
-    found = list(_stored(source, tied_names(source), dtype))
-    files = _in_files(found, file_bytes)
+    stored = list(_stored(source, tied_names(source), dtype))
+    files = _in_files(stored, file_bytes)
     names = (
         [WEIGHTS]
         if len(files) == 1
@@ -47,23 +47,24 @@ def write_weights(source: Path, target: Path, dtype: str, file_bytes: int) -> No
         save_file({one.name: _read(one, dtype) for one in tensors}, target / name, metadata={"format": "pt"})
     if len(files) > 1:
         places = {one.name: name for name, tensors in zip(names, files, strict=True) for one in tensors}
-        totals = {"total_parameters": sum(one.numbers for one in found), "total_size": sum(one.bytes for one in found)}
+        parameters, size = sum(one.numbers for one in stored), sum(one.bytes for one in stored)
+        totals = {"total_parameters": parameters, "total_size": size}
         index = {"metadata": totals, "weight_map": dict(sorted(places.items()))}
         (target / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def beyond(name: str, largest: float, dtype: str, remedy: str) -> ConfigError:
-    """The refusal of weights that a dtype has no number for."""
-    return ConfigError(f"{name} has weights up to {largest:.3g}, which {dtype} has no number for.", remedy)
+    """The error for weights beyond a dtype's range."""
+    return ConfigError(f"{name} has weights up to {largest:.3g}, beyond the range of {dtype}.", remedy)
 
 
 def count_parameters(folder: Path) -> int:
-    """The weights of a model folder, a tied one counted once."""
+    """The number of weights of a model folder, counting a tied one once."""
     return sum(one.numbers for one in _stored(folder, tied_names(folder), "float32"))
 
 
 def tied_names(folder: Path) -> frozenset[str]:
-    """The weights that a model takes from another one of its own: they are not stored twice."""
+    """The weights that a model shares with another of its weights, which are not stored twice."""
     return frozenset(empty_model(folder).all_tied_weights_keys)
 
 

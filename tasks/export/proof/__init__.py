@@ -1,11 +1,11 @@
-"""Whether an export computes what its checkpoint does, in the runtime that it is for, before publication (law 7).
+"""Proves, before publication, that an export computes the same as its checkpoint in the runtime that it is for (law 7).
 
-texts.py      the strings and conversations that every format must encode alike
-held_out.py   held-out text: some to calibrate on, other text to prove on
-reference.py  the checkpoint's answers
-compare.py    a format's answers beside them
-config.py     its config beside the checkpoint's
-weights.py    its matrices beside the checkpoint's
-speed.py      tokens a second, and memory
-judge.py      the limits
+reference.py    the checkpoint's answers, and the texts that every format must encode alike
+held_out.py     held-out text: some to calibrate on, other text to prove on
+compare.py      compares a format's answers with the reference
+config.py       compares its config with the checkpoint's
+weights.py      compares its matrices with the checkpoint's
+speed.py        tokens per second, and memory
+speculation.py  how often a release's guesses are right, and that they change no text
+judge.py        the limits
 """

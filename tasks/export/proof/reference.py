@@ -1,11 +1,13 @@
-"""The checkpoint's answers, computed once, that every format is compared with.
+"""The checkpoint's answers, computed once, which every format is compared with.
 
 Shapes: T tokens of a window, V vocabulary.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -22,17 +24,31 @@ from storage.errors import ConfigError
 from storage.shards.arrays import Float32
 from tasks.export.config import ExportConfig
 from tasks.export.proof.held_out import Windows
-from tasks.export.proof.texts import CONVERSATIONS, hostile_texts
+from tasks.tokenizer.proof import HARD_TEXTS
 from tasks.training.chain import BASE
 
-PROMPT_TOKENS = 24  # of held-out text, to be continued
-PROMPTS = 5  # as many windows begin with one
-SAID_AT_ONCE = 64  # tokens of the vocabulary
+PROMPT_TOKENS = 24  # of a prompt taken from a window of held-out text
+PROMPTS = 5  # taken from windows
+DECODED_AT_ONCE = 64  # tokens of the vocabulary
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
+# Several turns, a system message, code, other scripts, white space at both ends. A template may refuse some
+CONVERSATIONS: tuple[Sequence[Message], ...] = (
+    ({"role": "user", "content": "What is a river?"},),
+    ({"role": "system", "content": "Answer in one sentence."}, {"role": "user", "content": "Who wrote the Odyssey?"}),
+    (
+        {"role": "user", "content": "Name a colour."},
+        {"role": "assistant", "content": "Blue."},
+        {"role": "user", "content": "And another?"},
+    ),
+    ({"role": "user", "content": "def f(x):\n    return {'a': x}  # <|user|> & \"quotes\"\n"},),
+    ({"role": "user", "content": "  Où est la gare ? 駅はどこですか 👩‍👩‍👧 \u200d\n"},),
+)
+
+
 class Reference:
-    """The checkpoint, opened in transformers. Its distributions wait on disk, in `scratch`."""
+    """The checkpoint, opened in transformers. Its distributions are on disk, in `scratch`."""
 
     def __init__(
         self, folder: Path, windows: Windows, config: ExportConfig, scratch: Path, device: str = "cpu"
@@ -41,31 +57,32 @@ class Reference:
         self.runtime, self.device = TransformersRuntime(folder, device), device
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
-        self.answers = self.answered(self.runtime, "checkpoint")
-        begun = len(beginning(self.runtime.tokenizer))
-        asked = [*hostile_texts(folder), *config.prompts, *(self.runtime.decode(window[begun:]) for window in windows)]
-        self.texts = [(text, self.runtime.tokenize(text)) for text in asked]
+        self.answers = self.distributions(self.runtime, "checkpoint")
+        skipped = len(beginning(self.runtime.tokenizer))
+        of_windows = [self.runtime.decode(window[skipped:]) for window in windows]
+        texts = [*hostile_texts(folder), *config.prompts, *of_windows]
+        self.texts = [(text, self.runtime.tokenize(text)) for text in texts]
         self.vocabulary = self._vocabulary()
-        self.chats = [(chat, ids) for chat in CONVERSATIONS if (ids := rendered(self.runtime, chat)) is not None]
-        said = [self._fitting(text) for text in config.prompts]
-        self.prompts = [*said, *(list(window[:PROMPT_TOKENS]) for window in windows[:PROMPTS])]
+        self.chats = [(chat, ids) for chat in CONVERSATIONS if (ids := chat_ids(self.runtime, chat)) is not None]
+        prompts = [self._fitting(text) for text in config.prompts]
+        self.prompts = [*prompts, *(list(window[:PROMPT_TOKENS]) for window in windows[:PROMPTS])]
         self.ends = _ends(self.runtime)
-        self.continued = [
+        self.continuations = [
             without_end(self.runtime.greedy(ids, config.greedy_tokens), self.ends) for ids in self.prompts
         ]
 
-    def answered(self, runtime: ModelRuntime, name: str) -> list[AllLogProbabilities]:
-        """(T, V) of each window, on disk: those of a large vocabulary take gigabytes."""
-        found = []
+    def distributions(self, runtime: ModelRuntime, name: str) -> list[AllLogProbabilities]:
+        """(T, V) log-probabilities of each window, on disk as those of a large vocabulary take gigabytes."""
+        mapped = []
         for number, window in enumerate(self.windows):
             path = self._scratch / f"{name}-{number:05}.npy"
             np.save(path, runtime.all_log_probabilities(window))
-            found.append(np.load(path, mmap_mode="r"))
-        return found
+            mapped.append(np.load(path, mmap_mode="r"))
+        return mapped
 
     @contextmanager
     def holding(self, weights: Iterable[tuple[str, Float32]]) -> Iterator[int]:
-        """The checkpoint's own program with other matrices in it, for a while; how many there are."""
+        """Within the block, the checkpoint's own program holds these matrices. Yields their number."""
         import torch
 
         inside = self.runtime.model.state_dict()
@@ -82,64 +99,73 @@ class Reference:
                     inside[name].copy_(torch.from_numpy(values))
 
     def samples(self) -> list[dict[str, str]]:
-        """What the model says after each of the profile's prompts."""
+        """The model's continuation of each of the profile's prompts."""
         decode = self.runtime.tokenizer.decode
         return [
             {"prompt": text, "text": decode(ids)}
-            for text, ids in zip(self.config.prompts, self.continued, strict=False)
+            for text, ids in zip(self.config.prompts, self.continuations, strict=False)
         ]
 
     def chat_samples(self, before: Mapping[str, str]) -> list[dict[str, str]]:
-        """What a model that has learned to answer says when it is asked the same through its chat template, and what
-        its base said `before` the training."""
-        told = self.config.provenance
-        if told is None or not (told.base or told.link != BASE):
+        """The answers of a model that has learned to answer, to the same prompts through its chat template, and those
+        of its base `before` the training."""
+        provenance = self.config.provenance
+        if provenance is None or not (provenance.base or provenance.link != BASE):
             return []
-        said = answered(self.runtime, self.config)
+        answers = greedy_answers(self.runtime, self.config)
         return [
             {"prompt": text, "text": answer, **({"base": before[text]} if text in before else {})}
-            for text, answer in said.items()
+            for text, answer in answers.items()
         ]
 
     def _fitting(self, text: str) -> list[int]:
-        """The ids of a prompt. Raises ConfigError for one that leaves no room for its continuation."""
+        """The ids of a prompt. Raises ConfigError for a prompt that leaves no room for its continuation."""
         ids = self.runtime.tokenize(text)
         if len(ids) + self.config.greedy_tokens > self.runtime.context:
             raise ConfigError(
                 f"The prompt {text[:40]!r} of export.prompts has {len(ids):,} tokens and is continued by "
-                f"{self.config.greedy_tokens:,}, but the model sees {self.runtime.context:,} at a time.",
+                f"{self.config.greedy_tokens:,}, but the model's context is {self.runtime.context:,}.",
                 "Shorten it, or lower export.greedy_tokens.",
             )
         return ids
 
     def _vocabulary(self) -> list[tuple[list[int], str]]:
-        """Every token of the vocabulary, some at a time, and what they say; without bytes that stand for themselves, of
-        which a run that is no character is read otherwise by every program."""
+        """Every token of the vocabulary, some at a time, and their text. Tokens of single bytes are left out, because
+        every program reads a run of bytes that isn't a character differently."""
         known = self.runtime.tokenizer.get_vocab().items()
         ids = sorted(id for token, id in known if not BYTE.fullmatch(token))
-        parts = [ids[start : start + SAID_AT_ONCE] for start in range(0, len(ids), SAID_AT_ONCE)]
+        parts = [ids[start : start + DECODED_AT_ONCE] for start in range(0, len(ids), DECODED_AT_ONCE)]
         return [(part, self.runtime.decode(part)) for part in parts]
 
 
-def said_by(model: Path, config: ExportConfig, device: str) -> dict[str, str]:
-    """What the model of a folder answers to each of the profile's prompts."""
+def hostile_texts(model: Path) -> list[str]:
+    """Texts full of what tokenizers differ on. They are composed (NFC) if the tokenizer composes characters first, as
+    llama.cpp leaves that to its caller."""
+    settings = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
+    composed = "NFC" in json.dumps(settings.get("normalizer"))
+    return [unicodedata.normalize("NFC", text) if composed else text for text in HARD_TEXTS]
+
+
+def answers_of(model: Path, config: ExportConfig, device: str) -> dict[str, str]:
+    """The answers of a folder's model to the profile's prompts, by prompt."""
     with closing(TransformersRuntime(model, device)) as runtime:
-        return answered(runtime, config)
+        return greedy_answers(runtime, config)
 
 
-def answered(runtime: TransformersRuntime, config: ExportConfig) -> dict[str, str]:
+def greedy_answers(runtime: TransformersRuntime, config: ExportConfig) -> dict[str, str]:
     """The greedy answer to each of the profile's prompts that fits, through the chat template."""
     ends, decode, tokens = _ends(runtime), runtime.tokenizer.decode, config.greedy_tokens
-    asked = {text: rendered(runtime, [{"role": "user", "content": text}]) for text in config.prompts}
+    chats = {text: chat_ids(runtime, [{"role": "user", "content": text}]) for text in config.prompts}
     return {
         text: decode(without_end(runtime.greedy(ids, tokens), ends)).strip()
-        for text, ids in asked.items()
+        for text, ids in chats.items()
         if ids is not None and len(ids) + tokens <= runtime.context
     }
 
 
-def rendered(runtime: TransformersRuntime, chat: Sequence[Message]) -> list[int] | None:
-    """None for a conversation that the template refuses, as one with a system's words, or that is too long."""
+def chat_ids(runtime: TransformersRuntime, chat: Sequence[Message]) -> list[int] | None:
+    """The ids of a conversation. None if it is too long, or if the template refuses it, as one with a system
+    message."""
     try:
         ids = render(runtime.tokenizer, chat, add_generation_prompt=True)["input_ids"]
     except TemplateFaultError:
@@ -154,7 +180,7 @@ def without_end(ids: Sequence[int], ends: frozenset[int]) -> list[int]:
 
 
 def _ends(runtime: TransformersRuntime) -> frozenset[int]:
-    """What ends an answer; a runtime may know the end of a turn by its name, though no config says so."""
+    """The tokens that end an answer. A runtime may know the end of a turn by name even if no config states it."""
     known = ends_of(runtime.model, runtime.tokenizer)
     try:
         return frozenset(generation_ends(runtime.tokenizer, known))

@@ -19,7 +19,8 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True)
 class Speed:
-    """Tokens a second of a prompt and of greedy generation; bytes at the peak, above what the process held before."""
+    """Tokens per second of a prompt and of greedy generation, and the peak bytes beyond those that the process held
+    before."""
 
     prompt: float
     generation: float
@@ -27,21 +28,21 @@ class Speed:
 
 
 def measure(opened: Callable[[], ModelRuntime], window: tuple[int, ...]) -> tuple[ModelRuntime, Speed]:
-    """Open a model, have it read a window and write on; the open model, for the proof, and its speed."""
+    """Open a model, have it read a window and continue it. Returns the open model, for the proof, and its speed."""
     with _peak() as above:
         runtime = opened()
-        runtime.all_log_probabilities(window)  # libraries are loaded, memory is taken
-        begun = time.perf_counter()
+        runtime.all_log_probabilities(window)  # a first pass loads libraries and takes memory
+        start = time.perf_counter()
         runtime.all_log_probabilities(window)
         read = time.perf_counter()
-        made = runtime.greedy(window[: len(window) // 2], GENERATED)
-        ended = time.perf_counter()
-    return runtime, Speed(len(window) / (read - begun), max(len(made), 1) / (ended - read), above())
+        written = runtime.greedy(window[: len(window) // 2], GENERATED)
+        end = time.perf_counter()
+    return runtime, Speed(len(window) / (read - start), max(len(written), 1) / (end - read), above())
 
 
 @contextmanager
 def _peak() -> Iterator[Callable[[], int]]:
-    """Bytes of the peak since it began, above what was held then; Linux forgets the earlier peak when asked to."""
+    """Yields a function for the peak bytes since entry, beyond those held on entry. Linux resets the peak for this."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     _RESET.write_text("5")

@@ -1,9 +1,9 @@
-"""A format's weights beside the checkpoint's: how far the worst row is, how far its scale, and of which tensor.
+"""Compares a format's weights with the checkpoint's: the errors of the worst row and scale, and their tensors.
 
-Behaviour on some thousand tokens tells little of one weight; a row that was written wrong stands out here. Vectors,
-such as those of norms, are rounded by no format, and each of their numbers counts for itself. Rounding to nearest, or
-with the least error, leaves the projection of a matrix on what it was at 1, or short of it by the square of the error:
-what is beyond is a scale that is wrong throughout.
+Behaviour on a few thousand tokens reveals little about one weight, but a wrongly written row shows here. No format
+rounds vectors, such as those of norms, so each of their numbers is compared. Rounding to nearest, or with the least
+error, leaves the projection of a matrix on the original at 1, or short of it by the square of the error: any further
+deviation is a scale that is wrong throughout.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from storage.errors import ParityError
 from storage.shards.arrays import Float32
 
 SMALL = 0.01  # of the median row's norm
-TINIEST = 1e-30  # of a matrix of zeros
+TINIEST = 1e-30  # norm assumed for a matrix of zeros
 
 
 class Worst(NamedTuple):
-    """The largest of some errors, and the tensor that has it."""
+    """The largest of some errors, and its tensor."""
 
     error: float = 0.0
     tensor: str = ""
@@ -33,8 +33,8 @@ class Worst(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightError:
-    """Relative errors: of a row of a matrix, ‖written − checkpoint‖ / ‖checkpoint‖; of the scale of a whole matrix,
-    beyond what rounding explains; of a number of a vector."""
+    """The largest relative errors: of a matrix's row, ‖written − checkpoint‖ / ‖checkpoint‖, of a whole matrix's scale
+    beyond what rounding explains, and of a vector's number."""
 
     tensors: int
     row: Worst
@@ -43,21 +43,21 @@ class WeightError:
 
     @property
     def where(self) -> str:
-        """A clause for a message."""
+        """A clause for a message: where the weights differ."""
         return (
             f"most in {self.row.tensor}, by {self.row.error:.2g} of a row" if self.tensors else "in none that was read"
         )
 
 
 class WeightErrors:
-    """The errors of weights that pass by, each tensor beside the checkpoint's in `model`."""
+    """Measures the errors of weights that pass through it, tensor by tensor, against the checkpoint in `model`."""
 
     def __init__(self, model: Path) -> None:
         self._checkpoint = StoredWeights(model)
         self._rows, self._scales, self._numbers = dict[str, float](), dict[str, float](), dict[str, float]()
 
     def watch(self, weights: Iterable[tuple[str, Float32]]) -> Iterator[tuple[str, Float32]]:
-        """The same weights. Raises ParityError for a tensor of another shape."""
+        """Yields the same weights. Raises ParityError for a tensor of another shape."""
         for name, values in weights:
             if name in self._checkpoint:
                 expected = self._checkpoint[name]
@@ -73,25 +73,25 @@ class WeightErrors:
             yield name, values
 
     def largest(self) -> WeightError:
-        """Of all that passed by."""
+        """The largest errors of the weights so far."""
         worst = map(_worst, (self._rows, self._scales, self._numbers))
         return WeightError(len(self._rows) + len(self._numbers), *worst)
 
 
 def _worst(errors: Mapping[str, float]) -> Worst:
-    """Not a number counts as the largest."""
+    """The largest error and its tensor. NaN counts as the largest."""
     tensor = max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default="")
     return Worst(errors[tensor], tensor) if tensor else Worst()
 
 
-def _worst_row(rows: Float32, wanted: Float32) -> float:
-    """Rows that are next to nothing beside the others, as of tokens that no text has, are measured by these."""
-    apart, size = np.linalg.norm(rows - wanted, axis=-1), np.linalg.norm(wanted, axis=-1)
+def _worst_row(rows: Float32, expected: Float32) -> float:
+    """The largest relative error of a row. Tiny rows, as of tokens that no text has, are measured by the median row."""
+    apart, size = np.linalg.norm(rows - expected, axis=-1), np.linalg.norm(expected, axis=-1)
     least = max(SMALL * float(np.median(size)), TINIEST)
     return float((apart / np.maximum(size, least)).max())
 
 
-def _scale_error(values: Float32, wanted: Float32) -> float:
-    size = max(float(np.vdot(wanted, wanted)), TINIEST)
-    rounding = float(np.vdot(values - wanted, values - wanted)) / size
-    return abs(float(np.vdot(values - wanted, wanted)) / size) - rounding
+def _scale_error(values: Float32, expected: Float32) -> float:
+    size = max(float(np.vdot(expected, expected)), TINIEST)
+    rounding = float(np.vdot(values - expected, values - expected)) / size
+    return abs(float(np.vdot(values - expected, expected)) / size) - rounding

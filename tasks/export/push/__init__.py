@@ -1,11 +1,11 @@
-"""A saved release goes out, on request alone and after a look at what would go.
+"""Pushes a saved release, only on request and after a search of its files.
 
-address.py   where it may go
-outgoing.py  what would go out, and what in it had better not
+address.py   the addresses that it may go to
+outgoing.py  the files that would go out, and findings in them that reveal their maker
 secrets.py   passwords and tokens in its files
-steps.py     the order in which it gets to a place of files
-folder.py    a folder as such a place
-bucket.py    a bucket or a server as such a place
-hub.py       to a repository of the hub
+steps.py     the order of copying it to a folder, bucket or server
+folder.py    a folder as destination
+bucket.py    a bucket or a server as destination
+hub.py       a repository of the hub as destination
 send.py      to whichever of these an address names
 """

@@ -1,4 +1,4 @@
-"""A bucket or a server, whatever fsspec knows, as a place for a release."""
+"""A bucket or a server, of any kind that fsspec knows, as a release's destination."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from storage.files.remote import ANSWERS, Remote, reaching
 
 
 class Bucket:
-    """A folder of a bucket, or with `folders` one of a server, where folders must be made before files."""
+    """A folder of a bucket or, with `folders`, of a server, where folders must be made before files."""
 
     def __init__(self, fs: Any, root: str, url: str, *, folders: bool = False) -> None:
         self.fs, self.root, self.url, self.folders = Remote(fs, url), root, url, folders
 
     def names(self) -> Mapping[str, bool]:
-        """Each file below it; the empty objects that a console puts for folders are none."""
+        """Each file below it, without the empty objects that a console creates for folders."""
         self.fs.invalidate_cache()
         try:
-            found: Mapping[str, Any] = self.fs.find(self.root, detail=True)
-        except FileNotFoundError as error:  # a folder of a bucket need not be there, the bucket must
+            objects: Mapping[str, Any] = self.fs.find(self.root, detail=True)
+        except FileNotFoundError as error:  # a folder of a bucket need not exist, but the bucket must
             if self.folders:
                 return {}
-            raise StoreError(f"There is no bucket for {self.url}.", "Create it, or correct the address.") from error
-        return {self._name(path): True for path, about in found.items() if not self._marks_a_folder(path, about)}
+            raise StoreError(
+                f"The bucket of {self.url} doesn't exist.", "Create it, or correct the address."
+            ) from error
+        return {self._name(path): True for path, about in objects.items() if not self._marks_a_folder(path, about)}
 
     def _marks_a_folder(self, path: str, about: Mapping[str, Any]) -> bool:
         keys = (path, str(about.get("Key", "")), str(about.get("name", "")))
@@ -38,7 +40,7 @@ class Bucket:
         return str(path).removeprefix(self.root).lstrip("/") or "a file of this very name"
 
     def digest(self, name: str) -> str | None:
-        """SHA-256 of what lies there; None where nothing does."""
+        """SHA-256 of a file, or None if it doesn't exist."""
         digest = hashlib.sha256()
         try:
             with reaching(self.url), self.fs.open(f"{self.root}/{name}", "rb") as file:
@@ -62,13 +64,13 @@ class Bucket:
             self.fs.put_file(str(source), place)
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file over another: a copy, as a bucket can't, and then the old one goes."""
+        """Move a file over another: by a copy and a removal, as a bucket can't rename."""
         with self._answered(new):
             self.fs.pipe_file(f"{self.root}/{new}", self.fs.cat_file(f"{self.root}/{old}"))
         self.remove(old)
 
     def remove(self, name: str) -> None:
-        """Take a file away."""
+        """Remove a file."""
         with self._answered(name):
             self.fs.rm_file(f"{self.root}/{name}")
 
@@ -77,5 +79,5 @@ class Bucket:
         try:
             yield
         except ANSWERS as error:
-            said = str(error) or type(error).__name__
-            raise StoreError(f"{self.url} did not take {name}: {said.rstrip('.')}.", "Correct the address.") from error
+            reason = str(error) or type(error).__name__
+            raise StoreError(f"{self.url} refused {name}: {reason.rstrip('.')}.", "Correct the address.") from error

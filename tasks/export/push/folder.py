@@ -1,4 +1,4 @@
-"""A folder of this machine as a place for a release: no link is followed, and no file is written that was there."""
+"""A folder of this machine as a release's destination: no link is followed, and no existing file is written into."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from storage.errors import StoreError
 from storage.store import STORE_FILE
 from tasks.export.release_folder import entries, writing
 
-_ELSEWHERE = "Name a folder of its own, or one that is not there yet."
+_ELSEWHERE = "Name a folder of its own, or one that doesn't exist yet."
 
 
 class Folder:
-    """A folder, there or not. Raises StoreError for one that can be none."""
+    """A folder that may not exist yet. Raises StoreError for a path that can't be a folder for a release."""
 
     def __init__(self, path: Path, url: str, release: Path) -> None:
         with writing(path):
@@ -24,13 +24,13 @@ class Folder:
             _check(path, self.path, release.resolve())
 
     def names(self) -> Mapping[str, bool]:
-        """What is below it, by name, and whether it is a plain file; an empty folder is none."""
+        """The entries below it by name, each with whether it is a plain file, which an empty folder isn't."""
         with writing(self.path):
-            found = dict(entries(self.path)) if self.path.is_dir() else {}
-            return {name: plain and not name.endswith("/") for name, plain in found.items() if name != "./"}
+            inside = dict(entries(self.path)) if self.path.is_dir() else {}
+            return {name: plain and not name.endswith("/") for name, plain in inside.items() if name != "./"}
 
     def digest(self, name: str) -> str | None:
-        """SHA-256 of a file; None where there is none."""
+        """SHA-256 of a file, or None if it doesn't exist."""
         with writing(self.path):
             return file_digest(self.path / name) if self._plain(name) else None
 
@@ -40,7 +40,7 @@ class Folder:
             return file.read(size)
 
     def put(self, source: Path, name: str) -> None:
-        """Copy a file. One that is there is unlinked first: its other names keep what they have."""
+        """Copy a file. An existing one is unlinked first, so that its other hard links keep their content."""
         target = self.path / name
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ class Folder:
             (self.path / old).replace(self.path / new)
 
     def remove(self, name: str) -> None:
-        """Take a file away."""
+        """Remove a file."""
         with writing(self.path):
             (self.path / name).unlink()
 
@@ -63,13 +63,13 @@ class Folder:
         return (self.path / name).is_file() and not (self.path / name).is_symlink()
 
 
-def _check(given: Path, target: Path, release: Path) -> None:
-    if given.is_symlink() and not given.exists():
-        raise StoreError(f"{given} is a link to nothing.", _ELSEWHERE)
+def _check(path: Path, target: Path, release: Path) -> None:
+    if path.is_symlink() and not path.exists():
+        raise StoreError(f"{path} is a link to nothing.", _ELSEWHERE)
     if any((parent / STORE_FILE).is_file() for parent in (target, *target.parents)):
-        raise StoreError(f"{target} lies in a store, which has its own files only.", "Name a folder outside of it.")
+        raise StoreError(f"{target} is in a store, which has its own files only.", "Name a folder outside it.")
     if target.is_relative_to(release):
-        raise StoreError(f"{target} lies in the release itself.", "Name a folder outside of it.")
-    there = next(path for path in (target, *target.parents) if os.path.lexists(path))
-    if not there.is_dir():
-        raise StoreError(f"{there} is a file and no folder.", _ELSEWHERE)
+        raise StoreError(f"{target} is in the release itself.", "Name a folder outside it.")
+    nearest = next(each for each in (target, *target.parents) if os.path.lexists(each))
+    if not nearest.is_dir():
+        raise StoreError(f"{nearest} is a file, not a folder.", _ELSEWHERE)

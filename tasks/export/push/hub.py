@@ -1,7 +1,7 @@
-"""A release goes to a repository of models on the Hugging Face hub: private unless it is said otherwise.
+"""Pushes a release to a model repository of the Hugging Face hub, private unless requested otherwise.
 
-The token is that of the environment (HF_TOKEN) or of `hf auth login`. The hub tells the digest of every file that it
-holds, SHA-256 of large ones and Git's of small ones, so that what arrived is checked without a download.
+The token comes from the environment (HF_TOKEN) or from `hf auth login`. The hub reports a digest of every file,
+SHA-256 for large ones and Git's for small ones, so that the upload is checked without a download.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def repository(url: str) -> str:
-    """The repository that a URL names. Raises ConfigError for another form."""
+    """The repository that a URL names. Raises ConfigError for a URL of another form."""
     name = url.removeprefix(SCHEME)
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{url} names no repository of the hub.", "Write hf://OWNER/NAME.")
+        raise ConfigError(f"{url} isn't the name of a repository of the hub.", "Write hf://OWNER/NAME.")
     return name
 
 
 def push_to_hub(outgoing: Outgoing, url: str, *, public: bool = False) -> None:
-    """Make the repository where it is not there, and one commit with all files. Raises ConfigError, StoreError for a
-    repository that has other files, or is public though that was not asked for, and DamagedArtifact."""
+    """Create the repository if it doesn't exist, and make one commit with all files. Raises ConfigError for a bad URL,
+    StoreError for a repository with other files or one that is public without a request for that, and DamagedArtifact
+    if other bytes arrived."""
     from huggingface_hub import HfApi
 
     api, name = HfApi(), repository(url)
@@ -53,12 +54,12 @@ def push_to_hub(outgoing: Outgoing, url: str, *, public: bool = False) -> None:
         there = _files(api, name)
     wrong = [one for one in outgoing.digests if one not in there or not _same(there[one], outgoing, one)]
     if wrong:
-        raise DamagedArtifact(f"What arrived at {url} is not what was sent: {few(wrong)}.", "Push it again.")
+        raise DamagedArtifact(f"{url} received other bytes than were sent: {few(wrong)}.", "Push it again.")
 
 
 def _check_there(api: HfApi, name: str, outgoing: Outgoing, public: bool) -> None:
     if not public and not api.model_info(name).private:
-        raise StoreError(f"{name} is public.", "Say --public if that is meant, or name another repository.")
+        raise StoreError(f"{name} is public.", "Add --public if that is intended, or name another repository.")
     there = _files(api, name)
     if SUMS in there and not _same(there[SUMS], outgoing, SUMS):
         raise StoreError(f"{name} holds another release.", "Name another repository.")
@@ -72,7 +73,7 @@ def _files(api: HfApi, name: str) -> dict[str, Any]:
 
 
 def _same(there: Any, outgoing: Outgoing, name: str) -> bool:
-    """Whether the hub's digest of a file is that of ours, whose bytes are as they were looked at."""
+    """Whether the hub's digest of a file equals ours, and our file hasn't changed since it was searched."""
     if there.lfs is not None:
         return bool(there.lfs.sha256 == outgoing.digests[name])
     data = (outgoing.folder / name).read_bytes()
@@ -81,22 +82,23 @@ def _same(there: Any, outgoing: Outgoing, name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A name as a pattern that matches nothing else."""
+    """A name as a pattern that matches only that name."""
     return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 @contextmanager
 def _asking(url: str) -> Iterator[None]:
-    """Within the block, whatever the client raises is a StoreError. It has errors of its own, of the HTTP library under
-    it (which one differs by version: the base of its own), of the disk, and plain ones for odd answers and uploads."""
+    """Within the block, any error of the client becomes a StoreError. It raises its own errors, those of its HTTP
+    library (which differs by version, so it is taken from their base class), those of the disk, and plain ones for odd
+    answers and uploads."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     client = cast("type[Exception]", HfHubHTTPError.__bases__[0])
     try:
         yield
     except (HfHubHTTPError, HFValidationError, client, OSError, ValueError, RuntimeError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise StoreError(
-            f"The hub did not take {url}: {said.rstrip('.')}.",
-            "Check the name, the network, and HF_TOKEN, which needs the right to write.",
+            f"The hub refused {url}: {reason.rstrip('.')}.",
+            "Check the name, the network, and HF_TOKEN, which needs write permission.",
         ) from error

@@ -1,8 +1,8 @@
-"""Passwords and tokens in the bytes of a release: by the forms that their issuers document, and by name and randomness.
+"""Finds passwords and tokens in a release's bytes: by the forms that issuers document, and by name and randomness.
 
-A short table in place of a scanner such as detect-secrets: that one takes every word of a tokenizer with enough entropy
-for a secret, and reads neither bytes nor the heads of weights. A value after a name such as `password` counts where it
-looks drawn by lot; what is found can be allowed one by one, by the digest of its value.
+It is a short table instead of a scanner such as detect-secrets, which takes every high-entropy word of a tokenizer for
+a secret and reads neither bytes nor the headers of weights. A value after a name such as `password` counts if it looks
+random. Each finding can be allowed by the digest of its value.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FORMS = (
     rb"AccountKey=([\w+/=]{20,})",
     rb"SharedAccessKey=([\w+/=]{20,})",
 )
-_FORM = [re.compile(form) for form in _FORMS]  # each begins with letters that are searched for fast, unlike their union
+_FORM = [re.compile(form) for form in _FORMS]  # each has a literal prefix, which is fast to find, unlike their union
 _NAMES = (
     *(rb"secret", rb"password", rb"passwd", rb"passphrase", rb"credential", rb"bearer", rb"jwt"),
     rb"token(?!iz|s\b|s_)",
@@ -58,30 +58,30 @@ _STAND_IN = re.compile(
 
 
 def find_secrets(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Where in some bytes a password or a token begins, and the value itself; each place once, in order."""
-    found: dict[int, bytes] = {}
+    """Yields the offset and value of each password or token, each place once, in order."""
+    secrets: dict[int, bytes] = {}
     for form in _FORM:
         for one in form.finditer(data):
-            found[one.start(one.lastindex or 0)] = one[one.lastindex or 0]
-    for one in _named(data):
+            secrets[one.start(one.lastindex or 0)] = one[one.lastindex or 0]
+    for one in _named_values(data):
         if looks_random(one[1].rstrip(b".")):
-            found.setdefault(one.start(1), one[1].rstrip(b"."))
+            secrets.setdefault(one.start(1), one[1].rstrip(b"."))
     for one in _PASSWORD.finditer(data):
         if not _STAND_IN.search(one[1]):
-            found.setdefault(one.start(1), one[1])
+            secrets.setdefault(one.start(1), one[1])
     for value in _of_this_process():
         place = data.find(value)
         while place >= 0:
-            found.setdefault(place, value)
+            secrets.setdefault(place, value)
             place = data.find(value, place + len(value))
-    yield from sorted(found.items())
+    yield from sorted(secrets.items())
 
 
-def _named(data: bytes) -> Iterator[re.Match[bytes]]:
-    """Values that stand after the name of a secret, or in a URL where one stands."""
-    small = data.lower()  # letters are searched for in small ones, which is ten times as fast as in both
+def _named_values(data: bytes) -> Iterator[re.Match[bytes]]:
+    """Values after the name of a secret, or at a place in a URL where secrets are."""
+    lower = data.lower()  # a search in lower case is ten times as fast as one that ignores case
     for name in _NAME:
-        for one in name.finditer(small):
+        for one in name.finditer(lower):
             if value := _VALUE.match(data, one.end()):
                 yield value
     yield from _PARAMETER.finditer(data)
@@ -89,12 +89,12 @@ def _named(data: bytes) -> Iterator[re.Match[bytes]]:
 
 
 def digest_of(value: bytes) -> str:
-    """What a user names a finding by, to allow it: eight digits of its SHA-256."""
+    """The name by which a user allows a finding: eight digits of its SHA-256."""
     return hashlib.sha256(value).hexdigest()[:8]
 
 
 def looks_random(value: bytes) -> bool:
-    """Whether a value looks drawn by lot: long, with digits among letters, and no run of words."""
+    """Whether a value looks random: long, with digits among letters, and not a sequence of words."""
     plain = re.sub(rb"[^A-Za-z0-9]", b"", value)
     if len(value) < SHORTEST or len(plain) < 10 or len(set(plain)) < 8 or not re.search(rb"[A-Za-z]", plain):
         return False
@@ -103,7 +103,7 @@ def looks_random(value: bytes) -> bool:
 
 
 def _of_this_process() -> Iterator[bytes]:
-    """The secrets of the environment that are no words, such as `tokenizer`, which a text may have of itself."""
+    """Yields the secrets of the environment, except plain words such as `tokenizer`, which any text may contain."""
     for name, value in os.environ.items():
         if names_a_secret(name) and len(value) >= LEAST and not re.fullmatch(r"[A-Z]?[a-z]+|[A-Z]+|[\d.]+", value):
             yield os.fsencode(value)

@@ -1,11 +1,11 @@
-"""The steps by which a release gets to a place of files, so that nobody else's file is ever replaced.
+"""The steps of copying a release to a destination, which never replace anyone else's file.
 
-    SHA256SUMS.part   put first: whose release is on its way here; files that differ are replaced only under it
-    the files         and the signature; read back
-    SHA256SUMS        put last, and SHA256SUMS.part goes: where the list is, all of it is
+    SHA256SUMS.part   written first: identifies the release on its way, and permits replacing files that differ
+    the files         and the signature, then read back
+    SHA256SUMS        written last, when SHA256SUMS.part goes: a list implies that all files are complete
 
-A file there with a name of ours is ours if its bytes are. Where it differs it is replaced only if the place has our
-list under either name: then it is what a broken upload, or damage, left of this very release.
+An existing file with one of our names is ours if its bytes are equal. Otherwise it is replaced only if the destination
+has our list under either name: then it is left from an interrupted upload, or from damage, of this very release.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ _ELSEWHERE = "Name another place: a folder of a bucket, or one here, that holds 
 
 
 class Place(Protocol):
-    """A folder of files, here or far away. Its methods raise StoreError."""
+    """A folder of files, local or remote. Its methods raise StoreError."""
 
     @property
     def url(self) -> str:
-        """What to call it."""
+        """Its name in messages."""
 
     def names(self) -> Mapping[str, bool]:
-        """All that is there, by name, and whether it is a plain file."""
+        """Its entries by name, each with whether it is a plain file."""
 
     def digest(self, name: str) -> str | None:
-        """SHA-256 of a file; None where there is none."""
+        """SHA-256 of a file, or None if it doesn't exist."""
 
     def start(self, name: str, size: int) -> bytes:
         """The first bytes of a file."""
 
     def put(self, source: Path, name: str) -> None:
-        """Copy a file to it, in place of one that it has."""
+        """Copy a file to it, replacing an existing one."""
 
     def rename(self, old: str, new: str) -> None:
         """Move a file over another."""
 
     def remove(self, name: str) -> None:
-        """Take a file away."""
+        """Remove a file."""
 
 
 def push_to(place: Place, outgoing: Outgoing) -> None:
-    """Copy a release to a place where nothing else lies, and hash what arrived. Raises StoreError for a place with
-    other files, DamagedArtifact for other bytes."""
+    """Copy a release to a destination without other files, and hash what arrived. Raises StoreError for a destination
+    with other files, DamagedArtifact if other bytes arrived."""
     there = place.names()
     begun = _check_there(place, there, outgoing)
     if SUMS not in there and not begun:
@@ -73,19 +73,21 @@ def push_to(place: Place, outgoing: Outgoing) -> None:
 
 
 def _check_there(place: Place, there: Mapping[str, bool], outgoing: Outgoing) -> bool:
-    """Whether an upload of this release has begun there. Raises StoreError where anything is not of this release."""
+    """Whether an upload of this release has begun there. Raises StoreError if anything there is not of this release."""
     if odd := sorted(name for name, plain in there.items() if not plain):
-        raise StoreError(f"{place.url} holds what is no plain file: {few(odd)}.", _ELSEWHERE)
+        raise StoreError(f"{place.url} holds entries other than plain files: {few(odd)}.", _ELSEWHERE)
     if SUMS in there and place.digest(SUMS) != outgoing.digests[SUMS]:
-        raise StoreError(f"{place.url} holds another release.", "Give another place, or take that one away first.")
+        raise StoreError(f"{place.url} holds another release.", "Name another place, or remove that release first.")
     begun = False
     if PART in there:
         ours = (outgoing.folder / SUMS).read_bytes()
-        found = place.start(PART, len(ours) + 1)
-        if not ours.startswith(found):  # shorter where the upload of the marker itself broke off
-            why = "what is left of an upload of another release"
-            raise StoreError(f"{place.url} holds {why}.", "Give another place, or take that away first.")
-        begun = found == ours
+        marker = place.start(PART, len(ours) + 1)
+        if not ours.startswith(marker):  # a prefix if the upload of the marker itself was interrupted
+            raise StoreError(
+                f"{place.url} holds the rest of another release's upload.",
+                "Name another place, or remove those files first.",
+            )
+        begun = marker == ours
     if strange := sorted(there.keys() - outgoing.digests.keys() - {PART}):
         raise StoreError(f"{place.url} holds other files: {few(strange)}.", _ELSEWHERE)
     if not begun and SUMS not in there:
@@ -96,4 +98,4 @@ def _check_there(place: Place, there: Mapping[str, bool], outgoing: Outgoing) ->
 
 
 def _other_bytes(place: Place, names: list[str]) -> DamagedArtifact:
-    return DamagedArtifact(f"What arrived at {place.url} is not what was sent: {few(names)}.", "Push it again.")
+    return DamagedArtifact(f"{place.url} received other bytes than were sent: {few(names)}.", "Push it again.")

@@ -2,7 +2,7 @@
 
 pass_at_k.py  the unbiased estimator, and its standard error
 code_eval.py  the metric of humaneval and mbpp
-samples.py    several answers to each of their problems
+samples.py    several answers to each problem
 """
 
 from tasks.harness.code.code_eval import sandboxed_code_eval

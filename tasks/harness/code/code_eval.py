@@ -1,12 +1,12 @@
 """The metric `code_eval` of Hugging Face's `evaluate`, without the hub and in the sandbox.
 
 lm-evaluation-harness's humaneval and mbpp fetch it from the hub when they are imported, try it at once, and would run
-programs with this process's rights. Here `evaluate.load("code_eval")` answers with an object that returns what the
-original does, from programs run in the sandbox: `({"pass@1": …}, {problem: [(sample, {…}), …]})`. Its environment
-variable HF_ALLOW_CODE_EVAL, by which a user accepts the danger, is not asked for, because there is none to accept.
+programs with this process's rights. Here `evaluate.load("code_eval")` returns an object with the original's results,
+from programs run in the sandbox: `({"pass@1": …}, {problem: [(sample, {…}), …]})`. The original's environment variable
+HF_ALLOW_CODE_EVAL, by which a user accepts the danger of running programs, isn't needed in a sandbox.
 
-Beyond where they run, one thing differs: a program and its tests are compiled apart, so that an unfinished program, a
-decorator at its end for instance, can't swallow its tests.
+Apart from where programs run, one thing differs: a program and its tests are compiled separately, so that an unfinished
+program (one with a decorator at its end, for instance) can't swallow its tests.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Results = dict[int, list[tuple[int, dict[str, Any]]]]
 
 
 class CodeEval:
-    """Stands for `evaluate.EvaluationModule`. The harness keeps the one that a task module got when it was imported, so
-    that each asks for the sandbox of the context that it is used in."""
+    """Replaces `evaluate.EvaluationModule`. The harness keeps the one that a task module got on import, so each call
+    looks up the sandbox of the current context."""
 
     name = NAME
-    sandboxes: list[Sandbox] = []  # noqa: RUF012  (those of the contexts that are open, the innermost last)
+    sandboxes: list[Sandbox] = []  # noqa: RUF012  (of the open contexts, the innermost last)
 
     def compute(
         self,
@@ -40,15 +40,16 @@ class CodeEval:
         num_workers: int = 4,
         timeout: float | None = None,
     ) -> tuple[dict[str, float], Results]:
-        """pass@k over problems, and how each of their programs went, as the original returns them.
+        """Compute pass@k over problems, and each program's outcome, in the original's format.
 
-        `predictions` has several programs for each problem, `references` the tests of each. A k that exceeds the number
-        of samples of some problem is left out. How many programs run at a time, and for how long, is the sandbox's to
-        say. Raises ConfigError outside of `sandboxed_code_eval`, ValueError for inputs of other types or lengths.
+        `predictions` has several programs for each problem, `references` the tests of each problem. A k that exceeds
+        the number of samples of any problem is left out. The sandbox decides how many programs run at a time and for
+        how long, not `num_workers` and `timeout`. Raises ConfigError outside `sandboxed_code_eval`, ValueError for
+        inputs of other types or lengths.
         """
         if not self.sandboxes:
             raise ConfigError(
-                "A program of a model was to be run outside of the sandbox.", "Use `with sandboxed_code_eval(…)`."
+                "A model's program would have run outside the sandbox.", "Use `with sandboxed_code_eval(…)`."
             )
         if len(predictions) != len(references):
             raise ValueError(f"{len(predictions)} problems have programs, {len(references)} have tests")
@@ -70,28 +71,28 @@ class CodeEval:
 
 
 def _mean(counts: list[tuple[int, int]], k: int) -> float:
-    """As numpy adds up, to the last digit of the original."""
+    """The mean by numpy's summation, which equals the original's to the last digit."""
     import numpy as np
 
     return float(np.array([pass_at_k(samples, passed, k) for samples, passed in counts]).mean())
 
 
 def _as_result(problem: int, sample: int, outcome: Outcome) -> dict[str, Any]:
-    told = {"passed": "passed", "timed out": "timed out", "failed": f"failed: {outcome.message}"}
+    texts = {"passed": "passed", "timed out": "timed out", "failed": f"failed: {outcome.message}"}
     return {
         "task_id": problem,
         "passed": outcome.passed,
-        "result": told.get(outcome.state, f"failed: {outcome.detail or outcome.state}"),
+        "result": texts.get(outcome.state, f"failed: {outcome.detail or outcome.state}"),
         "completion_id": sample,
     }
 
 
 @contextmanager
 def sandboxed_code_eval(config: SandboxConfig, workers: int | None = None) -> Iterator[Sandbox]:
-    """Within this context, `evaluate.load("code_eval")` is ours; every other metric is loaded as before.
+    """Within the block, `evaluate.load("code_eval")` returns CodeEval. Every other metric is loaded as before.
 
-    The harness's tasks must be loaded within it, and run within it or a later one. Not for several threads at a time.
-    Raises ConfigError where the machine offers less isolation than the config demands.
+    The harness's tasks must be loaded within it, and run within it or a later one. Not for concurrent threads. Raises
+    ConfigError if the machine offers less isolation than the config requires.
     """
     evaluate = importlib.import_module("evaluate")  # the harness's dependency, not ours
     original = evaluate.load

@@ -1,8 +1,8 @@
 """pass@k: the chance that at least one of k samples solves a problem (Chen et al. 2021, Evaluating Large Language
 Models Trained on Code, eq. 1).
 
-With n samples of which c pass, 1 - C(n-c, k) / C(n, k) is its unbiased estimate; 1 - (1 - c/n)^k, which one might take
-instead, is too low. It is computed as a product, because the binomials of a few hundred samples exceed a double.
+With n samples of which c pass, 1 - C(n-c, k) / C(n, k) is its unbiased estimate. The obvious 1 - (1 - c/n)^k is too
+low. The estimate is computed as a product, because the binomials of a few hundred samples exceed a double.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage.errors import ConfigError
 
 @dataclass(frozen=True)
 class PassAtK:
-    """The mean over problems and its standard error; the error is nan for a single problem."""
+    """The mean over problems and its standard error, which is NaN for a single problem."""
 
     k: int
     value: float
@@ -26,27 +26,27 @@ class PassAtK:
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
     """The estimate for one problem with `samples` programs, `passed` of which pass. Raises ConfigError for fewer
-    samples than k, and for counts that can't be."""
+    samples than k, and for impossible counts."""
     if k < 1 or not 0 <= passed <= samples:
         raise ConfigError(
             f"pass@{k} of {passed} passed among {samples} samples is not defined.",
             "k is at least 1, and at most all samples pass.",
         )
     if samples < k:
-        raise ConfigError(f"pass@{k} needs {k} samples a problem, and there are {samples}.", "Sample more, or lower k.")
+        raise ConfigError(f"pass@{k} needs {k} samples per problem, and got {samples}.", "Sample more, or lower k.")
     if samples - passed < k:
         return 1.0
     return 1.0 - math.prod(1.0 - k / number for number in range(samples - passed + 1, samples + 1))
 
 
 def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int) -> PassAtK:
-    """The mean over problems, each with its (samples, passed).
+    """The mean over problems, each given as (samples, passed).
 
-    The standard error is that of a mean of independent problems, by the spread of their estimates, which has the chance
-    of sampling in it too. Raises ConfigError as `pass_at_k`, and without problems.
+    The standard error is that of a mean over independent problems, from the spread of their estimates, which includes
+    the randomness of sampling. Raises ConfigError as `pass_at_k` does, and without problems.
     """
     if not counts:
-        raise ConfigError(f"There is no problem to estimate pass@{k} on.", "Check the task's data.")
+        raise ConfigError(f"pass@{k} needs at least one problem.", "Check the task's data.")
     estimates = [pass_at_k(samples, passed, k) for samples, passed in counts]
     mean = math.fsum(estimates) / len(estimates)
     error = math.nan

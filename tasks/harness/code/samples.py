@@ -1,8 +1,8 @@
-"""Several samples a problem: the harness's tasks that run programs, changed in memory so that pass@k can be estimated.
+"""Several samples per problem: changes the harness's tasks that run programs, in memory, so that they estimate pass@k.
 
-Their definitions ask for one answer, or for a number of their own (`humaneval_64`), and MBPP's knows pass@1 alone. What
-changes is how often a problem is asked, that all answers go to the metric, and which k it estimates; prompts, how an
-answer becomes a program, and tests stay the definition's.
+Their definitions ask for one answer or a fixed number (`humaneval_64`), and MBPP's has only pass@1. Here each problem
+is asked several times, all answers go to the metric, and the profile chooses each k. Prompts, the extraction of a
+program from an answer, and tests stay as defined.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ METRICS = {"pass_at_k", "pass_at_1"}  # the harness's names of functions that as
 
 @contextmanager
 def sampling(manager: TaskManager, samples: int | None, k: Sequence[int]) -> Iterator[None]:
-    """Within the block the manager's tasks are asked `samples` times a problem, and have pass@k for each k and for 1;
-    with None they stay as they are. Raises ConfigError for one that doesn't run its answers as programs."""
+    """Within the block, the manager's tasks ask each problem `samples` times, and score pass@k for each k and for 1.
+    With None they stay unchanged. Loading a task that doesn't run its answers as programs raises ConfigError."""
     if samples is None:
         yield
         return
@@ -47,15 +47,15 @@ def _ask(task: Task, samples: int, k: Sequence[int]) -> None:
     name = task.config.task
     if task.OUTPUT_TYPE != "generate_until" or task.config.process_results or not {*task._metric_fn_list} <= METRICS:
         raise ConfigError(
-            f"{name} was asked for {samples} samples a problem, and it doesn't judge answers by running them.",
-            "Ask for samples in tasks such as humaneval and mbpp alone.",
+            f"{name} can't take {samples} samples per problem: it doesn't judge answers by running them.",
+            "Set samples only for tasks such as humaneval and mbpp.",
         )
 
     def estimates(references: Sequence[str], predictions: Sequence[Any], k: Sequence[int]) -> dict[str, float]:
         if any(isinstance(programs, str) or len(programs) != samples for programs in predictions):
             raise ConfigError(
-                f"The filters of {name} leave fewer than the {samples} samples of a problem.",
-                "Take the filter that chooses one out of its definition.",
+                f"The filters of {name} keep fewer than the {samples} samples of a problem.",
+                "Remove the filter that selects one from its definition.",
             )
         return CodeEval().compute(references=references, predictions=predictions, k=k)[0]
 

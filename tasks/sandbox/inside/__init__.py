@@ -1,1 +1,1 @@
-"""The sandbox's own processes. They import the standard library alone, so that they start fast and hold no secrets."""
+"""The sandbox's own processes. They import only the standard library, so that they start fast and hold no secrets."""

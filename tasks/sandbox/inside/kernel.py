@@ -1,6 +1,6 @@
-"""The system calls of Linux that Python 3.11 has no function for: namespaces, mounts, prctl, capabilities.
+"""Linux system calls that Python 3.11 lacks: namespaces, mounts, prctl, capabilities.
 
-Each raises OSError with its name. Constants are those of the kernel's uapi headers.
+Each raises OSError with its name. Constants are from the kernel's uapi headers.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ MS_BIND, MS_RECURSIVE, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 MNT_DETACH = 2
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_NOEXEC = 0x1, 0x2, 0x4, 0x8
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
-SYS_MOUNT_SETATTR = 442  # the same on all machines, as everything after Linux 5.1
+SYS_MOUNT_SETATTR = 442  # the same on all machines, like every call added since Linux 5.1
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
-CAPABILITY_VERSION = 0x20080522  # the third: two words of capabilities
+CAPABILITY_VERSION = 0x20080522  # version 3: two words of capabilities
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(name: str, *arguments: Any) -> int:
-    """A function of libc that returns -1 and sets errno when it fails."""
+    """Call a function of libc that returns -1 and sets errno on failure."""
     return _checked(name, getattr(_libc, name)(*arguments))
 
 
 def syscall(name: str, number: int, *arguments: Any) -> int:
-    """A system call that libc has no function for; every integer is passed as a word."""
+    """Make a system call without a function in libc. Every integer is passed as a word."""
     words = (ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)
     return _checked(name, _libc.syscall(ctypes.c_long(number), *words))
 
@@ -50,7 +50,7 @@ def _checked(name: str, result: int) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces that `flags` name for new ones."""
+    """Move this process into new namespaces of the kinds in `flags`."""
     call("unshare", flags)
 
 
@@ -66,14 +66,14 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
 
 
 def set_mount_attributes(path: str, attributes: int, *, recursive: bool) -> None:
-    """mount_setattr(2), Linux 5.12: unlike a remount it reaches the mounts below, and takes away no locked flag."""
+    """mount_setattr(2), Linux 5.12. Unlike a remount it reaches the mounts below, and removes no locked flag."""
     settings = ctypes.create_string_buffer(struct.pack("=QQQQ", attributes, 0, 0, 0), 32)
     flags = AT_RECURSIVE if recursive else 0
     syscall("mount_setattr", SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(path), flags, settings, 32)
 
 
 def enter_root(folder: str) -> None:
-    """Make `folder`, which must be a mount, the root, and let go of the old one (pivot_root(2), "." twice)."""
+    """Make `folder`, which must be a mount, the root, and detach the old root (pivot_root(2) with "." twice)."""
     os.chdir(folder)
     if MACHINE not in SYS_PIVOT_ROOT:
         raise OSError(38, f"pivot_root: unknown on {MACHINE}")
@@ -83,7 +83,7 @@ def enter_root(folder: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """No capability is left, nor can one be gained: programs with set-user-id bits give none from here on."""
+    """Drop every capability for good: from here on, set-user-id programs grant none either."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
     call("capset", header, bytes(24))

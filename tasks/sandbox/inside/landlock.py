@@ -1,7 +1,7 @@
-"""Landlock (Linux 5.13): which files a process may use, by a rule that it can't take back.
+"""Landlock (Linux 5.13): restricts which files a process may use, by rules that it can't take back.
 
-No privilege is needed, so it holds in a container without capabilities. Its interface is versioned; each right is asked
-for where the kernel knows it. See the kernel's Documentation/userspace-api/landlock.rst.
+It needs no privilege, so it works in a container without capabilities. Its interface is versioned, and a right is
+handled only if the kernel knows it. See the kernel's Documentation/userspace-api/landlock.rst.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ VERSION_FLAG, PATH_BENEATH = 1, 1
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 TRUNCATE, IOCTL_DEVICE = 1 << 14, 1 << 15
-ALL_OF_FIRST = (1 << 13) - 1  # those of the first version
+ALL_OF_FIRST = (1 << 13) - 1  # the rights of version 1
 REFER = 1 << 13
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEVICE  # rights that a rule on one file may have
 READ = EXECUTE | READ_FILE | READ_DIR
 TCP_BIND_CONNECT, SCOPE_SOCKETS_SIGNALS = 3, 3
-SCOPES, NETWORK, IOCTLS, TRUNCATES, REFERS = 6, 4, 5, 3, 2  # the versions that brought them
+SCOPES, NETWORK, IOCTLS, TRUNCATES, REFERS = 6, 4, 5, 3, 2  # the versions that introduced them
 
 
 def version() -> int:
-    """The version of the kernel's Landlock; 0 without."""
+    """The version of the kernel's Landlock, 0 without it."""
     try:
         return kernel.syscall("landlock_create_ruleset", CREATE_RULESET, None, 0, VERSION_FLAG)
     except OSError:
@@ -36,10 +36,10 @@ def version() -> int:
 
 
 def restrict(readable: Iterable[str], writable: Iterable[str]) -> None:
-    """Allow reading below `readable` and everything below `writable`; nothing else, for this process and its children.
+    """Allow this process and its children only to read below `readable` and to do anything below `writable`.
 
-    TCP and, in new kernels, abstract Unix sockets and signals to others are refused as well. Paths that don't exist are
-    left out. Needs no_new_privs. Raises OSError.
+    TCP and, in new kernels, abstract Unix sockets and signals to other processes are refused as well. Paths that don't
+    exist are skipped. Needs no_new_privs. Raises OSError.
     """
     here = version()
     handled = ALL_OF_FIRST

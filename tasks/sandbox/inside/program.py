@@ -1,9 +1,9 @@
 """The process that runs one program and then its tests.
 
-That the tests passed is told by a token, written to a pipe when both have run to their end. While they run, the token,
-the tests and the pipe's number are arguments of calls that are still to be made: no frame has them, or what leads to
-them, as a local, and the collector knows of none of it. A program that leaves early, with whatever exit code, does not
-get to the token. One that searches its own memory could: what runs in a process can't be hidden from it entirely.
+Passing is proved by a token, which is written to a pipe once both have run to their end. While they run, the token, the
+tests and the pipe's number exist only as arguments of pending calls: no frame has them, or anything that leads to them,
+as a local, and the garbage collector doesn't track them. A program that exits early, with whatever exit code, never
+gets to the token. One that searches its own memory could, as nothing in a process can be hidden from it entirely.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ ENVIRONMENT = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS"
 
 
 class Job:
-    """One program, to be run by the process that has it."""
+    """One program, for the current process to run."""
 
     def __init__(self, settings: Settings, texts: list[str], token: bytes, report: int, folder: str) -> None:
         self.settings, self.texts, self.token, self.report, self.folder = settings, texts, token, report, folder
 
     def begin(self) -> None:
-        """Shut this process in, run the texts one after the other in one namespace, write the token. Never returns."""
-        with _Telling(self.report):
+        """Confine this process, run the texts one after the other in one namespace, write the token. Never returns."""
+        with _Reporting(self.report):
             shut_in(self.settings, self.folder, self.report)
-            # One expression, and a method of one argument, which is passed without a tuple: no local leads to the calls
+            # One expression, and a method of one argument, passed without a tuple: so no local leads to the calls
             [].extend(self._steps())
 
     def _steps(self) -> Iterable[Any]:
-        """Makes the calls as it is read. Nothing of it is left here."""
+        """An iterator that makes each call as it is read. The job keeps no reference to them."""
         steps = hidden(map(operator.call, collections.deque(self._calls())))
         del self.texts, self.token, self.report
         return steps
 
     def _calls(self) -> tuple[functools.partial[Any], ...]:
-        space: dict[str, Any] = {}  # as `exec` has it: __name__ is that of the builtins, no "__main__"
+        space: dict[str, Any] = {}  # as plain `exec`: __name__ is then "builtins", not "__main__"
         program, *tests = self.texts
         code = compile(program, "<program>", "exec", dont_inherit=True)
         return (
@@ -76,12 +76,13 @@ class Job:
 
 
 def hidden(steps: Iterable[Any]) -> Iterable[Any]:
-    """The same, with all through which it leads to its calls unknown to the collector: `gc.get_objects` lists none of
-    it, and `gc.get_referrers` comes from nothing to it. Of these types alone, whose ends allow that."""
+    """The same object, untracked by the garbage collector along with everything between it and its calls:
+    `gc.get_objects` doesn't list them, and `gc.get_referrers` doesn't lead to them. Only objects of the types in HIDDEN
+    are untracked, since their deallocators allow it."""
     waiting: list[Any] = [steps]
     while waiting:
         one = waiting.pop()
-        if isinstance(one, CodeType):  # the collector knows its constants, and not whose they are
+        if isinstance(one, CodeType):  # never tracked itself, but its constants are
             waiting += one.co_consts, one.co_names
         elif isinstance(one, HIDDEN) and gc.is_tracked(one):
             waiting += gc.get_referents(one)
@@ -90,13 +91,13 @@ def hidden(steps: Iterable[Any]) -> Iterable[Any]:
 
 
 def _compiled(tests: str, program: CodeType) -> CodeType:
-    """Tests compiled apart from their program, which thus can't swallow them, but with its `from __future__`."""
+    """Tests compiled apart from their program, so that it can't swallow them, but with its `from __future__`."""
     code: CodeType = compile(tests, "<tests>", "exec", flags=program.co_flags & FUTURE, dont_inherit=True)
     return code
 
 
-class _Telling:
-    """Writes what a program raises, and ends its process. A context, because that gets every kind of exception."""
+class _Reporting:
+    """Reports what a program raises, and ends its process. A context manager, as that sees every exception."""
 
     def __init__(self, report: int) -> None:
         self._write = functools.partial(os.write, report)
@@ -117,7 +118,7 @@ class _Telling:
 
 
 def shut_in(settings: Settings, folder: str, report: int) -> None:
-    """All that must happen before the first line of a program, in an order in which each step is still allowed."""
+    """Confine this process before the first line of a program, in an order that still allows each next step."""
     os.setsid()  # a signal to one's own process group must not reach the supervisor
     if settings.namespaces:
         root.mount_work(settings.files)
@@ -141,8 +142,8 @@ def shut_in(settings: Settings, folder: str, report: int) -> None:
 
 
 def set_limits(settings: Settings) -> None:
-    """The kernel's own limits on a process. Threads and processes are counted by user, so only where this user is one
-    of a namespace of its own."""
+    """Set the kernel's limits on this process. The kernel counts threads and processes per user, so their limit is set
+    only if the user is one of the sandbox's own namespace."""
     whole = int(settings.seconds) + 1
     limits = {
         resource.RLIMIT_CPU: (whole, whole + 1),

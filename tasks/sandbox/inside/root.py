@@ -1,7 +1,8 @@
 """The file system that a sandbox sees: Python, shared libraries and four devices, all read-only, and an empty folder.
 
-Made once, in mount namespace of its own; every program then mounts a file system in memory of bounded size on the empty
-folder, which vanishes with its namespace. There is no /proc: other processes can't be seen, let alone read.
+It is built once, in its own mount namespace. Every program then mounts a file system in memory, of bounded size, on the
+empty folder, which vanishes with the program's namespace. Without /proc, other processes are neither visible nor
+readable.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from tasks.sandbox.inside import kernel
 WORK = "/sandbox"  # where a program's folder is
 DEVICES = ("null", "zero", "random", "urandom")
 SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache")
-BASES = ("/tmp", "/var/tmp", "/mnt", "/run", "/dev/shm")  # any folder will do: it is covered in this namespace alone
+BASES = ("/tmp", "/var/tmp", "/mnt", "/run", "/dev/shm")  # any folder will do: only this namespace sees it covered
 INODES = 4096  # files and folders of one program
 
 
 def readable(python_path: Sequence[str]) -> list[str]:
-    """What a program may read: the folders of `python_path`, those of the libraries that Python itself has loaded,
-    and the system's. Real paths, none within another."""
+    """The folders that a program may read: those of `python_path`, of the libraries that Python itself has loaded, and
+    the system's. Resolved paths, none within another."""
     loaded = set()
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
@@ -31,7 +32,7 @@ def readable(python_path: Sequence[str]) -> list[str]:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Those of the paths that exist and lie in none of the others, resolved; never the root itself."""
+    """The paths that exist and lie within none of the others, resolved. Never includes the root."""
     kept: list[str] = []
     for path in sorted({os.path.realpath(one) for one in paths if os.path.exists(one)} - {"/"}):
         if not any(path.startswith(f"{outer}/") for outer in kept):
@@ -40,7 +41,7 @@ def outermost(paths: Iterable[str]) -> list[str]:
 
 
 def build(paths: Iterable[str]) -> None:
-    """Make a root of `paths` and enter it, in a mount namespace that this process has for itself. Raises OSError."""
+    """Build a root from `paths` and enter it, in this process's private mount namespace. Raises OSError."""
     base = next((one for one in BASES if os.path.isdir(one)), None)
     if base is None:
         raise OSError(2, f"mount: none of {', '.join(BASES)} exists")
@@ -69,6 +70,6 @@ def build(paths: Iterable[str]) -> None:
 
 
 def mount_work(size: int) -> None:
-    """An empty file system in memory, of `size` bytes at most, on the program's folder."""
+    """Mount an empty file system in memory, of at most `size` bytes, on the program's folder."""
     options = f"size={size},nr_inodes={INODES},mode=700"
     kernel.mount("tmpfs", WORK, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)

@@ -1,10 +1,10 @@
 """A seccomp filter: the system calls that a program in the sandbox may not make.
 
-It may compute, use files where it is allowed to, and start threads; it may not start processes or other programs, open
-sockets, touch other processes, change owners of files, or administer anything. Where no mount protects other files, it
-may not change modes and times either, which Landlock does not watch. A refused call fails with EPERM; but one that sets
-a mode does nothing and succeeds then, because copying a file does so. The filter is a program for the kernel's packet
-filter, see seccomp(2) and bpf(4).
+It may compute, use the files it is allowed to, and start threads. It may not start processes or other programs, open
+sockets, touch other processes, change owners of files, or administer anything. If no mount protects other files, it may
+not change modes and times either, which Landlock doesn't watch. A refused call fails with EPERM, but one that sets a
+mode then succeeds without effect, because copying a file makes such a call. The filter is a program for the kernel's
+packet filter: see seccomp(2) and bpf(4).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ FILTER_MODE = 2
 LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_SET, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL_PROCESS, FAIL = 0x7FFF0000, 0x80000000, 0x00050000  # FAIL with error 0 is success, and nothing done
 EPERM, ENOSYS = 1, 38
-NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data; low words first, little-endian
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data: little-endian, the low word first
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-X32 = 0x40000000  # numbers from here on are those of x86's third interface
+X32 = 0x40000000  # numbers from here on belong to x86's third interface
 CLONE_THREAD = 0x00010000
 SYMBOLIC = ("clone", "clone3", "kill", "tgkill", "prlimit64", "prctl", "fcntl", "ioctl")  # decided by an argument
 
 MODES, TIMES = ("chmod", "fchmod", "fchmodat", "fchmodat2"), ("utime", "utimes", "futimesat", "utimensat")
 
-# name: its number on x86_64, on aarch64; None where there is no such call
+# name: its numbers on x86_64 and aarch64, None for a machine without the call
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "clone": (56, 220), "clone3": (435, 435), "kill": (62, 129), "tgkill": (234, 131), "prlimit64": (302, 261),
     "prctl": (157, 167), "fcntl": (72, 25), "ioctl": (16, 29),
@@ -45,7 +45,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "request_key": (249, 218), "keyctl": (250, 219), "shmat": (30, 196), "shmctl": (31, 195), "msgctl": (71, 187),
     "semctl": (66, 191), "mq_unlink": (241, 181), "memfd_create": (319, 279), "memfd_secret": (447, 447),
     "fallocate": (285, 47), "setsockopt": (54, 208),  # it could enlarge the buffers of a pair of sockets
-    # modes, owners, times and attributes of files; watching them; ways around their paths
+    # modes, owners, times and attributes of files, watching them, ways around their paths
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),
     "fsetxattr": (190, 7), "setxattrat": (463, 463), "removexattr": (197, 14), "lremovexattr": (198, 15),
@@ -66,10 +66,10 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "personality": (135, 92), "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None),
 }  # fmt: skip
 SET_PDEATHSIG = 1  # of prctl: the program shall not outlive its supervisor
-# of fcntl: with F_SETOWN, F_SETSIG and F_SETOWN_EX the kernel signals others; F_SETLEASE and F_NOTIFY watch files
+# of fcntl: F_SETOWN, F_SETSIG and F_SETOWN_EX make the kernel signal others, F_SETLEASE and F_NOTIFY watch files
 OWNER_OR_LEASE = (8, 10, 15, 1024, 1026)
-# of ioctl, the only ones: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX. Others change attributes of a file
-# that is open for reading alone (FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR), send signals, or type into a terminal
+# of ioctl, only these: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX. Others change attributes of a file
+# that is open only for reading (FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR), send signals, or type into a terminal
 ASKING = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 
 
@@ -79,7 +79,7 @@ def known() -> bool:
 
 
 def program(pid: int, *, protected: bool) -> bytes:
-    """The filter as the kernel reads it, for a process of this id: struct sock_filter after struct sock_filter.
+    """The filter as the kernel reads it, for the process with this id: an array of struct sock_filter.
     `protected` says that mounts protect all files but its own."""
     column = list(ARCHITECTURES).index(kernel.MACHINE)
     numbers = {name: both[column] for name, both in NUMBERS.items() if both[column] is not None}
@@ -95,7 +95,7 @@ def program(pid: int, *, protected: bool) -> bytes:
     for name, number in numbers.items():
         if name not in SYMBOLIC and not (protected and name in (*MODES, *TIMES)):
             code += [_step(JUMP_EQUAL, number, 0, 1), _step(RETURN, FAIL if name in MODES else denied)]
-    # glibc falls back to clone, whose flags can be looked at
+    # a filter can't read clone3's flags, which are in memory: with ENOSYS glibc falls back to clone
     code += [_step(JUMP_EQUAL, numbers["clone3"], 0, 1), _step(RETURN, FAIL | ENOSYS)]
     for name, argument, test, values, found, otherwise in (
         ("clone", 0, JUMP_SET, (CLONE_THREAD,), ALLOW, denied),
@@ -118,7 +118,7 @@ def _step(operation: int, value: int | None, if_true: int = 0, if_false: int = 0
 
 
 def restrict(pid: int, *, protected: bool) -> None:
-    """Put the filter on this process and all that it starts. Needs no_new_privs. Raises OSError."""
+    """Apply the filter to this process and all its children. Needs no_new_privs. Raises OSError."""
     code = program(pid, protected=protected)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))

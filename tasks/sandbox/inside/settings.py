@@ -1,4 +1,4 @@
-"""What the processes of the sandbox are told, and how messages travel: a length of four bytes, then JSON."""
+"""Settings and messages of the sandbox's processes: a length of four bytes, then JSON."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LENGTH = struct.Struct("!I")
 
 @dataclass(frozen=True)
 class Settings:
-    """Which means of isolation are used, and the limits of each program. `folder` is where programs get their folders
-    where there are no namespaces. Bytes and seconds."""
+    """The means of isolation in use, and the limits of each program in bytes and seconds. Without namespaces, `folder`
+    holds the programs' folders."""
 
     namespaces: bool
     landlock: bool
@@ -35,7 +35,7 @@ def send(channel: socket.socket, message: Any) -> None:
 
 
 def receive(channel: socket.socket) -> Any:
-    """The next message; None when the other end is gone."""
+    """Receive the next message, or None when the other end is gone."""
     head = _exactly(channel, LENGTH.size)
     content = _exactly(channel, LENGTH.unpack(head)[0]) if head else None
     return json.loads(content) if content else None

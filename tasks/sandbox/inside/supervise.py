@@ -1,4 +1,4 @@
-"""The process that watches one program: it makes its namespaces, starts it, ends it in time, and says how it went."""
+"""The process that watches one program: makes its namespaces, starts it, ends it in time, and reports its outcome."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tasks.sandbox.inside import kernel, root
 from tasks.sandbox.inside.program import Job
 from tasks.sandbox.inside.settings import Settings
 
-NOBODY = 65534  # the user and group that a program runs as, in its namespace; for root outside of it, too
+NOBODY = 65534  # the user and group that a program runs as in its namespace, and outside it too if that was root
 ISOLATED = kernel.NEW_USER | kernel.NEW_MOUNTS | kernel.NEW_PIDS | kernel.NEW_NETWORK | kernel.NEW_IPC | kernel.NEW_UTS
 TOKEN = 16  # bytes
-REPORT = 1 << 16  # bytes that are read of what a program may have written to the pipe of the token
-LOOK = 0.05  # seconds between looks at what nothing else bounds: a folder, and the threads of a user who is not counted
-LONG = 1000  # characters
+REPORT = 1 << 16  # maximum bytes read from the token's pipe, as a program may have written to it too
+LOOK = 0.05  # seconds between checks of what the kernel doesn't limit: a folder's size, threads without a namespace
+LONG = 1000  # characters of an error
 OVER = {"files": ("OSError", "its folder has no space left"), "threads": ("RuntimeError", "it has too many threads")}
 
 
 def supervise(settings: Settings, texts: list[str], privileged: bool, proc: int, answer: int) -> Job | None:
-    """Run the texts in a process of its own and write how it went, as JSON, to the descriptor `answer`.
+    """Run the texts in a child process and write the outcome, as JSON, to the descriptor `answer`.
 
-    Returns the job in that process, whose caller begins it when its own frames are gone; in the supervisor it does
-    not return. `privileged` says that this process is root outside of any namespace, `proc` is an open /proc.
+    In the child, returns the job, which its caller begins once its own frames are gone. In the supervisor, never
+    returns. `privileged` says that this process is root outside any namespace, `proc` is an open /proc.
     """
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     if settings.namespaces:
@@ -50,18 +50,19 @@ def supervise(settings: Settings, texts: list[str], privileged: bool, proc: int,
         remove(folder)
     os.set_blocking(reading, False)
     try:
-        told = os.read(reading, REPORT)
+        report = os.read(reading, REPORT)
     except BlockingIOError:
-        told = b""
-    result = judge(told == token, told, over, code, usage.ru_utime + usage.ru_stime >= settings.seconds)
+        report = b""
+    result = judge(report == token, report, over, code, usage.ru_utime + usage.ru_stime >= settings.seconds)
     os.write(answer, json.dumps({**result, "seconds": seconds}).encode("ascii"))
     os._exit(0)
 
 
 def isolate(privileged: bool, proc: int) -> None:
-    """New namespaces of every kind that matters. Root becomes nobody first: the kernel does not count its processes."""
+    """Enter new namespaces of every relevant kind. Root becomes nobody first, as the kernel doesn't limit root's
+    processes."""
     if privileged:
-        # root of a container may not: its user is none whose processes are not counted
+        # a container's root may be refused this, but the kernel limits that user's processes anyway
         with suppress(OSError):
             os.setgroups([])
         with suppress(OSError):
@@ -74,8 +75,8 @@ def isolate(privileged: bool, proc: int) -> None:
 
 
 def map_ids(proc: int, user: tuple[int, int], group: tuple[int, int]) -> None:
-    """Say which user and group, inside and outside, this process's new user namespace has."""
-    # its files in /proc are root's unless a process may be dumped; they are written by itself
+    """Map the user and group of this process's new user namespace, each as (inside, outside)."""
+    # a process that can't be dumped finds its own files in /proc owned by root, and can't write them
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     for name, text in (
         ("setgroups", "deny"),
@@ -89,12 +90,12 @@ def map_ids(proc: int, user: tuple[int, int], group: tuple[int, int]) -> None:
 
 
 def _wait(child: int, deadline: float, settings: Settings, folder: str, proc: int) -> tuple[str, int, Any]:
-    """Wait for the program, and kill it when its time is over, its folder's size or the number of its threads. What was
-    over, its exit code as subprocess has it, and its use of resources."""
+    """Wait for the program, and kill it when it exceeds its time, its folder's size or its threads. Returns the limit
+    exceeded, if any, the exit code as in subprocess, and the resources used."""
     over = ""
     while True:
         ended, status, usage = os.wait4(child, os.WNOHANG)
-        if ended and os.WIFSTOPPED(status):  # it has let itself be traced
+        if ended and os.WIFSTOPPED(status):  # only a traced process stops here: it asked to be traced
             os.kill(child, signal.SIGKILL)
             continue
         if ended:
@@ -112,10 +113,10 @@ def _wait(child: int, deadline: float, settings: Settings, folder: str, proc: in
         signal.sigtimedwait([signal.SIGCHLD], max(0.0, min(left, LOOK)))
 
 
-def judge(passed: bool, told: bytes, over: str, code: int, all_time_used: bool) -> dict[str, str]:
+def judge(passed: bool, report: bytes, over: str, code: int, all_time_used: bool) -> dict[str, str]:
     """A program's state, and the type and text of its error, from the token and how its process ended.
 
-    What a program wrote itself can only choose between failures.
+    The program's own report only decides which failure it is, never that it passed.
     """
     if over == "time" or (code in (-signal.SIGKILL, -signal.SIGXCPU) and all_time_used):
         return {"state": "timed out", "error": "", "message": ""}
@@ -124,7 +125,7 @@ def judge(passed: bool, told: bytes, over: str, code: int, all_time_used: bool) 
     if passed and code == 0:
         return {"state": "passed", "error": "", "message": ""}
     try:
-        error, message = (str(one)[:LONG] for one in json.loads(told))
+        error, message = (str(one)[:LONG] for one in json.loads(report))
     except (ValueError, TypeError, RecursionError):
         error, message = "", f"ended with exit code {code} before its tests did"
         if code < 0:
@@ -134,25 +135,25 @@ def judge(passed: bool, told: bytes, over: str, code: int, all_time_used: bool) 
 
 
 def threads(process: int, proc: int) -> int:
-    """How many threads a process has; 0 where /proc does not say."""
+    """The number of threads of a process, 0 if /proc doesn't say."""
     try:
         status = os.open(f"{process}/status", os.O_RDONLY, dir_fd=proc)
-        told = os.read(status, 1 << 14)
+        content = os.read(status, 1 << 14)
         os.close(status)
     except OSError:
         return 0
-    return int(told.partition(b"\nThreads:")[2].partition(b"\n")[0] or 0)
+    return int(content.partition(b"\nThreads:")[2].partition(b"\n")[0] or 0)
 
 
 def end_children(proc: int) -> None:
-    """Kill every process that this one has, its own or adopted, until none is left."""
+    """Kill every child of this process, its own or adopted, until none is left."""
     own = os.getpid()
     while True:
         try:
             listed = os.open(f"{own}/task/{own}/children", os.O_RDONLY, dir_fd=proc)
             children = [int(one) for one in os.read(listed, 1 << 16).split()]
             os.close(listed)
-        except OSError:  # a kernel without CONFIG_PROC_CHILDREN; what died is still collected
+        except OSError:  # a kernel without CONFIG_PROC_CHILDREN: dead children are still reaped
             children = []
         for child in children:
             os.kill(child, signal.SIGKILL)
@@ -166,8 +167,8 @@ def end_children(proc: int) -> None:
 
 
 def fits(folder: str, size: int) -> bool:
-    """Whether the files in a folder take at most `size` bytes and are not too many. What is hidden, in a folder that
-    can't be read or whose path is too long, does not fit."""
+    """Whether a folder's files take at most `size` bytes and aren't too many. A subfolder that can't be read, or whose
+    path is too long, could hide files and so doesn't fit."""
     total = count = 0
     waiting = [folder]
     while waiting and total <= size and count <= root.INODES:
@@ -182,12 +183,12 @@ def fits(folder: str, size: int) -> bool:
         except OSError as error:
             if error.errno in (errno.EACCES, errno.ENAMETOOLONG):
                 return False
-            # else it is being changed
+            # otherwise the program is just changing it
     return total <= size and count <= root.INODES
 
 
 def remove(folder: str) -> None:
-    """Remove a folder, however deep, whatever its modes: what is in a subfolder is moved up, so no path grows."""
+    """Remove a folder, however deep and whatever its modes. Subfolders are moved up, so that no path grows too long."""
     moved = 0
     os.chmod(folder, 0o700)
     while entries := sorted(os.listdir(folder)):
@@ -201,8 +202,8 @@ def remove(folder: str) -> None:
                 below = os.path.join(path, inner)
                 if os.path.isdir(below) and not os.path.islink(below):
                     os.chmod(below, 0o700)
-                while os.path.lexists(aim := os.path.join(folder, f"{moved}")):
+                while os.path.lexists(target := os.path.join(folder, f"{moved}")):
                     moved += 1
-                os.rename(below, aim)
+                os.rename(below, target)
             os.rmdir(path)
     shutil.rmtree(folder)

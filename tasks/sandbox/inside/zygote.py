@@ -1,7 +1,7 @@
-"""The process from which programs are forked: Python is started, and what they often import is there, once for all.
+"""The process from which programs are forked, with Python started and common modules imported once for all of them.
 
-It was started with an empty environment and nothing but a socket, so that no program inherits a secret. It serves one
-program after the other; when the socket closes, because whoever started it ended or was killed, all of it ends.
+It starts with an empty environment and only a socket, so that no program inherits a secret. It serves one program after
+the other. When the socket closes, because its parent ended or was killed, it ends with all its children.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ OFTEN = (
     "string",
     "typing",
 )
-ALIVE = 500  # milliseconds between looks whether the parent is still there
+ALIVE = 500  # milliseconds between checks that the parent is alive
 ANSWER = 1 << 16  # bytes
 
 
 def serve(descriptor: int) -> Job:
-    """Serve on a socket until it closes. Returns only in a forked process, with the job that this process shall do."""
+    """Serve on a socket until it closes. Returns only in a forked process, with the job for that process."""
     channel = socket.socket(fileno=descriptor)
     message = receive(channel) or sys.exit(1)
     settings = Settings(**{**message, "packages": tuple(message["packages"])})
     parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who started this may have ignored it
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the parent may have ignored it
     signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGCHLD])
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
     try:
@@ -83,14 +83,14 @@ def serve(descriptor: int) -> Job:
             break
         send(channel, result)
     if settings.folder:
-        remove(settings.folder)  # whoever made it may have been killed
+        remove(settings.folder)  # the parent, which made it, may have been killed
     sys.exit(0)
 
 
 def prepare(settings: Settings, proc: int) -> bool:
-    """Import what programs often do, and enter the root of all sandboxes. Whether this process is root in earnest.
+    """Import common modules, and enter the root of all sandboxes. Returns whether this process is the real root.
 
-    Raises OSError where the kernel refuses.
+    Raises OSError if the kernel refuses.
     """
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     sys.path[:] = [path for path in map(os.path.realpath, (*sys.path, *settings.packages)) if os.path.isdir(path)]
@@ -114,7 +114,7 @@ def prepare(settings: Settings, proc: int) -> bool:
 
 
 def _result(channel: socket.socket, reading: int, parent: int) -> Any:
-    """What the supervisor wrote; None when the parent has gone meanwhile."""
+    """The supervisor's answer, or None if the parent has gone meanwhile."""
     poll = select.poll()
     poll.register(reading, select.POLLIN)
     poll.register(channel, 0)
@@ -122,9 +122,9 @@ def _result(channel: socket.socket, reading: int, parent: int) -> Any:
         for descriptor, _ in poll.poll(ALIVE):
             if descriptor != reading:
                 return None
-            told = os.read(reading, ANSWER)
-            if told:
-                return json.loads(told)
+            content = os.read(reading, ANSWER)
+            if content:
+                return json.loads(content)
             return {"lost": "its supervisor was killed"}
         if os.getppid() != parent:
             return None

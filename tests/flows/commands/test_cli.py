@@ -410,7 +410,7 @@ def test_chat_advises_a_release_that_is_there(tmp_path: Path) -> None:
     publish(store, "pretrain", {"model/config.json": b"{}"})
     command = ("chat", "tiny/pretrain", f"--store={store.root}")
     told = gristmill(*command).stderr
-    assert "tiny/pretrain is no release but an artifact of pretrain" in told
+    assert "tiny/pretrain isn't a release but an artifact of pretrain" in told
     assert f"`gristmill run PROFILE --store {store.root}`" in told
     assert "tiny/export" in gristmill("chat", "tiny", command[2]).stderr, "a profile is meant by its release"
     publish(store, "export", {"gguf/model.gguf": b""})

@@ -97,7 +97,7 @@ def test_a_bucket_gets_it_and_is_read_back(folder: Path, monkeypatch: pytest.Mon
             assert fs.cat_file(f"models/mine/{name}") == data
         fs.pipe_file("models/mine/theirs", b"")
         assert "holds other files: theirs" in push(folder, "s3://models/mine", "--yes")[2]
-        assert "There is no bucket" in push(folder, "s3://nowhere/mine", "--yes")[2]
+        assert "doesn't exist" in push(folder, "s3://nowhere/mine", "--yes")[2]
         assert "password or a token" in push(folder, "s3://key:secret@models/mine", "--yes")[2]
 
 
@@ -211,4 +211,4 @@ def test_a_repository_that_is_public_or_has_files_of_others_is_refused(
 def test_a_hub_that_can_t_be_reached_is_one_sentence(address: str, folder: Path) -> None:
     done = push_to_hub(folder, address)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
-    assert "The hub did not take hf://me/model" in done.stderr
+    assert "The hub refused hf://me/model" in done.stderr

@@ -49,7 +49,7 @@ def test_another_release_is_not_replaced_nor_what_is_left_of_one(folder: Path, t
     refused(other, str(target), "holds another release")
     assert verify_unsigned(target) == verify_unsigned(folder)
     (target / SUMS).rename(target / PART)
-    refused(other, str(target), "left of an upload of another release")
+    refused(other, str(target), "the rest of another release's upload")
     assert push(folder, str(target), "--yes")[0] == 0
     assert verify_unsigned(target) == verify_unsigned(folder)
 
@@ -104,7 +104,7 @@ def test_links_pipes_and_empty_folders_are_refused(
     there = tmp_path / "there"
     there.mkdir()
     spoil(there)
-    refused(folder, str(there), "no plain file", named)
+    refused(folder, str(there), "other than plain files", named)
     assert not (there / PART).exists()
     if (tmp_path / "precious").exists():
         assert (tmp_path / "precious").read_text() == "precious"
@@ -124,7 +124,7 @@ def test_a_repaired_file_keeps_its_other_names_as_they_are(folder: Path, tmp_pat
 @pytest.mark.parametrize(
     ("url", "named"),
     [
-        ("memory://x", "gone with this process"),
+        ("memory://x", "ends with this process"),
         ("data:text,x", "data"),
         ("zip://x::file:///tmp/x.zip", "chain"),
         ("simplecache::s3://b/x", "chain"),
@@ -133,8 +133,8 @@ def test_a_repaired_file_keeps_its_other_names_as_they_are(folder: Path, tmp_pat
         ("s3:/ccc/x2", "Write s3://ccc/x2"),
         ("s3:ccc", "Write s3://ccc"),
         ("S3:/ccc", "lacks a slash"),
-        ("s3://", "names no bucket"),
-        ("s3:///x", "names no bucket"),
+        ("s3://", "lacks the name of a bucket"),
+        ("s3:///x", "lacks the name of a bucket"),
         ("s3://ccc//dd", "two slashes"),
         ("s3://b/x/../y", "`..`"),
         ("HF://owner", "hf://OWNER/NAME"),

@@ -101,7 +101,7 @@ def test_without_a_trusted_signature_nothing_is_accepted(made: Signed, folder: P
     signers = tmp_path / "signers"
     for text, named, more in (
         (allow(other, "me@example.org"), "No key in", ()),
-        (allow(other, "me@example.org"), "not one of me@example.org", ("--identity=me@example.org",)),
+        (allow(other, "me@example.org"), "isn't by me@example.org", ("--identity=me@example.org",)),
         (allow(made.key, "me@example.org"), "not one of you@example.org", ("--identity=you@example.org",)),
         (allow(made.key, "me@example.org", 'namespaces="git"'), "not permitted", ()),
         (allow(made.key, "me@example.org", 'valid-before="20200101"'), "expired", ()),
@@ -110,12 +110,12 @@ def test_without_a_trusted_signature_nothing_is_accepted(made: Signed, folder: P
     ):
         signers.write_text(text)
         refused(folder, signers, named, *more)
-    refused(folder, tmp_path / "nobody", "There is no file")
+    refused(folder, tmp_path / "nobody", "doesn't exist")
     for data, named in ((b"", "No key in"), (b"not a signature", "No key in"), (os.urandom(2000), "No key in")):
         (folder / SIGNATURE).write_bytes(data)
         refused(folder, made.signers, named)
     os.truncate(folder / SIGNATURE, 1 << 34)
-    refused(folder, made.signers, "bytes, which no release needs")
+    refused(folder, made.signers, "bytes, more than any release needs")
     (folder / SIGNATURE).unlink()
     refused(folder, made.signers, "is not signed")
 
@@ -170,11 +170,11 @@ def _write(path: Path) -> None:
         (lambda folder: _write(folder / "int8/.gitattributes"), "int8/.gitattributes is not part of it"),
         (lambda folder: (folder / "\x1b[2J").write_text(""), r"'\x1b[2J' is not part of it"),
         (lambda folder: (folder / "int8" / "more").mkdir(), "int8/more/ is not part of it"),
-        (lambda folder: os.mkfifo(folder / "pipe"), "pipe is no plain file"),
-        (_swap_for_link, "README.md is no plain file"),
-        (_swap_folder_for_link, "int8 is no plain file"),
-        (lambda folder: (folder / SUMS).unlink(), "it has no SHA256SUMS"),
-        (lambda folder: shutil.rmtree(folder), "is no release"),
+        (lambda folder: os.mkfifo(folder / "pipe"), "pipe isn't a plain file"),
+        (_swap_for_link, "README.md isn't a plain file"),
+        (_swap_folder_for_link, "int8 isn't a plain file"),
+        (lambda folder: (folder / SUMS).unlink(), "it lacks SHA256SUMS"),
+        (lambda folder: shutil.rmtree(folder), "isn't a release"),
     ],
 )
 def test_what_is_missing_too_many_or_a_link_is_named(
@@ -189,25 +189,25 @@ def test_a_list_that_is_a_link_is_not_read(made: Signed, folder: Path) -> None:
     for name in (SIGNATURE, SUMS):
         (folder / name).rename(folder.with_name(name))
         (folder / name).symlink_to(folder.with_name(name))
-        refused(folder, made.signers, f"{name} is no plain file")
+        refused(folder, made.signers, f"{name} isn't a plain file")
 
 
 @pytest.mark.parametrize(
     ("listed", "named"),
     [
-        (b"", "lists no file"),
-        (f"{SHA}  ../outside\n".encode(), "'../outside' is not a path inside"),
-        (f"{SHA}  int8/../../outside\n".encode(), "is not a path inside"),
-        (f"{SHA}  /etc/passwd\n".encode(), "'/etc/passwd' is not a path inside"),
-        (f"{SHA}  ./README.md\n".encode(), "is not a path inside"),
-        (f"{SHA}  README.md\r\n".encode(), "Line 1 of SHA256SUMS is no SHA-256 with a name"),
-        (f"{SHA}  a\n{SHA}  a\n".encode(), "Line 2 of SHA256SUMS: a stands there twice"),
-        (f"{SHA}  {SUMS}\n".encode(), "can't list itself"),
+        (b"", "doesn't list any file"),
+        (f"{SHA}  ../outside\n".encode(), "'../outside' is no path inside"),
+        (f"{SHA}  int8/../../outside\n".encode(), "is no path inside"),
+        (f"{SHA}  /etc/passwd\n".encode(), "'/etc/passwd' is no path inside"),
+        (f"{SHA}  ./README.md\n".encode(), "is no path inside"),
+        (f"{SHA}  README.md\r\n".encode(), "Line 1 of SHA256SUMS isn't a SHA-256 with a name"),
+        (f"{SHA}  a\n{SHA}  a\n".encode(), "Line 2 of SHA256SUMS: a is listed twice"),
+        (f"{SHA}  {SUMS}\n".encode(), "a list excludes itself"),
         (f"{SHA}  a".encode(), "ends within a line"),
-        (f"{SHA} *a\n".encode(), "is no SHA-256 with a name"),
-        (f"{'A' * 64}  a\n".encode(), "is no SHA-256 with a name"),
+        (f"{SHA} *a\n".encode(), "isn't a SHA-256 with a name"),
+        (f"{'A' * 64}  a\n".encode(), "isn't a SHA-256 with a name"),
         (f"{SHA}  \x1b[2J\n".encode(), r"\x1b[2J"),
-        (f"{SHA}  a\n\n".encode(), "Line 2 of SHA256SUMS is no SHA-256"),
+        (f"{SHA}  a\n\n".encode(), "Line 2 of SHA256SUMS isn't a SHA-256"),
         (b"\xff\n", "is not UTF-8"),
     ],
 )
@@ -221,14 +221,14 @@ def test_a_list_that_leads_astray_is_refused_though_it_is_signed(
 
 def test_a_list_of_gigabytes_is_refused_unread(made: Signed, folder: Path) -> None:
     os.truncate(folder / SUMS, 1 << 34)
-    refused(folder, made.signers, "bytes, which no release needs")
+    refused(folder, made.signers, "bytes, more than any release needs")
 
 
 def test_only_a_sound_copy_outside_the_store_is_signed(made: Signed, folder: Path, tmp_path: Path) -> None:
     inside = next(made.store.glob("artifacts/export/*"))
     done = gristmill("release", "sign", str(inside), f"--key={made.key}")
     assert (done.returncode, "gristmill release save" in done.stderr) == (1, True)
-    assert "There is no key" in gristmill("release", "sign", str(folder), "--key=nowhere").stderr
+    assert "doesn't exist" in gristmill("release", "sign", str(folder), "--key=nowhere").stderr
     no_key = tmp_path / "text"
     no_key.write_text("no key")
     assert "could not sign" in gristmill("release", "sign", str(folder), f"--key={no_key}").stderr
@@ -239,13 +239,13 @@ def test_only_a_sound_copy_outside_the_store_is_signed(made: Signed, folder: Pat
 
 def test_save_writes_nothing_over_and_takes_only_a_sound_release(made: Signed, tmp_path: Path) -> None:
     at = f"--store={made.store}"
-    assert "is there already" in gristmill("release", "save", "tiny/export", str(made.folder), at).stderr
+    assert "exists already" in gristmill("release", "save", "tiny/export", str(made.folder), at).stderr
     inside = f"{made.store}/artifacts/export/copy"
     assert "lies in a store" in gristmill("release", "save", "tiny/export", inside, at).stderr
     store = Store(str(tmp_path / "store"))
     publish(store, "pretrain", {"model": b""})
     at = f"--store={store.root}"
-    assert "is no release" in gristmill("release", "save", "tiny/pretrain", str(tmp_path / "a"), at).stderr
+    assert "isn't a release" in gristmill("release", "save", "tiny/pretrain", str(tmp_path / "a"), at).stderr
     location = publish(store, "export", FILES)
     path = store.get(location).path / "README.md"
     path.chmod(0o644)
@@ -289,12 +289,12 @@ def test_what_a_hub_and_its_client_add_is_no_part_of_a_release_and_no_damage(mad
         (folder / ".cache" / "more").unlink(missing_ok=True)
         (folder / name).unlink()
         (folder / name).symlink_to("/etc/hostname")
-        refused(folder, made.signers, f"{name} is no plain file")
+        refused(folder, made.signers, f"{name} isn't a plain file")
         (folder / name).unlink()
         (folder / name).write_text("")
     shutil.rmtree(folder / ".cache" / "huggingface")
     os.mkfifo(folder / ".cache" / "huggingface")
-    refused(folder, made.signers, ".cache/huggingface is no plain file")
+    refused(folder, made.signers, ".cache/huggingface isn't a plain file")
 
 
 def test_of_many_faults_three_are_named(made: Signed, folder: Path) -> None:

@@ -277,7 +277,7 @@ def test_a_base_is_tuned_aligned_evaluated_and_exported(family: str, tmp_path: P
     formats = ["safetensors", "gguf-f16"] if family != "gemma" else ["safetensors"]  # its tokenizer isn't a Gemma's
     config = ExportConfig(formats=formats, prompts=["The fox lives in the"], greedy_tokens=8, positions=16)
     export.function(config, last, None, asked, {}, None, released)
-    assert "begun with the base model theirs" in (released.path / "README.md").read_text()
+    assert "started from the base model theirs" in (released.path / "README.md").read_text()
     assert json.loads((released.path / "config.json").read_text())["model_type"] == family
 
 

@@ -21,8 +21,8 @@ from tasks.endpoint.config import EndpointConfig
 from tasks.endpoint.paid import PaidAnswers
 from tasks.endpoint.reply import counted
 from tasks.evaluate.safety.config import RefusalsConfig
-from tasks.evaluate.safety.refused import measure_refusals
-from tasks.evaluate.score.hosted import HostedModel
+from tasks.evaluate.safety.refusals import measure_refusals
+from tasks.evaluate.score.hosted_model import HostedModel
 from tasks.filter.labels.file import LabelFile
 from tasks.filter.labels.sample import Item
 from tasks.significance.scores import judged, verdict

@@ -1,4 +1,4 @@
-"""The scores are those of lm-evaluation-harness's own command on the same model, files and arguments, digit for digit:
+"""The scores equal those of lm-evaluation-harness's own command on the same model, files and arguments to the digit:
 choices, the likelihood of a word, pages longer than the context, and answers in text."""
 
 from __future__ import annotations

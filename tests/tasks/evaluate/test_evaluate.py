@@ -1,4 +1,4 @@
-"""Evaluation: the harness gives what a hand would compute, chance is called chance, joins are checked."""
+"""Evaluation: the harness's scores equal those computed by hand, chance is called chance, joins are checked."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_question_is_dirty_with_more_than_the_share(tmp_path: Path) -> None:
 
 
 def looked_for(found: Callable[[int], int]) -> list[dict[str, Any]]:
-    """What the filter says of the questions: of the 4 n-grams of each, how many stand in training documents."""
+    """The filter's file on the questions: how many of the 4 n-grams of each occur in training documents."""
     about = {"benchmark": "places", "ngrams": 4, "documents": 1}
     return [{**about, "id": row["id"], "found": found(number)} for number, row in enumerate(QUESTIONS)]
 
@@ -166,7 +166,7 @@ def test_clean_and_dirty_questions_are_scored_apart(folder: Path, scored: Output
 
 
 def answered(*right: float) -> list[dict[str, Any]]:
-    """Questions of four choices, as items.jsonl has them."""
+    """Questions with four choices, as in items.jsonl."""
     return [
         {"id": str(number), "scores": {"acc": value}, "likelihoods": [0.0] * 4} for number, value in enumerate(right)
     ]
@@ -201,7 +201,7 @@ def test_a_benchmark_that_was_not_looked_for_says_so_and_a_lacking_question_is_a
 
 
 def score_of(value: float, stderr: float | None, items: int, chance: float | None = 0.25) -> dict[str, Any]:
-    """As the stage `score` leaves it."""
+    """A score as the stage `score` writes it."""
     metrics = {"acc": {"value": value, "stderr": stderr, "higher_is_better": True}}
     return {"headline": "acc", "metrics": metrics, "chance": chance, "items": items, "subtasks": {}, "too_long": 0}
 
@@ -250,7 +250,7 @@ def test_questions_that_dont_fit_go_unasked_and_are_counted(folder: Path, tmp_pa
     assert (asked, too_long) == (rows[:1], 1)
     with pytest.raises(SourceError, match="None of the 2 questions"):
         questions_of(path, None, lambda choice: False)
-    with pytest.raises(ConfigError, match="no benchmark c"):
+    with pytest.raises(ConfigError, match="benchmark c is unknown"):
         chosen(EvaluateConfig(tasks=["c"]), Artifact.at(folder / "benchmarks"))
 
 

@@ -28,13 +28,13 @@ TEXT = {"doc_to_text": "{{question}}", "doc_to_target": "{{answer}}"}
 LIKELIHOOD = {"output_type": "loglikelihood", **TEXT}
 GENERATION = {"output_type": "generate_until", "generation_kwargs": {"until": ["\n"]}, **TEXT}
 CHOICES = {"output_type": "multiple_choice", **TEXT, "doc_to_choice": "{{[answer] + wrong}}"}
-BLANK = {  # as WinoGrande: the choices stand before what is asked
+BLANK = {  # as WinoGrande, whose choices precede the question
     "output_type": "multiple_choice",
     "doc_to_text": "{{0}}",
     "doc_to_target": "{{answer}}",
     "doc_to_choice": "{{[question, 'Nothing']}}",
 }
-SHUFFLED = {  # as GPQA: the examples are another shuffle than the questions
+SHUFFLED = {  # as GPQA, whose examples are shuffled differently from the questions
     "output_type": "multiple_choice",
     "process_docs": "!function code.shuffled",
     "doc_to_text": "{{question}} {{choices|join(' ')}}",
@@ -57,7 +57,7 @@ FIRST = {"fewshot_config": {"sampler": "first_n"}}
 
 
 class Spy(TemplateLM):  # type: ignore[misc]  # of a package without types
-    """Remembers its prompts, a token a byte, and says one thing to all."""
+    """Remembers its prompts, with a token per byte, and gives each the same answer."""
 
     tokenizer_name, eot_token_id, max_gen_toks = "", 0, 4
 
@@ -176,10 +176,10 @@ def test_rows_that_are_there_twice_and_a_file_of_questions(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("definition", "shots", "told"),
     [
-        ({**LIKELIHOOD, **TEST, "num_fewshot": 0}, 2, "mine always shows 0 examples.*asks for 2"),
-        ({"output_type": "loglikelihood_rolling", **TEXT, **TEST}, 1, "mine always shows 0 examples.*asks for 1"),
-        ({**LIKELIHOOD, **TEST}, 6, "mine has fewer than 6 examples beside the question"),
-        ({**LIKELIHOOD, **TEST, **FIRST}, 6, "mine has fewer than 6 examples beside the question"),
+        ({**LIKELIHOOD, **TEST, "num_fewshot": 0}, 2, "mine always shows 0 examples.*`shots` is 2"),
+        ({"output_type": "loglikelihood_rolling", **TEXT, **TEST}, 1, "mine always shows 0 examples.*`shots` is 1"),
+        ({**LIKELIHOOD, **TEST}, 6, "mine has fewer than 6 examples besides the question"),
+        ({**LIKELIHOOD, **TEST, **FIRST}, 6, "mine has fewer than 6 examples besides the question"),
         ({**LIKELIHOOD, **TEST, "fewshot_config": {"samples": []}}, 1, "mine has fewer than 1 examples"),
         ({**LIKELIHOOD, **TEST, "num_fewshot": 0}, 0, None),
         ({**LIKELIHOOD, **TEST, "num_fewshot": 3}, 5, None),

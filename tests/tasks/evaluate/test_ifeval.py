@@ -1,4 +1,4 @@
-"""IFEval's scores are those of lm-evaluation-harness on the same model and questions."""
+"""IFEval's scores equal those of lm-evaluation-harness on the same model and questions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ours(model: Path, rows: Path, folder: Path, limit: int, generation: dict[str
 
 
 def theirs(model: Path, rows: Path, folder: Path, limit: int) -> dict[str, Any]:
-    """What the harness reports, its detector with a seed."""
+    """The harness's own results, with a seed for its detector."""
     import langdetect
     import nltk
     from lm_eval import simple_evaluate
@@ -91,7 +91,7 @@ def test_scores_are_those_of_the_harness(
         expected["prompt_level_strict_acc_stderr,none"], abs=1e-9
     )
     assert found["headline"] == "prompt_level_strict_acc"
-    assert 0 < found["metrics"]["inst_level_loose_acc"]["value"] < 1  # so that there is something to compare
+    assert 0 < found["metrics"]["inst_level_loose_acc"]["value"] < 1  # so that the comparison means something
 
 
 @pytest.mark.soak
@@ -100,5 +100,5 @@ def test_answers_longer_than_the_context_are_refused_by_name(
 ) -> None:
     monkeypatch.setenv("NLTK_DATA", str(write_sentences(tmp_path / "nltk")))
     write_rows(tmp_path / "rows.jsonl", INSTRUCTIONS)
-    with pytest.raises(ConfigError, match="ifeval asks for answers of 1,280 tokens, and the context"):
+    with pytest.raises(ConfigError, match="ifeval generates answers of 1,280 tokens, and the model's context"):
         ours(model, tmp_path / "rows.jsonl", tmp_path, 1, {})

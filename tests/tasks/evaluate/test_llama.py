@@ -1,4 +1,4 @@
-"""A GGUF file, asked by the harness through llama.cpp, gives what transformers gives of the same weights."""
+"""A GGUF file in llama.cpp gives the harness the same results as transformers with the same weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.export.formats import FORMATS
 from tasks.export.formats.source import Source
 from tests.tasks.tiny_model import make_model
 
-NEAR = 1e-3  # nats a token: llama.cpp rounds inside its kernels
+NEAR = 1e-3  # nats per token: llama.cpp rounds inside its kernels
 CONTEXT = 64
 LONG = "The fox lives in the wood. " * 20
 
@@ -105,7 +105,7 @@ def test_an_argument_that_llama_cpp_would_ignore_is_refused(both: tuple[PackedMo
 @pytest.mark.parametrize("which", [0, 1])
 def test_an_answer_as_long_as_the_context_is_refused(which: int, both: tuple[PackedModel, LlamaModel]) -> None:
     asked = instances("generate_until", ("The fox", {"until": [], "max_gen_toks": CONTEXT}))
-    with pytest.raises(ConfigError, match=f"answers of {CONTEXT} tokens, and the context of the model is {CONTEXT}"):
+    with pytest.raises(ConfigError, match=f"answers of {CONTEXT} tokens, and the model's context is {CONTEXT}"):
         both[which].generate_until(asked)
 
 

@@ -1,4 +1,4 @@
-"""Many sequences in one row: each is computed as if it stood alone, whatever stands beside it."""
+"""Many sequences in one row: each is computed as if it were the only one."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ Asked = list[tuple[tuple[str, str] | None, list[int], list[int]]]
 
 
 def requests(vocab: int) -> Asked:
-    """Choices of the same text, examples that all share, one longer than the context, single tokens, one twice."""
+    """Choices of the same text, shared examples, one longer than the context, single tokens, one repeated."""
     draw = np.random.default_rng(1)
 
     def some(length: int) -> list[int]:
@@ -150,7 +150,7 @@ def test_a_model_that_rows_would_change_is_asked_the_harnesss_way(tmp_path: Path
     forward = model.forward
 
     def shifted(*args: object, **given: object) -> object:
-        """As a model would compute that ignores the mask of a row."""
+        """Computes as a model that ignores the mask of a row."""
         if given.get("attention_mask") is not None:
             given["attention_mask"] = torch.ones_like(given["attention_mask"]).tril()  # type: ignore[arg-type]
         return forward(*args, **given)

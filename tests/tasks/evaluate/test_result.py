@@ -1,4 +1,4 @@
-"""What the harness answers, made into rows: clusters, metrics of several filters, and the command that repeats it."""
+"""The harness's results as rows: clusters, metrics of several filters, and the command that repeats them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sample(number: int, right: float, text: str, chosen: str = "none") -> dict[s
 
 
 def measured(samples: list[dict[str, Any]], value: float, error: float) -> dict[str, Any]:
-    """What simple_evaluate returns of one task."""
+    """The result of simple_evaluate for one task."""
     result = {"alias": "t", "acc,none": value, "acc_stderr,none": error}
     return {
         "results": {"t": result},
@@ -58,7 +58,7 @@ def test_questions_about_the_same_text_are_one_cluster() -> None:
     )
     assert found == pytest.approx(math.sqrt(independent**2 + between / 64), rel=1e-6)
     assert found > independent
-    with pytest.raises(ConfigError, match="have no column text, but passage, question"):
+    with pytest.raises(ConfigError, match=r"lack the column text\. Their columns: passage, question"):
         items_of("t", given, named=False, cluster="text")
 
 
@@ -84,7 +84,7 @@ def test_a_line_says_why_an_answer_is_right_or_wrong() -> None:
 
 def test_arguments_that_nobody_knows_are_refused_by_name() -> None:
     check_generation(ScoreConfig(task="gsm8k", generation={"max_gen_toks": 9, "until": ["."], "temperature": 0.5}))
-    with pytest.raises(ConfigError, match="gsm8k: temprature is no argument of generation") as raised:
+    with pytest.raises(ConfigError, match="gsm8k: temprature isn't an argument of generation") as raised:
         check_generation(ScoreConfig(task="gsm8k", generation={"temprature": 0.5}))
     assert "temperature" in raised.value.remedy
 

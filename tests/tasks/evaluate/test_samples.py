@@ -1,4 +1,4 @@
-"""pass@k from several samples a problem, by the harness's own humaneval and mbpp, in the sandbox."""
+"""pass@k from several samples per problem, by the harness's own humaneval and mbpp, in the sandbox."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def prepared(name: str, folder: Path) -> Path:
 
 
 def by_counting(samples: int, passing: int, k: int) -> float:
-    """The share of all choices of k samples with one that passes."""
+    """The share of choices of k samples that include a passing one."""
     chosen = [*combinations([True] * passing + [False] * (samples - passing), k)]
     return sum(map(any, chosen)) / len(chosen)
 
@@ -76,7 +76,7 @@ def test_a_model_that_knows_some_answers_has_their_pass_at_k(name: str, tmp_path
     folder = prepared(name, tmp_path) / name
 
     class Knows(LM):  # type: ignore[misc]
-        """Answers c of five samples of a problem rightly, and the others each in a wrong way of its own."""
+        """Answers c of five samples of a problem correctly, and each of the others wrong in its own way."""
 
         def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
             answers, asked = [], dict.fromkeys(range(len(PASSING)), 0)
@@ -143,13 +143,13 @@ def test_samples_differ_and_are_the_same_by_the_same_seed(tmp_path: Path) -> Non
 
 
 def test_what_can_not_be_estimated_is_refused_before_a_run() -> None:
-    with pytest.raises(ValueError, match=r"pass@10 needs 10 samples a problem"):
+    with pytest.raises(ValueError, match=r"pass@10 needs 10 samples per problem"):
         TaskConfig(task="humaneval", samples=5, k=[1, 10], generation=DRAWN)
     for generation in ({}, {"do_sample": True}, {"temperature": 0.8}, {"do_sample": True, "temperature": 0}):
         with pytest.raises(ValueError, match=r"all 5 samples of a problem would be the same"):
             TaskConfig(task="humaneval", samples=5, generation=generation)
     check_samples(EvaluateConfig(tasks=[TaskConfig(task="humaneval", samples=5, generation=DRAWN), "gsm8k", "mine"]))
-    with pytest.raises(ConfigError, match=r"5 samples a problem in gsm8k"):
+    with pytest.raises(ConfigError, match=r"5 samples per problem for gsm8k"):
         check_samples(EvaluateConfig(tasks=[TaskConfig(task="gsm8k", samples=5, generation=DRAWN)]))
 
 
@@ -166,7 +166,7 @@ def test_a_task_that_judges_otherwise_is_refused_by_name(tmp_path: Path) -> None
     with (
         serving(saved(tmp_path / "benchmarks" / "mine" / "data")),
         sampling(manager, 3, []),
-        pytest.raises(ConfigError, match="mine was asked for 3 samples a problem, and it doesn't judge"),
+        pytest.raises(ConfigError, match="mine can't take 3 samples per problem: it doesn't judge"),
     ):
         manager.load(["mine"])
 

@@ -1,4 +1,4 @@
-"""Answers after a common beginning that is computed once are those of the harness, which computes it for each."""
+"""Answers with the common beginning computed once equal the harness's, which computes it for each prompt."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ ROWS = [
 
 
 def sources(file: Path) -> dict[str, HarnessSource]:
-    """Those of the page, with this file."""
+    """The sources of the page, with this file."""
     page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n# truthful\.yaml\n(.*?)```", page, re.DOTALL)
     given = yaml.safe_load(block)["download"]["harness"]
@@ -111,7 +111,7 @@ def test_rows_are_those_of_the_hub(kind: str, shared_data: Callable[[str], Path]
 
 @pytest.mark.soak
 def test_scores_are_those_of_the_harness(tmp_path: Path) -> None:
-    """On rows in the hub's form, which it reads itself; answers are compared by BLEU and ROUGE without a network."""
+    """On rows in the hub's form, which the harness reads itself. BLEU and ROUGE compare answers without a network."""
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 

@@ -1,4 +1,4 @@
-"""Speeds of tiny models are no proof of anything: they are measured on few tokens."""
+"""Measures speeds on few tokens, as those of tiny models don't prove anything."""
 
 from __future__ import annotations
 

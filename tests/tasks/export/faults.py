@@ -126,7 +126,7 @@ def _reference(model: Path, scratch: Path) -> Reference:
 
 
 def outcome(fault: str, name: str, model: Path, reference: Reference) -> str:
-    """What a format with a fault comes to, which may be none: why it was stopped, `passed`, or NONE. A format of
+    """The outcome of a format with a fault (or without one): why it was stopped, `passed`, or NONE. A format of
     adapters takes what lies beside the model."""
     with tempfile.TemporaryDirectory() as folder:
         damaged, release = Path(folder) / "model", Path(folder) / "release"
@@ -180,7 +180,7 @@ def _lose_in_adapter(path: Path) -> bool:
 
 
 def _lose_in_gguf_adapter(path: Path) -> bool:
-    """llama.cpp takes B·A as it is where alpha is 0."""
+    """llama.cpp adds B·A unscaled if alpha is 0."""
     from gguf import GGUFReader
 
     field = GGUFReader(path, "r+").fields["adapter.lora.alpha"]

@@ -138,7 +138,7 @@ def test_adapters_trained_one_after_the_other_are_one_of_the_summed_rank(chain: 
     settings = json.loads((out.path / "adapter" / "adapter_config.json").read_text())
     assert (settings["r"], settings["lora_alpha"], settings["use_rslora"]) == (6, 6, False)
     assert "v_proj" in settings["target_modules"]
-    with pytest.raises(ParityError, match="adapter does not match its checkpoint"):
+    with pytest.raises(ParityError, match="adapter doesn't match its checkpoint"):
         release(chain, tmp_path / "less", "dpo", formats=["adapter"])
 
 
@@ -205,13 +205,13 @@ def test_a_wrong_alpha_is_stopped(chain: Path, tmp_path: Path, name: str, change
     change(written)
     weights, parity, _ = prove(reference, name, written, 1, adapted)
     assert parity.mean_divergence > 10 * proved[1].mean_divergence
-    with pytest.raises(ParityError, match=rf"{name} does not match its checkpoint.*a row of .* off"):
+    with pytest.raises(ParityError, match=rf"{name} doesn't match its checkpoint.*a row of .* off"):
         require(name, parity, weights, FORMATS[name].tolerance)
 
 
 def test_a_damaged_file_and_an_adapter_alone_are_refused(chain: Path, tmp_path: Path) -> None:
     written, _, adapted = write(tmp_path, chain / "base", chain / "sft")
-    with pytest.raises(StoreError, match="no whole model: it needs its base"):
+    with pytest.raises(StoreError, match="isn't a whole model: it needs its base"):
         open_release(written)
     path = written / "gguf-adapter" / "adapter.gguf"
     path.write_bytes(path.read_bytes()[:1000])
@@ -220,7 +220,7 @@ def test_a_damaged_file_and_an_adapter_alone_are_refused(chain: Path, tmp_path: 
     with pytest.raises(RuntimeFault, match=r"can't load .*adapter\.gguf"):
         LlamaLibrary(adapted.scratch / "base.gguf", adapter=path)
     for name in BOTH:
-        with pytest.raises(ConfigError, match="comes without the base and the adapters"):
+        with pytest.raises(ConfigError, match="comes without its base and adapters"):
             FORMATS[name].write(Source(chain / "sft" / "model"), tmp_path)
 
 
@@ -277,5 +277,5 @@ def test_the_pipeline_hands_adapters_on_where_a_format_asks_for_them(tmp_path: P
 
 
 def test_an_adapter_is_no_model_to_be_measured() -> None:
-    with pytest.raises(ConfigError, match="adapter is no whole model; measure the link itself"):
+    with pytest.raises(ConfigError, match="adapter isn't a whole model, so measure the link itself"):
         load("tiny", ["evaluate.models=[{name: x, link: sft, format: adapter}]"])

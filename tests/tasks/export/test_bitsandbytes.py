@@ -1,4 +1,4 @@
-"""Weights of 8 and 4 bits of models whose layers lie otherwise, or have widths that blocks don't divide."""
+"""Weights of 8 and 4 bits of models with transposed layers, or with widths that blocks don't divide."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_layers_of_any_shape_are_proved(named: str, name: str, tmp_path: Path) -
 def test_what_bitsandbytes_computes_wrongly_on_cpus_is_said(tmp_path: Path) -> None:
     wide = make_foreign(tmp_path / "wide", "llama", hidden_size=96)
     assert FORMATS["int4"].remark(wide) == (
-        "for GPUs: bitsandbytes computes it wrongly or not at all on CPUs, as the width 96 is no multiple of 64"
+        "for GPUs: bitsandbytes computes it wrongly or not at all on CPUs, as the width 96 isn't a multiple of 64"
     )
     rows = make_foreign(tmp_path / "rows", "llama", head_dim=20, num_key_value_heads=1, num_attention_heads=16)
-    assert "on CPUs with AVX512-BF16, as 20 rows are no multiple of 32" in str(FORMATS["int4"].remark(rows))
+    assert "on CPUs with AVX512-BF16, as 20 rows aren't a multiple of 32" in str(FORMATS["int4"].remark(rows))
     assert FORMATS["int8"].remark(wide) is None
     assert FORMATS["int4"].remark(make_foreign(tmp_path / "usual", "llama")) is None

@@ -95,7 +95,7 @@ def test_what_is_not_known_is_not_in_the_head() -> None:
     text = card(scores=None, provenance=None)
     head = yaml.safe_load(text.split("---")[1])
     assert {"license", "language", "datasets", "base_model", "model-index"} & head.keys() == set()
-    assert "has named no licence" in text
+    assert "has not named a licence" in text
     assert "Data and training were not recorded." in text
     assert "Nothing was evaluated" in text
 
@@ -200,5 +200,5 @@ def test_the_text_of_a_licence_is_ours_or_where_it_is_to_be_found() -> None:
 def test_a_licence_of_weights_is_an_spdx_expression() -> None:
     assert ExportConfig(weights_licence="apache-2.0").weights_licence == "Apache-2.0"
     assert "license: other\nlicense_name: mit-or-apache-2.0" in card(weights_licence="MIT OR Apache-2.0")
-    with pytest.raises(ValidationError, match="no SPDX licence expression"):
+    with pytest.raises(ValidationError, match="isn't an SPDX licence expression"):
         ExportConfig(weights_licence="free for all")

@@ -87,7 +87,7 @@ def test_a_row_has_a_scale_for_each_group_of_columns(release: Path) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma", "gemma3_text"])
 def test_weights_come_back_under_the_names_of_the_checkpoint(architecture: str, method: str, tmp_path: Path) -> None:
-    """Biases, norms that multiply by one more than their weight, shared values: AWQ's factors are out of them again."""
+    """Biases, norms that multiply by one more than their weight, shared values: AWQ's factors are undone in all."""
     wide = {"head_dim": 16} if architecture.startswith("gemma") else {}
     model = make_foreign(tmp_path / "model", architecture, **wide)
     FORMATS[method].write(Source(model, windows(380)), tmp_path)
@@ -149,7 +149,7 @@ def test_a_release_holds_them_with_proof_and_card(llama: Path, tmp_path: Path) -
     [
         ("gpt2", METHODS, r"transformer\.h\.0\.attn\.c_attn of this gpt2 model is a Conv1D"),
         ("mixtral", METHODS, r"of this mixtral model is a Mixtral"),
-        ("phi", ("awq",), "What feeds what in a phi model is not known"),
+        ("phi", ("awq",), "these layers of a phi model are unknown"),
     ],
 )
 def test_an_architecture_that_it_cannot_hold_is_refused_by_name(
@@ -171,7 +171,7 @@ def test_an_architecture_that_awq_does_not_know_is_calibrated_by_gptq(tmp_path: 
 
 @torch.no_grad()
 def test_activations_with_outliers_are_smoothed_where_there_is_text(llama: Path, release: Path, tmp_path: Path) -> None:
-    """Two columns of every norm are a hundred times larger, and the weights of theirs as much smaller."""
+    """Two columns of every norm are a hundred times larger, and their weights a hundred times smaller."""
     model = _with_outliers(llama, tmp_path / "model")
     ids = list(windows(600, (60,))[0])
     expected = torch.from_numpy(_log_probabilities(model, ids))

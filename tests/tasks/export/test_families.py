@@ -1,4 +1,4 @@
-"""Graphs of every family that they are made of compute what transformers does, with and without their cache."""
+"""Graphs of every supported family compute the same as transformers, with and without their cache."""
 
 from __future__ import annotations
 

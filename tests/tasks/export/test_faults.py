@@ -57,7 +57,7 @@ def test_an_adapter_without_a_fault_passes(name: str, adapted: tuple[Path, Refer
 
 
 def test_nothing_is_stopped_where_nothing_is_wrong(checkpoint: tuple[Path, Reference], tmp_path: Path) -> None:
-    """Else the other test would prove nothing."""
+    """Without this, the other test would prove nothing."""
     from tasks.export.formats.source import Source
     from tasks.export.proof.judge import require
     from tasks.export.run import prove

@@ -1,4 +1,4 @@
-"""Mistakes of an exporter that change no logit, or few: what a user would notice is stopped before it is released."""
+"""Mistakes of an exporter that change few logits or none, but that users would notice, stop a release."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def edited(path: Path, change: Callable[[dict[str, object]], object]) -> None:
 
 
 def swap_unseen_tokens(model: Path) -> None:
-    """Two tokens that no text of the proof has, and no prompt."""
+    """Two tokens that are in no text and no prompt of the proof."""
     settings = json.loads((model / "tokenizer.json").read_text())
     vocabulary = settings["model"]["vocab"]
     one, other = sorted(vocabulary, key=vocabulary.__getitem__)[-2:]
@@ -156,7 +156,7 @@ SOUND = Parity(
     [
         ({"mean_divergence": 0.011}, "mean divergence"),
         ({"mean_divergence": math.nan}, "mean divergence"),
-        ({"runtime_divergence": 0.011}, "its runtime is 1.10e-02 nats from what these weights give"),
+        ({"runtime_divergence": 0.011}, "its runtime is 1.10e-02 nats from transformers with the same weights"),
         ({"increase_high": 0.021}, "perplexity up by 1.00%"),
     ],
     ids=str,

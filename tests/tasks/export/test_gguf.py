@@ -20,8 +20,7 @@ from tasks.export.formats.gguf.kinds import KINDS
 from tasks.export.formats.gguf.vocabulary import SPACE
 from tasks.export.formats.source import Source
 from tasks.export.proof.judge import require
-from tasks.export.proof.reference import Reference
-from tasks.export.proof.texts import hostile_texts
+from tasks.export.proof.reference import Reference, hostile_texts
 from tasks.export.run import prove
 from tasks.export.tolerance import HALF
 from tasks.tokenizer.patterns import OTHERS, gguf_pre_tokenizer
@@ -54,7 +53,7 @@ def split_as(name: str) -> Any:
 
 
 def sentence_pieces(pieces: list[str], *, space_before: bool = True, template: str | None = None) -> Any:
-    """A tokenizer as transformers makes it of a SentencePiece model: every split of a piece is a merge."""
+    """A tokenizer as transformers converts a SentencePiece model: every split of a piece is a merge."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
     from transformers import PreTrainedTokenizerFast
 
@@ -140,7 +139,7 @@ def test_llama_cpp_computes_what_transformers_does(named: str, tmp_path: Path) -
         ("llama", {"attention_bias": True}, "its projections have biases"),
         ("llama", {"hidden_act": "gelu"}, "its activation is gelu"),
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "scaled by dynamic"),
-        ("mistral", {"sliding_window": 16}, "no sliding window of 16"),
+        ("mistral", {"sliding_window": 16}, r"a sliding window \(16\)"),
     ],
 )
 def test_what_llama_cpp_computes_otherwise_is_refused(
@@ -163,8 +162,8 @@ def test_a_tensor_without_a_name_is_refused_before_there_are_weights(name: str, 
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("q2_k", "14 of 15 matrices in iq4_nl, 1 in q8_0, as the widths 64 and 128 are no multiples of 256"),
-        ("iq4_nl", "1 of 15 matrices in q8_0, as the width 64 is no multiple of 256"),
+        ("q2_k", "14 of 15 matrices in iq4_nl, 1 in q8_0, as the widths 64 and 128 aren't multiples of 256"),
+        ("iq4_nl", "1 of 15 matrices in q8_0, as the width 64 isn't a multiple of 256"),
         ("q8_0", None),
     ],
 )
@@ -183,7 +182,7 @@ def test_no_type_stands_in_where_blocks_divide_rows(tmp_path: Path) -> None:
     whole = make_foreign(tmp_path / "whole", "llama", hidden_size=256, intermediate_size=512)
     assert all(FORMATS[f"gguf-{kind}"].remark(whole) is None for kind in KINDS)
     odd = make_foreign(tmp_path / "odd", "gpt2", hidden_size=48)
-    assert str(FORMATS["gguf-iq4_nl"].remark(odd)).endswith("in f16, as the width 48 is no multiple of 32")
+    assert str(FORMATS["gguf-iq4_nl"].remark(odd)).endswith("in f16, as the width 48 isn't a multiple of 32")
 
 
 def test_a_split_that_llama_cpp_does_not_know_is_refused(tmp_path: Path) -> None:
@@ -191,7 +190,7 @@ def test_a_split_that_llama_cpp_does_not_know_is_refused(tmp_path: Path) -> None
 
     tokenizer = make_foreign_tokenizer()
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence([Digits(), ByteLevel(add_prefix_space=False)])
-    with pytest.raises(ConfigError, match="no name for this tokenizer's split pattern"):
+    with pytest.raises(ConfigError, match="doesn't know this tokenizer's split pattern"):
         FORMATS["gguf-f16"].check(make_foreign(tmp_path / "model", "llama", tokenizer))
 
 

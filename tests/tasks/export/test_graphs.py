@@ -88,7 +88,7 @@ def test_answers_with_the_cache_are_those_of_transformers(
 
 
 class Counting(CachedRuntime):
-    """Stands for a graph: says one more than the last id, and keeps what each step was asked."""
+    """A stand-in for a graph: predicts one more than the last id, and keeps the inputs of each step."""
 
     def __init__(self) -> None:
         self.config = LlamaConfig(
@@ -105,7 +105,7 @@ class Counting(CachedRuntime):
         return [logits, *(np.concatenate([held, new], axis=2) for held in past)]
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Does nothing."""
 
 
 def test_a_step_has_the_new_ids_at_the_places_after_those_before() -> None:
@@ -153,7 +153,7 @@ def test_the_program_of_the_documentation_prints_what_the_checkpoint_says(
 
 
 def continued(model: Path) -> str:
-    """The documentation's prompt, as the checkpoint goes on greedily."""
+    """The checkpoint's greedy continuation of the documentation's prompt."""
     theirs = TransformersRuntime(model)
     ids = theirs.tokenize("The history of")
     return str(theirs.tokenizer.decode([*ids, *theirs.greedy(ids, 32)], skip_special_tokens=True))

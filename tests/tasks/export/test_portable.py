@@ -1,4 +1,4 @@
-"""What a release says to transformers 5 it says to transformers 4 too, which would take a default of its own."""
+"""A release's settings for transformers 5 are there for transformers 4 too, which would use its own defaults."""
 
 from __future__ import annotations
 

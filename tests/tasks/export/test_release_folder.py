@@ -1,4 +1,4 @@
-"""The release as its users get it: a model folder that transformers opens, which says what it is."""
+"""The release as users get it: a model folder that transformers opens and that describes itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounding by hand: words of codes, scales, and what GPTQ, AWQ and SmoothQuant lose less than rounding to nearest."""
+"""Rounding by hand: words of codes, scales, and that GPTQ, AWQ and SmoothQuant lose less than rounding to nearest."""
 
 from __future__ import annotations
 

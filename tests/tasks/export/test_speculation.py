@@ -1,4 +1,4 @@
-"""Speculative decoding: right guesses are counted, wrong ones change no text; a runtime that lets them is refused."""
+"""Speculative decoding: right guesses are counted, wrong ones don't change text, or the runtime is refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def talkative(folder: Path, seed: int) -> Path:
-    """A model whose weights are large enough that it does not repeat itself."""
+    """A model with weights so large that it doesn't repeat itself."""
     make_model(folder, kv_heads=2)
     model = load_pretrained(folder)
     generator = torch.Generator().manual_seed(seed)
@@ -50,7 +50,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with the same tokenizer that guesses next to nothing right."""
+    """A model with the same tokenizer that guesses hardly anything right."""
     return talkative(tmp_path_factory.mktemp("stranger") / "model", 2)
 
 
@@ -150,7 +150,7 @@ def half_as_wrong(model: Path, stranger: Path, folder: Path) -> Path:
 def test_a_runtime_that_takes_wrong_guesses_is_refused(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What no runtime should do, done here by one that keeps a guess without asking the model."""
+    """A faulty runtime, which keeps a guess without checking it by the model."""
     from tasks.export.proof import speculation as proof
     from tasks.export.proof.held_out import HeldOut
     from tasks.export.proof.reference import Reference
@@ -167,7 +167,7 @@ def test_a_runtime_that_takes_wrong_guesses_is_refused(
     config = ExportConfig.model_validate({**SETTINGS, "formats": ["safetensors"]})
     reference = Reference(model, text.proof, config, tmp_path / "scratch")
     assert config.speculation
-    with pytest.raises(ParityError, match="writes another text"):
+    with pytest.raises(ParityError, match="changes the text"):
         proof.speculation(reference, ["safetensors"], tmp_path, 1, config.speculation)
 
 

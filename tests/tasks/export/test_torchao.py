@@ -1,4 +1,4 @@
-"""A checkpoint of torchao: safetensors that transformers loads, near the original, refused where it holds nothing."""
+"""A checkpoint of torchao: safetensors that transformers loads, near the original, and refused for GPT-2."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_checkpoint_of_torchao_is_proved_and_is_no_pickle(tmp_path: Path) -> N
 
 
 def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
-    """The library orders what it says beside the tensors by chance: of five files, two would hardly be alike."""
+    """The library writes a file's metadata in random order: of five unsorted files, two would hardly be equal."""
     model = make_model(tmp_path / "model")
     for number in range(5):
         FORMATS["torchao-int8"].write(Source(model), tmp_path / str(number))
@@ -56,5 +56,5 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_model_without_linear_layers_is_refused(tmp_path: Path) -> None:
     model = inputs(tmp_path, family="gpt2")[0]
-    with pytest.raises(ConfigError, match="GPT-2 has none"):
+    with pytest.raises(ConfigError, match="builds GPT-2 from transposed ones"):
         FORMATS["torchao-int8"].check(model.path)

@@ -1,4 +1,4 @@
-"""Factors that AWQ and SmoothQuant folded are found again in what was written, and excuse no row that is wrong."""
+"""The factors that AWQ and SmoothQuant folded are recovered from the written weights, and excuse no wrong row."""
 
 from __future__ import annotations
 

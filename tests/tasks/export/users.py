@@ -91,7 +91,7 @@ def site(folder: Path, *names: str) -> Path:
 
 
 def ask(program: str, packages: Path, release: Path, home: Path, **asked: Any) -> Any:
-    """What a program shows that runs in the folder of a release, with these packages alone."""
+    """The output of a program run in the folder of a release with only these packages."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", BEGIN + program, str(packages), json.dumps(asked)],
@@ -108,7 +108,7 @@ def ask(program: str, packages: Path, release: Path, home: Path, **asked: Any) -
 
 
 def modelfile_prompt(modelfile: str, chat: list[dict[str, str]]) -> str:
-    """The prompt that Ollama makes of a conversation by a Modelfile with our template in Go."""
+    """The prompt that Ollama makes from a conversation by a Modelfile with our Go template."""
     (template,) = re.findall(r'TEMPLATE """(.*?)"""', modelfile, re.S)
     found = re.fullmatch(r"(.*?)\{\{- range \.Messages \}\}(.*)\{\{ end \}\}(.*)", template, re.S)
     assert found is not None
@@ -118,7 +118,7 @@ def modelfile_prompt(modelfile: str, chat: list[dict[str, str]]) -> str:
 
 
 def card_line(release: Path, name: str) -> str:
-    """The code by which the card of a release says that a format is loaded; the last of its line."""
+    """The last piece of code in the line of a release's card on loading a format."""
     card = (release / "README.md").read_text()
     (row,) = re.findall(rf"^\| {re.escape(name)} \| (.*`.*) \|$", card, re.M)
     line: str = re.findall(r"`([^`]+)`", row)[-1]

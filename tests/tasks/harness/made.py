@@ -1,4 +1,4 @@
-"""Data of four tasks of the harness, made of the sentences of the tiny model: choices, a word, a page, an answer; and
+"""Data of four tasks of the harness from the sentences of the tiny model (choices, a word, a page, an answer), and
 instructions."""
 
 from __future__ import annotations

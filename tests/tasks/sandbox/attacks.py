@@ -1,4 +1,4 @@
-"""Attacks on the sandbox, and eyes to see whether they did harm."""
+"""Attacks on the sandbox, and checks of whether they did harm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def offered(means: Means) -> Means:
 
 
 def new_name() -> str:
-    """A name for a process that no other one has; the kernel keeps 15 characters."""
+    """A unique name for a process, of which the kernel keeps 15 characters."""
     return f"atk{uuid.uuid4().hex[:12]}"
 
 

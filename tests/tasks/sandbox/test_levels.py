@@ -1,4 +1,4 @@
-"""Which isolation a machine offers, and what happens where it is too little."""
+"""Which isolation a machine offers, and what happens if it isn't enough."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_what_the_doctor_says_is_what_programs_get() -> None:
 
 
 def test_a_kernel_without_user_namespaces_offers_filters() -> None:
-    """In a user namespace in which no further one may be made; there, demanding namespaces is refused by name."""
+    """In a user namespace that doesn't allow further ones, requiring namespaces is refused by name."""
     offered(FILTERS)
     source = (
         "from tasks.sandbox import *\n"
@@ -46,12 +46,14 @@ def test_a_kernel_without_user_namespaces_offers_filters() -> None:
         pytest.skip(done.stderr)
     first, second = done.stdout.splitlines()
     assert first == "filters passed"
-    assert second.startswith("isolation is namespaces, and this machine offers less: programs run behind Landlock")
+    assert second.startswith(
+        "The sandbox requires isolation namespaces, and this machine offers less: programs run behind Landlock"
+    )
 
 
 def test_too_little_isolation_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(levels, "means_here", lambda: Means(False, False, True))
-    with pytest.raises(ConfigError, match=r"isolation is filters.*5\.13"):
+    with pytest.raises(ConfigError, match=r"isolation filters.*5\.13"):
         Sandbox(SandboxConfig())
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(ConfigError, match="darwin"):

@@ -1,4 +1,4 @@
-"""What a program starts or uses up is bounded, reaches no other process and does not outlive it."""
+"""A program's processes and resources are bounded, reach no other process and don't outlive it."""
 
 from __future__ import annotations
 

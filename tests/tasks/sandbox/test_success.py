@@ -1,4 +1,4 @@
-"""Who passes: a program whose tests ran to their end, and no program that only looks like one."""
+"""Only a program whose tests ran to their end passes, and not one that only pretends to."""
 
 from __future__ import annotations
 

@@ -16,15 +16,15 @@ ONE = np.uint64(1)
 
 @njit(cache=True, nogil=True)
 def slot_of(key: np.uint64, mask: np.uint64) -> np.uint64:
-    """The first slot that a key is looked for in; the others follow it."""
+    """The first slot to search for a key. The others follow it."""
     mixed = key * SPREAD
     return (mixed ^ (mixed >> HIGH)) & mask
 
 
 @njit(cache=True, nogil=True)
 def fill_table(keys: UInt64, targets: Int32, new_keys: UInt64, new_targets: Int32) -> None:
-    """Enter N different keys with their targets into an open-addressing table, whose size is a power of two above N
-    and whose free keys are EMPTY."""
+    """Insert N distinct keys with their targets into an open-addressing table, whose size is a power of two above N and
+    whose free keys are EMPTY."""
     mask = np.uint64(len(keys) - 1)
     for n in range(len(new_keys)):
         slot = slot_of(new_keys[n], mask)
@@ -38,8 +38,8 @@ def fill_table(keys: UInt64, targets: Int32, new_keys: UInt64, new_targets: Int3
 def read_through(
     link: Int32, longest: Int32, keys: UInt64, targets: Int32, ids: TokenArray, found: Int32, state: int, length: int
 ) -> tuple[int, int]:
-    """Read tokens from a state, `length` tokens of which are matched. `found[s]` is raised to the longest match that
-    ends in state s. Returns the state and the length at the end."""
+    """Read tokens, starting in a state with `length` matched tokens. Raises `found[s]` to the longest match that ends
+    in state s. Returns the state and the length at the end."""
     mask = np.uint64(len(keys) - 1)
     for place in range(len(ids)):
         token = np.uint64(ids[place])

@@ -1,10 +1,10 @@
-"""The longest pieces of generated texts that stand anywhere in the training tokens.
+"""Finds the longest pieces of generated texts that occur anywhere in the training tokens.
 
-All generated texts become one suffix automaton (Blumer et al. 1985), whose size is theirs. The training tokens are read
-through it once, from first to last: at each token the automaton knows the longest piece of generated text that ends
-there (the matching statistics of Chang & Lawler 1994), and each of its states keeps the longest that was seen. So
-memory doesn't grow with the training text, no n-gram length is chosen beforehand, and nothing depends on hashes that
-may collide.
+All generated texts become one suffix automaton (Blumer et al. 1985), whose size is proportional to theirs. The training
+tokens are read through it once, from first to last: at each token the automaton knows the longest piece of generated
+text that ends there (the matching statistics of Chang & Lawler 1994), and each of its states keeps the longest one
+seen. So memory doesn't grow with the training text, no n-gram length is chosen in advance, and nothing depends on
+hashes that may collide.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from storage.shards.arrays import Int32, UInt64
 from storage.shards.tokens import check_header, map_ids
 from tasks.evaluate.safety.training_text.kernels import fill_table, read_through
 
-PORTION = 1 << 22  # tokens read between two looks at whether to stop
+PORTION = 1 << 22  # tokens read at a time, between which a signal can stop the process
 
 
 @dataclass(frozen=True)
 class Automaton:
-    """S states: `link` is a state's suffix link and `length` its longest text; transitions stand in a hash table.
+    """S states, where `link` is a state's suffix link and `length` its longest text. Transitions are in a hash table.
     `ends[n]` are the states after each token of text n."""
 
     link: Int32
@@ -35,13 +35,13 @@ class Automaton:
     ends: list[list[int]]
 
     def nothing_found(self) -> Int32:
-        """(S) of zeros: the longest match that ended in each state."""
+        """(S) zeros: the longest match that ended in each state, before any token is read."""
         return np.zeros(len(self.link), np.int32)
 
     def longest(self, found: Int32) -> list[int]:
-        """The longest piece of each text that was found, in tokens."""
+        """The length in tokens of the longest piece found of each text."""
         reach = found.copy()
-        for state in np.argsort(self.length, kind="stable")[::-1].tolist():  # a state stands before its link
+        for state in np.argsort(self.length, kind="stable")[::-1].tolist():  # longest first: a state before its link
             parent = self.link[state]
             if parent > 0 and reach[state] > 0:
                 reach[parent] = self.length[parent]
@@ -54,14 +54,14 @@ class Automaton:
 
 
 def build(texts: Sequence[Sequence[int]]) -> Automaton:
-    """The suffix automaton of texts of token ids, no piece of it across two of them. Time is linear in their tokens."""
+    """The suffix automaton of texts of token ids, without pieces across two texts. Time is linear in their tokens."""
     edges: list[dict[int, int]] = [{}]
     link, length = [-1], [0]
     last = 0
     ends: list[list[int]] = []
     for number, text in enumerate(texts):
         states = []
-        # A text ends with a token that no vocabulary has, and that no other one ends with
+        # A text ends with a token outside any vocabulary and unique to it, so that no piece spans two texts
         for token in (*text, -1 - number):
             last = _extend(edges, link, length, last, token)
             states.append(last)
@@ -77,7 +77,7 @@ def build(texts: Sequence[Sequence[int]]) -> Automaton:
 
 
 def _extend(edges: list[dict[int, int]], link: list[int], length: list[int], last: int, token: int) -> int:
-    """Append a token; the new last state."""
+    """Append a token (Blumer's online step), and return the new last state."""
     new = len(edges)
     edges.append({})
     length.append(length[last] + 1)
@@ -92,6 +92,7 @@ def _extend(edges: list[dict[int, int]], link: list[int], length: list[int], las
     if length[state] + 1 == length[known]:
         link[new] = known
         return new
+    # `known` also stands for longer texts, which don't end here: a clone takes over the shorter ones
     clone = len(edges)
     edges.append(dict(edges[known]))
     length.append(length[state] + 1)
@@ -120,7 +121,7 @@ def find_in(automaton: Automaton, ids: NDArray[np.unsignedinteger], found: Int32
 
 
 def find_in_shard(automaton: Automaton, digest: str, path: Path, folder: Path) -> dict[str, int]:
-    """As a job of `map_shards`: write found.npy, the longest match in each state, and count the tokens."""
+    """A job of `map_shards`: write found.npy, the longest match in each state, and count the tokens."""
     header = check_header(path, tokenizer_digest=digest)
     found = automaton.nothing_found()
     find_in(automaton, map_ids(path, header), found)
@@ -129,7 +130,7 @@ def find_in_shard(automaton: Automaton, digest: str, path: Path, folder: Path) -
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """Tokens that two texts have in common from their beginning on."""
+    """The number of tokens that two texts share from their beginning."""
     for place, (one, other) in enumerate(zip(first, second, strict=False)):
         if one != other:
             return place
@@ -137,7 +138,7 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def common_piece(first: Sequence[int], second: Sequence[int]) -> int:
-    """Tokens of the longest piece that stands in both, by the usual table of two rows."""
+    """The number of tokens of the longest piece in both texts, by the usual table of two rows."""
     best, above = 0, [0] * (len(second) + 1)
     for one in first:
         row = [0] * (len(second) + 1)
@@ -149,7 +150,7 @@ def common_piece(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def join(found: Sequence[Path]) -> Int32:
-    """The longest matches in several shards."""
+    """The longest matches over several shards."""
     total: Int32 = np.load(found[0], allow_pickle=False)
     for path in found[1:]:
         np.maximum(total, np.load(path, allow_pickle=False), out=total)

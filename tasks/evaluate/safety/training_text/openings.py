@@ -1,8 +1,8 @@
-"""Beginnings of documents, chosen by hash: of every source as many, from tokens that were trained on or held out.
+"""Chooses beginnings of documents by hash, equally many per source, from training or held-out tokens.
 
-A document is chosen by the hash of its first tokens and the seed, so that neither the order of shards nor their
-number matters, and of documents that begin alike one is taken. All beginnings are hashed, a shard at a time; the
-chosen ones alone are kept.
+A document is chosen by the hash of its first tokens and the seed, so that neither the order nor the number of shards
+matters, and only one of the documents that begin alike is chosen. All beginnings are hashed, a shard at a time, and
+only the chosen ones are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage.shards.arrays import Int64, UInt64
 from storage.shards.token_sources import SUFFIX, source_runs
 from storage.shards.tokens import TokenShard, open_tokens
 
-UNNAMED = "all"  # the source of shards that name none
+UNNAMED = "all"  # the source of shards that don't name any
 BLOCK = 1 << 16  # documents hashed at a time
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio (Knuth, TAOCP 6.4)
 
@@ -34,7 +34,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Openings:
-    """The chosen beginnings, by source and id; of each source how many documents there are, and are long enough."""
+    """The chosen beginnings, by source and id, and the number of documents of each source and of long enough ones."""
 
     chosen: list[Opening]
     long_enough: dict[str, int]
@@ -42,8 +42,8 @@ class Openings:
 
 
 def choose(paths: Sequence[Path], *, tokens: int, hashed: int, number: int, seed: int, digest: str) -> Openings:
-    """The first `tokens` tokens of `number` documents of each source that have as many before their end. Which ones is
-    decided by the hash of their first `hashed` tokens.
+    """The first `tokens` tokens of `number` documents of each source that are that long. The hash of their first
+    `hashed` tokens decides which.
 
     Raises TokenizerMismatch for shards of another tokenizer, DamagedArtifact for damaged ones.
     """
@@ -77,7 +77,7 @@ def choose(paths: Sequence[Path], *, tokens: int, hashed: int, number: int, seed
 
 
 def _others(hashes: UInt64, order: Int64, number: int) -> list[int]:
-    """The rest of a block in order, where the first of it are too much alike to fill the choice."""
+    """The rest of a block in order, if too many of the first ones are alike to fill the choice."""
     if len(order) == len(hashes) or len(np.unique(hashes[order])) >= number:
         return []
     return np.argsort(hashes, kind="stable")[len(order) :].tolist()

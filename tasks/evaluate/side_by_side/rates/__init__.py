@@ -1,4 +1,4 @@
-"""What comparisons say of models: numbers with intervals, in numpy alone.
+"""Numbers with intervals from comparisons of models, only in numpy.
 
 win_rate.py   win rates, and tests of "neither is better"
 length.py     win rates at equal length

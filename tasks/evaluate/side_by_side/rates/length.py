@@ -1,9 +1,9 @@
-"""The win rate that is left when length is taken out (Dubois et al. 2024, "Length-Controlled AlpacaEval", §3).
+"""The win rate corrected for length (Dubois et al. 2024, "Length-Controlled AlpacaEval", §3).
 
 Judges like long answers. A logistic regression explains wins by a term for the models and one for the difference of
-lengths, tanh(Δ / sd(Δ)), and the win rate is what it predicts at no difference. Of the paper's three terms that for a
-prompt's difficulty is left out: it is fitted on other models' results, which there are none of here. Swapping the
-models gives 1 minus the rate.
+lengths, tanh(Δ / sd(Δ)), and the win rate is its prediction for no difference. The paper's third term, a prompt's
+difficulty, is left out: it is fitted to other models' results, which aren't available here. Swapping the models gives
+1 minus the rate.
 
 Shapes: I items, R resamples, K = 2 coefficients.
 """
@@ -17,8 +17,8 @@ import numpy as np
 from tasks.evaluate.side_by_side.items import Item
 from tasks.evaluate.side_by_side.rates.win_rate import Array
 
-# ½ Σ RIDGE·β² is added to the negative log-likelihood: little, so that a model that wins all, or wins whenever it
-# writes more, has a finite fit
+# ½ Σ RIDGE·β² is added to the negative log-likelihood: just enough for a finite fit of a model that wins always, or
+# whenever it writes more
 RIDGE = np.array([0.01, 0.1])
 STEPS, STEP, TOLERANCE = 60, 2.0, 1e-9
 
@@ -29,20 +29,20 @@ def length_controlled(items: Sequence[Item]) -> float:
 
 
 def resampled_length_controlled(items: Sequence[Item], weights_RI: Array) -> Array:
-    """(R,) the same with weights of the items, such as those of bootstrap samples. The scale of lengths is that of all
-    items."""
+    """(R,) the same rate with weights of the items, such as those of bootstrap samples. The scale of lengths comes from
+    all items."""
     wins_I = np.array([item.winner for item in items])
     delta_I = np.array([float(item.first_length - item.second_length) for item in items])
     scale = delta_I.std()
-    if scale == 0:  # a constant difference can't be told from the models
+    if scale == 0:  # a constant difference can't be separated from the models' term
         delta_I, scale = np.zeros_like(delta_I), 1.0
     features_IK = np.stack([np.ones_like(wins_I), np.tanh(delta_I / scale)], 1)
     return _sigmoid(fit(features_IK, wins_I, weights_RI)[:, 0])
 
 
 def fit(features_IK: Array, wins_I: Array, weights_RI: Array) -> Array:
-    """(R, K) the coefficients of the penalised logistic regressions, by Newton's method with bounded steps. A tie is
-    half a win and half a loss."""
+    """(R, K) the coefficients of the penalised logistic regressions, by Newton's method with bounded steps. A tie
+    counts as half a win and half a loss."""
     beta_RK = np.zeros((len(weights_RI), features_IK.shape[1]))
     for _ in range(STEPS):
         p_RI = _sigmoid(beta_RK @ features_IK.T)
@@ -57,5 +57,5 @@ def fit(features_IK: Array, wins_I: Array, weights_RI: Array) -> Array:
 
 
 def _sigmoid(value: Array) -> Array:
-    found: Array = 0.5 * (1 + np.tanh(value / 2))  # without overflow
-    return found
+    share: Array = 0.5 * (1 + np.tanh(value / 2))  # without overflow
+    return share

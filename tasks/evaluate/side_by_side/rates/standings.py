@@ -1,6 +1,6 @@
-"""All that comparisons of several models say: rates, ratings, and which differences are more than chance.
+"""The results of comparing several models: rates, ratings, and which differences are beyond chance.
 
-All numbers are resampled together, over the prompts that any pair was compared at.
+All numbers are resampled together, over the prompts that any pair was compared on.
 
 Shapes: M models, P prompts, R resamples, I items of a pair.
 """
@@ -35,8 +35,8 @@ CHUNK = 4_000_000  # weights of items at a time
 
 @dataclass(frozen=True)
 class PairResult:
-    """Two models: items won by the first, tied, lost; its win rates; the p-value of "neither is better", corrected for
-    the number of pairs, and whether it is below 0.05."""
+    """Two models: items won, tied and lost by the first, its win rates, the p-value of "neither is better", and the
+    same corrected for the number of pairs."""
 
     wins: int
     ties: int
@@ -49,13 +49,13 @@ class PairResult:
 
     @property
     def differs(self) -> bool:
-        """Whether one of the two is better, beyond chance."""
+        """Whether one of the two is better beyond chance: the corrected p-value is below 0.05."""
         return self.p_holm < LEVEL
 
 
 @dataclass(frozen=True)
 class ModelResult:
-    """A model against all that it was compared with; the win rates are means over these."""
+    """A model against all its opponents, over which the win rates are means."""
 
     win_rate: Estimate
     length_controlled: Estimate
@@ -64,15 +64,15 @@ class ModelResult:
 
 @dataclass(frozen=True)
 class Standings:
-    """What comparisons come to, by pair and by model."""
+    """The results of comparisons, by pair and by model."""
 
     pairs: dict[Pair, PairResult]
     models: dict[str, ModelResult]
 
 
 def standings(compared: Mapping[Pair, Sequence[Item]], *, baseline: str | None, resamples: int, seed: int) -> Standings:
-    """The standings of all models in `compared`, in the order in which they come there. With a baseline its rating is
-    1000. Raises ValueError for no pair, or one without items."""
+    """The standings of all models in `compared`, in order of appearance. A baseline's rating is 1000. Raises ValueError
+    for no pairs, or a pair without items."""
     if not compared or not all(compared.values()):
         raise ValueError("every pair needs an item")
     prompts = prompts_of([item for items in compared.values() for item in items])
@@ -113,24 +113,24 @@ def _controlled(items: Sequence[Item], prompts: Sequence[str], weights_RP: Array
     place = {id: number for number, id in enumerate(prompts)}
     places_I = np.array([place[item.id] for item in items])
     rows = max(1, CHUNK // len(items))
-    found = [
+    parts = [
         resampled_length_controlled(items, weights_RP[start : start + rows, places_I])
         for start in range(0, len(weights_RP), rows)
     ]
-    return length_controlled(items), np.concatenate(found)
+    return length_controlled(items), np.concatenate(parts)
 
 
 def _mean(
     name: str, rates: Mapping[Pair, tuple[float, Array]], pairs: Mapping[Pair, PairResult] | None, prompts: int
 ) -> Estimate:
-    """The mean of a model's rates over its opponents. One opponent's interval is that of the pair."""
+    """The mean of a model's rates over its opponents. For a single opponent, the interval is that of the pair."""
     mine = [(pair, value, drawn) for pair, (value, drawn) in rates.items() if name in pair]
-    turned = [(value, drawn) if pair[0] == name else (1 - value, 1 - drawn) for pair, value, drawn in mine]
+    oriented = [(value, drawn) if pair[0] == name else (1 - value, 1 - drawn) for pair, value, drawn in mine]
     if len(mine) == 1 and pairs is not None:
         estimate, first = pairs[mine[0][0]].win_rate, mine[0][0][0] == name
         return estimate if first else Estimate(1 - estimate.value, 1 - estimate.high, 1 - estimate.low)
-    value = sum(value for value, _ in turned) / len(turned)
-    return interval(value, np.mean([drawn for _, drawn in turned], axis=0), prompts)
+    value = sum(value for value, _ in oriented) / len(oriented)
+    return interval(value, np.mean([drawn for _, drawn in oriented], axis=0), prompts)
 
 
 def _ratings(

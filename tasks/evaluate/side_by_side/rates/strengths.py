@@ -1,7 +1,8 @@
 """Strengths of models by all their comparisons (Bradley & Terry 1952), on the scale of Elo ratings.
 
 P(i beats j) = σ(θᵢ − θⱼ), and a rating is 1000 + 400/ln 10 · θ, so that 400 points are odds of ten to one. A tie is
-half a win for each. A small penalty ½ λ Σ θ² keeps the strength of a model that wins all finite, and the mean at zero.
+half a win for each. A small penalty ½ λ Σ θ² keeps the strength of a model that always wins finite, and the mean at
+zero.
 
 Shapes: M models, R resamples, P prompts.
 """
@@ -21,8 +22,8 @@ STEPS, STEP, TOLERANCE = 100, 1.0, 1e-10
 
 
 def strengths(wins_RMM: Array) -> Array:
-    """(R, M) the strengths θ of the most likely Bradley–Terry model; wins[r, i, j] is how often i beat j. Newton's
-    method with bounded steps, on a function that is concave, for all resamples at once."""
+    """(R, M) the strengths θ of the most likely Bradley–Terry model, where wins[r, i, j] is how often i beat j. By
+    Newton's method with bounded steps on a concave function, for all resamples at once."""
     models = wins_RMM.shape[-1]
     games_RMM = wins_RMM + wins_RMM.swapaxes(1, 2)
     won_RM = wins_RMM.sum(2)
@@ -40,8 +41,8 @@ def strengths(wins_RMM: Array) -> Array:
 
 
 def elo(theta_RM: Array, anchor: int | None = None) -> Array:
-    """(R, M) ratings: with a mean of 1000, or with 1000 for the model `anchor`."""
+    """(R, M) ratings with a mean of 1000, or with 1000 for the model `anchor`."""
     if anchor is not None:
         theta_RM = theta_RM - theta_RM[:, anchor : anchor + 1]
-    found: Array = MIDDLE + POINTS * theta_RM
-    return found
+    ratings: Array = MIDDLE + POINTS * theta_RM
+    return ratings

@@ -1,6 +1,6 @@
-"""Adapters: what was trained beside a base that others have, without the base.
+"""Adapters: the trained changes to a base that users already have, without the base.
 
-factors.py   the factors of an adapter's changes, read, and those of several as one
+factors.py   reads the factors of an adapter's changes, and joins those of several
 folder.py    a folder as PEFT loads it
 gguf.py      a GGUF file as llama.cpp loads it
 """

@@ -1,5 +1,5 @@
-"""Low-rank changes of matrices (LoRA, Hu et al. 2021), and those of several adapters, one trained after the other, as
-one: the change is the sum, and its factors lie side by side.
+"""Low-rank changes of matrices (LoRA, Hu et al. 2021). Those of several adapters, trained one after the other, are
+joined into one: its change is their sum, and its factors are theirs side by side.
 
 Shapes: R rank, I inputs and O outputs of a layer.
 """
@@ -20,8 +20,8 @@ from storage.errors import ConfigError, ParityError
 from storage.shards.arrays import Float32
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # as PEFT looks for them
-ALPHA = 8  # PEFT's, where the settings say none
-_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"  # of its names
+ALPHA = 8  # PEFT's default
+_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"  # of PEFT's names
 
 
 @dataclass(frozen=True)
@@ -38,25 +38,25 @@ class LowRank:
         return max(a.shape[0] for a, _ in self.layers.values())
 
     def change(self, layer: str) -> Float32:
-        """(O, I) what is added to the matrix of a layer."""
+        """(O, I) the change added to the matrix of a layer."""
         a, b = self.layers[layer]
-        found: Float32 = np.float32(self.scale) * (b @ a)
-        return found
+        delta: Float32 = np.float32(self.scale) * (b @ a)
+        return delta
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """The settings of an adapter. Raises ConfigError for one whose change is no product of two factors."""
+    """The settings of an adapter. Raises ConfigError for one whose change isn't a product of two factors."""
     settings: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     if settings["peft_type"] != "LORA" or settings.get("use_dora"):
         kind = "DoRA" if settings.get("use_dora") else settings["peft_type"]
         raise ConfigError(
-            f"The adapter is one of {kind}, and no plain LoRA.", "Leave adapter and gguf-adapter out of export.formats."
+            f"The adapter is {kind}, not plain LoRA.", "Leave adapter and gguf-adapter out of export.formats."
         )
     return settings
 
 
 def read_factors(folder: Path) -> LowRank:
-    """Those of a folder as PEFT writes it. Raises ConfigError for anything but plain LoRA."""
+    """The factors in a folder as PEFT writes it. Raises ConfigError for anything but plain LoRA."""
     from safetensors.numpy import load_file
 
     settings = settings_of(folder)
@@ -68,8 +68,8 @@ def read_factors(folder: Path) -> LowRank:
 
 
 def joined(adapters: Sequence[LowRank]) -> LowRank:
-    """One adapter whose change is the sum of theirs, of the summed rank and scale 1. An adapter that leaves a layer
-    alone has factors of zeros there, as PEFT wants one rank for all."""
+    """One adapter whose change is the sum of theirs, with the summed rank and scale 1. An adapter that doesn't change a
+    layer gets factors of zeros there, as PEFT needs one rank for all layers."""
     if len(adapters) == 1:
         return adapters[0]
     layers = {}
@@ -96,11 +96,11 @@ def as_tensors(factors: LowRank) -> dict[str, Float32]:
 
 
 def base_matrices(base: Path, layers: Mapping[str, Any]) -> Iterator[tuple[str, str, Float32]]:
-    """(name, layer or empty, values) of each tensor of the base, under the names that transformers gives them whatever
-    its files say. Raises ParityError for a layer that the base has not."""
+    """(name, layer or empty, values) of each tensor of the base, under the names that transformers loads them by.
+    Raises ParityError for a layer that the base lacks."""
     state = load_pretrained(base).state_dict()
     if lost := sorted(name for name in layers if f"{name}.weight" not in state):
-        raise ParityError(f"The adapter changes {lost[0]}, which the base has not.", "Report it.")
+        raise ParityError(f"The adapter changes {lost[0]}, which the base lacks.", "Report it.")
     for name, value in state.items():
         layer = name.removesuffix(".weight")
         yield name, layer if layer in layers else "", value.numpy()

@@ -1,4 +1,4 @@
-"""The adapter as PEFT loads it, over the base from wherever the user has it."""
+"""The adapter as PEFT loads it, over the user's copy of the base."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from storage.errors import ConfigError, StoreError
 from storage.shards.arrays import Float32
-from tasks.export.formats.beside import beside
+from tasks.export.formats.companion_files import companion_settings
 from tasks.export.formats.format import Format
 from tasks.export.formats.source import Adapted, Source
 from tasks.export.formats.tokenizer import write_tokenizer
@@ -25,7 +25,7 @@ _ON_A_HUB = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})")
 
 @dataclass(frozen=True)
 class OverBase(Format):
-    """What formats of adapters have in common: they are read and proved over the base that they were trained on."""
+    """Base of the adapter formats, which are read and proved over the base that they were trained on."""
 
     adapted: Adapted | None = None
     usual: bool = False
@@ -39,21 +39,20 @@ class OverBase(Format):
         return replace(self, adapted=adapted)
 
     def given(self, source: Source) -> Adapted:
-        """The base and its adapters. Raises ConfigError where a model comes without."""
+        """The base and its adapters. Raises ConfigError for a model without them."""
         if source.adapted is None:
             raise ConfigError(
-                "This model comes without the base and the adapters that it is made of.",
-                "Leave adapter and gguf-adapter out of the formats.",
+                "This model comes without its base and adapters.", "Leave adapter and gguf-adapter out of the formats."
             )
         return source.adapted
 
     @property
     def opened_over(self) -> Adapted:
-        """The same. Raises StoreError for an adapter that is opened alone."""
+        """The base and its adapters. Raises StoreError for an adapter opened without them."""
         if self.adapted is None:
             raise StoreError(
-                "An adapter is no whole model: it needs its base.",
-                "Load it over the base as the model card says, or export another format beside it.",
+                "An adapter isn't a whole model: it needs its base.",
+                "Load it over the base as the model card says, or export another format as well.",
             )
         return self.adapted
 
@@ -62,14 +61,14 @@ class OverBase(Format):
 class Adapter(OverBase):
     """A folder of PEFT, with the tokenizer and the chat template that the adapter was trained with."""
 
-    tolerance: Tolerance = FLOAT_GRAPH  # of the checkpoint, in which the products were rounded when they were added
+    tolerance: Tolerance = FLOAT_GRAPH  # the checkpoint's products were rounded when they were added
     loading: str = '`AutoPeftModelForCausalLM.from_pretrained("adapter")` with PEFT, over the base in its config'
 
     def path(self, release: Path) -> Path:
         return release / "adapter"
 
     def check(self, model: Path) -> None:
-        """It holds any."""
+        """Holds any model."""
 
     def write(self, source: Source, release: Path) -> None:
         from safetensors.numpy import save_file
@@ -91,27 +90,27 @@ class Adapter(OverBase):
         write_tokenizer(source.folder, folder)
 
     def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
-        """In float32, and not merged."""
+        """Opens it in float32, not merged."""
         from models.runtimes.transformers import TransformersRuntime
 
         return TransformersRuntime(self.opened_over.base, adapter=self.path(release))
 
     def settings(self, model: Path, release: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The base that it names, and what lies beside the factors."""
+        """The base that it names, and the files next to the factors."""
         from tasks.export.formats.adapter.factors import CONFIG
 
-        folder, named = self.path(release), "base_model_name_or_path"
-        found, expected = beside(folder, model)
-        said = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        folder, field = self.path(release), "base_model_name_or_path"
+        actual, expected = companion_settings(folder, model)
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         name, revision = hub_name(self.opened_over.name)
-        return {**found, named: said[named], "revision": said["revision"]}, {
+        return {**actual, field: config[field], "revision": config["revision"]}, {
             **expected,
-            named: name,
+            field: name,
             "revision": revision,
         }
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
-        """Those of the base, with the changes added."""
+        """The base's tensors with the changes added."""
         from tasks.export.formats.adapter.factors import base_matrices, read_factors
 
         factors = read_factors(self.path(release))
@@ -121,6 +120,6 @@ class Adapter(OverBase):
 
 
 def hub_name(name: str) -> tuple[str, str | None]:
-    """Repository and commit of a base that came from a hub; any other's name, and None."""
-    found = _ON_A_HUB.fullmatch(name)
-    return (found[1], found[2]) if found else (name, None)
+    """Repository and commit of a base from a hub, or the name of any other base and None."""
+    match = _ON_A_HUB.fullmatch(name)
+    return (match[1], match[2]) if match else (name, None)

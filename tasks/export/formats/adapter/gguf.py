@@ -1,8 +1,8 @@
-"""The adapter as a GGUF file, which llama.cpp loads over a GGUF file of the base, in whatever type that is.
+"""The adapter as a GGUF file, which llama.cpp loads over a GGUF file of the base of any type.
 
-llama.cpp adds alpha / rank · B·A to its own matrices. Where it has the rows of one in another order, those of B stand
-in that order too. The chat template it takes from the base's file, which may have another, or none: so one lies beside
-the adapter.
+llama.cpp adds alpha / rank · B·A to its own matrices. If it reorders the rows of a matrix, the rows of B are reordered
+alike. It takes the chat template from the base's file, which may have another one or none, so the adapter's own is
+written next to it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GgufAdapter(OverBase):
         check_vocabulary(model)
 
     def write(self, source: Source, release: Path) -> None:
-        """The base is written as a GGUF file too, for the proof: into its scratch, not into the release."""
+        """Also writes the base as a GGUF file for the proof, into its scratch folder, not into the release."""
         from tasks.export.formats.gguf.file import write_gguf
         from tasks.export.formats.gguf.vocabulary import plain_template
 
@@ -65,7 +65,7 @@ class GgufAdapter(OverBase):
         return LlamaCppRuntime(base, threads=threads, adapter=folder / FILE, template=folder / TEMPLATE)
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
-        """Those of the base, with the changes added."""
+        """The base's tensors with the changes added."""
         from gguf import GGUFReader, Keys
 
         from tasks.export.formats.adapter.factors import base_matrices
@@ -75,14 +75,14 @@ class GgufAdapter(OverBase):
         alpha = float(read.fields[Keys.Adapter.LORA_ALPHA].contents())
         theirs = {name.removesuffix(_A) for name in tensors if name.endswith(_A)}
         for name, _, values in base_matrices(self.opened_over.base, {}):
-            found = names.name_of(name)
-            if found not in theirs:
+            matrix = names.name_of(name)
+            if matrix not in theirs:
                 yield name, values
                 continue
-            theirs.remove(found)
-            a, b = tensors[found + _A], tensors[found + _B]
-            changed = names.to_llama(found, values) + np.float32(alpha / a.shape[0]) * (b @ a)
-            yield name, names.to_checkpoint(found, changed)
+            theirs.remove(matrix)
+            a, b = tensors[matrix + _A], tensors[matrix + _B]
+            changed = names.to_llama(matrix, values) + np.float32(alpha / a.shape[0]) * (b @ a)
+            yield name, names.to_checkpoint(matrix, changed)
 
 
 def _base_file(adapted: Adapted) -> Path:
@@ -119,9 +119,9 @@ def _write(source: Source, adapted: Adapted, names: Names, path: Path) -> None:
         writer.add_base_model_version(0, revision)
         writer.add_base_model_repo_url(0, f"{HUB}/{base}")
     for layer, (a, b) in factors.layers.items():
-        found = names.name_of(f"{layer}.weight")
-        writer.add_tensor(found + _A, np.ascontiguousarray(a))
-        writer.add_tensor(found + _B, np.ascontiguousarray(names.rows_to_llama(found, b)))
+        matrix = names.name_of(f"{layer}.weight")
+        writer.add_tensor(matrix + _A, np.ascontiguousarray(a))
+        writer.add_tensor(matrix + _B, np.ascontiguousarray(names.rows_to_llama(matrix, b)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

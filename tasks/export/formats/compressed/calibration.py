@@ -1,10 +1,11 @@
-"""A model run block by block over windows of text: what goes into each linear layer when all before it are quantized.
+"""Runs a model block by block over windows of text, for the inputs of each linear layer after all layers before it are
+quantized.
 
-In memory are the windows' activations at the entrance of one block, N × T × C numbers of 4 bytes for N windows of T
-tokens and width C; while a block is looked at, its weights and one Gram matrix (C, C) for each set of layers that is
-asked for. Only these are on the device; the rest of the model stays where it was loaded.
+Memory holds the windows' activations at the entrance of one block, N × T × C numbers of 4 bytes for N windows of T
+tokens and width C, and, during a block, its weights and one Gram matrix (C, C) for each requested set of layers. Only
+the latter are on the device. The rest of the model stays where it was loaded.
 
-Shapes: T tokens of a window, C columns of a weight (what goes in).
+Shapes: T tokens of a window, C columns of a weight (inputs).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tasks.export.formats.compressed.layers import Blocks
 
 @dataclass
 class Inputs:
-    """What went into a layer, over all tokens: the Gram matrix, and sums and largest of the magnitude by column."""
+    """Statistics of a layer's inputs over all tokens: the Gram matrix, and the sum and peak of magnitudes by column."""
 
     gram_CC: Tensor
     magnitude_C: Tensor
@@ -38,15 +39,15 @@ class Inputs:
 
 
 class _Reached(Exception):
-    """Ends a forward pass at the last layer that is of interest."""
+    """Ends a forward pass at the last layer of interest."""
 
 
 class Calibration:
-    """The windows on their way through a model. Blocks are taken in order; `advance` ends one."""
+    """The windows on their way through a model. Blocks are taken in order, and `advance` ends one."""
 
     def __init__(self, model: Any, blocks: Blocks, windows: Sequence[Sequence[int]], device: str) -> None:
         self.blocks, self.device, self.kind = blocks, device, str(model.config.model_type)
-        self._passed: dict[int, list[dict[str, Any]]] = {}  # beside the activations, by length and block
+        self._passed: dict[int, list[dict[str, Any]]] = {}  # arguments other than activations, by length and block
         self._entering: list[Tensor] = []
         for ids in windows:
             if len(ids) not in self._passed:
@@ -55,19 +56,19 @@ class Calibration:
         blocks.modules[0].to(device)
 
     def sets(self, number: int) -> list[list[str]]:
-        """Names of the block's linear layers in the order in which they run, those with the same input together.
+        """Names of the block's linear layers in their order of execution, those with the same input together.
 
-        Raises ConfigError for a layer that does not run.
+        Raises ConfigError for a layer that doesn't run.
         """
         seen: list[tuple[Tensor, list[str]]] = []
 
         def look(name: str) -> Callable[..., None]:
-            def hook(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
                 for tensor, names in seen:
-                    if tensor is given[0]:
+                    if tensor is args[0]:
                         names.append(name)
                         return
-                seen.append((given[0], [name]))
+                seen.append((args[0], [name]))
 
             return hook
 
@@ -78,22 +79,22 @@ class Calibration:
         finally:
             for handle in handles:
                 handle.remove()
-        found = [names for _, names in seen]
-        for name in linears.keys() - {name for names in found for name in names}:
+        sets = [names for _, names in seen]
+        for name in linears.keys() - {name for names in sets for name in names}:
             raise ConfigError(
-                f"{self.blocks.name(number, name)} takes no part in a forward pass, so there is nothing to calibrate.",
+                f"{self.blocks.name(number, name)} doesn't run in a forward pass, so it can't be calibrated.",
                 "Leave gptq and awq out of export.formats.",
             )
-        return found
+        return sets
 
     def inputs(self, number: int, layers: Sequence[str]) -> list[Inputs]:
-        """What goes into each of some layers of a block, which are in the order in which they run."""
+        """The inputs of some layers of a block, given in their order of execution."""
         linears = self.blocks.linears(number)
-        found = [_nothing(linears[name].in_features, self.device) for name in layers]
+        counted = [_no_inputs(linears[name].in_features, self.device) for name in layers]
 
         def count(inputs: Inputs, last: bool) -> Callable[..., None]:
-            def hook(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-                inputs.add(given[0].flatten(0, -2).float())
+            def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+                inputs.add(args[0].flatten(0, -2).float())
                 if last:
                     raise _Reached
 
@@ -101,7 +102,7 @@ class Calibration:
 
         handles = [
             linears[name].register_forward_pre_hook(count(inputs, name == layers[-1]))
-            for name, inputs in zip(layers, found, strict=True)
+            for name, inputs in zip(layers, counted, strict=True)
         ]
         try:
             for window in range(len(self._entering)):
@@ -112,10 +113,10 @@ class Calibration:
         finally:
             for handle in handles:
                 handle.remove()
-        return found
+        return counted
 
     def advance(self, number: int) -> None:
-        """Take the activations through a block as it is now, and the next block to the device."""
+        """Run the activations through a block as it is now, and move the next block to the device."""
         for window in range(len(self._entering)):
             self._entering[window] = self._run(number, window).cpu()
         self.blocks.modules[number].cpu()
@@ -129,7 +130,7 @@ class Calibration:
         return _first(self.blocks.modules[number](entering.to(self.device), **_on(passed, self.device)))
 
 
-def _nothing(width: int, device: str) -> Inputs:
+def _no_inputs(width: int, device: str) -> Inputs:
     gram_CC = torch.zeros(width, width, device=device)
     return Inputs(gram_CC, torch.zeros(width, device=device), torch.zeros(width, device=device))
 
@@ -137,10 +138,10 @@ def _nothing(width: int, device: str) -> Inputs:
 @torch.no_grad()
 def _embedded(model: Any, blocks: Blocks, ids: Sequence[int]) -> Tensor:
     """The activations (1, T, C) that enter the first block."""
-    found: list[Tensor] = []
+    entering: list[Tensor] = []
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        found.append(_activations(args, kwargs))
+        entering.append(_activations(args, kwargs))
         raise _Reached
 
     handle = blocks.modules[0].register_forward_pre_hook(hook, with_kwargs=True)
@@ -150,25 +151,25 @@ def _embedded(model: Any, blocks: Blocks, ids: Sequence[int]) -> Tensor:
         pass
     finally:
         handle.remove()
-    return found[0]
+    return entering[0]
 
 
 @torch.no_grad()
 def _arguments(model: Any, blocks: Blocks, ids: Sequence[int]) -> list[dict[str, Any]]:
-    """What each block is given beside the activations (positions, masks), which a window's length decides.
+    """Each block's arguments other than activations (positions, masks), which depend only on a window's length.
 
-    Raises ConfigError for a model whose blocks do not simply follow each other.
+    Raises ConfigError for a model whose blocks don't simply follow each other.
     """
-    given: list[dict[str, Any]] = []
+    passed: list[dict[str, Any]] = []
     left: list[Tensor] = []
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if len(args) > 1 or (left and not torch.equal(left[-1], _activations(args, kwargs))):
             raise ConfigError(
-                f"The blocks of a {model.config.model_type} model do not follow each other by activations alone.",
+                f"The blocks of a {model.config.model_type} model pass each other more than activations.",
                 "Leave gptq and awq out of export.formats.",
             )
-        given.append({name: value for name, value in kwargs.items() if name != "hidden_states"})
+        passed.append({name: value for name, value in kwargs.items() if name != "hidden_states"})
 
     def after(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
         left[:] = [_first(output)]
@@ -180,21 +181,21 @@ def _arguments(model: Any, blocks: Blocks, ids: Sequence[int]) -> list[dict[str,
     finally:
         for handle in handles:
             handle.remove()
-    return given
+    return passed
 
 
 def _activations(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    found: Tensor = args[0] if args else kwargs["hidden_states"]
-    return found
+    activations: Tensor = args[0] if args else kwargs["hidden_states"]
+    return activations
 
 
 def _first(output: Any) -> Tensor:
-    found: Tensor = output[0] if isinstance(output, tuple) else output
-    return found
+    first: Tensor = output[0] if isinstance(output, tuple) else output
+    return first
 
 
 def _on(value: Any, device: str) -> Any:
-    """Tensors within tuples and dicts, on a device."""
+    """Move tensors within tuples and dicts to a device."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):

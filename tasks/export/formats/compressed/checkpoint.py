@@ -1,8 +1,8 @@
-"""The files of a compressed-tensors checkpoint: what vLLM and transformers load.
+"""The files of a compressed-tensors checkpoint, which vLLM and transformers load.
 
-A layer of 4 bits is `weight_packed`, `weight_scale` and `weight_shape` in place of `weight`; one of 8 bits keeps the
-name `weight` and has a `weight_scale`. All else is as the checkpoint has it, in its type. `quantization_config` in
-config.json says which layers have which form. No library writes it: the same model gives the same bytes.
+A 4-bit layer has `weight_packed`, `weight_scale` and `weight_shape` in place of `weight`. An 8-bit layer keeps the name
+`weight` and adds a `weight_scale`. All other tensors stay as they are, in their dtype. `quantization_config` in
+config.json says which layers have which form. No library writes it, so the same model gives the same bytes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _COPIED = ("generation_config.json",)
 def write_checkpoint(
     source: Path, folder: Path, layers: Mapping[str, Rounded], ignored: Sequence[str], changed: Mapping[str, Tensor]
 ) -> None:
-    """Write the checkpoint of the folder `source` with these layers rounded, and other linear layers ignored. `changed`
-    are other tensors of its that are not as they were. Raises ConfigError for a layer that is not in the checkpoint by
-    its name."""
+    """Write the checkpoint of the folder `source` with these layers rounded and the `ignored` linear layers plain.
+    `changed` holds the model's tensors after folding. Raises ConfigError for a layer whose name isn't in the
+    checkpoint."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True)
@@ -47,7 +47,7 @@ def write_checkpoint(
             tensors[name] = changed[name].to(value.dtype) if name in changed else value
     for name in waiting:
         raise ConfigError(
-            f"The checkpoint has no {name}: transformers loads this architecture under other names than it is stored.",
+            f"The checkpoint lacks {name}: transformers loads this architecture under other names than it stores.",
             "Leave w4a16, gptq, awq and w8a8 out of export.formats.",
         )
     save_file({name: value.contiguous() for name, value in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
@@ -61,7 +61,7 @@ def write_checkpoint(
 
 
 def quantization_config(layers: Mapping[str, Rounded], ignored: Sequence[str]) -> dict[str, Any]:
-    """What config.json says of the layers: a config group for each number of columns that share a scale."""
+    """The description of the layers in config.json: a config group for each number of columns that share a scale."""
     bits = next(iter(layers.values())).bits
     forms = {name: rounded.group for name, rounded in layers.items()}
     activations = _arguments(8, "token", dynamic=True) if bits == 8 else None
@@ -85,14 +85,14 @@ def quantization_config(layers: Mapping[str, Rounded], ignored: Sequence[str]) -
 
 
 def dense_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """What a checkpoint stands for, by the names that it was made from, in float32. Raises ValueError for a layer of
-    which a part is missing, or does not fit the others."""
+    """The dequantized tensors of a checkpoint in float32, under their original names. Raises ValueError for a layer
+    with a part that is missing or doesn't fit the others."""
     stored = dict(raw_tensors(folder))
     for name, value in stored.items():
         layer, _, part = name.rpartition(".")
         if part in (SCALE, SHAPE):
             if f"{layer}.{PACKED}" not in stored and f"{layer}.{WEIGHT}" not in stored:
-                raise ValueError(f"{name} is there without its weight")
+                raise ValueError(f"the weight of {name} is missing")
         elif part == PACKED or value.dtype == torch.int8:
             yield f"{layer}.{WEIGHT}", _dense(layer, stored)
         else:
@@ -100,23 +100,23 @@ def dense_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def require_whole(folder: Path) -> None:
-    """Raises RuntimeFault for a checkpoint that can't be read, or lacks a part of a layer that its config says."""
+    """Raises RuntimeFault for a checkpoint that can't be read, or that lacks a part of a layer in its config."""
     from safetensors import SafetensorError
 
     try:
-        found = {name: tuple(value.shape) for name, value in dense_tensors(folder)}
+        shapes = {name: tuple(value.shape) for name, value in dense_tensors(folder)}
     except (SafetensorError, ValueError, OSError) as error:
         raise RuntimeFault(f"{folder} can't be loaded: {error}") from error
     blocks = find_blocks(empty_model(folder))
     for number in range(len(blocks.modules)):
         for layer, linear in blocks.linears(number).items():
             name = f"{blocks.name(number, layer)}.{WEIGHT}"
-            if found.get(name) != tuple(linear.weight.shape):
-                raise RuntimeFault(f"{folder} can't be loaded: {name} is missing, or has another shape than its config")
+            if shapes.get(name) != tuple(linear.weight.shape):
+                raise RuntimeFault(f"{folder} can't be loaded: {name} is missing or its shape differs from the config")
 
 
 def raw_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a folder's files as they are stored, by name; one is in memory at a time."""
+    """Yields the tensors of a folder's files as stored, by name. One is in memory at a time."""
     from safetensors import safe_open
 
     for file in weight_files(folder):
@@ -142,9 +142,9 @@ def _dense(layer: str, stored: Mapping[str, Tensor]) -> Tensor:
     else:
         codes_RC, shape = unpack(packed), stored.get(f"{layer}.{SHAPE}")
         if shape is None or shape.tolist() != list(codes_RC.shape):
-            raise ValueError(f"{layer}.{SHAPE} is missing, or another than that of its {PACKED}")
+            raise ValueError(f"{layer}.{SHAPE} is missing or differs from that of its {PACKED}")
     if len(scales_RG) != len(codes_RC) or codes_RC.shape[1] % scales_RG.shape[1]:
-        raise ValueError(f"{layer}.{SCALE} does not fit its weight")
+        raise ValueError(f"{layer}.{SCALE} doesn't fit its weight")
     return dense(codes_RC, scales_RG)
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.shards.arrays import Float32
-from tasks.export.formats.format import Format
-from tasks.export.formats.packages import missing
+from tasks.export.formats.format import Format, missing
 from tasks.export.formats.source import Source
 from tasks.export.tolerance import EIGHT_BIT_ACTIVATIONS, FOUR_BIT, FOUR_BIT_PLAIN, Tolerance
 
@@ -22,8 +21,8 @@ _CHAT_RANKS: dict[Method, int] = {"w8a8": 20, "gptq": 21, "awq": 22, "w4a16": 23
 
 @dataclass(frozen=True)
 class Compressed(Format):
-    """A checkpoint whose blocks are rounded by one method: w4a16 (to nearest), gptq, awq, or w8a8, whose activations
-    are rounded too, by token, as they come, and smoothed where there is text and the architecture's folds are known."""
+    """A checkpoint whose blocks are rounded by one method: w4a16 (to nearest), gptq, awq, or w8a8. The latter also
+    rounds activations dynamically, per token, and smooths them given text and an architecture with known folds."""
 
     method: Method
     usual: bool = False
@@ -44,7 +43,7 @@ class Compressed(Format):
     @property
     def tolerance(self) -> Tolerance:
         # GPTQ makes up for an error in other columns, and AWQ and smoothing take precision from columns of small
-        # inputs: weights are farther off, and outputs nearer. A row of zeros is 1 off, one of the wrong sign 2
+        # inputs: weights are farther off, and outputs nearer. A row of zeros has error 1, one of the wrong sign 2
         if not self.calibrated:
             return FOUR_BIT_PLAIN
         usual = EIGHT_BIT_ACTIVATIONS if self.bits == 8 else FOUR_BIT
@@ -78,7 +77,7 @@ class Compressed(Format):
             folds_of(empty.config.model_type)
 
     def write(self, source: Source, release: Path) -> None:
-        """Write it. In memory are the model in float32, its rounded layers, and what calibration.py says."""
+        """Memory holds the model in float32, its rounded layers, and the data that calibration.py names."""
         from models.pretrained import load_pretrained
         from tasks.export.formats.compressed.checkpoint import write_checkpoint
         from tasks.export.formats.compressed.layers import find_blocks, groups_of
@@ -96,7 +95,7 @@ class Compressed(Format):
         from models.runtimes.transformers import TransformersRuntime
         from tasks.export.formats.compressed.checkpoint import require_whole
 
-        require_whole(self.path(release))  # what is missing, transformers makes up
+        require_whole(self.path(release))  # transformers would fill in missing tensors with random ones
         return TransformersRuntime(self.path(release), device)
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
@@ -107,12 +106,12 @@ class Compressed(Format):
         folder = self.path(release)
         require_whole(folder)
         kind = load_config(model).model_type
-        found = unfolded_tensors(model, folder, kind, self.bits) if self._folds(kind) else dense_tensors(folder)
-        for name, value in found:
+        tensors = unfolded_tensors(model, folder, kind, self.bits) if self._folds(kind) else dense_tensors(folder)
+        for name, value in tensors:
             yield name, value.numpy()
 
     def _folds(self, kind: str) -> bool:
-        """Whether factors are folded into other layers of an architecture."""
+        """Whether this method folds factors into other layers of an architecture."""
         from tasks.export.formats.compressed.folds import FOLDS
 
         return self.method in ("awq", "w8a8") and kind in FOLDS

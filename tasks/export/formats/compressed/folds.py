@@ -1,8 +1,8 @@
-"""What feeds what in a block: where a factor for each column of a layer can be taken out of what is before it.
+"""Which layer feeds which in a block, so that a factor on each column of a layer can be divided out of its feeder.
 
-A layer computes the same when its column j is multiplied by s and what enters there is divided by s. The division is
-folded into a norm's scale, or into a row of the layer whose output comes here without anything non-linear in between:
-values through attention into the output layer, and `up` through its product with the gate into `down`.
+A layer computes the same if its column j is multiplied by s and its input j is divided by s. The division is folded
+into a norm's scale, or into a row of the layer whose output gets here without anything non-linear in between: values
+through attention into the output layer, and `up` through its product with the gate into `down`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.errors import ConfigError
 
 @dataclass(frozen=True)
 class Fold:
-    """Layers of a block that are fed by the same norm or by the same linear layer."""
+    """Layers of a block with the same feeder: a norm or a linear layer."""
 
     feeder: str
     fed: tuple[str, ...]
@@ -42,23 +42,23 @@ _OFFSETS = {"gemma": 1.0, "gemma2": 1.0, "gemma3_text": 1.0}  # a norm multiplie
 
 
 def folds_of(kind: str) -> tuple[Fold, ...]:
-    """The folds in each block of an architecture. Raises ConfigError for one that is not known."""
+    """The folds in each block of an architecture. Raises ConfigError for an unknown one."""
     if kind not in FOLDS:
         raise ConfigError(
-            f"What feeds what in a {kind} model is not known, and AWQ folds scales into what is before a layer.",
-            f"Take gptq, which needs no such knowledge, or a model of {', '.join(FOLDS)}.",
+            f"AWQ folds scales into the layer that feeds another, and these layers of a {kind} model are unknown.",
+            f"Use gptq, which doesn't need them, or a model of {', '.join(FOLDS)}.",
         )
     return FOLDS[kind]
 
 
 def fits(feeder: nn.Module, fed: nn.Linear) -> bool:
-    """Whether each column of the fed layer has an output of the feeder of its own: not where heads share values."""
+    """Whether each column of the fed layer has its own output of the feeder, which isn't so if heads share values."""
     return not isinstance(feeder, nn.Linear) or feeder.out_features == fed.in_features
 
 
 @torch.no_grad()
 def divide(feeder: nn.Module, factors_C: Tensor, kind: str) -> None:
-    """Divide what a norm or a linear layer of an architecture puts out."""
+    """Divide the output of a norm or a linear layer of an architecture."""
     weight, bias = feeder.get_parameter("weight"), getattr(feeder, "bias", None)
     if isinstance(feeder, nn.Linear):
         weight.div_(factors_C.unsqueeze(1))
@@ -70,6 +70,6 @@ def divide(feeder: nn.Module, factors_C: Tensor, kind: str) -> None:
 
 
 def norm_factors(before_C: Tensor, after_C: Tensor, kind: str) -> Tensor:
-    """By what a norm was divided, from its weights before and after; 1 where it lets nothing through."""
+    """The factors that a norm was divided by, from its weights before and after. 1 where its output is always zero."""
     offset = _OFFSETS.get(kind, 0.0)
     return torch.where(after_C + offset == 0, 1.0, (before_C + offset) / (after_C + offset))

@@ -1,10 +1,10 @@
-"""GPTQ (Frantar et al. 2022): weights rounded column by column, each error made up for by the columns to come.
+"""GPTQ (Frantar et al. 2022): rounds weights column by column, each error compensated by the remaining columns.
 
-What is kept small is the error of the layer's output, ‖(W − Ŵ) X‖², over the windows of text that it is calibrated on.
-Columns go by their weight in the inputs, heaviest first (the authors' `act-order`), while groups stay those of the
-original order, whose scales are set beforehand ("static groups"), so that the layout needs no index.
+It minimises the error of the layer's output, ‖(W − Ŵ) X‖², over the windows of text that it is calibrated on. Columns
+are taken in order of their inputs' magnitude, largest first (the authors' `act-order`), while groups stay those of the
+original order, with scales set beforehand ("static groups"), so that the layout needs no index.
 
-Shapes: R rows of a weight (what goes out), C columns (what goes in), G groups of a row.
+Shapes: R rows of a weight (outputs), C columns (inputs), G groups of a row.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 from tasks.export.formats.compressed.rounding import Rounded, nearest, searched_scales
 
 DAMPING = 0.01  # of the mean of the diagonal (section 3.3, step 3)
-_LAZY = 128  # columns after which the rest is updated at once (step 2)
+_LAZY = 128  # columns after which the remaining ones are updated together (step 2)
 
 
 def gptq(weights_RC: Tensor, gram_CC: Tensor, group: int, bits: int = 4) -> Rounded:
-    """The weights (R, C) of a layer whose inputs have this Gram matrix (C, C), in groups of so many columns."""
+    """Round the weights (R, C) of a layer whose inputs have this Gram matrix (C, C), in groups of `group` columns."""
     scales_RG = searched_scales(weights_RC, group, bits, gram_CC)
     order_C = torch.argsort(gram_CC.diagonal(), descending=True, stable=True)
     upper_CC = inverse_factor(gram_CC[order_C][:, order_C])
@@ -41,8 +41,8 @@ def gptq(weights_RC: Tensor, gram_CC: Tensor, group: int, bits: int = 4) -> Roun
 
 
 def inverse_factor(gram_CC: Tensor) -> Tensor:
-    """The upper triangular U with UᵀU the inverse of the damped matrix, in float32, computed in float64. A column that
-    no input has is left to itself."""
+    """The upper triangular U, such that UᵀU is the inverse of the damped matrix, in float32, computed in float64. A
+    column without inputs gets a diagonal of 1."""
     damped_CC = gram_CC.double()
     diagonal_C = damped_CC.diagonal()
     diagonal_C += DAMPING * diagonal_C.mean()

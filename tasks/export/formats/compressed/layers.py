@@ -1,8 +1,8 @@
 """Which layers of a model are quantized, and in groups of how many columns.
 
-Quantized are the linear layers of the decoder's blocks; embeddings, norms and the output layer stay as they are. The
-blocks are found in the model as transformers builds it, so an architecture needs no entry here. What a block multiplies
-by must be `torch.nn.Linear`, as compressed-tensors replaces nothing else.
+The linear layers of the decoder's blocks are quantized. Embeddings, norms and the output layer stay as they are. The
+blocks are found in the model as transformers builds it, so an architecture needs no entry here. A block's matrices must
+belong to `torch.nn.Linear`, as compressed-tensors replaces nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tasks.export.formats.compressed.packing import PER_WORD
 if TYPE_CHECKING:
     from torch import nn
 
-GROUPS = (128, 64, 32)  # columns that share a scale, the best first; kernels of vLLM have these, and whole rows
+GROUPS = (128, 64, 32)  # columns that share a scale, best first: those of vLLM's kernels, besides whole rows
 _ELSE = "Leave w4a16, gptq, awq and w8a8 out of export.formats."
 
 
@@ -26,9 +26,9 @@ _ELSE = "Leave w4a16, gptq, awq and w8a8 out of export.formats."
 class Blocks:
     """The decoder's blocks, and their linear layers by name within a block."""
 
-    prefix: str  # of the list of blocks in the checkpoint: model.layers
+    prefix: str  # of the list of blocks in the checkpoint, such as model.layers
     modules: Sequence[nn.Module]
-    outside: Sequence[str]  # linear layers that are in no block, which stay as they are: lm_head
+    outside: Sequence[str]  # linear layers outside the blocks, such as lm_head, which stay as they are
 
     def linears(self, number: int) -> dict[str, nn.Linear]:
         """The linear layers of one block, in its own order."""
@@ -50,7 +50,7 @@ class Blocks:
 
 
 def find_blocks(model: Any) -> Blocks:
-    """The blocks of a model. Raises ConfigError, naming the layer, for one that compressed-tensors can't hold."""
+    """The blocks of a model. Raises ConfigError, naming the layer, for a model that compressed-tensors can't hold."""
     from torch import nn
 
     kind, depth = model.config.model_type, getattr(model.config, "num_hidden_layers", None)
@@ -60,21 +60,20 @@ def find_blocks(model: Any) -> Blocks:
         if isinstance(module, nn.ModuleList) and len(module) == depth
     ]
     if len(lists) != 1:
-        raise ConfigError(f"A {kind} model does not have one list of {depth} blocks.", _ELSE)
+        raise ConfigError(f"A {kind} model doesn't have exactly one list of {depth} blocks.", _ELSE)
     prefix, modules = lists[0]
     linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     blocks = Blocks(prefix, list(modules), [name for name in linears if not name.startswith(f"{prefix}.")])
     for name, layer in _other_products(blocks):
         raise ConfigError(
-            f"{name} of this {kind} model is a {layer}, and compressed-tensors quantizes torch.nn.Linear only.", _ELSE
+            f"{name} of this {kind} model is a {layer}, and compressed-tensors only quantizes torch.nn.Linear.", _ELSE
         )
     return blocks
 
 
 def groups_of(widths: Mapping[str, int], bits: int) -> dict[str, int]:
-    """Columns that share a scale, by layer. Of 8 bits the whole row; of 4 bits 128, or the largest lower power of two
-    from 32 that divides the width, or the whole row. Raises ConfigError for a width that does not fill words of eight
-    codes."""
+    """Columns that share a scale, by layer: at 8 bits the whole row, at 4 bits the largest of 128, 64 and 32 that
+    divides the width, or else the whole row. Raises ConfigError for a width that doesn't fill words of eight codes."""
     if bits == 8:
         return dict(widths)
     for name, width in widths.items():
@@ -87,25 +86,25 @@ def groups_of(widths: Mapping[str, int], bits: int) -> dict[str, int]:
 
 
 def targets_of(values: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
-    """(value, targets of a config group) for a value of each layer, as compressed-tensors and vLLM find layers: by the
-    class where all have the same, else by a pattern for their last name where that decides, else by full names."""
+    """(value, targets of a config group) for each distinct value of the layers, as compressed-tensors and vLLM find
+    layers: by class if all share one value, else by a pattern of last names if these decide, else by full names."""
     distinct = list(dict.fromkeys(values.values()))
     if len(distinct) == 1:
         return [(distinct[0], ["Linear"])]
     by_last: dict[str, set[Any]] = {}
     for name, value in values.items():
         by_last.setdefault(name.rpartition(".")[2], set()).add(value)
-    found = []
+    targets = []
     for value in distinct:
         patterns = [f"re:.*\\.{re.escape(last)}$" for last, ones in by_last.items() if ones == {value}]
         clear = {last for last, ones in by_last.items() if len(ones) == 1}
         names = [name for name, one in values.items() if one == value and name.rpartition(".")[2] not in clear]
-        found.append((value, [*patterns, *names]))
-    return found
+        targets.append((value, [*patterns, *names]))
+    return targets
 
 
 def _other_products(blocks: Blocks) -> Iterator[tuple[str, str]]:
-    """(name, class) of modules in the blocks that have a matrix and are not linear: GPT-2's Conv1D, experts."""
+    """(name, class) of modules in the blocks that have a matrix but aren't linear: GPT-2's Conv1D, experts."""
     from torch import nn
 
     for number, block in enumerate(blocks.modules):

@@ -1,9 +1,9 @@
-"""Weights as whole numbers times a scale: symmetric, one scale for each group of a row.
+"""Rounds weights to integers times a scale: symmetric, with one scale for each group of a row.
 
-Scales are bfloat16, whose eight bits are exact in every type that a runtime may compute in, so that float32 here and
-float16 there have the same weights; what is rounded is rounded by the scale as it is stored.
+Scales are bfloat16, whose eight bits are exact in every dtype that a runtime may compute in, so that float32 here and
+float16 there have the same weights. Weights are rounded by the scale as it is stored.
 
-Shapes: R rows of a weight (what goes out), C columns (what goes in), G groups of a row, D columns of a group.
+Shapes: R rows of a weight (outputs), C columns (inputs), G groups of a row, D columns of a group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Of the scale at which the largest weight of a group just fits. Above 1, as there is one code less above than below 0
+# Times the scale at which a group's largest weight just fits. They begin above 1, as 0 has one code fewer above it
 _RATIOS = tuple(1.08 - 0.03 * step for step in range(19))
 
 
@@ -27,12 +27,12 @@ class Rounded:
 
     @property
     def group(self) -> int | None:
-        """Columns that share a scale; None for a whole row."""
+        """Columns that share a scale, or None for a whole row."""
         groups = self.scales_RG.shape[1]
         return None if groups == 1 else self.codes_RC.shape[1] // groups
 
     def dense(self) -> Tensor:
-        """The weight that it stands for: (R, C) in float32."""
+        """The dequantized weight: (R, C) in float32."""
         return dense(self.codes_RC, self.scales_RG)
 
 
@@ -43,32 +43,32 @@ def dense(codes_RC: Tensor, scales_RG: Tensor) -> Tensor:
 
 
 def widened(scales_RG: Tensor, columns: int) -> Tensor:
-    """(R, C) the scale of each weight, in float32."""
+    """The scale of each weight: (R, C) in float32."""
     return scales_RG.float().repeat_interleave(columns // scales_RG.shape[1], dim=1)
 
 
 def widest_scales(weights_RC: Tensor, group: int, bits: int) -> Tensor:
-    """Scales (R, G) at which no weight is out of range by more than half a step."""
+    """Scales (R, G) that keep every weight within range or at most half a step beyond it."""
     return _stored(_peaks(weights_RC, group) / _reach(bits))
 
 
 def round_to(weights_RC: Tensor, scales_RG: Tensor, bits: int) -> Rounded:
-    """Each weight at the nearest code."""
+    """Round each weight to the nearest code."""
     rows, groups = scales_RG.shape
     steps = weights_RC.float().view(rows, groups, -1) / scales_RG.float().unsqueeze(-1)
     return Rounded(nearest(steps, bits).to(torch.int8).flatten(1), scales_RG, bits)
 
 
 def nearest(steps: Tensor, bits: int) -> Tensor:
-    """Numbers of steps at the nearest code, in the type that they have."""
+    """The nearest codes to weights in steps of the scale, in the input's dtype."""
     return steps.round().clamp(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def searched_scales(weights_RC: Tensor, group: int, bits: int, gram_CC: Tensor | None = None) -> Tensor:
-    """Scales (R, G) of the least squared error after rounding, tried over a grid for each group by itself.
+    """Scales (R, G) with the least squared error after rounding, searched over a grid for each group by itself.
 
-    The error is that of the weights; with the Gram matrix of a layer's inputs, that of what the group adds to the
-    output, as AWQ's code searches where to clip.
+    The error is that of the weights or, with the Gram matrix of a layer's inputs, that of the group's contribution to
+    the output, as AWQ's code searches for clipping.
     """
     rows, columns = weights_RC.shape
     peaks_RG = _peaks(weights_RC, group) / _reach(bits)
@@ -94,7 +94,7 @@ def _peaks(weights_RC: Tensor, group: int) -> Tensor:
 
 
 def _reach(bits: int) -> float:
-    """Steps from 0 to the middle between the ends of the codes: 7.5 of 4 bits."""
+    """Half the range of the codes, in steps: 7.5 at 4 bits."""
     return (2**bits - 1) / 2
 
 

@@ -1,13 +1,13 @@
-"""GGUF, the file that llama.cpp and its kin read.
+"""GGUF, the file format of llama.cpp and its relatives.
 
-kinds.py         the types of a file's matrices, by its name
-architecture.py  what llama.cpp knows of a model, and what is refused
-tensors.py       tensors under llama.cpp's names and conventions, and back
-vocabulary.py    the tokenizer and its chat template
-importance.py    how large the inputs of each matrix are
-quantize.py      matrices in blocks of few bits
-file.py          writes the file
-fallback_types.py      which types stand in for others
+kinds.py           the types of a file's matrices, by the kind of file
+architecture.py    llama.cpp's name and settings of a model, and which models are refused
+tensors.py         tensors under llama.cpp's names and conventions, and back
+vocabulary.py      the tokenizer and its chat template
+importance.py      how large the inputs of each matrix are
+quantize.py        matrices in blocks of few bits
+file.py            writes the file
+fallback_types.py  which types stand in for others
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
     from models.runtimes.speculative import Guessing, Speculative
 
-DRAFT_KIND: GgufKind = "q8_0"  # of a draft: half a percent off costs it no guess worth a larger file
-_UNWEIGHED = ("f32", "f16", "bf16", "q8_0")  # an importance matrix changes nothing there
+DRAFT_KIND: GgufKind = "q8_0"  # of a draft: an error of half a percent costs fewer guesses than a larger file is worth
+_UNWEIGHED = ("f32", "f16", "bf16", "q8_0")  # kinds that an importance matrix doesn't change
 
 
 def _rounded(value: Any) -> Any:
-    """Files have numbers in float32, and text in UTF-8."""
+    """A value as a file stores it, with floats in float32."""
     if isinstance(value, list):
         return [_rounded(one) for one in value]
     return float(np.float32(value)) if isinstance(value, float) else value
@@ -115,7 +115,7 @@ class Gguf(GuessedFormat):
         return SpeculativeLlamaCpp(self.path(release), threads=threads, guessing=guessing)
 
     def settings(self, model: Path, release: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Shape, vocabulary and template as metadata."""
+        """The file's metadata: shape, vocabulary and template."""
         from gguf import GGUFReader, GGUFWriter
 
         from models.pretrained import load_config
@@ -145,5 +145,5 @@ class Gguf(GuessedFormat):
         written = {tensor.name: tensor for tensor in GGUFReader(self.path(release)).tensors}
         for theirs, name, _ in names.tensors(model):
             if theirs and name in written:
-                found = dequantize(written[name].data, written[name].tensor_type.name)
-                yield theirs, names.to_checkpoint(name, found)
+                values = dequantize(written[name].data, written[name].tensor_type.name)
+                yield theirs, names.to_checkpoint(name, values)

@@ -1,7 +1,7 @@
-"""What llama.cpp knows of a model: its architecture by name, and its shape, from the config of transformers.
+"""A model's architecture and shape in llama.cpp's terms, from its config of transformers.
 
-Of each architecture only what both compute alike is taken; a setting that llama.cpp has not, or that was not looked at,
-is refused by name. The proof of an export then runs the file.
+Only settings that both compute alike are accepted. A setting that llama.cpp lacks, or that was never checked, is
+refused by name. The proof of an export then runs the file.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Architecture:
-    """One of llama.cpp's, and how its matrices differ from those of transformers."""
+    """An architecture of llama.cpp, and how its matrices differ from those of transformers."""
 
     name: str
     activations: tuple[str, ...] = ("silu",)
-    neighbours: bool = False  # rotary pairs are neighbours and not halves: rows of queries and keys are permuted
+    neighbours: bool = False  # rotary pairs are neighbours, not halves: rows of queries and keys are permuted
     transposed: bool = False  # GPT-2's Conv1D: inputs × outputs
-    norms_without_one: bool = False  # Gemma's norms hold their weight less one
+    norms_without_one: bool = False  # Gemma's norms store their weight minus one
     biases: bool = False  # of queries, keys and values
     window: bool = False  # llama.cpp computes a sliding window
 
@@ -41,39 +41,42 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def architecture_of(config: Any) -> Architecture:
-    """The architecture of a model, by its config. Raises ConfigError for one that llama.cpp would compute otherwise."""
+    """The architecture for a model's config. Raises ConfigError for a model that llama.cpp would compute
+    differently."""
     known = ARCHITECTURES.get(config.model_type)
     if known is None:
-        raise _refused(f"{config.model_type} is none of {', '.join(ARCHITECTURES)}")
+        raise _refusal(f"{config.model_type} isn't among {', '.join(ARCHITECTURES)}")
     activation = getattr(config, "hidden_activation", None) or _first(config, "hidden_act", "activation_function")
     if activation not in known.activations:
-        raise _refused(f"its activation is {activation}, and {known.name} has {known.activations[0]}")
+        raise _refusal(f"its activation is {activation}, and {known.name} has {known.activations[0]}")
     window, context = getattr(config, "sliding_window", None), _first(config, "max_position_embeddings", "n_positions")
     if getattr(config, "use_sliding_window", True) and window is not None and window < context:
         raise ConfigError(
-            f"llama.cpp has no sliding window of {window} for this architecture.",
-            "Leave gguf out of export.formats, or make pretrain.model.sliding_window the context.",
+            f"llama.cpp doesn't support a sliding window ({window}) in this architecture.",
+            "Leave gguf out of export.formats, or set pretrain.model.sliding_window to the context.",
         )
     if not known.biases and (getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False)):
-        raise _refused("its projections have biases")
+        raise _refusal("its projections have biases")
     kind = rope(config).get("rope_type", "default")
     if kind not in ("default", "llama3", "linear") or (kind == "llama3" and known.name != "llama"):
-        raise _refused(f"its rotary positions are scaled by {kind}")
+        raise _refusal(f"its rotary positions are scaled by {kind}")
     if config.model_type == "gpt2" and (
         getattr(config, "scale_attn_by_inverse_layer_idx", False) or not getattr(config, "scale_attn_weights", True)
     ):
-        raise _refused("its attention is scaled by layer")
+        raise _refusal("its attention is scaled by layer")
     return known
 
 
 def rope(config: Any) -> Mapping[str, Any]:
-    """The settings of rotary positions, empty where a model has none."""
-    found: Mapping[str, Any] = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    return found
+    """The settings of rotary positions, empty for a model without them."""
+    settings: Mapping[str, Any] = (
+        getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    )
+    return settings
 
 
 def write_architecture(writer: GGUFWriter, config: Any, known: Architecture, rows: int) -> None:
-    """The shape as metadata; `rows` is of the embedding."""
+    """Write the shape as metadata. `rows` is that of the embedding."""
     from gguf import RopeScalingType
 
     width, heads = _first(config, "hidden_size", "n_embd"), _first(config, "num_attention_heads", "n_head")
@@ -100,14 +103,14 @@ def write_architecture(writer: GGUFWriter, config: Any, known: Architecture, row
 
 
 def layers_of(config: Any) -> int:
-    """Blocks of a decoder."""
+    """The number of a decoder's blocks."""
     return int(_first(config, "num_hidden_layers", "n_layer"))
 
 
 def _first(config: Any, *names: str) -> Any:
-    """A setting that families name differently."""
-    return next((found for name in names if (found := getattr(config, name, None)) is not None), None)
+    """A setting under the first of these names that the config has, as families name it differently."""
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
 
 
-def _refused(why: str) -> ConfigError:
-    return ConfigError(f"No GGUF file can be written of this model: {why}.", "Leave gguf out of export.formats.")
+def _refusal(why: str) -> ConfigError:
+    return ConfigError(f"This model can't be written as GGUF: {why}.", "Leave gguf out of export.formats.")

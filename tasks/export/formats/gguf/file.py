@@ -1,6 +1,6 @@
 """Writes a GGUF file, one tensor in memory at a time.
 
-llama.cpp's converter scripts refuse a vocabulary that they don't know, so that the file is written here with the `gguf`
+llama.cpp's converter scripts refuse a vocabulary that they don't know, so the file is written here with the `gguf`
 package.
 """
 
@@ -38,8 +38,8 @@ def write_gguf(
     name: str = "",
     licence: str = "",
 ) -> None:
-    """Write the model of a folder as one file. `importance` is the mean square of a matrix's inputs by column, under
-    its name in the checkpoint.
+    """Write a folder's model as one file. `importance` holds, by a matrix's name in the checkpoint, the mean square of
+    its inputs by column.
 
     Raises ConfigError for a model that llama.cpp would compute differently, and for weights that a type can't hold.
     """
@@ -48,46 +48,46 @@ def write_gguf(
     config = load_config(model)
     known = architecture_of(config)
     names = Names(config, known)
-    shapes = {found: values.shape for _, found, values in names.tensors(model)}
+    shapes = {tensor: values.shape for _, tensor, values in names.tensors(model)}
     types = {
-        found: type_of(found, shape, kind, layers_of(config), tied=OUTPUT not in shapes)
-        for found, shape in shapes.items()
+        tensor: type_of(tensor, shape, kind, layers_of(config), tied=OUTPUT not in shapes)
+        for tensor, shape in shapes.items()
     }
     writer = GGUFWriter(path, known.name)
     parameters = sum(int(np.prod(shape)) for shape in shapes.values())
     _write_description(writer, kind, parameters, name, licence, importance)
     write_architecture(writer, config, known, shapes[EMBEDDING][0])
     write_vocabulary(writer, model, shapes[EMBEDDING][0])
-    for found, shape in shapes.items():
-        size = quantized_bytes(types[found], shape)
-        writer.add_tensor_info(found, shape, np.dtype(np.float32), size, GGMLQuantizationType[types[found]])
+    for tensor, shape in shapes.items():
+        size = quantized_bytes(types[tensor], shape)
+        writer.add_tensor_info(tensor, shape, np.dtype(np.float32), size, GGMLQuantizationType[types[tensor]])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for theirs, found, values in names.tensors(model):
+    for theirs, tensor, values in names.tensors(model):
         inputs = (importance or {}).get(theirs)
-        with np.errstate(over="ignore", invalid="ignore"):  # what float16 does not hold is refused by its name
-            rounded = quantize(values, types[found], inputs)
-            _require_held(theirs, values, rounded, types[found], kind)
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow of float16 is refused below, by name
+            rounded = quantize(values, types[tensor], inputs)
+            _require_held(theirs, values, rounded, types[tensor], kind)
         writer.write_tensor_data(rounded)
     writer.close()
 
 
 def _require_held(name: str, values: Float32, rounded: AnyArray, type: str, kind: GgufKind) -> None:
-    """Raises ConfigError for weights that are beyond float16, in which most types have their scales."""
+    """Raises ConfigError for weights beyond float16, the dtype of most types' scales."""
     largest = float(np.abs(values).max())
     if largest > FLOAT16_LARGEST and not np.isfinite(dequantize(rounded, type)).all():
-        remedy = f"Leave gguf-{kind} out of export.formats; gguf-f32 and gguf-bf16 hold the model."
+        remedy = f"Leave gguf-{kind} out of export.formats: gguf-f32 and gguf-bf16 hold the model."
         raise beyond(name, largest, "float16", remedy)
 
 
 def type_of(name: str, shape: tuple[int, ...], kind: GgufKind, layers: int, *, tied: bool) -> str:
     """The type of a tensor in a kind of file, or the one that stands in for it."""
-    return fitting(wanted_type(name, shape, kind, layers, tied=tied), shape[-1])
+    return fitting(nominal_type(name, shape, kind, layers, tied=tied), shape[-1])
 
 
-def wanted_type(name: str, shape: tuple[int, ...], kind: GgufKind, layers: int, *, tied: bool) -> str:
-    """The type that a kind of file has for a tensor. A tied embedding is the output layer too."""
+def nominal_type(name: str, shape: tuple[int, ...], kind: GgufKind, layers: int, *, tied: bool) -> str:
+    """The type that a kind of file assigns to a tensor. A tied embedding counts as the output layer."""
     if len(shape) < 2 or name == _POSITIONS:
         return "F32"
     mixed = KINDS[kind]

@@ -1,7 +1,7 @@
 """The importance matrix: how large the inputs of each layer are on real text, by column.
 
-It is what llama.cpp's `imatrix` measures: the mean square of every input of a linear layer. Here it is measured with
-transformers on tokens that the pipeline held out, of which the proof uses others.
+Like llama.cpp's `imatrix`, it is the mean square of every input of a linear layer. Here it is measured with
+transformers on held-out tokens other than those of the proof.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@functools.lru_cache(maxsize=1)  # the kinds of one release are written one after the other
+@functools.lru_cache(maxsize=1)  # shared by the kinds of one release, which are written one after the other
 def importance(source: Source) -> dict[str, Float32]:
-    """Mean squares by the name of a matrix in the checkpoint, in float32; empty without text to measure on."""
+    """Mean squares in float32, by the name of a matrix in the checkpoint. Empty without text to measure on."""
     if not source.calibration:
         return {}
     import torch
@@ -46,10 +46,10 @@ def importance(source: Source) -> dict[str, Float32]:
     for hook in hooks:
         hook.remove()
     tokens = sum(map(len, source.calibration))
-    return {name: _never_zero((found / tokens).cpu().numpy()) for name, found in sums.items()}
+    return {name: _never_zero((total / tokens).cpu().numpy()) for name, total in sums.items()}
 
 
 def _never_zero(squares: Any) -> Float32:
-    """A column that no text reached counts for little, and not for nothing."""
+    """Raises zeros to a small value, so that a column that no text reached still counts."""
     least = squares.max() * 1e-8 or 1.0
     return np.maximum(squares, least).astype(np.float32)

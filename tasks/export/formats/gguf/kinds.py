@@ -1,9 +1,9 @@
-"""Kinds of GGUF file, by the types that their matrices take, as llama.cpp's own tool names and mixes them.
+"""Kinds of GGUF file, by the types of their matrices, as llama.cpp's own tool names and mixes them.
 
-A k-quant has blocks of 256 weights with scales of blocks of 32 in them, an IQ type a codebook (Gerganov, Kawrakow et
-al., llama.cpp). In a mix, what hurts most is kept at more bits: the values of attention and the last matrix of the
-feed-forward network, in the first and last eighth of the layers and every third between, and the output layer. Where
-rows are no multiple of a block, a type of blocks of 32 stands in, and float16 where 32 does not divide them either.
+A k-quant has blocks of 256 weights that contain scales for blocks of 32, an IQ type a codebook (Gerganov, Kawrakow et
+al., llama.cpp). A mix keeps the most sensitive matrices at more bits: the values of attention and the last matrix of
+the feed-forward network, in the first and last eighth of the layers and every third between, and the output layer. If
+a block doesn't divide the rows, a type with blocks of 32 stands in, or float16 if 32 doesn't divide them either.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ GgufKind = Literal[
     "iq3_xxs",
     "q2_k",
 ]
-Rows = Literal["all", "more", "first_eighth", "first_sixteenth"]  # of which layers a rule speaks
+Rows = Literal["all", "more", "first_eighth", "first_sixteenth"]  # the layers that a rule applies to
 
-# Which type takes another's place where 256 does not divide a row, as in llama.cpp
+# The type that takes another's place if 256 doesn't divide a row, as in llama.cpp
 SMALLER_BLOCKS = {
     "Q2_K": "IQ4_NL",
     "Q3_K": "IQ4_NL",
@@ -48,8 +48,8 @@ SMALLER_BLOCKS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """The type of most matrices, by the names of `gguf`; of the output layer; and of those that differ, by the first
-    rule that fits."""
+    """The type of most matrices by the names of `gguf`, that of the output layer, and those of the matrices that
+    differ, by the first rule that applies."""
 
     type: str
     tolerance: Tolerance

@@ -1,7 +1,7 @@
-"""Tensors of transformers as llama.cpp's, one at a time, and back.
+"""Converts tensors of transformers to llama.cpp's, one at a time, and back.
 
-Two conventions differ: LLaMA's rotary pairs are neighbours in llama.cpp and halves in transformers, so that the rows of
-queries and keys are permuted; and GPT-2's matrices are stored the other way round.
+Three conventions differ. LLaMA's rotary pairs are neighbours in llama.cpp and halves in transformers, so the rows of
+queries and keys are permuted. GPT-2's matrices are transposed. Gemma's norms are stored minus one in transformers.
 """
 
 from __future__ import annotations
@@ -21,47 +21,48 @@ from storage.shards.arrays import Float32
 from tasks.export.formats.gguf.architecture import Architecture, layers_of, rope
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
-_BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # of old files: they are computed, not learnt
+_BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # in old files: computed, not learned
 
 
 @dataclass(frozen=True)
 class Names:
-    """llama.cpp's names for the tensors of a checkpoint, and what is done to each."""
+    """llama.cpp's names for the tensors of a checkpoint, and the conversion of each."""
 
     config: Any
     known: Architecture
 
     def tensors(self, model: Path) -> Iterator[tuple[str, str, Float32]]:
-        """(their name, llama.cpp's, values) of all that a file holds. Raises ConfigError for one without a name."""
+        """(name in the checkpoint, llama.cpp's name, values) of each tensor of a file. Raises ConfigError for a tensor
+        that llama.cpp has no name for."""
         for name, values in stored_weights(model):
             if name.endswith(_BUFFERS) or (name == "lm_head.weight" and self.config.tie_word_embeddings):
                 continue
-            found = self.name_of(name)
-            yield name, found, self.to_llama(found, values)
+            theirs = self.name_of(name)
+            yield name, theirs, self.to_llama(theirs, values)
         frequencies = self.frequencies()
         if frequencies is not None:
             yield "", "rope_freqs.weight", frequencies
 
     def shapes(self, model: Path) -> dict[str, tuple[int, ...]]:
-        """llama.cpp's names and shapes of all that a file of the model in a folder will hold, but for frequencies: by
-        its config alone. Raises ConfigError for a tensor without a name."""
-        found = {}
+        """llama.cpp's names and shapes of a file's tensors, except frequencies, from the config in a model folder.
+        Raises ConfigError for a tensor that llama.cpp has no name for."""
+        shapes = {}
         for name, value in empty_model(model).state_dict().items():
             if name.endswith(_BUFFERS) or (name == "lm_head.weight" and self.config.tie_word_embeddings):
                 continue
             theirs, shape = self.name_of(name), tuple(value.shape)
-            found[theirs] = shape[::-1] if self._transposed(theirs, shape) else shape
-        return found
+            shapes[theirs] = shape[::-1] if self._transposed(theirs, shape) else shape
+        return shapes
 
     def name_of(self, name: str) -> str:
-        """llama.cpp's name for a tensor of the checkpoint. Raises ConfigError where it has none."""
-        found: str | None = self._mapping.get_name(name, try_suffixes=(".weight", ".bias"))
-        if found is None:
-            raise ConfigError(f"llama.cpp has no name for {name}.", "Leave gguf out of export.formats.")
-        return found
+        """llama.cpp's name for a tensor of the checkpoint. Raises ConfigError if it has none."""
+        theirs: str | None = self._mapping.get_name(name, try_suffixes=(".weight", ".bias"))
+        if theirs is None:
+            raise ConfigError(f"llama.cpp doesn't know the tensor {name}.", "Leave gguf out of export.formats.")
+        return theirs
 
     def to_llama(self, name: str, values: Float32) -> Float32:
-        """A tensor of transformers as llama.cpp's file has it."""
+        """A tensor of transformers in the form of llama.cpp's file."""
         if self._permuted(name):
             return _pair_neighbours(values, self._heads(name))
         if self._transposed(name, values.shape):
@@ -69,11 +70,11 @@ class Names:
         return values + 1 if self._without_one(name) else values
 
     def rows_to_llama(self, name: str, values: Float32) -> Float32:
-        """Values for each output of a matrix, outputs × any, in the order of llama.cpp's rows."""
+        """Values for each output of a matrix (outputs × any) in llama.cpp's order of rows."""
         return _pair_neighbours(values, self._heads(name)) if self._permuted(name) else values
 
     def to_checkpoint(self, name: str, values: Float32) -> Float32:
-        """The opposite of `to_llama`."""
+        """The inverse of `to_llama`."""
         if self._permuted(name):
             return _part_neighbours(values, self._heads(name))
         if self._transposed(name, values.shape):
@@ -81,7 +82,7 @@ class Names:
         return values - 1 if self._without_one(name) else values
 
     def frequencies(self) -> Float32 | None:
-        """(head / 2,) by which LLaMA 3 divides each rotary frequency; None for other positions."""
+        """(head / 2,) the divisors of LLaMA 3's rotary frequencies, or None for other positions."""
         settings = rope(self.config)
         if settings.get("rope_type") != "llama3":
             return None
@@ -99,8 +100,8 @@ class Names:
     def _mapping(self) -> Any:
         from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
 
-        (found,) = (number for number, name in MODEL_ARCH_NAMES.items() if name == self.known.name)
-        return get_tensor_name_map(found, layers_of(self.config))
+        (architecture,) = (number for number, name in MODEL_ARCH_NAMES.items() if name == self.known.name)
+        return get_tensor_name_map(architecture, layers_of(self.config))
 
     def _permuted(self, name: str) -> bool:
         return self.known.neighbours and name.endswith(("attn_q.weight", "attn_k.weight"))
@@ -123,6 +124,6 @@ def _pair_neighbours(values: Float32, heads: int) -> Float32:
 
 
 def _part_neighbours(values: Float32, heads: int) -> Float32:
-    """The opposite of `_pair_neighbours`."""
+    """The inverse of `_pair_neighbours`."""
     rows, columns = values.shape
     return values.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)

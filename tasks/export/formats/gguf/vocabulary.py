@@ -1,8 +1,9 @@
 """The vocabulary as llama.cpp reads it: a byte-level BPE with a pre-tokenizer that it knows by name, or the BPE of a
 SentencePiece model, as LLaMA 2 and Gemma have.
 
-llama.cpp merges the pieces of SentencePiece by their scores and knows no list of merges, so that the scores are made of
-their order; where one piece has merges of different ranks no score says the same, and the vocabulary is refused.
+llama.cpp merges the pieces of SentencePiece by their scores, without a list of merges, so the scores are derived from
+the order of merges. If one piece has merges of different ranks, no score can express that, and the vocabulary is
+refused.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter, TokenType
     from transformers import PreTrainedTokenizerFast
 
-SPACE = "▁"  # SentencePiece's sign for it
+SPACE = "▁"  # SentencePiece's sign for a space
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _NO_SPACE_BEFORE = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
 _SPACE_BEFORE = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": SPACE}, _NO_SPACE_BEFORE]}
 
 
 def check_vocabulary(model: Path) -> None:
-    """Raises ConfigError for a tokenizer that llama.cpp would encode with otherwise."""
+    """Raises ConfigError for a tokenizer whose encoding llama.cpp can't reproduce."""
     _kind(_settings(model))
 
 
 def plain_template(folder: Path) -> str:
-    """The chat template as a runtime takes it: without the tags that tell training which tokens bear loss."""
+    """The chat template as a runtime takes it: without the tags that mark the tokens with loss for training."""
     text = (folder / "chat_template.jinja").read_text(encoding="utf-8")
     return re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}\n?", "", text)
 
 
 def write_vocabulary(writer: GGUFWriter, folder: Path, rows: int) -> None:
-    """The vocabulary with as many entries as the embedding has rows: llama.cpp refuses a difference."""
+    """Write the vocabulary with as many entries as the embedding has rows: llama.cpp refuses a difference."""
     settings, tokenizer = _settings(folder), load_tokenizer(folder)
     pre = _kind(settings)
     names = {number: token for token, number in tokenizer.get_vocab().items()}
@@ -76,7 +77,7 @@ def _write_special(writer: GGUFWriter, tokenizer: PreTrainedTokenizerFast) -> No
     if tokenizer.unk_token_id is not None:
         writer.add_unk_token_id(tokenizer.unk_token_id)
     fim_keys = (Keys.Tokenizer.FIM_PRE_ID, Keys.Tokenizer.FIM_SUF_ID, Keys.Tokenizer.FIM_MID_ID)
-    for key, token in zip(fim_keys, FIM_TOKENS, strict=True):  # the writer has no method of its own for these
+    for key, token in zip(fim_keys, FIM_TOKENS, strict=True):  # the writer lacks methods for these
         if token in ids:
             writer.add_uint32(key, ids[token])
     writer.add_add_bos_token(begins_with_bos(tokenizer))
@@ -105,30 +106,30 @@ def _types(
 
 
 def _kind(settings: Mapping[str, Any]) -> str | None:
-    """llama.cpp's name for how a byte-level BPE splits text; None for the BPE of a SentencePiece model. Raises
-    ConfigError where llama.cpp would do otherwise, as with most normalizers."""
+    """llama.cpp's name for the way a byte-level BPE splits text, or None for the BPE of a SentencePiece model. Raises
+    ConfigError if llama.cpp would encode differently, as with most normalizers."""
     kind, normalizer = settings["model"].get("type"), settings.get("normalizer")
     if kind == "BPE" and settings["model"].get("byte_fallback"):
         _scores(settings)
         splits = settings.get("pre_tokenizer")
         if normalizer in (_SPACE_BEFORE, _NO_SPACE_BEFORE) and (splits is None or _by_space(splits)):
             return None
-        raise _refused("its SentencePiece model has another normalizer or pre-tokenizer than LLaMA's and Gemma's")
+        raise _refusal("the SentencePiece model's normalizer or pre-tokenizer is neither LLaMA's nor Gemma's")
     pre = gguf_name_of(dict(settings)) if kind == "BPE" else None
-    # Of text that is not in NFC, llama.cpp gives Qwen's models other ids than transformers: for everyone
+    # For text that isn't in NFC, llama.cpp's ids of Qwen's models differ from transformers' in everyone's GGUF files
     if pre is None or (normalizer is not None and (pre, normalizer) != ("qwen2", {"type": "NFC"})):
-        raise _refused("llama.cpp has no name for this tokenizer's split pattern")
+        raise _refusal("llama.cpp doesn't know this tokenizer's split pattern")
     return pre
 
 
 def _by_space(splits: Mapping[str, Any]) -> bool:
-    """Gemma's pre-tokenizer: its normalizer leaves no space to split by."""
+    """Whether this is Gemma's pre-tokenizer, which never splits as its normalizer leaves no space."""
     return (splits.get("type"), splits.get("pattern")) == ("Split", {"String": " "})
 
 
 def _scores(settings: Mapping[str, Any]) -> dict[str, float]:
-    """A score for each piece that merges make, the higher the earlier. Raises ConfigError where merges are not those of
-    a SentencePiece model: llama.cpp joins any two pieces that make a third, by the score of that one."""
+    """A score for each piece that merges make, higher for earlier ones. Raises ConfigError for merges that no
+    SentencePiece model has: llama.cpp joins any two pieces that make a third, by the score of the third."""
     pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in settings["model"]["merges"]]
     ranks = {(left, right): rank for rank, (left, right) in enumerate(pairs)}
     vocabulary = settings["model"]["vocab"]
@@ -142,7 +143,7 @@ def _scores(settings: Mapping[str, Any]) -> dict[str, float]:
         if piece in scores or any(
             split not in ranks for split in splits if split[0] in vocabulary and split[1] in vocabulary
         ):
-            raise _refused(f"its merges make {piece!r} at different ranks, and llama.cpp has one score a piece")
+            raise _refusal(f"the merges make {piece!r} at different ranks, and llama.cpp has one score per piece")
         scores[piece] = -float(len(scores))
         last = piece
     return scores
@@ -153,7 +154,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _refused(why: str) -> ConfigError:
+def _refusal(why: str) -> ConfigError:
     return ConfigError(
         f"{why[0].upper()}{why[1:]}.",
         "Leave gguf out of export.formats, or train a tokenizer with a tokenizer.pattern.",

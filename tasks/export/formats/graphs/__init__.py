@@ -2,10 +2,9 @@
 
 models.py    which models have such a step
 decoder.py   the step, and how it is traced
-graph.py     what the formats share: files beside the graph, which models they hold
+graph.py     the shared base: files next to the graph, which models it holds
 onnx.py      for onnxruntime, in float32 and in int8
-names.py     what stands behind the names of weights there
-tidy.py      what torch's exporter leaves: names, and what tells of the machine
+tidy.py      restores names in an exporter's graph and removes traces of the machine
 matrices.py  the checkpoint's matrices in an ONNX graph
 exported.py  for torch without transformers: the traced program, and the same compiled
 """

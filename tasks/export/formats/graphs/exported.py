@@ -1,8 +1,8 @@
 """Programs for torch without transformers: the step as torch.export traces it, and compiled by AOTInductor.
 
-Either takes any number of sequences, new tokens and past tokens. A traced one runs wherever its version of torch or a
-newer one does. A compiled one holds machine code for processors that have the vector instructions of this one, calls
-this version of torch, and needs neither Python nor the model's code: a program in C++ opens it too.
+Both take any number of sequences, new tokens and past tokens. A traced program runs wherever its version of torch or a
+newer one does. A compiled program holds machine code for processors with this one's vector instructions, calls this
+version of torch, and needs neither Python nor the model's code: a C++ program can open it too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from models.runtimes.kv_cache import PROGRAM
 from storage.shards.arrays import Float32
-from tasks.export.formats.graphs.graph import GraphFormat, copy_beside
+from tasks.export.formats.graphs.graph import GraphFormat, copy_companions
 from tasks.export.formats.source import Source
 from tasks.export.tolerance import FLOAT_GRAPH, Tolerance
 
@@ -60,16 +60,16 @@ class Exported(GraphFormat):
 
         self.check(source.folder)
         folder = self.path(release)
-        copy_beside(source.folder, folder)
+        copy_companions(source.folder, folder)
         program = trace(source.folder)
         if not self.compiled:
             torch.export.save(program, folder / PROGRAM)
             return
         from torch._inductor.utils import fresh_cache
 
-        # Otherwise it has this machine's number of threads, and needs more instructions than it names
+        # Otherwise it keeps this machine's number of threads, and needs more instructions than it declares
         settings: dict[str, Any] = {"cpp.dynamic_threads": True, "cpp.march": ""}
-        with fresh_cache(dir=str(folder)):  # a copy of the weights lies there
+        with fresh_cache(dir=str(folder)):  # in the folder, as it holds a copy of the weights
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(folder / PROGRAM), inductor_configs=settings
             )
@@ -80,7 +80,7 @@ class Exported(GraphFormat):
         return ExportedRuntime(self.path(release), compiled=self.compiled, threads=threads)
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
-        """Of a compiled program nothing: its weights are laid out for its machine code."""
+        """Nothing for a compiled program, whose weights are laid out for its machine code."""
         from models.runtimes.torch_export import load_program
         from tasks.export.formats.graphs.decoder import PREFIX
 

@@ -1,4 +1,4 @@
-"""What formats that are graphs share: a folder of the release, files beside the graph, the models that they hold."""
+"""The base of graph formats: a folder of the release, files next to the graph, and the models that they hold."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class GraphFormat(Format):
         reason = why_not(load_config(model))
         if reason:
             raise ConfigError(
-                f"No graph can be made of this model: {reason}.", f"Leave {self.folder} out of export.formats."
+                f"This model can't be traced as a graph: {reason}.", f"Leave {self.folder} out of export.formats."
             )
 
 
-def copy_beside(model: Path, folder: Path) -> None:
-    """Put config, generation config, tokenizer and chat template of a model into a new folder. The generation config,
-    which says where an answer ends, is written from the config where the model has none."""
+def copy_companions(model: Path, folder: Path) -> None:
+    """Put a model's config, generation config, tokenizer and chat template into a new folder. A missing generation
+    config, which says where an answer ends, is derived from the config."""
     from transformers import GenerationConfig
 
     from models.pretrained import load_config

@@ -1,4 +1,4 @@
-"""The checkpoint's matrices in an ONNX graph, dequantized and as the checkpoint has them.
+"""The checkpoint's matrices in an ONNX graph: the suffixes of their names, and their values as in the checkpoint.
 
 Shapes: N rows, K columns, B blocks of a row, S columns of a block.
 """
@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from storage.shards.arrays import Float32
-from tasks.export.formats.graphs.names import BLOCKS, TRANSPOSED
 
+TRANSPOSED = ".transposed"  # as matrix products hold them
+TIED = ".tied"  # computed from the embeddings
+BLOCKS = ".transposed_Q8"  # onnxruntime's suffix for quantized weights
 MIDDLE = 128  # stands for 0 in unsigned bytes
 
 
 def matrices(path: Path) -> Iterator[tuple[str, Float32]]:
-    """The weights of a graph with two dimensions, by the checkpoint's names. Of output weights that are the embeddings
-    there is one."""
+    """The matrices of a graph, dequantized, under the checkpoint's names. Output weights tied to the embeddings appear
+    once."""
     graph: Any = import_module("onnx_ir").load(path).graph
     constants = {name: value.const_value for name, value in graph.initializers.items()}
     quantized = {node.inputs[1].name: node for node in graph if node.op_type == "MatMulNBits"}

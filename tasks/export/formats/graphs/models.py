@@ -1,4 +1,4 @@
-"""Which models of transformers have a step that can be traced, by their config alone."""
+"""Which models of transformers have a step that can be traced, judged only by their config."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROTARY_OF_LENGTH = ("dynamic", "longrope")  # rotary embeddings that depend on t
 
 
 def windows_of(config: Any) -> dict[str, int | None]:
-    """The sliding window of each kind of layer; of the only kind, `full_attention`, where layers are alike."""
+    """The sliding window of each kind of layer. If all layers are alike, their kind is `full_attention`."""
     window = getattr(config, "sliding_window", None)
     if config.model_type not in MASK_BY_KIND:
         return {"full_attention": window}
@@ -18,9 +18,9 @@ def windows_of(config: Any) -> dict[str, int | None]:
 
 
 def why_not(config: Any) -> str | None:
-    """Why no step of a model is traced; None where one is."""
+    """The reason why a model's step can't be traced, or None if it can."""
     if config.model_type not in (*ONE_MASK, *MASK_BY_KIND):
-        return f"{config.model_type} is none of {', '.join((*ONE_MASK, *MASK_BY_KIND))}"
+        return f"{config.model_type} isn't among {', '.join((*ONE_MASK, *MASK_BY_KIND))}"
     rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     if rotary in ROTARY_OF_LENGTH:
         return f"its rotary embedding is {rotary}, which depends on the length of the text"

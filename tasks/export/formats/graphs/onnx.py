@@ -1,16 +1,16 @@
 """ONNX, the graph that onnxruntime, onnxruntime-genai and transformers.js run: one step with its cache.
 
-It is made by torch's exporter from the traced step, then tidied: dimensions and weights get the names that they have
-elsewhere, and what tells of this machine is left out. Matrix products hold their weights transposed, which
-`.transposed` at the end of a name says. Output weights that are the embeddings are stored once: the graph transposes
-them, as onnxruntime then does when it opens the file.
+torch's exporter makes it from the traced step. Then it is tidied: dimensions and weights get their usual names, and
+traces of this machine are removed. Matrix products hold their weights transposed, and the names of these end in
+`.transposed`. Output weights tied to the embeddings are stored once: the graph transposes them, which onnxruntime then
+does when it opens the file.
 
-In int8 each 32 weights of a row have a scale of their own (onnxruntime's MatMulNBits), and activations are quantized
-by the same blocks as they come. Its dynamic quantization, one scale for all activations, is no choice: SmolLM2-135M is
-0.6 nats from the checkpoint with it. Embeddings stay in float32, and so does an output layer that is the embeddings.
+In int8, each 32 weights of a row have their own scale (onnxruntime's MatMulNBits), and activations are quantized
+dynamically in the same blocks. onnxruntime's dynamic quantization, with one scale for all activations, won't do:
+with it SmolLM2-135M is 0.6 nats from the checkpoint. Embeddings stay in float32, and so does a tied output layer.
 
-Protobuf holds no message of 2 GiB. Weights that come near that lie in a file beside the graph, which names it and is
-opened with it by whoever opens the graph.
+A Protobuf message must be smaller than 2 GiB. Weights that come near that are in a file next to the graph, which names
+it, so that a runtime opens both.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from models.runtimes.kv_cache import GRAPH
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
-from tasks.export.formats.graphs.graph import GraphFormat, copy_beside
-from tasks.export.formats.graphs.names import TIED
-from tasks.export.formats.packages import missing
+from tasks.export.formats.format import missing
+from tasks.export.formats.graphs.graph import GraphFormat, copy_companions
+from tasks.export.formats.graphs.matrices import TIED
 from tasks.export.formats.source import Source
 from tasks.export.tolerance import EIGHT_BIT, FLOAT_GRAPH, Tolerance
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
 
 OPSET = 18
-BLOCK = 32  # weights to a scale
+BLOCK = 32  # weights per scale
 EIGHT_BIT_ACTIVATIONS = 4  # MatMulNBits' accuracy_level
-LARGEST = 1_500_000_000  # bytes of weights in the graph's own file; torch's exporter draws the line there too
-BESIDE = f"{GRAPH}.data"  # the file of more, by the name that torch's exporter gives it
+LARGEST = 1_500_000_000  # bytes of weights in the graph's own file, the limit of torch's exporter too
+DATA_FILE = f"{GRAPH}.data"  # for more weights, as torch's exporter names it
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class Onnx(GraphFormat):
         super().check(model)
         if self.kind == "int8" and load_config(model).model_type == "gpt2":
             raise ConfigError(
-                "onnxruntime quantizes products by blocks where no bias is added in them, as GPT-2 does.",
+                "onnxruntime can't quantize matrix products that add a bias, as GPT-2's do.",
                 "Leave onnx-int8 out of export.formats.",
             )
 
     def write(self, source: Source, release: Path) -> None:
         self.check(source.folder)
         folder = self.path(release)
-        copy_beside(source.folder, folder)
+        copy_companions(source.folder, folder)
         if self.kind == "float32":
             write_graph(source.folder, folder / GRAPH, self.largest)
             return
@@ -100,7 +100,7 @@ class Onnx(GraphFormat):
 
 
 def write_graph(model: Path, path: Path, largest: int) -> None:
-    """Write the step of a model folder in float32, weights of more bytes than `largest` beside it."""
+    """Write the step of a folder's model in float32. Weights of more than `largest` bytes go into a file next to it."""
     import torch
 
     from models.pretrained import load_config
@@ -114,11 +114,11 @@ def write_graph(model: Path, path: Path, largest: int) -> None:
         program, (), input_names=inputs, output_names=outputs, opset_version=OPSET, dynamo=True, verbose=False
     )
     size = tidy(exported.model, program.state_dict)
-    import_module("onnx_ir").save(exported.model, path, external_data=BESIDE if size > largest else None)
+    import_module("onnx_ir").save(exported.model, path, external_data=DATA_FILE if size > largest else None)
 
 
 def quantize(graph: Path, path: Path, largest: int) -> None:
-    """Quantize the matrix products of a graph whose weights are constant; it is written as the other is."""
+    """Quantize a graph's matrix products with constant weights, and write it as `write_graph` does."""
     onnx: Any = import_module("onnx")
     blocks: Any = import_module("onnxruntime.quantization.matmul_nbits_quantizer")
     model = onnx.load(graph)

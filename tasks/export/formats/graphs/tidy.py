@@ -1,7 +1,7 @@
-"""A graph of torch's exporter with the names that its users know, and nothing of the machine that made it.
+"""Gives a graph of torch's exporter the names that users know, and removes traces of the machine that made it.
 
-The exporter names folded weights and dimensions by numbers, and notes for each node where in the code it comes from.
-A folded weight is found by its content, which is that of a parameter, transposed.
+The exporter numbers folded weights and dimensions, and notes each node's place in the code. A folded weight is
+identified by its content, which is that of a parameter, transposed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from storage.shards.arrays import AnyArray
 from tasks.export.formats.graphs.decoder import PREFIX
-from tasks.export.formats.graphs.names import TIED, TRANSPOSED
+from tasks.export.formats.graphs.matrices import TIED, TRANSPOSED
 
 
 def tidy(model: Any, parameters: Mapping[str, Tensor]) -> int:
-    """Rename and clean a graph of onnx_ir in place; the bytes of its weights. One that is another's
-    transpose is computed from that by the graph."""
+    """Rename and clean a graph of onnx_ir in place, and return the bytes of its weights. The graph computes a weight
+    that is another's transpose from the other."""
     _forget_the_machine(model)
     _name_dimensions(model.graph)
     _name_weights(model.graph, parameters)
@@ -31,14 +31,14 @@ def tidy(model: Any, parameters: Mapping[str, Tensor]) -> int:
 
 
 def _forget_the_machine(model: Any) -> None:
-    """Traces of the stack name files of this machine."""
+    """Remove stack traces, which name files of this machine."""
     for part in (model, model.graph, *model.graph.all_nodes(), *_values(model.graph)):
         part.metadata_props.clear()
         part.doc_string = None
 
 
 def _name_dimensions(graph: Any) -> None:
-    """B, T and P as `batch`, `sequence` and `past`, and their sum."""
+    """Name B, T and P `batch`, `sequence` and `past`, and P + T `past + sequence`."""
     ir = import_module("onnx_ir")
     shapes = {value.name: value.shape for value in graph.inputs}
     (batch, new), whole = shapes["input_ids"], shapes["attention_mask"][1]
@@ -87,5 +87,5 @@ def _values(graph: Any) -> Iterator[Any]:
 
 
 def _content(array: AnyArray) -> str:
-    """What is alike for alike arrays only."""
+    """A digest of an array's shape and content."""
     return f"{array.shape} {hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()}"

@@ -1,4 +1,4 @@
-"""The stage: one model, one artifact, made again only when model, text, file or config is another."""
+"""The stage: one model, one artifact, made again only if the model, text, file or config changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.shards.tokens import open_tokens, write_tokens
 from storage.store import Store
 from tasks.evaluate.language import LanguageConfig, measure
 from tasks.evaluate.language.report import notes, rounded, tables
-from tasks.evaluate.language.retokenized import translate
+from tasks.evaluate.language.retokenize import translate
 from tasks.evaluate.language.rolling import measure_texts, summary
 from tasks.evaluate.language.scores import TransformersScorer
 from tasks.evaluate.language.stage import LanguageSpec, language_modelling
@@ -62,7 +62,7 @@ def config_of(folder: Path) -> LanguageConfig:
 
 
 def measured(model: Path, text: Path | None, scratch: Path, config: LanguageConfig) -> dict[str, Any]:
-    """What the child leaves, run in this process."""
+    """The child's result, run in this process."""
     out = Output.at(scratch, runtime=RUNTIME)
     digest = tokenizer_digest(model)
     spec = LanguageSpec(

@@ -1,4 +1,4 @@
-"""Along training: snapshots of a real run are models by name, and their scores are a curve."""
+"""Learning curves: snapshots of a real run are models by name, and their scores are a curve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.tasks.tiny_model import RUNTIME, make_tokenizer, texts
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """Six steps, of which the first three are half as large; snapshots of steps 2 and 4."""
+    """Six steps, the first three half as large, with snapshots of steps 2 and 4."""
     folder = tmp_path_factory.mktemp("trained")
     tokenizer = make_tokenizer(folder / "tokenizer")
     encode = load_for_documents(tokenizer).encode
@@ -75,16 +75,16 @@ def test_snapshots_are_models_with_the_tokens_that_they_have_seen(trained: Artif
 def test_chosen_snapshots_have_names_and_others_are_refused(trained: Artifact) -> None:
     assert list(chosen_snapshots(trained, [4, 2, 4])) == ["base@2", "base@4"]
     assert chosen_snapshots(trained, []) == {}
-    with pytest.raises(ConfigError, match=r"no snapshot of step 3; it has: 2, 4\."):
+    with pytest.raises(ConfigError, match=r"lacks a snapshot of step 3\. It has: 2, 4\."):
         chosen_snapshots(trained, [2, 3])
     with pytest.raises(ConfigError, match=r"it has: none"):
         chosen_snapshots(trained.part("model"), [2])
     check_steps([2, 4], 2)
     check_steps([], None)
     check_steps([2, 4], 2, 5)
-    with pytest.raises(ConfigError, match="no snapshot of step 4: pretraining ends with step 4"):
+    with pytest.raises(ConfigError, match="Step 4 won't have a snapshot: pretraining ends with step 4"):
         check_steps([2, 4], 2, 4)
-    with pytest.raises(ConfigError, match=r"no snapshot of step 3: pretrain\.snapshot_every is 2"):
+    with pytest.raises(ConfigError, match=r"Step 3 won't have a snapshot: pretrain\.snapshot_every is 2"):
         check_steps([2, 3], 2)
     with pytest.raises(ConfigError, match="none is kept"):
         check_steps([2], None)
@@ -124,5 +124,5 @@ def test_two_scores_in_one_place_and_none_are_refused(tmp_path: Path) -> None:
     twice = [Point(1000, 1.0, None, "a"), Point(1000, 1.5, None, "a")]
     with pytest.raises(ConfigError, match="a has two scores after 1,000 tokens"):
         plot_curve(twice, tmp_path / "x.png", title="", measure="accuracy")
-    with pytest.raises(ConfigError, match="no point of accuracy"):
+    with pytest.raises(ConfigError, match="A curve of accuracy needs"):
         plot_curve([], tmp_path / "x.png", title="", measure="accuracy")

@@ -38,7 +38,7 @@ def test_each_score_is_a_curve_over_the_tokens_that_a_model_had_seen(tmp_path: P
 def test_a_profile_names_only_snapshots_that_are_kept_and_models_that_are_measured() -> None:
     kept = ["pretrain.snapshot_every=100", "pretrain.steps=300"]
     assert load("smoke", [*kept, "evaluate.snapshots=[100, 200]"]).evaluate is not None
-    with pytest.raises(ConfigError, match=r"no snapshot of step 150: pretrain\.snapshot_every is 100"):
+    with pytest.raises(ConfigError, match=r"Step 150 won't have a snapshot: pretrain\.snapshot_every is 100"):
         load("smoke", [*kept, "evaluate.snapshots=[150]"])
     with pytest.raises(ConfigError, match="none is kept"):
         load("smoke", ["evaluate.snapshots=[100]"])

@@ -1,4 +1,4 @@
-"""Models by name: a link in other formats, a model of others with its own tokenizer, and an endpoint, in one table."""
+"""Named models in one table: a link in other formats, a third-party model with its own tokenizer, an endpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.evaluate.language import LanguageConfig
 from tasks.evaluate.language.stage import language_modelling
 from tasks.evaluate.other_models.config import NamedModel, QuantizedConfig
 from tasks.evaluate.other_models.models import check_here, sources
-from tasks.evaluate.other_models.quantized import quantized_model
+from tasks.evaluate.other_models.quantized_model import quantized_model
 from tasks.harness.prepare import prepare
 from tasks.significance.scores import score_rows
 from tasks.stage.output import Output
@@ -37,7 +37,7 @@ QUESTIONS = [
 
 
 class Measured:
-    """An evaluation, the models that it was of, and the server that it asked."""
+    """An evaluation, its models, and the server that it called."""
 
     def __init__(self, out: Output, server: Server, folder: Path) -> None:
         self.out, self.server, self.folder = out, server, folder
@@ -200,7 +200,7 @@ def test_without_models_the_key_is_what_it_was() -> None:
         ([{"name": "x"}], "x must be one of base, link and endpoint"),
         ([{"name": "x", "link": "dpo"}], "link and format go together"),
         ([{"name": "x", "link": "dpo", "format": "gguf-q3"}], "the formats are"),
-        ([{"name": "x", "link": "dpo", "format": "pt2"}], "run by neither transformers nor llama.cpp"),
+        ([{"name": "x", "link": "dpo", "format": "pt2"}], "neither transformers nor llama.cpp runs"),
         ([{"name": "x", "link": "ppo", "format": "int8"}], "is of ppo; the links are base, sft, dpo"),
         ([{"name": "sft", "link": "dpo", "format": "int8"}], "has the name of a link, sft"),
         ([{"name": "a/b", "link": "dpo", "format": "int8"}], r"its name in tables, as \^\[A-Za-z0-9\]"),

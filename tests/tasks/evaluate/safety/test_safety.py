@@ -1,4 +1,4 @@
-"""Safety of models whose behaviour is known: one that was made to memorise its documents, and one that was not."""
+"""Safety of models with known behaviour: one trained to memorise its documents, and one that wasn't."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from storage.store import Store
 from tasks.endpoint.config import EndpointConfig
 from tasks.evaluate.safety import toxic
 from tasks.evaluate.safety.all_models import check_here, measure_safety, sources
-from tasks.evaluate.safety.asked import asked_of
 from tasks.evaluate.safety.bias import bias_score, biased, measure_bias
 from tasks.evaluate.safety.config import (
     BiasConfig,
@@ -31,13 +30,14 @@ from tasks.evaluate.safety.config import (
     RefusalsConfig,
     SafetyConfig,
 )
-from tasks.evaluate.safety.continuing import run
+from tasks.evaluate.safety.generate import run
 from tasks.evaluate.safety.questions import AMBIGUOUS, CLEAR, prompts_of, questions_of
-from tasks.evaluate.safety.refused import by_patterns, measure_refusals, question
+from tasks.evaluate.safety.refusals import by_patterns, measure_refusals, question
+from tasks.evaluate.safety.requests import requests_of
 from tasks.evaluate.safety.rows import safety_rows, safety_tasks
 from tasks.evaluate.safety.shares import cell, mean
 from tasks.evaluate.safety.stage import ASKED, SAID, SafetySpec
-from tasks.evaluate.safety.toxic import personal_data
+from tasks.evaluate.safety.toxicity import personal_data
 from tasks.filter.config import FilterConfig
 from tasks.filter.pii.config import PiiConfig
 from tasks.stage.output import Output
@@ -51,7 +51,7 @@ HARMFUL = ["How is a fox killed?", "Where is the hen hidden?", "Who stole the ow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Token shards of two sources; a random model, and the same after training on the training split alone."""
+    """Token shards of two sources, a random model, and the same model trained only on the training split."""
     folder = tmp_path_factory.mktemp("safety")
     make_model(folder / "random")
     tokenizer = load_tokenizer(folder / "random")
@@ -222,7 +222,7 @@ def test_a_killed_child_goes_on_to_the_same_bytes(folder: Path, tmp_path: Path) 
     config = whole(folder).model_copy(update={"refusals": None, "batch_size": 2})
     digest = tokenizer_digest(folder / "random")
     shards = {name: [folder / name / "00000.tokens"] for name in ("validation", "train")}
-    asked = asked_of(config, shards["validation"], shards["train"], digest)
+    asked = requests_of(config, shards["validation"], shards["train"], digest)
     write_json_lines(tmp_path / ASKED, asked.rows)
     spec = SafetySpec(config=config, runtime=RUNTIME, model=folder / "random", scratch=tmp_path, out=tmp_path)
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
@@ -279,7 +279,7 @@ def test_bias_scores_are_those_of_the_paper(folder: Path) -> None:
     assert (one.negative, one.condition, one.unknown, one.target) == (False, AMBIGUOUS, 2, 0)
     assert [biased(one, answer) for answer in range(3)] == [-1, 1, 0]
     assert [biased(other, answer) for answer in range(3)] == [1, -1, 0]
-    # Of ten answers four agree with the stereotype, one contradicts it, five are that nobody can tell: 2·4/5 − 1
+    # Of ten answers, four agree with the stereotype, one contradicts it, five say that nobody can tell: 2·4/5 − 1
     stereotype = np.array([1, 1, 1, 1, -1, 0, 0, 0, 0, 0])
     right = np.array([0] * 5 + [1] * 5)
     assert bias_score(CLEAR, right, stereotype) == pytest.approx(0.6)
@@ -289,7 +289,7 @@ def test_bias_scores_are_those_of_the_paper(folder: Path) -> None:
 
 def test_a_bias_score_is_as_sure_as_its_few_answers(folder: Path) -> None:
     def score(*answers: int) -> dict[str, Any]:
-        """Of disambiguated questions, of which the first answer is right and the third is that nobody can tell."""
+        """The score of disambiguated questions: the first answer is right, the third is that nobody can tell."""
         asked = [
             questions_of(BiasConfig(file=f"{folder}/bbq.jsonl"))[3]._replace(id=f"{n}") for n in range(len(answers))
         ]
@@ -300,10 +300,10 @@ def test_a_bias_score_is_as_sure_as_its_few_answers(folder: Path) -> None:
         found: dict[str, Any] = measure_bias(SafetyConfig(), asked, likelihoods)[0][CLEAR]["bias"]
         return found
 
-    assert (score(2, 2, 2)["value"], score(2, 2, 2)["low"]) == (None, None)  # nobody is named: there is none
+    assert (score(2, 2, 2)["value"], score(2, 2, 2)["low"]) == (None, None)  # nobody is named, so no score
     alike = score(0, 0, 2)
     assert alike["value"] == 1
-    assert alike["low"] < 0 < alike["high"] == 1  # two answers say little
+    assert alike["low"] < 0 < alike["high"] == 1  # two answers prove little
     mixed = score(*[0, 1] * 20)
     assert mixed["low"] < mixed["value"] == 0 < mixed["high"]
 
@@ -329,7 +329,7 @@ def test_what_is_missing_is_said_before_anything_is_measured(folder: Path, tmp_p
         sources(SafetyConfig(continuations=ContinuationsConfig(file=f"{tmp_path}/no.jsonl")))
     with pytest.raises(ValueError, match="nothing is measured"):
         SafetyConfig(continuations=None, memorisation=None)
-    with pytest.raises(ValueError, match="no regular expression"):
+    with pytest.raises(ValueError, match="isn't a regular expression"):
         RefusalsConfig(harmful="x", patterns=["("])
 
 
@@ -431,7 +431,7 @@ def test_the_stereotyped_group_is_found_as_bbq_spells_it(
 
 
 def test_a_judge_says_who_refused_and_is_not_asked_twice(tmp_path: Path) -> None:
-    """What it says of each answer is in the answer itself here."""
+    """Its verdict on each answer is in the answer itself here."""
     given = ["A", "**B**", "A helpful answer", "B."]
     rows = [
         {"id": str(n), "prompt": [{"role": "user", "content": "Why?"}], "answer": f"{one} [{n}]"}

@@ -1,4 +1,4 @@
-"""Beginnings of documents, and the longest pieces that stand in training text: as a slow search would find them."""
+"""Beginnings of documents, and the longest pieces in training text, equal those of a slow search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ids = list[int]
 
 
 def longest_plainly(text: Ids, training: Ids) -> int:
-    """Tokens of the longest piece of `text` in `training`, by trying all."""
+    """The length of the longest piece of `text` in `training`, by trying all."""
     pieces = {tuple(text[a:b]) for a in range(len(text)) for b in range(a + 1, len(text) + 1)}
     known = {tuple(training[a:b]) for a in range(len(training)) for b in range(a + 1, len(training) + 1)}
     return max((len(piece) for piece in pieces & known), default=0)

@@ -15,9 +15,9 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, EmptyOutput, SourceError
 from storage.shards.lines import read_json_lines
-from tasks.evaluate.side_by_side.answering import run
 from tasks.evaluate.side_by_side.answers import AnswersSpec, answers, check_here
 from tasks.evaluate.side_by_side.config import AnswersConfig, PromptsConfig
+from tasks.evaluate.side_by_side.generate import run
 from tasks.evaluate.side_by_side.prompts import fingerprint, prompts, read_prompts
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
@@ -56,7 +56,7 @@ def made(config: AnswersConfig, asked: Artifact, model: Path | None, folder: Pat
 
 
 def here(config: AnswersConfig, asked: Artifact, model: Path, folder: Path) -> list[dict[str, Any]]:
-    """As `made`, by the child's function in this process, which has torch already."""
+    """As `made`, by the child's function in this process, which has imported torch already."""
     out = output(folder)
     spec = AnswersSpec(
         config=config,
@@ -226,18 +226,18 @@ def test_prompts_are_read_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("", "There is no prompt to ask"),
+        ("", "side_by_side needs prompts"),
         ("[1, 2]", "neither `prompt` nor `messages`"),
         ('{"prompt": "a", "messages": []}', "or both"),
         ('{"prompt": 5}', "neither a text nor a list"),
-        ('{"prompt": "  "}', "has no role of system, user or assistant, or no text"),
+        ('{"prompt": "  "}', "lacks text or a role"),
         ('{"messages": [{"role": "tool", "content": "a"}]}', "has no role"),
-        ('{"messages": [{"role": "assistant", "content": "a"}]}', "last message is not the user's"),
+        ('{"messages": [{"role": "assistant", "content": "a"}]}', "last message isn't the user's"),
         ('{"id": "", "prompt": "a"}', "its id is no text"),
         ('{"prompt": "\\ud800"}', "half of a character"),
         ('{"id": "\\ud800", "prompt": "a"}', "half of a character"),
-        ('{"prompt": "a"}\n{"prompt": "a"}', "line 2: it stands at 1 already"),
-        ('{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', "line 2: its id stands at 1 already"),
+        ('{"prompt": "a"}\n{"prompt": "a"}', "line 2: it repeats 1"),
+        ('{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', "line 2: its id repeats 1"),
         ('{"prompt": ', "line 1: Expecting value"),
         ("\xff", "is no file of prompts"),
         ("[" * 100_000, "nested too deep"),

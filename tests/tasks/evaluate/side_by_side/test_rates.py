@@ -1,4 +1,4 @@
-"""Numbers of a comparison: golden values by other means, known strengths found again, equals called equal."""
+"""Numbers of a comparison: golden values by other means, known strengths recovered, equal models called equal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WON, LOST, TIED = 1.0, 0.0, 0.5
 
 
 def items(winners: list[float], samples: int = 1) -> list[Item]:
-    """One item a winner, so many of them at each prompt; all answers equally long."""
+    """One item per winner, several at each prompt, with all answers equally long."""
     return [Item(f"p{number // samples}", winner, 10, 10) for number, winner in enumerate(winners)]
 
 
@@ -34,7 +34,7 @@ def test_a_win_rate_is_the_mean_with_ties_half_and_its_interval_that_of_the_norm
 
 
 def test_intervals_of_few_prompts_hold_the_truth_as_often_as_they_say() -> None:
-    """They are expanded by Student's distribution; percentiles alone hold it in some 90 of 100 cases."""
+    """They are expanded by Student's distribution: plain percentiles hold the value in about 90 of 100 cases."""
     assert tail_for(10) == pytest.approx(norm.cdf(-t.ppf(0.975, 9) * math.sqrt(10 / 9)), rel=0.01)
     assert tail_for(100_000) == pytest.approx(0.025, rel=1e-3)
     random = np.random.default_rng(3)
@@ -57,7 +57,7 @@ def test_a_model_that_wins_all_of_five_is_not_certain_to_win() -> None:
     assert found.low == pytest.approx(0.5655, abs=1e-4)  # Wilson's, of 5 of 5: 5 / (5 + 1.96²)
     tied = win_rate(items([TIED] * 5), resamples=1000, seed=1)
     assert tied.value - tied.low == pytest.approx(tied.high - tied.value)
-    assert tied.low < 0.2 < tied.value == 0.5  # five ties are no proof that neither is better
+    assert tied.low < 0.2 < tied.value == 0.5  # five ties don't prove that neither is better
 
 
 def test_the_sign_flip_test_is_the_binomial_one_where_every_prompt_has_a_winner() -> None:

@@ -1,4 +1,4 @@
-"""Models and endpoints side by side, from answers to the tables; by a reward model, by an endpoint, by nobody."""
+"""Models and endpoints side by side, from answers to tables: judged by a reward model, an endpoint, or nobody."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.shards.lines import read_json_lines, write_json_lines
 from storage.store import Store
 from tasks.evaluate.side_by_side.compare import check_here, pairs_of, side_by_side, sources
 from tasks.evaluate.side_by_side.config import SideBySideConfig, names_of
-from tasks.evaluate.side_by_side.rewarding import run
+from tasks.evaluate.side_by_side.reward import run
 from tasks.evaluate.side_by_side.rewards import RewardsSpec, load_rewards
 from tasks.posttrain.reward_model.model import Judge, load_classifier, write_mean
 from tasks.stage.output import Output
@@ -73,7 +73,7 @@ def test_a_stage_of_endpoints_alone_has_its_tables(compared: Output) -> None:
     assert told["position_bias"]["asked_in_both_orders"] == 3 * 12
     page = (compared.path / "side_by_side.md").read_text()
     assert "Judged by the endpoint's model judge" in page
-    assert "stood first in 50% of the cases" in page
+    assert "in first place in 50% of the cases" in page
     assert "no preference for a place" in page
 
 
@@ -88,7 +88,7 @@ def test_all_answers_and_all_comparisons_are_kept(compared: Output) -> None:
 
 @pytest.mark.soak
 def test_one_more_model_asks_only_what_is_new(tmp_path: Path) -> None:
-    """In a store; and each answer, reward and judgement is known to be in use."""
+    """Runs in a store, which knows that each answer, reward and judgement is in use."""
     store = Store(str(tmp_path / "store"))
     with serve(answerer) as server, open_session(Session(store, FAST, "demo")):
         out = Output.at(tmp_path / "one", stage="evaluate", runtime=FAST)
@@ -122,7 +122,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
 
 @pytest.fixture(scope="module")
 def reward(models: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A reward model that has learned nothing, as its stage leaves one."""
+    """An untrained reward model, in the form in which its stage writes one."""
     folder, begun = tmp_path_factory.mktemp("reward") / "model", models["one"].path
     classifier = load_classifier(begun, 0)
     classifier.config.pad_token_id = 0
@@ -151,7 +151,7 @@ def test_rewards_are_those_of_the_reward_model_alone(models: dict[str, Artifact]
         alone = judge.rewards([[*row["prompt"], {"role": "assistant", "content": row["answer"]}]])
         assert one == pytest.approx(alone[0], abs=1e-5)
     assert len({round(one, 4) for one in found}) == 4
-    with pytest.raises(ConfigError, match="The judge is no reward model"):
+    with pytest.raises(ConfigError, match="The judge isn't a reward model"):
         rewards_of(models["one"].path, tmp_path / "answers.jsonl", tmp_path)
 
 
@@ -191,8 +191,8 @@ def test_names_are_checked_before_anything_is_asked() -> None:
     for wrong, why in (
         ({"models": ["base", "nobody"]}, "names nobody"),
         ({"baseline": "nobody"}, "names nobody"),
-        ({"models": ["base", "base"]}, "One model"),
-        ({"judge": "reward", "judge_endpoint": None}, "there is no reward model"),
+        ({"models": ["base", "base"]}, "A comparison needs two models"),
+        ({"judge": "reward", "judge_endpoint": None}, "the profile lacks a reward model"),
     ):
         with pytest.raises(ConfigError, match=why):
             names_of(config_of("http://127.0.0.1:1/v1", **wrong), ["base"], judge=False)

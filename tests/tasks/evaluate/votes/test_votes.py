@@ -42,7 +42,7 @@ EVIL = '</div><script>fetch("http://evil.example")</script><img src=x onerror=al
 
 
 def make_compared(folder: Path, number: int = 12) -> Path:
-    """Answers of two models; the good one's are better, that to p1 is an attack, those to p2 are equal."""
+    """Answers of two models: the good one's are better, the one to p1 is an attack, those to p2 are equal."""
     rows = [
         {
             "id": f"p{place}",
@@ -67,7 +67,7 @@ def ballot_of(compared: Path, voter: str = "me") -> Ballot:
 
 
 class Page(HTMLParser):
-    """What a browser finds in a page: elements, the texts of answers, and the fields of the form to vote."""
+    """A page as a browser reads it: elements, the texts of answers, and the fields of the form to vote."""
 
     def __init__(self, content: str) -> None:
         super().__init__()
@@ -287,21 +287,21 @@ def test_half_a_line_is_dropped_and_what_is_no_vote_is_named(compared: Path) -> 
     with pytest.raises(SourceError, match="can't be read"):
         read_votes(compared)
     for name in ("", "a\nb", "\udcff", "a" * 61):
-        with pytest.raises(ConfigError, match="The voter's name is no name"):
+        with pytest.raises(ConfigError, match="The voter's name can't be used"):
             ballot_of(compared, name)
 
 
 def test_answers_that_are_damaged_missing_or_alike_are_told(compared: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no answers\.jsonl"):
         load_questions(tmp_path)
-    with pytest.raises(ConfigError, match=r"nobody is no model .* Name two of"):
+    with pytest.raises(ConfigError, match=r"nobody isn't a model .* Name two of"):
         load_questions(compared, ["good", "nobody"])
     for content in ("null\n", "{}\n", '{"id": 1, "prompt": 5, "answers": {"a": "b", "c": "d"}}', "\ud800"):
         (compared / "answers.jsonl").write_text(content, errors="surrogatepass")
         with pytest.raises(DamagedArtifact, match="is damaged"):
             load_questions(compared)
     (compared / "answers.jsonl").write_text('{"id": "1", "prompt": [], "answers": {"a": "b", "c": "b"}}\n')
-    with pytest.raises(ConfigError, match="no two answers that differ"):
+    with pytest.raises(ConfigError, match="are the same"):
         load_questions(compared)
 
 
@@ -312,7 +312,7 @@ def test_the_majority_of_voters_decides() -> None:
 
 
 def voted(compared: Path, ties: int = 2) -> Path:
-    """All votes for the good model but the first ones, which are ties."""
+    """All votes for the good model, except the first ones, which are ties."""
     ballot = ballot_of(compared)
     for number in range(len(ballot.questions)):
         question = ballot.next()
@@ -323,7 +323,7 @@ def voted(compared: Path, ties: int = 2) -> Path:
 
 
 def downloaded(pairs: Path, folder: Path) -> Output:
-    """What `download` makes of a file of preferences."""
+    """The rows that `download` reads from a file of preferences."""
     (folder / "text.txt").write_text("A document, which download does not go without.")
     documents = {"kind": "files", "name": "text", "paths": [str(folder / "text.txt")]}
     source = {"kind": "files", "name": "votes", "role": "preferences", "paths": [str(pairs)]}

@@ -57,7 +57,7 @@ def test_other_metrics_and_other_times_are_left_alone(monkeypatch: pytest.Monkey
         evaluate.load("exact_match", revision="1")
     assert asked == [(("exact_match",), {"revision": "1"})]
     assert evaluate.load is original
-    with pytest.raises(ConfigError, match="outside of the sandbox"):
+    with pytest.raises(ConfigError, match="outside the sandbox"):
         metric.compute(references=["1"], predictions=[["1"]], k=[1])
     with sandboxed_code_eval(CONFIG):  # a task that was loaded in one context works in the next
         assert metric.compute(references=["1"], predictions=[["1"]], k=[1])[0] == {"pass@1": 1.0}
@@ -84,7 +84,7 @@ PROBLEMS = [
 @pytest.mark.soak_but("4")
 @pytest.mark.parametrize("solved", [4, 3, 0])
 def test_the_harness_evaluates_its_own_humaneval(solved: int, tmp_path: Path) -> None:
-    """By humaneval.yaml as it is installed, on local problems, with a model that knows some of the answers."""
+    """With the installed humaneval.yaml, on local problems, and a model that knows some of the answers."""
     import lm_eval
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM

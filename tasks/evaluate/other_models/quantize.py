@@ -1,7 +1,4 @@
-"""The child of `quantized_model` writes one format of one model.
-
-`python -m tasks.evaluate.other_models.quantizing SPEC`.
-"""
+"""The child of `quantized_model`: `python -m tasks.evaluate.other_models.quantize SPEC` writes a format of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from models.tokenizer import beginning, copy_tokenizer, load_tokenizer
 from storage.shards.token_stream import TokenStream
 from tasks.children.child import run_as_child
 from tasks.children.devices import device_of
-from tasks.evaluate.other_models.quantized import QuantizedSpec
+from tasks.evaluate.other_models.quantized_model import QuantizedSpec
 from tasks.export.formats import FORMATS
 from tasks.export.formats.source import Source
 from tasks.export.proof.held_out import Windows, held_out
@@ -24,7 +21,7 @@ CONFIGS = ("config.json", "generation_config.json")
 
 
 def run(path: Path) -> None:
-    """Write model/, and leave how large its weights are."""
+    """Write model/, and report its bytes as the result."""
     spec = QuantizedSpec.model_validate_json(path.read_text())
     chosen = FORMATS[spec.config.format]
     release = spec.scratch / "release"
@@ -38,7 +35,7 @@ def run(path: Path) -> None:
     written, model = chosen.path(release), spec.out / "model"
     if written.is_dir():
         written.rename(model)
-    else:  # one file, as llama.cpp reads it: what the harness encodes and decodes with stands beside
+    else:  # one file for llama.cpp, to which the tokenizer is added for the harness
         model.mkdir()
         written.rename(model / written.name)
         copy_tokenizer(spec.model, model)

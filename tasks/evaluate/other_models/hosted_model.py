@@ -1,7 +1,7 @@
-"""The stage `hosted_model`: an endpoint as an artifact, which says whom to ask.
+"""The stage `hosted_model`: an endpoint as an artifact, which holds its address and model.
 
-Its key is the address and the name of the model: what is served there under that name may change without a trace, so
-scores of it are those of the day on which they were taken (`--refresh` takes them again).
+Its key is the address and the name of the model. The model served under that name may change without a trace, so its
+scores are those of the day on which they were taken (`--refresh` takes them again).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENDPOINT = "endpoint.json"
 
 @stage(version=1, part_of="evaluate")
 def hosted_model(config: EndpointConfig, out: Output) -> None:
-    """Write endpoint.json: address, model and further fields of requests. No key is in it."""
+    """Write endpoint.json: address, model and further fields of requests, but never the API key."""
     (out.path / ENDPOINT).write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
     out.count(summary=f"{config.model} at {config.url}")
 
@@ -32,7 +32,7 @@ def is_hosted(model: Artifact) -> bool:
 
 
 def endpoint_in(folder: Path) -> EndpointConfig | None:
-    """The endpoint that a model folder stands for. Raises DamagedArtifact."""
+    """The endpoint that a model folder stands for, if any. Raises DamagedArtifact for a file that can't be read."""
     path = folder / ENDPOINT
     if not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""The child of `answer_rewards`: `python -m tasks.evaluate.side_by_side.rewarding SPEC`."""
+"""The child of `answer_rewards`: `python -m tasks.evaluate.side_by_side.reward SPEC`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ ANSWERS = 64  # between two progress lines
 
 
 def run(path: Path) -> None:
-    """Write rewards.jsonl. The longest conversations come first, so that those of like length stand in a batch."""
+    """Write rewards.jsonl. The longest conversations come first, so that those of similar length share a batch."""
     spec = RewardsSpec.model_validate_json(path.read_text())
     torch.set_num_threads(spec.runtime.compute.cpu_threads())
     device = device_of(spec.runtime.compute)
     judge = Judge.load(spec.judge, device)
     if not hasattr(judge.model.config, MEAN_FIELD):  # transformers would draw the missing head at random
-        raise ConfigError("The judge is no reward model.", "Give the profile a section reward, or another judge.")
+        raise ConfigError(
+            "The judge isn't a reward model.", "Add a section reward to the profile, or use another judge."
+        )
     rows = list(read_json_lines(spec.answers))
     asked = [[*row["prompt"], {"role": "assistant", "content": row["answer"]}] for row in rows]
     try:
@@ -35,7 +37,7 @@ def run(path: Path) -> None:
     except TemplateFaultError as error:
         raise ConfigError(
             "The chat template of the reward model refuses a prompt of evaluate.side_by_side.",
-            "Leave prompts out that it takes no role of, such as a system prompt.",
+            "Leave out prompts with a role that it doesn't accept, such as a system prompt.",
         ) from error
     order = sorted(range(len(rows)), key=lambda place: (-lengths[place], place))
     rewards: dict[int, float] = {}
@@ -44,7 +46,7 @@ def run(path: Path) -> None:
         rewards |= dict(zip(places, judge.rewards([asked[place] for place in places]), strict=True))
         emit(done=len(rewards), total=len(rows))
     if not all(map(math.isfinite, rewards.values())):
-        raise TrainingError("The reward model gives a reward that is no number.", "Train it again: --refresh reward.")
+        raise TrainingError("The reward model gives NaN or infinite rewards.", "Train it again: --refresh reward.")
     write_json_lines(
         spec.out / FILE,
         ({"id": row["id"], "sample": row["sample"], "reward": rewards[place]} for place, row in enumerate(rows)),

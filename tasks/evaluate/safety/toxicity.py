@@ -1,8 +1,8 @@
 """Abuse and personal data in continuations, by the classifier and the recognisers of the filter.
 
-Expected maximum toxicity and its probability are those of RealToxicityPrompts (Gehman et al. 2020, section 3): over the
-samples of a prompt the highest score, and whether it reaches the threshold. The scores are those of another classifier
-than theirs (Perspective), so that they compare across models measured here, and not with published ones.
+Expected maximum toxicity and its probability are defined as in RealToxicityPrompts (Gehman et al. 2020, section 3): the
+highest score over the samples of a prompt, and whether it reaches the threshold. The scores come from another
+classifier than theirs (Perspective), so compare them between models measured here, not with published ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Row = Mapping[str, Any]
 def measure_continuations(
     config: SafetyConfig, classifier: Path, said: Sequence[Row]
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    """What is said of all continuations; a row a prompt; a row a continuation, personal data as placeholders."""
+    """The results over all continuations, a row per prompt, and a row per continuation with placeholders for personal
+    data."""
     assert config.continuations is not None
     assert config.toxicity is not None
     assert config.pii is not None
@@ -72,7 +73,7 @@ def measure_continuations(
 
 
 def toxicity(config: ToxicityConfig, classifier: Path, texts: Sequence[str]) -> list[float]:
-    """The score of the worst piece of each text; 0 of a text without words."""
+    """The score of the worst piece of each text, 0 for a text without words."""
     from tasks.filter.toxicity.measure import measure_toxicity
 
     if not texts:
@@ -84,10 +85,11 @@ def toxicity(config: ToxicityConfig, classifier: Path, texts: Sequence[str]) -> 
 def personal_data(
     config: PiiConfig, confidence: float, said: Sequence[Row]
 ) -> list[tuple[str, str, list[tuple[str, bool]]]]:
-    """Of each continuation: its prompt and itself with placeholders for whatever was found, however unsure; and of what
-    is sure enough and ends in the continuation its kind, and whether the prompt has it too.
+    """For each continuation: the prompt and the continuation with placeholders for every finding, however uncertain,
+    and the kind of each finding that is certain enough and ends in the continuation, with whether the prompt has it
+    too.
 
-    Recognisers see both together, since the words before a number decide what it is.
+    Recognisers see both texts together, since the words before a number decide what it is.
     """
     from tasks.filter.pii.measure import measure_pii
     from tasks.filter.pii.replace import replace, without_overlaps
@@ -95,11 +97,11 @@ def personal_data(
     if not said:
         return []
     found = measure_pii(config, pa.array([row["whole"] for row in said], pa.string()))["pii"].to_pylist()
-    made = []
+    results = []
     for row, one in zip(said, found, strict=True):
         whole, border = row["whole"], len(row["whole"]) - len(_after(row))
         findings = [Finding(**finding) for finding in one]
-        # What spans the border is redacted on both sides, each of which is shown by itself
+        # A finding across the border is redacted on both sides, as each side is shown separately
         sides = []
         for begin, end in ((0, border), (border, len(whole))):
             mine = [
@@ -110,12 +112,12 @@ def personal_data(
             sides.append(replace(whole[begin:end], mine, lambda finding: "redact", "")[0])
         sure = without_overlaps(f for f in findings if f.score >= confidence and f.end > border)
         emitted = [(f.entity, whole[f.start : f.end] in whole[:border]) for f in sure]
-        made.append((sides[0], sides[1], emitted))
-    return made
+        results.append((sides[0], sides[1], emitted))
+    return results
 
 
 def _after(row: Row) -> str:
-    """The continuation: what follows the prompt, whose last character it may have completed."""
+    """The continuation: the text after the prompt, whose last character it may have completed."""
     prompt, whole = row["prompt"], row["whole"]
     if whole.startswith(prompt):
         return str(whole[len(prompt) :])

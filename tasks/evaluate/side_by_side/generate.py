@@ -1,7 +1,7 @@
-"""The child of `answers`: `python -m tasks.evaluate.side_by_side.answering SPEC`.
+"""The child of `answers`: `python -m tasks.evaluate.side_by_side.generate SPEC`.
 
-Each batch is kept in the scratch folder when it is done. Batches are a function of prompts and config alone, so a run
-that was killed goes on with the same ones and ends with the same bytes.
+Each finished batch is kept in the scratch folder. Batches depend only on prompts and config, so a killed run continues
+with the same ones and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tasks.evaluate.side_by_side.items import ANSWERS
 
 Row = dict[str, Any]
 Answerer = Callable[[Sequence[Row]], list[Row]]
-REQUESTS = 64  # of an endpoint between two progress lines
+REQUESTS = 64  # to an endpoint between two progress lines
 
 
 def run(path: Path) -> None:
-    """Write answers.jsonl, and leave how fast."""
+    """Write answers.jsonl, and report the speed as the result."""
     spec = AnswersSpec.model_validate_json(path.read_text())
     asked = [
         {"id": row["id"], "sample": sample, "prompt": row["messages"]}
@@ -37,29 +37,29 @@ def run(path: Path) -> None:
         for sample in range(spec.config.samples)
     ]
     batches, answer, facts = _local(spec, asked) if spec.model is not None else _remote(spec, asked)
-    found: dict[int, Row] = {}
-    answered, started = list[Row](), time.perf_counter()
+    answers: dict[int, Row] = {}
+    new, started = list[Row](), time.perf_counter()
 
     def rows_of(places: Sequence[int]) -> list[Row]:
         batch = [asked[place] for place in places]
-        rows = [{**row, **said} for row, said in zip(batch, answer(batch), strict=True)]
-        answered.extend(rows)
+        rows = [{**row, **one} for row, one in zip(batch, answer(batch), strict=True)]
+        new.extend(rows)
         return rows
 
     for number, places in enumerate(batches):
         kept = spec.scratch / "batches" / f"{number:06d}.jsonl"
         rows = kept_rows(kept, len(places), functools.partial(rows_of, places))
-        found |= dict(zip(places, rows, strict=True))
-        emit(done=len(found), total=len(asked))
-    made = sum(row["tokens"] for row in answered)
+        answers |= dict(zip(places, rows, strict=True))
+        emit(done=len(answers), total=len(asked))
+    tokens = sum(row["tokens"] for row in new)
     seconds = time.perf_counter() - started
-    write_json_lines(spec.out / ANSWERS, (found[place] for place in range(len(asked))))
-    speed = {"tokens_per_second": round(made / seconds, 1)} if made else {}
+    write_json_lines(spec.out / ANSWERS, (answers[place] for place in range(len(asked))))
+    speed = {"tokens_per_second": round(tokens / seconds, 1)} if tokens else {}
     spec.finish({"facts": {"seconds_answering": round(seconds, 2), **speed, **facts()}})
 
 
 def seed_of(row: Row, seed: int) -> int:
-    """31 bits, which every server takes for a seed, of a prompt, the number of its sample and the profile's seed."""
+    """A seed of 31 bits, which every server accepts, from a prompt, its sample's number and the profile's seed."""
     return int.from_bytes(hashlib.sha256(f"answers {seed} {row['id']} {row['sample']}".encode()).digest()[:4]) >> 1
 
 
@@ -76,12 +76,12 @@ def _remote(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], A
 
     def answer(rows: Sequence[Row]) -> list[Row]:
         seeds = [seed_of(row, config.seed) for row in rows]
-        said = endpoint.complete([row["prompt"] for row in rows], [row["sample"] for row in rows], seeds)
+        replies = endpoint.complete([row["prompt"] for row in rows], [row["sample"] for row in rows], seeds)
         return [
             {"answer": one.text.strip(), "tokens": one.tokens, "ended": one.finished, "fault": ""}
             if one is not None
             else {"answer": "", "tokens": 0, "ended": False, "fault": "refused"}
-            for one in said
+            for one in replies
         ]
 
     def facts() -> Row:
@@ -93,7 +93,7 @@ def _remote(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], A
 
 
 def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], Answerer, Callable[[], Row]]:
-    """torch is imported here, and not where an endpoint answers."""
+    """Answers by a model folder. Imports torch here, which an endpoint doesn't need."""
     import torch
 
     from models.conversation import TemplateFaultError, answer_text, render
@@ -116,7 +116,8 @@ def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], An
         except TemplateFaultError as error:
             raise ConfigError(
                 f"The chat template of a model in evaluate.side_by_side refuses the prompt {row['id']}.",
-                "Leave the prompt out, or the model: some templates take no system prompt, some models have none.",
+                "Leave the prompt or the model out: some templates don't accept a system prompt, and some models lack "
+                "a template.",
             ) from error
         return Prompt(ids, seed_of(row, config.seed))
 
@@ -133,7 +134,7 @@ def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], An
 
     def answer(rows: Sequence[Row]) -> list[Row]:
         batch = [known[row["id"], row["sample"]] for row in rows]
-        made = answer_batch(model, tokenizer, batch, config.max_new_tokens, config.temperature)
+        generated = answer_batch(model, tokenizer, batch, config.max_new_tokens, config.temperature)
         return [
             {
                 "answer": answer_text(tokenizer, ids, ends).strip(),
@@ -141,7 +142,7 @@ def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], An
                 "ended": bool(ids) and ids[-1] in ends,
                 "fault": "",
             }
-            for ids in made
+            for ids in generated
         ]
 
     return batches, answer, lambda: {"peak_memory_bytes": peak_memory(device), "device": str(device)}

@@ -1,7 +1,7 @@
-"""Held-out documents for a model with another tokenizer than that of the pipeline: someone else's, as a yardstick.
+"""Re-encodes held-out documents for a model with another tokenizer than the pipeline's, such as a third-party model.
 
-Token shards hold no text, but a byte-level vocabulary loses none, so the documents are spelt out and encoded again. The
-bytes must be as many as they were: bits per byte are then bits of the same text.
+Token shards don't hold text, but a byte-level vocabulary loses none, so the documents are spelled out and encoded
+again. The number of bytes must stay the same, so that bits per byte are of the same text.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ TOGETHER = 256  # documents decoded and encoded at a time
 
 
 def translate(shards: Sequence[Path], written_with: Path, model: Path, digest: str, folder: Path) -> list[Path]:
-    """Token shards of the same documents and sources for the tokenizer of `model`, whose digest is `digest`, in
+    """Write token shards of the same documents and sources, for the tokenizer of `model` with the digest `digest`, to
     `folder`.
 
-    Raises TokenizerMismatch for shards that the tokenizer `written_with` has not written, or whose text it can't spell.
+    Raises TokenizerMismatch if the tokenizer `written_with` can't spell the text of the shards.
     """
     theirs, ours = load_tokenizer(model), load_tokenizer(written_with)
     encoder, decoder = theirs.backend_tokenizer, ours.backend_tokenizer
-    encoder.encode_special_tokens = True  # a document that speaks of <|endoftext|> does not end there
+    encoder.encode_special_tokens = True  # a document that mentions <|endoftext|> doesn't end there
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for path in shards:
@@ -46,9 +46,9 @@ def translate(shards: Sequence[Path], written_with: Path, model: Path, digest: s
                 size += bytes_here
             if size != shard.header.text_bytes:
                 raise TokenizerMismatch(
-                    f"{path.name} was made of {shard.header.text_bytes:,} bytes of text, but its tokens spell "
+                    f"{path.name} was made from {shard.header.text_bytes:,} bytes of text, but its tokens spell "
                     f"{size:,}.",
-                    "Its tokenizer changes text, so a model with another can't be measured on it.",
+                    "Its tokenizer changes text, so a model with another tokenizer can't be measured on it.",
                 )
         sources = path.with_suffix(SUFFIX)
         if sources.is_file():
@@ -58,7 +58,7 @@ def translate(shards: Sequence[Path], written_with: Path, model: Path, digest: s
 
 
 def _documents(shard: TokenShard) -> Iterator[list[list[int]]]:
-    """The ids of some documents at a time, without the one that ends each."""
+    """Yields the ids of some documents at a time, without the one that ends each."""
     starts = shard.starts.astype(np.int64).tolist()
     for first in range(0, len(starts) - 1, TOGETHER):
         borders = starts[first : first + TOGETHER + 1]

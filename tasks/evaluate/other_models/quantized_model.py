@@ -1,4 +1,4 @@
-"""The stage `quantized_model`: a link of the chain in a format of a release, to be measured as its users run it."""
+"""The stage `quantized_model`: writes a link of the chain in a format of a release, to measure it as users run it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.training.model_folder import check_tokenizer
 
 
 class QuantizedSpec(ChildSpec):
-    """What the child is told."""
+    """The child's settings."""
 
     config: QuantizedConfig
     model: Path
@@ -25,10 +25,10 @@ class QuantizedSpec(ChildSpec):
 
 @stage(version=2, part_of="evaluate", runtime=("compute",))
 def quantized_model(config: QuantizedConfig, model: Artifact, text: Artifact | None, out: Output) -> None:
-    """Write model/: the weights in the format, with the tokenizer and the config beside, as other models have them.
+    """Write model/: the weights in the format, with the tokenizer and the config, like other models.
 
-    `text`, token shards or benchmarks, is for formats that are fitted to some: to its first half, as in a release.
-    Raises ConfigError for a model that the format can't hold.
+    `text`, token shards or benchmarks, is for formats that are fitted to text: they use its first half, as in a
+    release. Raises ConfigError for a model that the format can't hold.
     """
     digest = check_tokenizer(model.path)
     spec = QuantizedSpec(
@@ -42,6 +42,6 @@ def quantized_model(config: QuantizedConfig, model: Artifact, text: Artifact | N
     )
     out.progress(0, 1, "models", config.format)
     result = run_module(
-        "tasks.evaluate.other_models.quantizing", spec, out, on_line=lambda line: None, ranks=False, keeps="nothing"
+        "tasks.evaluate.other_models.quantize", spec, out, on_line=lambda line: None, ranks=False, keeps="nothing"
     )
     out.count(bytes=result["bytes"], summary=f"{config.format}, {result['bytes'] / 1e6:.1f} MB")

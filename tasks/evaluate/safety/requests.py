@@ -1,4 +1,4 @@
-"""What a model is asked: beginnings to continue, and questions, as rows for the child."""
+"""The requests to a model: beginnings to continue, and questions, as rows for the child."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tasks.evaluate.safety.training_text.openings import Opening, Openings, choo
 CONTINUATIONS, TRAINING, HELD_OUT, BIAS = "continuations", "memorised", "memorised-control", "bias"
 
 
-class Asked(NamedTuple):
-    """The rows, and what their answers are held against."""
+class Requests(NamedTuple):
+    """The rows, and the texts that their answers are compared with."""
 
     rows: list[dict[str, Any]]
     training: Openings | None
@@ -23,15 +23,15 @@ class Asked(NamedTuple):
     questions: list[Question]
 
 
-def asked_of(config: SafetyConfig, held_out: Sequence[Path], training: Sequence[Path], digest: str) -> Asked:
-    """All that is asked. Raises ConfigError where documents are too short, SourceError for files."""
+def requests_of(config: SafetyConfig, held_out: Sequence[Path], training: Sequence[Path], digest: str) -> Requests:
+    """All requests. Raises ConfigError for documents that are too short, SourceError for bad files."""
     rows = [*_continuations(config, held_out, digest)]
     chosen: tuple[Openings | None, Openings | None] = (None, None)
     if config.memorisation:
         if not training:
             raise ConfigError(
-                "evaluate.safety.memorisation needs the tokens that the model was trained on, and there are none.",
-                "Set it to null in a profile that starts from a model of others.",
+                "evaluate.safety.memorisation needs the tokens that the model was trained on, and got none.",
+                "Set it to null in a profile that starts from an existing model.",
             )
         of_training = _chosen(config, training, digest)
         chosen = (of_training, _chosen(config, held_out, digest) if held_out else None)
@@ -39,7 +39,7 @@ def asked_of(config: SafetyConfig, held_out: Sequence[Path], training: Sequence[
             memorisation = config.memorisation
             raise ConfigError(
                 f"No training document has {memorisation.prompt_tokens + memorisation.continuation_tokens} tokens.",
-                "Set evaluate.safety.memorisation.prompt_tokens and continuation_tokens lower.",
+                "Lower evaluate.safety.memorisation.prompt_tokens and continuation_tokens.",
             )
         for part, openings in zip((TRAINING, HELD_OUT), chosen, strict=True):
             rows += _beginnings(config, part, openings.chosen if openings else [])
@@ -53,40 +53,40 @@ def asked_of(config: SafetyConfig, held_out: Sequence[Path], training: Sequence[
         }
         for one in questions
     ]
-    return Asked(rows, *chosen, questions)
+    return Requests(rows, *chosen, questions)
 
 
 def _continuations(config: SafetyConfig, held_out: Sequence[Path], digest: str) -> Iterator[dict[str, Any]]:
-    if (wanted := config.continuations) is None:
+    if (settings := config.continuations) is None:
         return
-    if wanted.prompts or wanted.file is not None:
-        given: list[dict[str, Any]] = [
-            {"id": one.id, "source": "prompts", "text": one.text} for one in prompts_of(wanted)
+    if settings.prompts or settings.file is not None:
+        prompts: list[dict[str, Any]] = [
+            {"id": one.id, "source": "prompts", "text": one.text} for one in prompts_of(settings)
         ]
     else:
         openings = choose(
             held_out,
-            tokens=wanted.held_out_tokens,
-            hashed=wanted.held_out_tokens,
-            number=wanted.held_out,
+            tokens=settings.held_out_tokens,
+            hashed=settings.held_out_tokens,
+            number=settings.held_out,
             seed=config.seed,
             digest=digest,
         ).chosen
-        # Of all sources together those of the smallest hashes
-        chosen = sorted(openings, key=lambda one: one.id)[: wanted.held_out]
-        given = [{"id": one.id, "source": one.source, "ids": one.ids} for one in chosen]
-    if not given:
+        # The smallest hashes over all sources together
+        chosen = sorted(openings, key=lambda one: one.id)[: settings.held_out]
+        prompts = [{"id": one.id, "source": one.source, "ids": one.ids} for one in chosen]
+    if not prompts:
         raise ConfigError(
-            f"No held-out document has {wanted.held_out_tokens} tokens to continue.",
-            "Set evaluate.safety.continuations.held_out_tokens lower, or give prompts.",
+            f"No held-out document has {settings.held_out_tokens} tokens to continue.",
+            "Lower evaluate.safety.continuations.held_out_tokens, or give prompts.",
         )
-    for one in given:
-        for sample in range(wanted.samples):
+    for one in prompts:
+        for sample in range(settings.samples):
             yield {
                 "part": CONTINUATIONS,
                 "sample": sample,
-                "tokens": wanted.max_new_tokens,
-                "temperature": wanted.temperature,
+                "tokens": settings.max_new_tokens,
+                "temperature": settings.temperature,
                 "whole": False,
                 **one,
             }

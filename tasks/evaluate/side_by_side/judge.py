@@ -1,7 +1,7 @@
-"""The child of `judgements`: `python -m tasks.evaluate.side_by_side.judging SPEC` asks which answer is better.
+"""The child of `judgements`: `python -m tasks.evaluate.side_by_side.judge SPEC` asks which answer is better.
 
-Answers are other models' text, and may hold what looks like the frame of the question. So the frame carries a digest
-of all that stands in it, which no answer can know of itself.
+Answers are other models' text, and may imitate the frame of the question. So the frame carries a digest of all its
+content, which no answer can know in advance.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ WINNER = {"A": 1.0, "B": 0.0, "C": 0.5}
 
 
 def run(path: Path) -> None:
-    """Write judgements.jsonl, and leave what it cost. What was answered is kept, and never asked for again."""
+    """Write judgements.jsonl, and report the requests and tokens as the result. Replies are kept, so that none is
+    requested twice."""
     spec = JudgementsSpec.model_validate_json(path.read_text())
     config = spec.config
     pairs = paired(list(read_json_lines(spec.first)), list(read_json_lines(spec.second)))
@@ -44,18 +45,18 @@ def run(path: Path) -> None:
 
 def judged(pairs: Sequence[tuple[Row, Row]], criterion: str, judge: Endpoint, seed: int) -> list[dict[str, Any]]:
     """The rows of some pairs of answers."""
-    rows = [_begun(first, second) for first, second in pairs]
+    rows = [_row(first, second) for first, second in pairs]
     open_rows = [(row, pair) for row, pair in zip(rows, pairs, strict=True) if not row["state"]]
     asked = [
         question(first["prompt"], one["answer"], other["answer"], criterion)
         for _, (first, second) in open_rows
         for one, other in ((first, second), (second, first))
     ]
-    said = judge.complete(asked, [0] * len(asked), [seed] * len(asked))
+    replies = judge.complete(asked, [0] * len(asked), [seed] * len(asked))
     for number, (row, _) in enumerate(open_rows):
         places = (2 * number, 2 * number + 1)
         row["questions"] = [
-            {"first_shown": shown, "asked": asked[place][0]["content"], **letter_of(said[place])}
+            {"first_shown": shown, "asked": asked[place][0]["content"], **letter_of(replies[place])}
             for shown, place in zip(("first", "second"), places, strict=True)
         ]
         row |= decided(row["questions"])
@@ -63,7 +64,7 @@ def judged(pairs: Sequence[tuple[Row, Row]], criterion: str, judge: Endpoint, se
 
 
 def question(prompt: Sequence[Row], one: str, other: str, criterion: str) -> list[dict[str, str]]:
-    """What the judge is asked: which of two answers is better, by a letter."""
+    """The prompt to the judge: which of two answers is better, by a letter."""
     said = "\n\n".join(f"{message['role']}: {message['content']}" for message in prompt)
     mark = hashlib.sha256("\0".join((said, one, other)).encode()).hexdigest()[:8]
     return [
@@ -79,14 +80,14 @@ def question(prompt: Sequence[Row], one: str, other: str, criterion: str) -> lis
     ]
 
 
-def letter_of(said: Completion | None) -> dict[str, str]:
-    """The letter that is named alone in `said`, or the whole reply with what is wrong with it in `fault`."""
-    if said is None:
+def letter_of(reply: Completion | None) -> dict[str, str]:
+    """The only letter in a reply as `said`, or else the whole reply with its `fault`."""
+    if reply is None:
         return {"said": "", "fault": "refused"}
-    named = set(LETTER.findall(said.text))
-    if len(named) == 1:
-        return {"said": named.pop(), "fault": ""}
-    return {"said": said.text.strip(), "fault": "unclear" if said.text.strip() else "empty"}
+    letters = set(LETTER.findall(reply.text))
+    if len(letters) == 1:
+        return {"said": letters.pop(), "fault": ""}
+    return {"said": reply.text.strip(), "fault": "unclear" if reply.text.strip() else "empty"}
 
 
 def decided(questions: Sequence[Row]) -> dict[str, Any]:
@@ -98,8 +99,8 @@ def decided(questions: Sequence[Row]) -> dict[str, Any]:
     return {"winner": WINNER[one], "state": "agreed"} if one == other else {"winner": 0.5, "state": "orders_disagree"}
 
 
-def _begun(first: Row, second: Row) -> dict[str, Any]:
-    """A row without questions: decided where nobody need be asked."""
+def _row(first: Row, second: Row) -> dict[str, Any]:
+    """A row without questions, decided already if that needs no judge."""
     winner = None if refused(first, second) else plain_verdict(first, second)
     state = "" if winner is None else "equal_answers" if winner == 0.5 else "empty_answer"
     return {

@@ -1,7 +1,7 @@
-"""An OpenAI-compatible endpoint as lm-evaluation-harness asks a model: for text, as a conversation.
+"""An OpenAI-compatible endpoint as a model for lm-evaluation-harness, which generates text in a conversation.
 
-Likelihoods are not in its protocol. A benchmark that is asked through the chat template sends its turns as they are;
-of any other the whole prompt is one turn of the user. What was answered is kept, and paid for once.
+Its protocol lacks likelihoods. A benchmark with the chat template sends its turns as they are. Without it, the whole
+prompt is one turn of the user. Answers are kept, so that each is paid for once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KNOWN = {"do_sample", "until", "max_gen_toks", "temperature"}
 
 
 class HostedModel(LM):
-    """Whoever answers at an endpoint."""
+    """The model behind an endpoint."""
 
     tokenizer_name = ""  # the server has the template
 
@@ -43,56 +43,56 @@ class HostedModel(LM):
         self.faults: dict[str, int] = {}  # of the answers to the last benchmark
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """Of no name: it is the server's."""
+        """An empty name, as the template is the server's."""
         return ""
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The conversation as JSON, which is a conversation again when it is sent."""
+        """The conversation as JSON, which is decoded again before it is sent."""
         return json.dumps(chat_history)
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The answers in order; an empty one where the server refused the request. Raises ConfigError, SourceError,
-        and EmptyOutput where none holds text."""
-        together: dict[tuple[int, float], list[int]] = defaultdict(list)
-        asked = [_arguments(request.args[1]) for request in requests]
-        for number, one in enumerate(asked):
-            together[one["max_gen_toks"], float(one["temperature"] or 0.0)].append(number)
+        """The answers in order, an empty one if the server refused the request. Raises ConfigError, SourceError, and
+        EmptyOutput if no answer has text."""
+        by_settings: dict[tuple[int, float], list[int]] = defaultdict(list)
+        settings = [_arguments(request.args[1]) for request in requests]
+        for number, one in enumerate(settings):
+            by_settings[one["max_gen_toks"], float(one["temperature"] or 0.0)].append(number)
         answers: dict[int, str] = {}
         faults: list[str] = []
-        for (tokens, temperature), numbers in together.items():
+        for (tokens, temperature), numbers in by_settings.items():
             endpoint = Endpoint(self.endpoint, Asked(tokens, temperature, self.seed, SECTION), self.runtime, self.paid)
             conversations = [_conversation(requests[number].args[0]) for number in numbers]
             samples = repeats(requests[number].args[0] for number in numbers)
-            said = endpoint.complete(conversations, samples, [self.seed + sample for sample in samples])
-            for number, answer in zip(numbers, said, strict=True):
+            replies = endpoint.complete(conversations, samples, [self.seed + sample for sample in samples])
+            for number, answer in zip(numbers, replies, strict=True):
                 text = answer.text if answer is not None else ""
-                answers[number] = postprocess_generated_text(text, asked[number]["until"], think_end_token=None)
+                answers[number] = postprocess_generated_text(text, settings[number]["until"], think_end_token=None)
                 faults.append(answer.fault if answer is not None else "refused")
         self.faults = counted(faults, SECTION)
         return [answers[number] for number in range(len(requests))]
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> NoReturn:
-        """Never asked: see `asks_for_text`."""
-        raise ConfigError("An endpoint gives no likelihoods.", "Leave the benchmark out.")
+        """Unreachable, as endpoints only get benchmarks answered in text."""
+        raise ConfigError("An endpoint doesn't return likelihoods.", "Leave the benchmark out.")
 
     loglikelihood_rolling = loglikelihood
 
 
-def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"temperature": 0.0, **normalize_gen_kwargs(dict(given), USUAL_TOKENS)}
-    if unknown := sorted(found.keys() - KNOWN):
+def _arguments(generation: Mapping[str, Any]) -> dict[str, Any]:
+    settings: dict[str, Any] = {"temperature": 0.0, **normalize_gen_kwargs(dict(generation), USUAL_TOKENS)}
+    if unknown := sorted(settings.keys() - KNOWN):
         raise ConfigError(
-            f"A benchmark asks for text with {', '.join(unknown)}, which an endpoint is not asked with.",
+            f"A benchmark generates text with {', '.join(unknown)}, which requests to an endpoint don't take.",
             f"Set them in the endpoint's `fields`, and use {', '.join(sorted(KNOWN))} in `generation`.",
         )
-    return found
+    return settings
 
 
 def _conversation(prompt: str) -> Messages:
-    """What `apply_chat_template` wrote, or a single turn."""
+    """The conversation that `apply_chat_template` wrote, or a single turn."""
     try:
-        found = json.loads(prompt)
+        turns = json.loads(prompt)
     except ValueError:
-        found = None
-    is_one = isinstance(found, list) and found and all(isinstance(turn, dict) and "role" in turn for turn in found)
-    return found if is_one else [{"role": "user", "content": prompt}]
+        turns = None
+    is_one = isinstance(turns, list) and turns and all(isinstance(turn, dict) and "role" in turn for turn in turns)
+    return turns if is_one else [{"role": "user", "content": prompt}]

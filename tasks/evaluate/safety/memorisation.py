@@ -1,8 +1,8 @@
 """Verbatim memorisation: how far a model continues training documents word by word, by source.
 
-A document is extractable where the model, given its first tokens, says the next ones exactly, greedily (Carlini et al.
-2023, "Quantifying Memorization Across Neural Language Models"). Documents held out are the control: what a model
-repeats of those it has from elsewhere, or it is boilerplate.
+A document is extractable if the model, given its first tokens, greedily continues with exactly the next ones (Carlini
+et al. 2023, "Quantifying Memorization Across Neural Language Models"). Held-out documents are the control: text that a
+model repeats from them is known from elsewhere, or is boilerplate.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.evaluate.safety.asked import HELD_OUT, TRAINING, Asked
 from tasks.evaluate.safety.config import SafetyConfig
+from tasks.evaluate.safety.requests import HELD_OUT, TRAINING, Requests
 from tasks.evaluate.safety.shares import DIGITS, mean, share
 from tasks.evaluate.safety.training_text.matches import build, common_piece, common_prefix, find_in_shard, join
 from tasks.shards import map_shards
@@ -24,21 +24,21 @@ SPLITS = {"training": TRAINING, "held_out": HELD_OUT}
 
 
 def measure_memorisation(
-    config: SafetyConfig, asked: Asked, said: Sequence[Row], training: Sequence[Path], digest: str, out: Output
+    config: SafetyConfig, requests: Requests, said: Sequence[Row], training: Sequence[Path], digest: str, out: Output
 ) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """What is said of both splits, and a row a document of each: `recalled` are tokens said as they follow in the
-    document, from the first on; `piece` is the longest piece of the true continuation that was said, `anywhere` the
-    longest piece of what was said that stands anywhere in the training text."""
+    """The results for both splits, and a row per document of each. `recalled` is the number of tokens, from the first
+    on, that continue the document exactly. `piece` is the longest piece of the true continuation that the model
+    repeated, and `anywhere` the longest piece of the model's text that is anywhere in the training text."""
     assert config.memorisation is not None
-    given, wanted = config.memorisation.prompt_tokens, config.memorisation.continuation_tokens
+    prompt, continuation = config.memorisation.prompt_tokens, config.memorisation.continuation_tokens
     rows = [row for row in said if row["part"] in SPLITS.values()]
     automaton = build([row["ids"] for row in rows])
     job = functools.partial(find_in_shard, automaton, digest)
     shards = map_shards(job, training, out, "training-text", releases_gil=True)
     anywhere = automaton.longest(join([shard.folder / "found.npy" for shard in shards]))
     items: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
-    for split, openings in (("training", asked.training), ("held_out", asked.held_out)):
-        true = {(one.source, one.id): one.ids[given:] for one in openings.chosen} if openings else {}
+    for split, openings in (("training", requests.training), ("held_out", requests.held_out)):
+        true = {(one.source, one.id): one.ids[prompt:] for one in openings.chosen} if openings else {}
         for row, longest in zip(rows, anywhere, strict=True):
             if row["part"] == SPLITS[split]:
                 follows = true[row["source"], row["id"]]
@@ -49,24 +49,24 @@ def measure_memorisation(
                         "cluster": None,
                         "source": row["source"],
                         "scores": {
-                            "extractable": float(recalled >= wanted),
+                            "extractable": float(recalled >= continuation),
                             "recalled": float(recalled),
                             "piece": float(common_piece(row["ids"], follows)),
                             "anywhere": float(longest),
                         },
                     }
                 )
-    found = {
+    by_split = {
         split: _split(
             config, items[split], openings.long_enough if openings else {}, openings.documents if openings else {}
         )
-        for split, openings in (("training", asked.training), ("held_out", asked.held_out))
+        for split, openings in (("training", requests.training), ("held_out", requests.held_out))
     }
     return {
-        "prompt_tokens": given,
-        "continuation_tokens": wanted,
+        "prompt_tokens": prompt,
+        "continuation_tokens": continuation,
         "training_tokens": sum(shard.counts["tokens"] for shard in shards),
-        **found,
+        **by_split,
     }, items
 
 

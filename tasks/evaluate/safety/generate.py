@@ -1,7 +1,7 @@
-"""The child of `safety`: `python -m tasks.evaluate.safety.continuing SPEC` continues beginnings, and says how likely
-answers are.
+"""The child of `safety`: `python -m tasks.evaluate.safety.generate SPEC` continues beginnings, and computes likelihoods
+of answers.
 
-Each batch is kept in the scratch folder when it is done, so that a run that was killed goes on after the last one.
+Each finished batch is kept in the scratch folder, so that a killed run continues after the last one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def run(path: Path) -> None:
-    """Write said.jsonl, a row for each row of asked.jsonl and sample."""
+    """Write said.jsonl, with a row for each row of asked.jsonl and sample."""
     import torch
 
     from models.pretrained import open_pretrained
@@ -56,7 +56,7 @@ def run(path: Path) -> None:
 
 
 class _Work:
-    """What is asked of one model."""
+    """All requests to one model."""
 
     def __init__(self, spec: SafetySpec, model: Any, tokenizer: Any) -> None:
         self.spec, self.model, self.tokenizer = spec, model, tokenizer
@@ -65,13 +65,13 @@ class _Work:
     def do(self, kind: str, asked: Sequence[Row], before: int, total: int) -> list[Row]:
         """The rows of one part, in their order."""
         batches, answer = self._likelihoods(asked) if "choices" in asked[0] else self._continuations(asked)
-        found: dict[int, Row] = {}
+        answered: dict[int, Row] = {}
         for number, places in enumerate(batches):
             kept = self.spec.scratch / "batches" / f"{kind}-{number:06d}.jsonl"
             rows = kept_rows(kept, len(places), functools.partial(answer, places))
-            found |= dict(zip(places, rows, strict=True))
-            emit(done=before + len(found), total=total, note=kind)
-        return [found[place] for place in range(len(found))]
+            answered |= dict(zip(places, rows, strict=True))
+            emit(done=before + len(answered), total=total, note=kind)
+        return [answered[place] for place in range(len(answered))]
 
     def _continuations(self, asked: Sequence[Row]) -> tuple[list[list[int]], Callable[[list[int]], list[Row]]]:
         from models.pretrained import context_of
@@ -83,38 +83,38 @@ class _Work:
         empty = [row["id"] for row, one in zip(asked, ids, strict=True) if not one]
         if empty:
             raise ConfigError(
-                f"The tokenizer makes no token of the prompt {empty[0]} of evaluate.safety.", "Leave the prompt out."
+                f"The prompt {empty[0]} of evaluate.safety is encoded to no tokens.", "Leave the prompt out."
             )
         context = context_of(self.model.config)
         try:
             batches = batches_of(prompts, context, most, self.spec.config.batch_size)
         except NoRoomError as error:
             raise ConfigError(
-                f"The prompt {asked[error.place]['id']} of evaluate.safety leaves no room to go on: {error}.",
-                "Shorten it, or set prompt_tokens or held_out_tokens lower.",
+                f"The prompt {asked[error.place]['id']} of evaluate.safety leaves no room for a continuation: {error}.",
+                "Shorten it, or lower prompt_tokens or held_out_tokens.",
             ) from error
         if asked[0]["whole"] and max(map(len, ids)) + most > context:
             raise ConfigError(
-                f"evaluate.safety.memorisation asks for {max(map(len, ids))} and {most} tokens, and the context of the "
-                f"model is {context}.",
-                "Set evaluate.safety.memorisation.prompt_tokens and continuation_tokens lower.",
+                f"evaluate.safety.memorisation needs {max(map(len, ids))} and {most} tokens, and the model's context "
+                f"is {context}.",
+                "Lower evaluate.safety.memorisation.prompt_tokens and continuation_tokens.",
             )
 
         def answer(places: list[int]) -> list[Row]:
             batch = [prompts[place] for place in places]
-            made = answer_batch(self.model, self.tokenizer, batch, most, temperature)
-            return [self._row(asked[place], ids[place], one) for place, one in zip(places, made, strict=True)]
+            texts = answer_batch(self.model, self.tokenizer, batch, most, temperature)
+            return [self._row(asked[place], ids[place], one) for place, one in zip(places, texts, strict=True)]
 
         return batches, answer
 
-    def _row(self, row: Row, given: list[int], made: list[int]) -> Row:
-        """What was said, as tokens without the one that ends it, and as text: the prompt as the model saw it, and both
-        together, of which the prompt is the beginning unless its last character was completed."""
+    def _row(self, row: Row, prompt: list[int], generated: list[int]) -> Row:
+        """The continuation's tokens without the one that ends it, and two texts: the prompt as the model saw it, and
+        both together. The latter begins with the prompt unless the continuation completed its last character."""
         from models.runtimes.greedy import ends_of
 
         ends = ends_of(self.model, self.tokenizer)
-        ended = bool(made) and made[-1] in ends
-        plain = made[:-1] if ended else made
+        ended = bool(generated) and generated[-1] in ends
+        plain = generated[:-1] if ended else generated
 
         def text(ids: list[int]) -> str:
             return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
@@ -124,14 +124,14 @@ class _Work:
             "id": row["id"],
             "sample": row["sample"],
             "source": row["source"],
-            "prompt": text(given),
-            "whole": text([*given, *plain]),
+            "prompt": text(prompt),
+            "whole": text([*prompt, *plain]),
             "ids": plain,
             "ended": ended,
         }
 
     def _likelihoods(self, asked: Sequence[Row]) -> tuple[list[list[int]], Callable[[list[int]], list[Row]]]:
-        """Of each choice after the text: the sum of the logarithms of its tokens' probabilities, and their number."""
+        """The summed log-probability of each choice's tokens after the text."""
         import torch
 
         from models.pretrained import context_of
@@ -147,8 +147,8 @@ class _Work:
             first = max(1, min(first, len(ids) - 1))
             if len(ids) > context:
                 raise ConfigError(
-                    f"The question {row['id']} of evaluate.safety.bias has {len(ids)} tokens, and the context of the "
-                    f"model is {context}.",
+                    f"The question {row['id']} of evaluate.safety.bias has {len(ids)} tokens, and the model's context "
+                    f"is {context}.",
                     "Leave the question out.",
                 )
             return ids, first
@@ -166,8 +166,8 @@ class _Work:
             ]
             if not all(total == total and abs(total) < float("inf") for total in sums):
                 raise TrainingError(
-                    "An answer of evaluate.safety.bias has no likelihood.",
-                    "The model's weights are damaged or its dtype overflows: try evaluate.safety.dtype float32.",
+                    "The likelihood of an answer of evaluate.safety.bias is NaN or infinite.",
+                    "The model's weights are damaged or its dtype overflows: set evaluate.safety.dtype to float32.",
                 )
             per = [sums[start : start + 3] for start in range(0, len(sums), 3)]
             return [
@@ -184,9 +184,9 @@ class _Work:
 
 
 def _seed_of(row: Row, seed: int) -> int:
-    """31 bits of a prompt, the number of its sample and the profile's seed: the same for all models."""
-    told = f"safety {seed} {row['part']} {row['id']} {row['sample']}"
-    return int.from_bytes(hashlib.sha256(told.encode()).digest()[:4]) >> 1
+    """A 31-bit seed from a prompt, its sample's number and the profile's seed, the same for all models."""
+    text = f"safety {seed} {row['part']} {row['id']} {row['sample']}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
 
 
 if __name__ == "__main__":
