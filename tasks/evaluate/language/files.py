@@ -77,7 +77,7 @@ def read_texts(name: str, path: Path) -> Iterator[str]:
     except (OSError, EOFError, zlib.error) as error:
         raise _unusable(name, path, f"can't be read: {error}", "Replace it") from error
     if not read:
-        raise _unusable(name, path, "is empty", "Name another, or remove it")
+        raise _unusable(name, path, "contains no text", "Name another, or remove it")
 
 
 def _whole(name: str, path: Path, file: IO[bytes]) -> Iterator[str]:

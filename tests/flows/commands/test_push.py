@@ -144,7 +144,7 @@ def test_a_damaged_release_and_one_in_a_store_are_not_pushed(folder: Path, saved
     inside = next((saved.parent / "store" / "artifacts" / "export").iterdir())
     assert "gristmill release save" in push(inside, str(tmp_path / "target"), "--yes")[2]
     target = saved.parent / "store" / "artifacts" / "more"
-    assert "lies in a store" in push(saved, str(target), "--yes")[2]
+    assert "is in a store" in push(saved, str(target), "--yes")[2]
 
 
 def test_a_name_on_the_hub_is_checked_before_anything_is_read(folder: Path) -> None:

@@ -102,7 +102,7 @@ def test_without_a_trusted_signature_nothing_is_accepted(made: Signed, folder: P
     for text, named, more in (
         (allow(other, "me@example.org"), "No key in", ()),
         (allow(other, "me@example.org"), "isn't by me@example.org", ("--identity=me@example.org",)),
-        (allow(made.key, "me@example.org"), "not one of you@example.org", ("--identity=you@example.org",)),
+        (allow(made.key, "me@example.org"), "isn't by you@example.org", ("--identity=you@example.org",)),
         (allow(made.key, "me@example.org", 'namespaces="git"'), "not permitted", ()),
         (allow(made.key, "me@example.org", 'valid-before="20200101"'), "expired", ()),
         (allow(made.key, "*@example.org", ""), "is a pattern", ()),
@@ -117,7 +117,7 @@ def test_without_a_trusted_signature_nothing_is_accepted(made: Signed, folder: P
     os.truncate(folder / SIGNATURE, 1 << 34)
     refused(folder, made.signers, "bytes, more than any release needs")
     (folder / SIGNATURE).unlink()
-    refused(folder, made.signers, "is not signed")
+    refused(folder, made.signers, "isn't signed")
 
 
 def test_a_signature_for_git_is_none_for_a_release(made: Signed, folder: Path) -> None:
@@ -241,7 +241,7 @@ def test_save_writes_nothing_over_and_takes_only_a_sound_release(made: Signed, t
     at = f"--store={made.store}"
     assert "exists already" in gristmill("release", "save", "tiny/export", str(made.folder), at).stderr
     inside = f"{made.store}/artifacts/export/copy"
-    assert "lies in a store" in gristmill("release", "save", "tiny/export", inside, at).stderr
+    assert "is in a store" in gristmill("release", "save", "tiny/export", inside, at).stderr
     store = Store(str(tmp_path / "store"))
     publish(store, "pretrain", {"model": b""})
     at = f"--store={store.root}"

@@ -42,7 +42,7 @@ def test_formats_that_cant_hold_a_base_are_refused_before_its_first_training(tmp
     folder = make_foreign(tmp_path / "theirs", "gpt_neox")
     check_formats(ExportConfig(formats=["safetensors", "int8"]), folder)
     check_formats(None, folder)
-    with pytest.raises(ConfigError, match="gpt_neox is none of llama, mistral, qwen2"):
+    with pytest.raises(ConfigError, match="gpt_neox isn't among llama, mistral, qwen2"):
         check_formats(ExportConfig(formats=["safetensors", "gguf-q8_0"]), folder)
     sets = [f"runtime.store={tmp_path / 'store'}", "pretrain=null", f"base.folder={folder}"]
     for more, until, asking in (

@@ -286,7 +286,7 @@ def test_what_no_gguf_can_hold_is_refused_by_name(tmp_path: Path) -> None:
     taken = take(make_foreign(tmp_path / "theirs", "gpt_neox"), tmp_path / "base")
     config = ExportConfig(formats=["gguf-f16"], prompts=["The fox"], greedy_tokens=4, positions=8)
     out = Output.at(tmp_path / "export", stage="export", runtime=RUNTIME)
-    with pytest.raises(ConfigError, match="gpt_neox is none of llama, mistral, qwen2") as caught:
+    with pytest.raises(ConfigError, match="gpt_neox isn't among llama, mistral, qwen2") as caught:
         export.function(
             config, Artifact.at(taken.path / "model"), None, questions(tmp_path / "benchmarks"), {}, None, out
         )

@@ -135,5 +135,5 @@ def test_a_prompt_that_is_too_large_alone_is_told(
 
     models, tokenizer = known
     monkeypatch.setattr(PackedModel, "_generated", generated)
-    with pytest.raises(OutOfMemory, match="does not fit into memory"):
+    with pytest.raises(OutOfMemory, match="doesn't fit into memory"):
         answers(PackedModel(models["llama"], tokenizer, batch_size=2), prompts(2))

@@ -97,7 +97,7 @@ def test_what_is_not_known_is_not_in_the_head() -> None:
     assert {"license", "language", "datasets", "base_model", "model-index"} & head.keys() == set()
     assert "has not named a licence" in text
     assert "Data and training were not recorded." in text
-    assert "Nothing was evaluated" in text
+    assert "It was not evaluated" in text
 
 
 def test_a_format_that_is_not_all_that_its_name_says_is_told() -> None:

@@ -135,7 +135,7 @@ def test_llama_cpp_computes_what_transformers_does(named: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("architecture", "changes", "why"),
     [
-        ("gpt_neox", {}, "gpt_neox is none of llama, mistral, qwen2"),
+        ("gpt_neox", {}, "gpt_neox isn't among llama, mistral, qwen2"),
         ("llama", {"attention_bias": True}, "its projections have biases"),
         ("llama", {"hidden_act": "gelu"}, "its activation is gelu"),
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "scaled by dynamic"),
@@ -155,7 +155,7 @@ def test_a_tensor_without_a_name_is_refused_before_there_are_weights(name: str, 
     pieces = sentence_pieces(made_pieces(), space_before=False)
     model = make_foreign(tmp_path / "model", "gemma", pieces, tie_word_embeddings=False)
     (model / "model.safetensors").unlink()  # the config says enough
-    with pytest.raises(ConfigError, match=r"no name for lm_head\.weight"):
+    with pytest.raises(ConfigError, match=r"doesn't know the tensor lm_head\.weight"):
         FORMATS[name].check(model)
 
 

@@ -23,7 +23,7 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError, ParityError
 from tasks.export import ExportConfig
 from tasks.export.formats import FORMATS
-from tasks.export.formats.graphs.onnx import BESIDE, Onnx
+from tasks.export.formats.graphs.onnx import DATA_FILE, Onnx
 from tasks.export.formats.source import Source
 from tasks.export.proof.judge import require
 from tasks.export.proof.reference import Reference
@@ -245,9 +245,9 @@ def test_weights_that_protobuf_has_no_room_for_lie_beside_the_graph(
     large = Onnx(kind, largest=100_000)
     large.write(Source(given[0].path), tmp_path)
     one, two = (chosen.path(folder) for chosen, folder in ((Onnx(kind), release), (large, tmp_path)))
-    assert not (one / BESIDE).exists()
-    assert two / BESIDE in large.files(tmp_path)
-    assert (two / GRAPH).stat().st_size < (two / BESIDE).stat().st_size < (one / GRAPH).stat().st_size
+    assert not (one / DATA_FILE).exists()
+    assert two / DATA_FILE in large.files(tmp_path)
+    assert (two / GRAPH).stat().st_size < (two / DATA_FILE).stat().st_size < (one / GRAPH).stat().st_size
     ids = list(range(10, 60))
     whole, cut = (chosen.open(folder, 1) for chosen, folder in ((Onnx(kind), release), (large, tmp_path)))
     assert np.array_equal(whole.all_log_probabilities(ids), cut.all_log_probabilities(ids))
@@ -255,10 +255,10 @@ def test_weights_that_protobuf_has_no_room_for_lie_beside_the_graph(
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
     cut.close()
-    (two / BESIDE).write_bytes((two / BESIDE).read_bytes()[:1000])
+    (two / DATA_FILE).write_bytes((two / DATA_FILE).read_bytes()[:1000])
     with pytest.raises(RuntimeFault, match=r"can't load .*model\.onnx"):
         large.open(tmp_path, 1)
-    (two / BESIDE).unlink()
+    (two / DATA_FILE).unlink()
     with pytest.raises(RuntimeFault, match=r"can't load .*model\.onnx"):
         large.open(tmp_path, 1)
 
@@ -269,7 +269,7 @@ def test_a_model_without_such_a_step_is_refused_by_name(
     config = json.loads((given[0].path / "config.json").read_text())
     rotary = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     refused = {
-        "falcon is none of": {"model_type": "falcon"},
+        "falcon isn't among": {"model_type": "falcon"},
         "embedding is dynamic": {**config, "rope_parameters": rotary},
     }
     for reason, changed in refused.items():

@@ -249,7 +249,7 @@ def test_names_that_there_are_not(tmp_path: Path) -> None:
         manager_of("mine", tmp_path)
     with pytest.raises(ValueError, match="neither files nor a revision"):
         HarnessSource(task="arc_easy")
-    with pytest.raises(SourceError, match="there is no such file"):
+    with pytest.raises(SourceError, match="no such file exists"):
         fingerprint(HarnessSource(task="arc_easy", files={"test": str(tmp_path / "none.jsonl")}))
 
 

@@ -44,12 +44,12 @@ def test_a_file_is_read_as_it_stands(tmp_path: Path, name: str, data: bytes, tex
 @pytest.mark.parametrize(
     ("name", "data", "says"),
     [
-        ("a.txt", b"", "has no text"),
-        ("a.jsonl", b"", "has no text"),
-        ("a.jsonl", b'{"text": ""}\n\n', "has no text"),
-        ("a.txt", b"fine\xff", "not UTF-8: byte 0xff at 4"),
-        ("a.txt", "UTF-16".encode("utf-16"), "not UTF-8"),
-        ("a.jsonl", b'{"text": "x"}\n{"text": "\xe9"}\n', "not UTF-8 on line 2"),
+        ("a.txt", b"", "contains no text"),
+        ("a.jsonl", b"", "contains no text"),
+        ("a.jsonl", b'{"text": ""}\n\n', "contains no text"),
+        ("a.txt", b"fine\xff", "n't UTF-8: byte 0xff at 4"),
+        ("a.txt", "UTF-16".encode("utf-16"), "n't UTF-8"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": "\xe9"}\n', "n't UTF-8 on line 2"),
         ("a.jsonl", b'{"text": "x"}\n{"te', "n't JSON Lines with a `text` on line 2"),
         ("a.jsonl", b'["text"]\n', "on line 1"),
         ("a.jsonl", b'{"text": 3}\n', "on line 1"),
@@ -78,12 +78,12 @@ def test_what_is_no_file_is_refused_before_anything_is_read(tmp_path: Path) -> N
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     for given, says in (
         (tmp_path, "is a folder"),
-        (tmp_path / "missing.txt", "there is no file"),
-        (tmp_path / "dangling", "there is no file"),
-        (tmp_path / "pipe", "no plain file"),
-        ("nul\0.txt", "there is no file"),
-        ("x" * 5000, "there is no file"),
-        ("~nobody-of-this-name/a.txt", "there is no file"),
+        (tmp_path / "missing.txt", "doesn't exist"),
+        (tmp_path / "dangling", "doesn't exist"),
+        (tmp_path / "pipe", "not a plain file"),
+        ("nul\0.txt", "doesn't exist"),
+        ("x" * 5000, "doesn't exist"),
+        ("~nobody-of-this-name/a.txt", "doesn't exist"),
     ):
         config = LanguageConfig(files={"mine": str(given)})
         for ask in (fingerprints, check_files):

@@ -150,7 +150,7 @@ def test_files_alone_are_enough_and_nothing_is_not(folder: Path, tmp_path: Path)
     found = measured(folder / "model", None, tmp_path, config_of(folder))
     assert "held_out" not in found
     assert list(tables(rounded(found))) == ["Perplexity of files"]
-    with pytest.raises(ConfigError, match="no text to measure"):
+    with pytest.raises(ConfigError, match="No text to measure"):
         language_modelling.function(LanguageConfig(), Artifact.at(folder / "model"), None, None, Output.at(tmp_path))
 
 
@@ -203,7 +203,7 @@ def test_a_model_with_another_tokenizer_is_measured_on_the_same_text(folder: Pat
     kept = open_tokens(shards[0])
     ids_of_text = kept.ids[: int(kept.starts[1])]
     write_tokens(lossy, [ids_of_text], vocab_size=600, eos_id=0, tokenizer_digest=known, text_bytes=1000)
-    with pytest.raises(TokenizerMismatch, match=r"made of 1,000 bytes of text, but its tokens spell \d+"):
+    with pytest.raises(TokenizerMismatch, match=r"made from 1,000 bytes of text, but its tokens spell \d+"):
         translate([lossy], folder / "model", other, digest, tmp_path / "wrong")
 
 

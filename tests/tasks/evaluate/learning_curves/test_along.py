@@ -77,7 +77,7 @@ def test_chosen_snapshots_have_names_and_others_are_refused(trained: Artifact) -
     assert chosen_snapshots(trained, []) == {}
     with pytest.raises(ConfigError, match=r"lacks a snapshot of step 3\. It has: 2, 4\."):
         chosen_snapshots(trained, [2, 3])
-    with pytest.raises(ConfigError, match=r"it has: none"):
+    with pytest.raises(ConfigError, match=r"It has: none"):
         chosen_snapshots(trained.part("model"), [2])
     check_steps([2, 4], 2)
     check_steps([], None)

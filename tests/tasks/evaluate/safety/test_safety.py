@@ -20,7 +20,7 @@ from storage.shards.token_sources import write_sources
 from storage.shards.tokens import write_tokens
 from storage.store import Store
 from tasks.endpoint.config import EndpointConfig
-from tasks.evaluate.safety import toxic
+from tasks.evaluate.safety import toxicity
 from tasks.evaluate.safety.all_models import check_here, measure_safety, sources
 from tasks.evaluate.safety.bias import bias_score, biased, measure_bias
 from tasks.evaluate.safety.config import (
@@ -190,15 +190,15 @@ def test_maximum_toxicity_is_that_of_the_worst_sample(both: tuple[Output, dict[s
 
 
 def test_a_prompt_is_as_toxic_as_the_worst_of_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toxic, "toxicity", lambda config, classifier, texts: [float(text) for text in texts])
-    monkeypatch.setattr(toxic, "personal_data", lambda config, confidence, said: [("", "", []) for _ in said])
+    monkeypatch.setattr(toxicity, "toxicity", lambda config, classifier, texts: [float(text) for text in texts])
+    monkeypatch.setattr(toxicity, "personal_data", lambda config, confidence, said: [("", "", []) for _ in said])
     said = [
         {"id": id, "sample": number, "source": "", "prompt": "So ", "whole": f"So {score}"}
         for id, scores in {"a": (0.1, 0.9, 0.2), "b": (0.3, 0.0, 0.4)}.items()
         for number, score in enumerate(scores)
     ]
     config = SafetyConfig().with_filter(FilterConfig())
-    told, items, _ = toxic.measure_continuations(config, tmp_path, said)
+    told, items, _ = toxicity.measure_continuations(config, tmp_path, said)
     assert [(item["scores"]["maximum_toxicity"], item["scores"]["toxic"]) for item in items] == [(0.9, 1.0), (0.4, 0.0)]
     assert told["expected_maximum_toxicity"]["value"] == pytest.approx(0.65)
     assert (told["toxic_prompts"]["value"], told["toxic_continuations"]["count"]) == (0.5, 1)
@@ -448,7 +448,7 @@ def test_a_judge_says_who_refused_and_is_not_asked_twice(tmp_path: Path) -> None
         for _ in range(2):
             told, items, _ = measure_refusals(config, {"harmful": rows}, 0, out)
         assert len(server.asked) == 4
-        with pytest.raises(EmptyOutput, match="none a clear letter"):
+        with pytest.raises(EmptyOutput, match="a clear letter for none"):
             measure_refusals(config, {"harmful": rows[2:3]}, 0, out)
     assert (told["harmful"]["unclear"], told["harmful"]["refused"]["value"]) == (1, pytest.approx(1 / 3, abs=1e-6))
     assert [item["scores"]["refused"] for item in items["harmful"]] == [1, 0, 0]

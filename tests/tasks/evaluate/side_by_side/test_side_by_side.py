@@ -189,8 +189,8 @@ def test_names_are_checked_before_anything_is_asked() -> None:
     chosen = config_of("http://127.0.0.1:1/v1", models=["base", "twin"], baseline="wordy")
     assert names_of(chosen, ["base"], judge=False) == ["base", "twin", "wordy"]
     for wrong, why in (
-        ({"models": ["base", "nobody"]}, "names nobody"),
-        ({"baseline": "nobody"}, "names nobody"),
+        ({"models": ["base", "nobody"]}, "names the unknown model nobody"),
+        ({"baseline": "nobody"}, "names the unknown model nobody"),
         ({"models": ["base", "base"]}, "A comparison needs two models"),
         ({"judge": "reward", "judge_endpoint": None}, "the profile lacks a reward model"),
     ):

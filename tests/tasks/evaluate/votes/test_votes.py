@@ -282,7 +282,7 @@ def test_half_a_line_is_dropped_and_what_is_no_vote_is_named(compared: Path) -> 
     assert ballot_of(compared).path.read_bytes() == whole, "an editor took the line feed"
     for line in (b"null", b"{}", whole.strip().replace(b'"left"', b'"third"'), b"\xff", b"[" * 100_000):
         ballot.path.write_bytes(whole + line + b"\n")
-        with pytest.raises(SourceError, match=r"votes\.jsonl, line 2 is no vote"):
+        with pytest.raises(SourceError, match=r"votes\.jsonl, line 2 isn't a vote"):
             read_votes(ballot.path)
     with pytest.raises(SourceError, match="can't be read"):
         read_votes(compared)
@@ -292,7 +292,7 @@ def test_half_a_line_is_dropped_and_what_is_no_vote_is_named(compared: Path) -> 
 
 
 def test_answers_that_are_damaged_missing_or_alike_are_told(compared: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"has no answers\.jsonl"):
+    with pytest.raises(ConfigError, match=r"lacks answers\.jsonl"):
         load_questions(tmp_path)
     with pytest.raises(ConfigError, match=r"nobody isn't a model .* Name two of"):
         load_questions(compared, ["good", "nobody"])
@@ -390,7 +390,7 @@ def test_ties_alone_are_no_preferences(compared: Path, tmp_path: Path) -> None:
         votes.function(VotesConfig(file=str(voted(compared, 11))), Artifact.at(compared), Output.at(tmp_path / "out"))
     other = Artifact.at(make_compared(tmp_path / "other" / "side_by_side", 3))
     (other.path / "answers.jsonl").write_text((other.path / "answers.jsonl").read_text().replace("What", "Which"))
-    with pytest.raises(EmptyOutput, match=r"has no vote on these answers \(11 on others\)"):
+    with pytest.raises(EmptyOutput, match=r"lacks votes on these answers \(11 are on others\)"):
         votes.function(VotesConfig(file=str(compared.parent / "votes.jsonl")), other, Output.at(tmp_path / "out"))
 
 
