@@ -1,4 +1,4 @@
-"""Hostile texts: every signal family measures them or says null; none crashes, invents a number or takes for ever."""
+"""Hostile texts: every signal family measures them or says null. None crashes, invents a number or takes forever."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ HOSTILE = {
     "capitals": "Anna Maria " * 10_000,
     "letters and blanks": "a " * 300_000,
 }
-# How each family is asked; its package names all the rest
+# The settings of each family. Its package names all the rest
 FAMILIES: dict[str, dict[str, Any]] = {
     "form": {},
     "language": {},
@@ -71,7 +71,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """hostile/: the texts, in two shards; ordinary/: documents to train on; benchmarks/: questions of all kinds."""
+    """hostile/ (the texts, in two shards), ordinary/ (documents to train on), benchmarks/ (questions of all kinds)."""
     folder = tmp_path_factory.mktemp("bad_input")
     hostile = [Document.new(text, "hostile") for text in HOSTILE.values()]
     for number in range(2):
@@ -112,7 +112,7 @@ def measure(family: str, documents: Path, folder: Path, scratch: Path) -> Path:
 
 
 def numbers(column: pa.Array) -> Iterator[float]:
-    """The floats of a column, those within lists and structs too; nulls left out."""
+    """The floats of a column, including those in lists and structs, without nulls."""
     if pa.types.is_floating(column.type):
         yield from column.drop_null().to_pylist()
     elif pa.types.is_list(column.type):

@@ -1,4 +1,4 @@
-"""A sequence classifier of transformers scores as plain code does, in pieces, alone or behind a fast model."""
+"""A transformers sequence classifier scores as plain code does, in pieces, by itself or after a fast model."""
 
 from __future__ import annotations
 

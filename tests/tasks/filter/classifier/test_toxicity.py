@@ -1,4 +1,4 @@
-"""Scores of pieces and what is made of them; the packages' models as they are; a trained one, calibrated."""
+"""Scores of pieces and of documents, the packages' models unchanged, and a trained model, calibrated."""
 
 from __future__ import annotations
 

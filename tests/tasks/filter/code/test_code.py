@@ -1,4 +1,4 @@
-"""Source code is measured as The Stack and StarCoder 2 measure it, and judged by its own rules alone."""
+"""Source code is measured as in The Stack and StarCoder 2, and judged only by its own rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents are embedded as plain code embeds them, clustered, and compared with those that are preferred."""
+"""Documents are embedded as by plain code, clustered, and compared with preferred ones."""
 
 from __future__ import annotations
 
