@@ -105,8 +105,8 @@ def test_an_opening_is_as_many_sentences_as_have_enough_words() -> None:
 
 
 def plain_template(text: str) -> tuple[tuple[str, ...], list[int], str]:
-    """The words that the kernel hashes of a sentence, with "" for a gap, its counts, and the text with gaps. Written for
-    one sentence, over characters."""
+    """The words that the kernel hashes of a sentence, with "" for a gap, its counts, and the text with gaps. Written
+    for one sentence, over characters."""
     kinds = template_characters().kinds
     folded = template_characters().folded
 
