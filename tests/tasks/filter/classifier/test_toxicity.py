@@ -299,7 +299,7 @@ def test_what_a_labelled_file_holds_is_part_of_the_key(posts: Path, tmp_path: Pa
     after = fingerprints(trained_config(copy))
     assert before[str(posts)] != after[str(copy)]
     copy.unlink()
-    with pytest.raises(SourceError, match="no file"):
+    with pytest.raises(SourceError, match="does not exist"):
         fingerprints(trained_config(copy))
     assert list(fingerprints(PackageModelConfig())) == ["alt-profanity-check", "tox-block"]
 

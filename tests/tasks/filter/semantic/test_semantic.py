@@ -186,7 +186,7 @@ def test_what_is_no_encoder_is_refused(folder: Path, tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     half = out.path / "model.safetensors"
     save_file({name: value for name, value in weights.items() if "output.dense" not in name}, half, {"format": "pt"})
-    with pytest.raises(SourceError, match=r"no trained encoder: missing are encoder\.layer"):
+    with pytest.raises(SourceError, match=r"is not a trained encoder: missing are encoder\.layer"):
         encoder.function(BaseConfig(folder=str(out.path)), Output.at(tmp_path / "half", stage="encoder"))
     half.unlink()
     with pytest.raises(SourceError, match=r"only in pytorch_model\.bin"):
