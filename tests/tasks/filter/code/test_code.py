@@ -230,7 +230,7 @@ def test_comments_are_told_from_strings(language: str) -> None:
 
 def test_of_other_languages_no_comments_are_known() -> None:
     assert measure("-- x", lang="Haskell")["comments"] is None
-    with pytest.raises(ValidationError, match="comments of Haskell can.t be recognised"):
+    with pytest.raises(ValidationError, match="comments of Haskell can't be recognised"):
         CodeRules(comment_languages=["Haskell"])
 
 

@@ -191,7 +191,7 @@ def test_what_is_no_encoder_is_refused(folder: Path, tmp_path: Path) -> None:
     half.unlink()
     with pytest.raises(SourceError, match=r"only in pytorch_model\.bin"):
         encoder.function(BaseConfig(folder=str(out.path)), Output.at(tmp_path / "pickle", stage="encoder"))
-    with pytest.raises(SourceError, match="no folder"):
+    with pytest.raises(SourceError, match="does not exist"):
         embeddings.payload(EmbeddingsConfig(encoder=BaseConfig(folder=str(tmp_path / "none"))), [Artifact.at(tmp_path)])
     with pytest.raises(ConfigError, match=f"can read {LENGTH}"):
         embedded(tmp_path / "long", folder, corpus(tmp_path / "in", texts(3), 1), max_tokens=LENGTH + 1)
