@@ -65,8 +65,8 @@ def first_and_last(config: FilterConfig) -> tuple[list[Family], list[Family]]:
 
 def signal_configs(config: FilterConfig) -> dict[str, StageConfig]:
     """The config of the signals of every family that has a rule, by the family's name."""
-    found = {family.name: family.measured_by(*family.sections(config)) for family in families_of(config)}
-    return {name: measuring for name, measuring in found.items() if measuring is not None}
+    configs = {family.name: family.measured_by(*family.sections(config)) for family in families_of(config)}
+    return {name: measuring for name, measuring in configs.items() if measuring is not None}
 
 
 def first_rules(config: FilterConfig) -> list[Rule]:
@@ -84,17 +84,17 @@ def rules(config: FilterConfig) -> list[Rule]:
 
 def passes_first_rules(signals: pa.RecordBatch) -> Bool:
     """Mark the documents for which the families measured last have signals."""
-    found: Bool = signals[PASSED].to_numpy(zero_copy_only=False)
-    return found
+    passed: Bool = signals[PASSED].to_numpy(zero_copy_only=False)
+    return passed
 
 
 def _in_turn(config: FilterConfig, families: Iterable[Family]) -> list[Rule]:
-    found = [rule for family in families for rule in family.rules(*family.sections(config))]
+    rules = [rule for family in families for rule in family.rules(*family.sections(config))]
     for family in families_of(config):
         spared = family.spares(*family.sections(config)) if family.spares else None
         if spared is not None:
-            found = [_sparing(spared, rule) for rule in found]
-    return sorted(found, key=lambda rule: rule.turn)
+            rules = [_sparing(spared, rule) for rule in rules]
+    return sorted(rules, key=lambda rule: rule.turn)
 
 
 def _sparing(spared: Spared, rule: Rule) -> Rule:
@@ -105,8 +105,8 @@ def _sparing(spared: Spared, rule: Rule) -> Rule:
 
 def menders(config: FilterConfig) -> list[Mender]:
     """Everything that changes kept texts, in the order of application."""
-    made = [family.mender(*family.sections(config)) for family in families_of(config) if family.mender]
-    return sorted((mender for mender in made if mender is not None), key=lambda mender: mender.turn)
+    menders = [family.mender(*family.sections(config)) for family in families_of(config) if family.mender]
+    return sorted((mender for mender in menders if mender is not None), key=lambda mender: mender.turn)
 
 
 def fingerprints(config: FilterConfig) -> dict[str, str]:

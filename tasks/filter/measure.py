@@ -39,11 +39,11 @@ def measure(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out
 
 def parts(config: FilterConfig) -> dict[str, StageConfig]:
     """The config of each part that the filter obtains, by name."""
-    found: dict[str, StageConfig] = {"repair": config.repair} if config.repair else {}
+    configs: dict[str, StageConfig] = {"repair": config.repair} if config.repair else {}
     for family in families_of(config):
-        found |= family.parts(config)
+        configs |= family.parts(config)
     first, last = first_and_last(config)
-    return {**found, **({PASSED: _read_by(first, config)} if last else {})}
+    return {**configs, **({PASSED: _read_by(first, config)} if last else {})}
 
 
 def _read_by(first: Iterable[Family], config: FilterConfig) -> FilterConfig:

@@ -19,10 +19,10 @@ def first_texts(metadata: pa.Array, names: Sequence[str]) -> list[str]:
 
 def _object(text: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(text or "{}")
+        value = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _first(fields: dict[str, Any], names: Sequence[str]) -> str:

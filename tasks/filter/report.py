@@ -88,12 +88,12 @@ class Tally:
 
     def _show(self, name: str, documents: pa.RecordBatch, decisions: Decisions, rows: np.ndarray) -> None:
         ids = documents["id"].take(pa.array(rows)).to_pylist()
-        found = []
+        examples = []
         for identity, row in sorted(zip(ids, rows.tolist(), strict=True))[:EXAMPLES]:
             text = documents["text"][row].as_py()[:SEARCHED]
             value = None if decisions.unmeasured[row] else float(decisions.values[row])
-            found.append(Example(identity, documents["source"][row].as_py(), value, text))
-        self.examples[name] = sorted([*self.examples.get(name, []), *found])[:EXAMPLES]
+            examples.append(Example(identity, documents["source"][row].as_py(), value, text))
+        self.examples[name] = sorted([*self.examples.get(name, []), *examples])[:EXAMPLES]
 
     def merge(self, other: Tally) -> None:
         """Add the counts of another."""
@@ -180,8 +180,8 @@ def _funnel(total: Tally, order: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _examples(config: FilterConfig, total: Tally, order: Iterable[str]) -> list[dict[str, str]]:
-    found = [(name, example) for name in order for example in total.examples.get(name, [])]
-    texts = redact(config, [example.text for _, example in found])
+    examples = [(name, example) for name in order for example in total.examples.get(name, [])]
+    texts = redact(config, [example.text for _, example in examples])
     excerpts = [" ".join(text[: 2 * EXCERPT].split())[:EXCERPT] for text in texts]
     return [
         {
@@ -191,7 +191,7 @@ def _examples(config: FilterConfig, total: Tally, order: Iterable[str]) -> list[
             "value": "" if example.value is None else f"{example.value:.4g}",
             "begins": f"`{excerpt.replace('`', ' ')}`",
         }
-        for (name, example), excerpt in zip(found, excerpts, strict=True)
+        for (name, example), excerpt in zip(examples, excerpts, strict=True)
     ]
 
 

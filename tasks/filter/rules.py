@@ -210,8 +210,8 @@ def bounds(
 
 def written_in(languages: Sequence[str], inside: bool, signals: pa.RecordBatch) -> Bool:
     """Mark the documents in one of these languages or, unless `inside`, in none of them."""
-    found: Bool = pc.is_in(signals["language"], pa.array(languages, pa.string())).to_numpy(zero_copy_only=False)
-    return found if inside else ~found
+    member: Bool = pc.is_in(signals["language"], pa.array(languages, pa.string())).to_numpy(zero_copy_only=False)
+    return member if inside else ~member
 
 
 def reason(rule: Rule, unmeasured: bool) -> str:

@@ -44,7 +44,7 @@ class Measured(NamedTuple):
         DamagedArtifact for signals that don't match."""
         readers = {family: read_signals(side_file) for family, side_file in self.side_files.items()}
         for start, batch in read_batches(self.documents, columns):
-            found: dict[str, pa.Array] = {}
+            by_column: dict[str, pa.Array] = {}
             for family, reader in readers.items():
                 signals = next(reader, None)
                 if signals is None or signals.num_rows != batch.num_rows:
@@ -53,8 +53,8 @@ class Measured(NamedTuple):
                         f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
                     )
                 names = (column_of(family, name) for name in signals.schema.names)
-                found |= dict(zip(names, signals.columns, strict=True))
-            yield start, batch, pa.record_batch(found)
+                by_column |= dict(zip(names, signals.columns, strict=True))
+            yield start, batch, pa.record_batch(by_column)
 
 
 def measured_shards(documents: Artifact, signals: Mapping[str, Artifact]) -> list[Measured]:

@@ -125,8 +125,8 @@ class Named:
 
 def is_code(signals: pa.RecordBatch) -> Bool:
     """Mark the documents that are source code."""
-    found: Bool = signals[LANGUAGE].is_valid().to_numpy(zero_copy_only=False)
-    return found
+    code: Bool = signals[LANGUAGE].is_valid().to_numpy(zero_copy_only=False)
+    return code
 
 
 def _written_in(languages: Sequence[str], inside: bool, signals: pa.RecordBatch) -> Bool:

@@ -79,5 +79,5 @@ def language_of(path: str) -> str | None:
 
 def generated_name(path: str) -> str:
     """The part of a path that shows that a tool wrote the file, or ""."""
-    found = GENERATED.search(path.replace("\\", "/").lower())
-    return found[0].strip("/") if found else ""
+    mark = GENERATED.search(path.replace("\\", "/").lower())
+    return mark[0].strip("/") if mark else ""

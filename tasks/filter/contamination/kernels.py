@@ -41,7 +41,7 @@ def find(words, word_ends, shortest, wanted, shift, table, bits, seen, stamp, te
     `stamp`. Matches that don't fit into `texts` are counted, but not written.
     """
     leading = weight_of(shortest - 1)
-    found = 0
+    matches = 0
     first = 0
     for d in range(len(word_ends)):
         end = word_ends[d]
@@ -63,10 +63,10 @@ def find(words, word_ends, shortest, wanted, shift, table, bits, seen, stamp, te
                     # Each n-gram counts once per text
                     if table[slot, 0] == key and seen[table[slot, 1]] != stamp + d:
                         seen[table[slot, 1]] = stamp + d
-                        if found < len(texts):
-                            texts[found] = d
-                            ngrams[found] = table[slot, 1]
-                        found += 1
+                        if matches < len(texts):
+                            texts[matches] = d
+                            ngrams[matches] = table[slot, 1]
+                        matches += 1
             h -= leading * words[place]
         first = end
-    return found
+    return matches

@@ -87,17 +87,17 @@ class Matcher:
     def _match(self, texts: pa.Array) -> tuple[Int64, Int64]:
         rows, ngrams = np.empty(0, np.int64), np.empty(0, np.int64)
         for scanned in self.scanner.scan(texts):
-            found = self._find(scanned.words, scanned.word_ends)
+            count = self._find(scanned.words, scanned.word_ends)
             # The scanner returns a text again if it wasn't normalised the first time: drop its earlier matches
             first = ~np.isin(rows, scanned.rows)
-            rows = np.concatenate((rows[first], scanned.rows[self.texts[:found]]))
-            ngrams = np.concatenate((ngrams[first], self.ngrams[:found]))
+            rows = np.concatenate((rows[first], scanned.rows[self.texts[:count]]))
+            ngrams = np.concatenate((ngrams[first], self.ngrams[:count]))
         return rows, ngrams
 
     def _find(self, words: UInt64, word_ends: Int64) -> int:
         index = self.index
         while True:
-            found: int = kernels.find(
+            count: int = kernels.find(
                 words,
                 word_ends,
                 index.shortest,
@@ -111,22 +111,22 @@ class Matcher:
                 self.ngrams,
             )
             self.stamp += len(word_ends)
-            if found <= len(self.texts):
-                return found
-            self.texts, self.ngrams = np.empty(found, np.int64), np.empty(found, np.int64)
+            if count <= len(self.texts):
+                return count
+            self.texts, self.ngrams = np.empty(count, np.int64), np.empty(count, np.int64)
 
 
 def _match_shard(index: Index, shard: Path, folder: Path) -> dict[str, Any]:
     matcher = Matcher(index)
     digest = IdDigest()
-    found = [np.empty((0, 2), np.int64)]
+    matches = [np.empty((0, 2), np.int64)]
     sizes = []
     for start, batch in read_batches(shard, ["id", "text"]):
         rows, ngrams = matcher.match(batch["text"])
-        found.append(np.stack((rows + start, ngrams), axis=1))
+        matches.append(np.stack((rows + start, ngrams), axis=1))
         digest.update(batch["id"])
         sizes.append(batch.num_rows)
-    np.save(folder / MATCHES, np.concatenate(found))
+    np.save(folder / MATCHES, np.concatenate(matches))
     return {"documents": sum(sizes), "groups": sizes, "ids": digest.hex()}
 
 
@@ -160,9 +160,9 @@ def _of_whole_query(index: Index, matches: Int64) -> Bool:
     base = len(index.parts) + 1
     pairs, place, times = np.unique(matches[numbers, 0] * base + parts, return_inverse=True, return_counts=True)
     whole = index.asks[pairs % base] & (times == index.sizes[pairs % base])
-    found = np.zeros(len(matches), np.bool_)
-    found[numbers[whole[place]]] = True
-    return found
+    belongs = np.zeros(len(matches), np.bool_)
+    belongs[numbers[whole[place]]] = True
+    return belongs
 
 
 def _write_shard(path: Path, signals: pa.RecordBatch, matched: ShardResult) -> None:

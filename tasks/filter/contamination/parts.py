@@ -42,17 +42,17 @@ def parts_of(row: Mapping[str, Any], config: ContaminationConfig) -> list[Part]:
     query = PROMPT_END.sub("", LABEL.sub("", row["query"])).strip()
     choices = [choice.strip() for choice in row["choices"]]
     answer = choices[row["gold"]]
-    found = [
+    parts = [
         Part("query", query, asks=True),
         Part("query and answer", f"{query} {answer}", asks=True),
         Part("answer", answer, asks=False),
         *(Part("query", text, asks=True) for text in _within(query) if count_words(text) < config.ngram),
     ]
     if not _long_enough(query, config):
-        found += _written_out(query, choices, answer)
-    found += [part._replace(text=plain(part.text)) for part in found if MAY_HIDE.search(part.text)]
+        parts += _written_out(query, choices, answer)
+    parts += [part._replace(text=plain(part.text)) for part in parts if MAY_HIDE.search(part.text)]
     distinct: dict[tuple[str, ...], Part] = {}
-    for part in found:
+    for part in parts:
         distinct.setdefault(tuple(WORD.findall(part.text.casefold())), part)
     least = {True: config.min_words, False: config.min_answer_words}
     return [

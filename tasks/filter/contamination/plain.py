@@ -50,8 +50,8 @@ def unwrapped(texts: pa.Array) -> tuple[Int64, pa.Array]:
 
 def plain(text: str) -> str:
     """One text as it reads."""
-    _, found = unwrapped(pa.array([text], pa.string()))
-    return str(found[0]) if len(found) else text
+    _, replaced = unwrapped(pa.array([text], pa.string()))
+    return str(replaced[0]) if len(replaced) else text
 
 
 @functools.cache

@@ -84,7 +84,7 @@ def read_questions(config: ContaminationConfig, files: Sequence[Path]) -> list[Q
     A short query that several questions of a benchmark share, with different answers ("Which of these is correct?"),
     identifies none of them. It isn't a part by itself.
     """
-    found = []
+    questions = []
     for path in files:
         answers: dict[str, set[str]] = defaultdict(set)
         rows: list[tuple[str, str, list[Part]]] = []
@@ -96,7 +96,7 @@ def read_questions(config: ContaminationConfig, files: Sequence[Path]) -> list[Q
                     answers[part.text.casefold()].add(answer)
                 rows.append((path.stem, row["id"], parts))
         for benchmark, identity, parts in rows:
-            found.append(
+            questions.append(
                 Question(
                     benchmark,
                     identity,
@@ -107,7 +107,7 @@ def read_questions(config: ContaminationConfig, files: Sequence[Path]) -> list[Q
                     ),
                 )
             )
-    return found
+    return questions
 
 
 def index_questions(config: ContaminationConfig, questions: list[Question]) -> Index:
@@ -162,7 +162,7 @@ def _ngrams(config: ContaminationConfig, parts: list[Part]) -> tuple[Int64, UInt
     # Normalised first, so that a text that the scanner returns twice is the same both times and indexed once
     texts = pa.array([scanner.normalise(part.text) for part in parts], pa.string())
     empty = np.empty(0, np.int64)
-    found: list[tuple[Int64, UInt64, UInt64, Int64]] = [(empty, empty.view(np.uint64), empty.view(np.uint64), empty)]
+    columns: list[tuple[Int64, UInt64, UInt64, Int64]] = [(empty, empty.view(np.uint64), empty.view(np.uint64), empty)]
     for scanned in scanner.scan(texts):
         starts = np.concatenate(([0], scanned.word_ends[:-1]))
         words = scanned.word_ends - starts
@@ -173,6 +173,6 @@ def _ngrams(config: ContaminationConfig, parts: list[Part]) -> tuple[Int64, UInt
         keys, openings = np.empty(len(row), np.uint64), np.empty(len(row), np.uint64)
         kernels.gather_keys(scanned.words, firsts, length[row], keys)
         kernels.gather_keys(scanned.words, firsts, np.full(len(row), config.min_words), openings)
-        found.append((scanned.rows[row], keys, openings, length[row]))
-    rows, keys, openings, lengths = (np.concatenate(column) for column in zip(*found, strict=True))
+        columns.append((scanned.rows[row], keys, openings, length[row]))
+    rows, keys, openings, lengths = (np.concatenate(column) for column in zip(*columns, strict=True))
     return rows, keys, openings, lengths

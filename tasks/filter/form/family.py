@@ -36,8 +36,8 @@ class LineMender:
         """See `Mender`."""
         if self.form.as_datatrove:
             return np.ones(signals.num_rows, np.bool_)
-        found: Bool = pc.greater(pc.add(signals[LINES], signals[CITATIONS]), 0).to_numpy(zero_copy_only=False)
-        return found
+        touched: Bool = pc.greater(pc.add(signals[LINES], signals[CITATIONS]), 0).to_numpy(zero_copy_only=False)
+        return touched
 
     def mend(self, text: str, signals: pa.RecordBatch, row: int) -> Change:
         """See `Mender`."""

@@ -47,9 +47,9 @@ def formulas(text: str, environments: Sequence[str], longest_inline: int) -> Ite
                 closing = _CLOSING.get(mark[0], "")
             if not closing or closing in lost:
                 continue
-            found = text.find(closing, at)
-            end = found + len(closing) if found >= 0 else -1
-            if found < 0:
+            place = text.find(closing, at)
+            end = place + len(closing) if place >= 0 else -1
+            if place < 0:
                 lost.add(closing)
         if end >= 0:
             yield mark.start(), end

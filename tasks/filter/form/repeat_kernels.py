@@ -84,19 +84,19 @@ def number_words(work, words, stop_words, stops):
 def count_stop_sequences(work, words, stop_words, stops):
     """Add to `stops` the number of distinct stop words of each list that are sequences of words."""
     hashes, sequences, begins = work.word_hashes, stop_words.sequences, stop_words.begins
-    found = np.zeros(len(stop_words.sequence_lists), np.bool_)
+    seen = np.zeros(len(stop_words.sequence_lists), np.bool_)
     for w in range(words):
         if not stop_words.perhaps_begins[hashes[w] & STOPPED]:
             continue
-        for s in range(len(found)):
+        for s in range(len(seen)):
             length = begins[s + 1] - begins[s]
-            if found[s] or w + length > words:
+            if seen[s] or w + length > words:
                 continue
             k = 0
             while k < length and hashes[w + k] == sequences[begins[s] + k]:
                 k += 1
             if k == length:
-                found[s] = True
+                seen[s] = True
                 stops[stop_words.sequence_lists[s]] += 1
 
 

@@ -118,7 +118,7 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
 
 def _named(labels: list[str], shares: Float64) -> list[str]:
     """The languages of each row of shares (D, L) as JSON, the largest first."""
-    found: list[list[tuple[float, str]]] = [[] for _ in shares]
+    by_row: list[list[tuple[float, str]]] = [[] for _ in shares]
     for row, label in zip(*(place.tolist() for place in np.nonzero(shares >= SHOWN_SHARE)), strict=True):
-        found[row].append((-shares[row, label], labels[label]))
-    return [json.dumps({label: round(-share, 3) for share, label in sorted(pairs)}) for pairs in found]
+        by_row[row].append((-shares[row, label], labels[label]))
+    return [json.dumps({label: round(-share, 3) for share, label in sorted(pairs)}) for pairs in by_row]

@@ -45,8 +45,8 @@ class MathematicsRules(Section):
 
 
 def _is_mathematics(least: float, signals: pa.RecordBatch) -> Bool:
-    found: Bool = pc.greater_equal(signals["mathematics_share"], least).to_numpy(zero_copy_only=False)
-    return found
+    mathematical: Bool = pc.greater_equal(signals["mathematics_share"], least).to_numpy(zero_copy_only=False)
+    return mathematical
 
 
 def _measured_by(mathematics: MathematicsRules | None, form: FormConfig) -> MathematicsConfig | None:

@@ -30,7 +30,7 @@ def measure_mathematics(config: MathematicsConfig, texts: pa.Array) -> pa.Record
     for row, is_marked in enumerate(marked.to_pylist()):
         if is_marked:
             text: str = texts[row].as_py()
-            found = list(formulas(text, config.environments, config.longest_inline))
-            counts[row] = len(found)
-            shares[row] = sum(end - begin for begin, end in found) / len(text)
+            spans = list(formulas(text, config.environments, config.longest_inline))
+            counts[row] = len(spans)
+            shares[row] = sum(end - begin for begin, end in spans) / len(text)
     return pa.record_batch([pa.array(counts, pa.int64()), pa.array(shares, pa.float64())], SCHEMA)

@@ -54,9 +54,9 @@ def discounts(table: UInt64) -> Float64:
     if not n[1:4].all():
         return np.array(FALLBACK)
     y = n[1] / (n[1] + 2 * n[2])
-    found = np.array([0.0, *(j - (j + 1) * y * n[j + 1] / n[j] for j in (1, 2, 3))])
-    possible = (found[1:] > 0).all() and (found <= np.arange(4)).all()
-    return found if possible else np.array(FALLBACK)
+    values = np.array([0.0, *(j - (j + 1) * y * n[j + 1] / n[j] for j in (1, 2, 3))])
+    possible = (values[1:] > 0).all() and (values <= np.arange(4)).all()
+    return values if possible else np.array(FALLBACK)
 
 
 def _count(tokens: UInt64, order: int) -> Tables:
@@ -105,15 +105,15 @@ def _smooth(tokens: UInt64, rare: Bool, n: int, tables: Tables, below: Float64) 
     table = tables[n - 1]
     shorter = tables[n - 2] if n > 1 else tables[0]
     contexts = len(shorter) if n > 1 else 1
-    found = Smoothed(np.zeros(len(table)), np.zeros(contexts, np.int64), np.zeros(contexts))
+    smoothed = Smoothed(np.zeros(len(table)), np.zeros(contexts, np.int64), np.zeros(contexts))
     off = discounts(table)
-    kernels.sum_contexts(tokens, rare, n, table, shorter, off, found.total, found.freed)
-    kernels.smooth(tokens, rare, n, table, shorter, off, found.total, found.freed, below, found.probabilities)
-    return found
+    kernels.sum_contexts(tokens, rare, n, table, shorter, off, smoothed.total, smoothed.freed)
+    kernels.smooth(tokens, rare, n, table, shorter, off, smoothed.total, smoothed.freed, below, smoothed.probabilities)
+    return smoothed
 
 
 def _build(tables: Tables, smoothed: list[Smoothed], unknown: float) -> tuple[NgramModel, list[int]]:
-    counts = [int(np.count_nonzero(found.probabilities)) for found in smoothed]
+    counts = [int(np.count_nonzero(order.probabilities)) for order in smoothed]
     counts[0] += 1  # the unknown word
     sizes = [int(count / LOAD) + 2 for count in counts]
     starts = np.cumsum([0, *sizes])

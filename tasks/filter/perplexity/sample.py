@@ -98,8 +98,8 @@ def _read(shards: Sequence[Path], sizes: Sequence[int], places: Int64) -> pa.Str
 
 def read_rows(shard: Path, rows: Int64) -> list[pa.StringArray]:
     """The texts of a shard's rows, given in ascending order: an array per row group that has any."""
-    found = []
+    texts = []
     for start, batch in read_batches(shard, ["text"], holding=rows.tolist()):
         local = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + batch.num_rows)] - start
-        found.append(batch["text"].take(pa.array(local)))
-    return found
+        texts.append(batch["text"].take(pa.array(local)))
+    return texts

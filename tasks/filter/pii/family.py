@@ -170,8 +170,8 @@ def _redact(pii: PiiRules | None, texts: list[str]) -> list[str]:
         return texts
 
     rows = measure_pii(pii.measure, pa.array(texts, pa.string()))["pii"].to_pylist()
-    found = [[Finding(**finding) for finding in row] for row in rows]
-    return [replace(text, each, lambda finding: "redact", "")[0] for text, each in zip(texts, found, strict=True)]
+    findings = [[Finding(**finding) for finding in row] for row in rows]
+    return [replace(text, each, lambda finding: "redact", "")[0] for text, each in zip(texts, findings, strict=True)]
 
 
 FAMILY = Family(

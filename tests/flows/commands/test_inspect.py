@@ -139,7 +139,7 @@ def test_rules_are_listed_with_their_thresholds(store: Store) -> None:
     ("arguments", "named"),
     [
         (["gopher_quality.min_wordz"], "Did you mean gopher_quality.min_words"),
-        (["language", "--threshold=1"], "doesn.t compare numbers"),
+        (["language", "--threshold=1"], "doesn't compare numbers"),
         (["gopher_quality.min_words", "--threshold=nan"], "is not a finite number"),
         (["language", "--source=nowhere"], "The sources are coast, hills, letters"),
         (["language", "--set=filter.language.measure.piece_bytes=300"], "with other settings"),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SECONDS = 60  # of CPU, for what takes one or two; quadratic time takes minutes to hours
+SECONDS = 60  # of CPU, for work of one or two. Quadratic time takes minutes to hours
 
 
 @contextmanager

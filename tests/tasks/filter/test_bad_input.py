@@ -1,13 +1,12 @@
-"""Hostile texts: every signal family measures them or says null; none crashes, invents a number or takes for ever."""
+"""Hostile texts: every signal family measures them or says null. None crashes, invents a number or takes forever."""
 
 from __future__ import annotations
 
-import importlib
 import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pyarrow as pa
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from storage.artifact import Artifact
 from storage.shards.documents import Document, document_id, read_documents, read_ledger, shard_name, write_documents
 from tasks.filter import FilterConfig, filter_documents
+from tasks.filter.families import FAMILIES
 from tasks.filter.repair.stage import repair
 from tasks.filter.repair.text import RepairConfig
 from tasks.filter.side_files import read_signals
@@ -57,8 +57,8 @@ HOSTILE = {
     "capitals": "Anna Maria " * 10_000,
     "letters and blanks": "a " * 300_000,
 }
-# How each family is asked; its package names all the rest
-FAMILIES: dict[str, dict[str, Any]] = {
+# The settings of each family
+SETTINGS: dict[str, dict[str, Any]] = {
     "form": {},
     "language": {},
     "pii": {},
@@ -71,7 +71,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """hostile/: the texts, in two shards; ordinary/: documents to train on; benchmarks/: questions of all kinds."""
+    """hostile/ (the texts, in two shards), ordinary/ (documents to train on), benchmarks/ (questions of all kinds)."""
     folder = tmp_path_factory.mktemp("bad_input")
     hostile = [Document.new(text, "hostile") for text in HOSTILE.values()]
     for number in range(2):
@@ -91,16 +91,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure(family: str, documents: Path, folder: Path, scratch: Path) -> Path:
-    """The side files of a family, with its model trained first where it has one."""
-    stages = importlib.import_module(f"tasks.filter.{family}.stage")
-    configs = importlib.import_module(f"tasks.filter.{family}.config")
-    config = getattr(configs, f"{family.capitalize()}Config").model_validate(FAMILIES[family])
-    signals = getattr(stages, f"{family}_signals")
+    """The side files of a family, after training its model, if any."""
+    signals, model = next((each.signals, each.model) for each in FAMILIES if each.name == family)
+    config = get_type_hints(signals.function)["config"].model_validate(SETTINGS[family])
     inputs: list[Artifact | None] = [Artifact.at(documents)]
-    if "model" in signals.input_names:
+    if model is not None:
         trained = Output.at(folder / family, stage=f"{family}_model", runtime=runtime_of(workers=1))
         if not any(trained.path.iterdir()):
-            getattr(stages, f"{family}_model").function(config.model, Artifact.at(folder / "ordinary"), trained)
+            model.function(config.model, Artifact.at(folder / "ordinary"), trained)
         inputs.append(Artifact.at(trained.path))
     if "benchmarks" in signals.input_names:
         inputs.append(Artifact.at(folder / "benchmarks"))
@@ -112,7 +110,7 @@ def measure(family: str, documents: Path, folder: Path, scratch: Path) -> Path:
 
 
 def numbers(column: pa.Array) -> Iterator[float]:
-    """The floats of a column, those within lists and structs too; nulls left out."""
+    """The floats of a column, including those in lists and structs, without nulls."""
     if pa.types.is_floating(column.type):
         yield from column.drop_null().to_pylist()
     elif pa.types.is_list(column.type):
@@ -123,7 +121,7 @@ def numbers(column: pa.Array) -> Iterator[float]:
 
 
 @pytest.mark.soak_but("form", "pii", "quality")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SETTINGS)
 def test_hostile_texts_are_measured_or_null(family: str, folder: Path, tmp_path: Path) -> None:
     measure(family, folder / "ordinary", folder, tmp_path / "warm")  # compiles, loads, trains
     with linear_time():

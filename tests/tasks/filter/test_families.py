@@ -1,4 +1,4 @@
-"""A filter family is one folder and one row in a table; nothing else in the filter knows any family by name."""
+"""A filter family is one folder and one row in a table. Nothing else in the filter knows a family by name."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def module_name(path: Path) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """The modules that a file imports; `from package import module` counts as the module."""
+    """The modules that a file imports. `from package import module` counts as the module."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""The compiled loops of filters that no library has, beside the same written plainly."""
+"""The compiled loops of filters that aren't in a library, compared with plain versions."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def candidates(data: bytes) -> set[tuple[int, int, int]]:
 
 
 def userinfo(data: bytes, at: int) -> bytes:
-    """The user of a URL that the @ there ends, with the password; nothing where it ends none."""
+    """The user of a URL, with the password, that the @ at `at` ends, or nothing."""
     match = USERINFO.search(data[:at])
     found: bytes = match[1] if match and match.start() + 2 >= max(3, at - pii.LONGEST_USERINFO) else b""
     return found
@@ -258,7 +258,7 @@ def test_texts_with_numbers_in_other_characters_are_marked(texts: list[str]) -> 
 
 
 def cut(text: str, least: int) -> list[str]:
-    """Whole lines, at least so many bytes together; a short rest joins the piece before."""
+    """Pieces of whole lines with at least `least` bytes. A short rest joins the piece before."""
     pieces, waiting = [], ""
     for line in text.split("\n"):
         waiting += f"{line}\n"

@@ -1,5 +1,5 @@
-"""Personal data is measured for what the other rules keep: the result is the same, and a moved threshold costs only the
-documents that it lets in."""
+"""Personal data is measured only for documents that the other rules keep. The result is the same, and a moved threshold
+costs only the documents that it lets in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every optional group of the filter can be switched off by null, alone and all at once."""
+"""Null switches every optional group of the filter off, one by one and all at once."""
 
 from __future__ import annotations
 

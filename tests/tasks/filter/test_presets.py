@@ -1,4 +1,4 @@
-"""Presets: what they fill in, what has the last word, and that FineWeb's filter sees what C4's leaves."""
+"""Presets: what they fill in, what overrides them, and that FineWeb's filter sees what C4's leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repair: what is broken is mended and accounted for, what a script needs stays, and a second time changes nothing."""
+"""Repair fixes and accounts for broken text, keeps what a script needs, and changes nothing the second time."""
 
 from __future__ import annotations
 

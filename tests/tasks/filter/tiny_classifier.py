@@ -21,7 +21,7 @@ def texts(number: int, *, seed: int = 1, words: int = 12) -> list[str]:
 
 
 def save_classifier(folder: Path, *, steps: int = 40, seed: int = 1, **config: Any) -> Path:
-    """A BERT with the labels poor and good, or as `config` says, after so many steps of training on `texts`."""
+    """A BERT with the labels poor and good, or as `config` says, after `steps` steps of training on `texts`."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
@@ -57,7 +57,7 @@ def save_classifier(folder: Path, *, steps: int = 40, seed: int = 1, **config: A
 
 
 def word_tokenizer() -> Any:
-    """A word is a token; the texts' numbers and dots are unknown."""
+    """A tokenizer whose tokens are words. The texts' numbers and dots are unknown to it."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 

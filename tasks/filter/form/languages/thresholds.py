@@ -54,10 +54,10 @@ def of_group(languages: Languages, group: str) -> dict[str, Thresholds]:
 
 def switched_off(languages: Languages) -> dict[str, list[str]]:
     """The languages that switch a rule off, by the rule's name."""
-    found: dict[str, list[str]] = {}
+    by_rule: dict[str, list[str]] = {}
     for language, own in sorted(languages.items()):
         for group in GROUPS:
             for name, threshold in getattr(own, group).items():
                 if threshold is None:
-                    found.setdefault(f"{group}.{name}", []).append(language)
-    return found
+                    by_rule.setdefault(f"{group}.{name}", []).append(language)
+    return by_rule

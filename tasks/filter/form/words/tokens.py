@@ -47,8 +47,8 @@ def tokenize(language: str, data: UInt8, offsets: Int64) -> Tokens:
     with nlp.memory_zone():
         for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
             part = data[begin:end]
-            found = _doc(nlp, part.tobytes().decode()).to_array(["IDX", "LENGTH", "IS_SPACE"]).astype(np.int64)
-            words = found[found[:, 2] == 0]
+            tokens = _doc(nlp, part.tobytes().decode()).to_array(["IDX", "LENGTH", "IS_SPACE"]).astype(np.int64)
+            words = tokens[tokens[:, 2] == 0]
             places = np.append(np.flatnonzero((part & 0xC0) != 0x80), end - begin) + begin  # of characters, in bytes
             starts.append(places[words[:, 0]])
             ends.append(places[words[:, 0] + words[:, 1]])

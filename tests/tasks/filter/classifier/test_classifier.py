@@ -1,4 +1,4 @@
-"""A sequence classifier of transformers scores as plain code does, in pieces, alone or behind a fast model."""
+"""A transformers sequence classifier scores as plain code does, in pieces, by itself or after a fast model."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_precision_by_threshold_is_held_out(folder: Path, tmp_path: Path) -> Non
     assert 0.7 < half["expected precision"] < 0.95
     assert half["recall"] > 0.8
     file.write_text("".join(json.dumps(row) + "\n" for row in rows[:30]))
-    with pytest.raises(SourceError, match=r"positive and \d+ other texts; 20 of each"):
+    with pytest.raises(SourceError, match=r"positive and \d+ other texts, but 20 of each"):
         made(tmp_path / "few", corpus(tmp_path / "in2", texts(10), 1), **config)
 
 
@@ -378,7 +378,7 @@ def test_what_is_no_classifier_is_refused_by_name(folder: Path, tmp_path: Path) 
     broken = copy("broken")
     weights["classifier.bias"][0] = float("nan")
     save_file(weights, broken / "model.safetensors", {"format": "pt"})
-    assert "computes nothing: classifier.bias has NaN" in refusal(broken)
+    assert "is unusable: classifier.bias has NaN" in refusal(broken)
     longer = copy("longer")
     vocabulary = json.loads((longer / "tokenizer.json").read_text())
     ids = vocabulary["model"]["vocab"]

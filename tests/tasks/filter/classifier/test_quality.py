@@ -219,7 +219,7 @@ def test_the_threshold_for_a_precision_is_the_lowest_that_brings_it() -> None:
     assert threshold_for(-scores, positive, base_rate=0.01, precision=0.9) is None
     few = np.arange(20) < 10
     found = threshold_for(few.astype(np.float64), few, base_rate=0.01, precision=0.9)
-    assert found is None, "ten texts of which none lies above do not show that there are none"
+    assert found is None, "ten texts without one above don't prove that none is above"
 
 
 def test_labelled_texts_teach_it_alone_or_beside_sources(tmp_path: Path) -> None:

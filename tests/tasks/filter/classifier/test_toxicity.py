@@ -1,4 +1,4 @@
-"""Scores of pieces and what is made of them; the packages' models as they are; a trained one, calibrated."""
+"""Scores of pieces and of documents, the packages' models unchanged, and a trained model, calibrated."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_what_a_labelled_file_holds_is_part_of_the_key(posts: Path, tmp_path: Pa
     after = fingerprints(trained_config(copy))
     assert before[str(posts)] != after[str(copy)]
     copy.unlink()
-    with pytest.raises(SourceError, match="no file"):
+    with pytest.raises(SourceError, match="does not exist"):
         fingerprints(trained_config(copy))
     assert list(fingerprints(PackageModelConfig())) == ["alt-profanity-check", "tox-block"]
 

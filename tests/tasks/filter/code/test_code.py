@@ -1,4 +1,4 @@
-"""Source code is measured as The Stack and StarCoder 2 measure it, and judged by its own rules alone."""
+"""Source code is measured as in The Stack and StarCoder 2, and judged only by its own rules."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_comments_are_told_from_strings(language: str) -> None:
 
 def test_of_other_languages_no_comments_are_known() -> None:
     assert measure("-- x", lang="Haskell")["comments"] is None
-    with pytest.raises(ValidationError, match="comments of Haskell are not known"):
+    with pytest.raises(ValidationError, match="comments of Haskell can't be recognised"):
         CodeRules(comment_languages=["Haskell"])
 
 

@@ -1,4 +1,4 @@
-"""Formulas in LaTeX are found, money is none, and mathematics is spared the rules that count symbols."""
+"""LaTeX formulas are found, money isn't one, and mathematics is exempt from the rules that count symbols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmark questions in training documents: found wherever and however they stand, and only they."""
+"""Benchmark questions in training documents: found wherever they are and however they are written, and only they."""
 
 from __future__ import annotations
 

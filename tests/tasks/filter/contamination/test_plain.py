@@ -51,7 +51,7 @@ def test_only_what_changes_is_returned() -> None:
 
 
 def one(code: int) -> str:
-    """What a code point becomes, by Python's Unicode data."""
+    """The replacement of a code point, by Python's Unicode data."""
     if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
         return " "
     text = chr(code)

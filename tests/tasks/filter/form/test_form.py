@@ -201,7 +201,7 @@ def fineweb_by_python(text: str, config: FormConfig) -> dict[str, Any]:
 
 
 def by_python(text: str, config: FormConfig) -> dict[str, Any]:
-    """What the kernels measure, read off the filters' descriptions."""
+    """The kernels' measurements, computed from the filters' descriptions."""
     measured = quality_by_python(text, config) | repetition_by_python(text, config)
     return measured | c4_by_python(text, config.c4, config.part_unspaced) | fineweb_by_python(text, config)
 
@@ -219,7 +219,7 @@ UNSPACED_LETTERS = {chr(code) for block in UNSPACED for code in block if chr(cod
 
 
 def cut_by_hand(text: str) -> list[str]:
-    """Each letter of a script without spaces begins a word; what is no letter stays with the one before it."""
+    """Each letter of a script without spaces begins a word. Other characters stay with the letter before them."""
     words: list[str] = []
     for run in text.split():
         words.append("")
@@ -245,7 +245,7 @@ def test_a_text_without_such_letters_is_measured_as_before(text: str) -> None:
 
 
 def by_white_space(text: str) -> dict[str, Any]:
-    """Word signals by `str.split` alone."""
+    """Word signals by only `str.split`."""
     words = text.split()
     content = [word for word in words if not all(map(symbol, word))]
     found = {"words": len(content), "mean_word_length": share(sum(map(len, content)), len(content))}

@@ -1,4 +1,4 @@
-"""Form with spaCy's words: the counts as plain Python makes them of spaCy's tokens."""
+"""Form with spaCy's words: its counts equal those of plain Python over spaCy's tokens."""
 
 from __future__ import annotations
 

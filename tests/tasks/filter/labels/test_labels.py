@@ -1,4 +1,4 @@
-"""`gristmill label`: what is drawn, by keys and by an endpoint, gone on with, undone, agreed on, and trained on."""
+"""`gristmill label`: the sample, labels by keys and by an endpoint, continuing, undo, agreement, and training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NUMBER = re.compile(r"number (\d+)")
 
 
 def texts(size: int = 200) -> list[Document]:
-    """Of three sources, one of them rare; each text says its number in each of its sentences."""
+    """Texts of three sources, one of them rare. Each sentence contains its text's number."""
     words, made = random.Random(1), []
     for number in range(size):
         sentences = [" ".join(words.choices(["river", "hill", "town", "sea"], k=9)) for _ in range(30)]
@@ -179,7 +179,7 @@ def command(store: Path, *more: str) -> list[str]:
 
 
 def say(store: Path, keys: str, *more: str) -> str:
-    """What the command prints, in this process, with these keys piped in."""
+    """The output of the command, run in this process with these keys piped in."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.StringIO(keys))
         done = gristmill(*command(store, *more)[3:])
@@ -191,7 +191,7 @@ def test_labels_by_hand_are_gone_on_with_compared_and_trained_on(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = say(store, "ynuys\nx", "--labeller=ann")  # x is no key; then the input ends
+    said = say(store, "ynuys\nx", "--labeller=ann")  # x isn't a key, and then the input ends
     assert "6 texts, 0 of them labelled" in said
     assert "Is this toxic? [y/n/s/u/q]" in said
     assert said.count("The number") > 4

@@ -1,4 +1,4 @@
-"""Languages are fastText's own, of the whole text; mixed documents show; what can't be measured is null."""
+"""Languages are fastText's own for the whole text, mixed documents are visible, and unmeasurable texts are null."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts as languages are identified on."""
+"""The preparation of texts for language identification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second opinion by a fastText model of the user's, as GlotLID is one."""
+"""A second opinion by the user's own fastText model, such as GlotLID."""
 
 from __future__ import annotations
 

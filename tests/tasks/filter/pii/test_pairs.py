@@ -1,4 +1,4 @@
-"""Personal data in instruction and preference pairs: the rules and the actions are those for documents."""
+"""Personal data in instruction and preference pairs: the same rules and actions as for documents."""
 
 from __future__ import annotations
 

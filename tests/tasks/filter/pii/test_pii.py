@@ -1,4 +1,4 @@
-"""Personal data: what is found and what only looks like it, what is put in its place, and in linear time."""
+"""Personal data: findings and look-alikes, replacements, and linear time."""
 
 from __future__ import annotations
 

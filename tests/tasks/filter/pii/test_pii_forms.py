@@ -1,5 +1,5 @@
 """Personal data as people write it: passwords in sentences and commands, telephone numbers in tables, addresses that
-hide their @; and beside each what looks like it. Hostile texts take linear time."""
+hide their @, each with its look-alikes. Hostile texts take linear time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Personal data of a fixed form beside whatever may stand there: each is found exactly, or not at all where its
-neighbour makes it another value. And the IBANs of every country."""
+"""Personal data of a fixed form beside all possible neighbours: each is found exactly, or not at all if its neighbour
+makes it another value. And the IBANs of every country."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ NEIGHBOURS: Mapping[str, tuple[str, str]] = {
     "digit": ("7", "7"),
     "end": ("", ""),
 }
-# Beside what a value is another one, or none. A number, code or key that an underscore or digit continues is an
-# identifier; a slash makes it a part of a path, a fraction or a date
+# Neighbours that make a value another one, or none. A number, code or key that an underscore or digit continues is an
+# identifier. A slash makes it a part of a path, a fraction or a date
 CONTINUED = {"underscore": "both", "digit": "both"}
 IN_PATH = {**CONTINUED, "slash": "both"}
 OF_SIGNS = {"underscore": "behind", "digit": "behind", "slash": "behind"}  # a password may have any sign in it
@@ -117,7 +117,7 @@ def test_every_entity_with_a_form_has_neighbours() -> None:
 def test_what_has_a_form_is_found_exactly_beside_any_neighbour(
     entity: str, said: str, value: str, continued: dict[str, str]
 ) -> None:
-    is_setting = said.endswith(": ")  # whose name the neighbour stands before
+    is_setting = said.endswith(": ")  # the neighbour comes before its name
     places = [(name, side) for name in NEIGHBOURS for side in ("before", "behind", "both")]
     texts = []
     for name, side in places:

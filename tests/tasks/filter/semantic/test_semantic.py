@@ -1,4 +1,4 @@
-"""Documents are embedded as plain code embeds them, clustered, and compared with those that are preferred."""
+"""Documents are embedded as by plain code, clustered, and compared with preferred ones."""
 
 from __future__ import annotations
 
@@ -186,12 +186,12 @@ def test_what_is_no_encoder_is_refused(folder: Path, tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     half = out.path / "model.safetensors"
     save_file({name: value for name, value in weights.items() if "output.dense" not in name}, half, {"format": "pt"})
-    with pytest.raises(SourceError, match=r"no trained encoder: missing are encoder\.layer"):
+    with pytest.raises(SourceError, match=r"is not a trained encoder: missing are encoder\.layer"):
         encoder.function(BaseConfig(folder=str(out.path)), Output.at(tmp_path / "half", stage="encoder"))
     half.unlink()
     with pytest.raises(SourceError, match=r"only in pytorch_model\.bin"):
         encoder.function(BaseConfig(folder=str(out.path)), Output.at(tmp_path / "pickle", stage="encoder"))
-    with pytest.raises(SourceError, match="no folder"):
+    with pytest.raises(SourceError, match="does not exist"):
         embeddings.payload(EmbeddingsConfig(encoder=BaseConfig(folder=str(tmp_path / "none"))), [Artifact.at(tmp_path)])
     with pytest.raises(ConfigError, match=f"can read {LENGTH}"):
         embedded(tmp_path / "long", folder, corpus(tmp_path / "in", texts(3), 1), max_tokens=LENGTH + 1)

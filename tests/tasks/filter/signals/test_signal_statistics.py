@@ -1,4 +1,4 @@
-"""The table of measures by language, and the thresholds that it suggests."""
+"""The table of signals by language, and the thresholds that it suggests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own function as a signal: measured in processes, judged by bounds, named where it fails."""
+"""A user's own function as a signal: measured in processes, judged by bounds, and named when it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences of a host that differ in names and numbers alone are counted as one, and documents made of them removed."""
+"""Sentences of a host that differ only in names and numbers count as one, and documents made of them are removed."""
 
 from __future__ import annotations
 
@@ -105,15 +105,15 @@ def test_an_opening_is_as_many_sentences_as_have_enough_words() -> None:
 
 
 def plain_template(text: str) -> tuple[tuple[str, ...], list[int], str]:
-    """What the kernel hashes of a sentence, word by word with "" for a gap; its counts; and the text without what is
-    left out. Written for one sentence, over characters."""
+    """The words that the kernel hashes of a sentence, with "" for a gap, its counts, and the text with gaps. Written
+    for one sentence, over characters."""
     kinds = template_characters().kinds
     folded = template_characters().folded
 
     def kind(place: int) -> int:
         return int(kinds[ord(text[place])]) if place < len(text) else SPACE
 
-    units: list[str] = []  # words; "" for what is left out
+    units: list[str] = []  # words, "" for a gap
     places: list[tuple[int, int, bool]] = []
     capitals: list[tuple[bool, bool]] = []  # of each unit: a name, closed by a sign
     label = plain_label(text)
