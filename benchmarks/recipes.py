@@ -49,7 +49,7 @@ FIGURES = {
     ),
     "dask": ("tokenize", "{documents[kept]} documents, {train[tokens]:,} tokens"),
     "documents-apart": ("pretrain", PRETRAINED),
-    "draft": ("export", "{summary}"),
+    "draft": ("draft", "a draft of {summary}"),
     "feedback": ("feedback", "{summary}"),
     "gates": ("evaluate", "{summary}"),
     "german": ("filter", "{documents[kept]} of {documents[in]} pages kept; {documents[removed][language]} not German"),
@@ -69,9 +69,9 @@ FIGURES = {
         "filter",
         "{documents[removed][perplexity.max_percentile]} of {documents[in]} removed by it",
     ),
-    "ppo": ("ppo", "reward of answers to held-out prompts {initial_validation_reward:.2f} → {validation_reward:.2f}"),
+    "ppo": ("ppo", "reward of answers to held-out prompts {initial_validation_reward:.3f} → {validation_reward:.3f}"),
     "quality": ("filter", "{documents[removed][quality.min_score]} removed by it, {documents[kept]:,} kept"),
-    "safety": ("evaluate", "{summary}"),
+    "safety": ("evaluate", "expected maximum toxicity of dpo {tables[Safety][0][dpo]}"),
     "semantic": (
         "filter",
         "{documents[removed][semantic.max_similarity]} of {documents[in]:,} removed by it",
@@ -122,7 +122,7 @@ def cpu_seconds(folder: Path, name: str, base: str) -> float:
     earlier = [ref for ref in refs.names(store) if name != base and ref.startswith(f"{base}/")]
     old = {entry.location for ref in earlier for entry in refs.history(store, ref)}
     made = [store.manifest(location) for location in {refs.resolve(store, ref) for ref in found} - old]
-    return sum(manifest.facts["cpu_seconds"] for manifest in made if manifest)
+    return float(sum(manifest.facts["cpu_seconds"] for manifest in made if manifest))
 
 
 def base_of(name: str) -> str:
