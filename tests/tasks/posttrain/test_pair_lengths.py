@@ -45,7 +45,7 @@ def test_how_many_pairs_fit_at_which_context_is_told_with_the_tokenizer_alone(tm
     with pytest.raises(ConfigError, match=r"sft\.max_length is 200, but the model's context is 128"):
         check_pairs({"sft": SftConfig(max_length=200)}, pairs, tokenizer, 128)
     for grpo, told in (
-        (GrpoConfig(max_new_tokens=256), r"grpo\.max_new_tokens is 256, which of 256 tokens leaves none for a prompt"),
+        (GrpoConfig(max_new_tokens=256), r"grpo\.max_new_tokens is 256, which leaves none of 256 tokens for a prompt"),
         (GrpoConfig(rewards=[RegexReward(pattern="(ZQZ)")]), r"'\(ZQZ\)' finds nothing in any of \d+ references"),
         (GrpoConfig(validation_share=1e-9), r"grpo\.max_drop watches .* but none of \d+ is held out"),
     ):
