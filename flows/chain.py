@@ -1,4 +1,4 @@
-"""Wires the chain of post-training: what each link, the evaluation and the release take of what came before them.
+"""Wires the chain of post-training: the inputs of each link, of the evaluation and of the release.
 
 A stage's parameters name its inputs, so a link declares what it takes by its signature: `model`, `teacher`, `judge`,
 and the pairs that it learns from under the name of their role.
@@ -24,11 +24,11 @@ from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE
 
 
 class Start(NamedTuple):
-    """What post-training starts from: a model, pairs, and text that no stage trains on."""
+    """The start of post-training: a model, pairs, and text that no stage trains on."""
 
     model: Artifact
     pairs: Artifact
-    held_out: Artifact  # tokens, or benchmarks where there is no pretraining
+    held_out: Artifact  # tokens, or benchmarks without pretraining
     contamination: Artifact | None = None
     documents: Artifact | None = None  # as the filter measured them
     training: Artifact | None = None  # tokens
@@ -36,7 +36,7 @@ class Start(NamedTuple):
 
 
 class Chain:
-    """The models of a run by the link that made them, the base first; the reward model and the feedback beside them."""
+    """The models of a run by the link that made them, the base first, with the reward model and the feedback."""
 
     def __init__(self, profile: Profile, start: Start) -> None:
         self.profile, self.start = profile, start

@@ -25,8 +25,8 @@ from tasks.significance.gates import gate_references
 from tasks.stage.decorator import STAGES, Reached
 from tasks.training.chain import LINKS
 
-OTHERS = ("prune", "feedback", "draft")  # stages beside the methods that read instructions
-NO_NEWS = "No news: earlier runs (dedup.against) have all documents, so the stages after dedup were passed by."
+OTHERS = ("prune", "feedback", "draft")  # stages besides the methods that read instructions
+NO_NEWS = "Nothing new: earlier runs (dedup.against) have all documents, so the stages after dedup were skipped."
 
 
 def check_references(profile: Profile) -> None:
@@ -83,36 +83,36 @@ def _reading_download(profile: Profile, reached: Mapping[str, Any]) -> dict[str,
 
 
 def check_sources(profile: Profile, lines: Iterable[PlannedStage]) -> None:
-    """Raises ConfigError for a stage of these lines that no source has anything for, SourceError for files whose first
-    rows lack what is read of them."""
+    """Raises ConfigError for a stage of these lines that reads rows which no source has, SourceError for files whose
+    first rows lack what is read from them."""
     lines = list(lines)
     lacking = {
         name: role for name, role in _readers(profile, {line.name for line in lines}) if not _brings(profile, role)
     }
     if lacking:
-        told = " and ".join(f"{name} reads {role}" for name, role in lacking.items())
+        reads = " and ".join(f"{name} reads {role}" for name, role in lacking.items())
         null = [name for name in lacking if name in (*LINKS, "draft")]
         or_null = f", or set {' and '.join(null)} to null" if null else ""
         roles = " and ".join(f"`role: {role}`" for role in dict.fromkeys(lacking.values()))
-        raise ConfigError(f"{told}, and no source of download has any.", f"Add a source with {roles}{or_null}.")
+        raise ConfigError(f"{reads}, but no source of download has any.", f"Add a source with {roles}{or_null}.")
     if any(line.name == "download" and not line.hit for line in lines):
         check_first_rows(profile.download)
 
 
 def told_of_unread(profile: Profile, reached: Iterable[str]) -> Iterator[str]:
-    """The sources that no stage of a whole run reads. `reached` are the stages of this run."""
+    """A sentence for each source that no stage of a whole run reads. `reached` are the stages of this run."""
     if {*reached} != {*profile.stage_names}:
         return
     read = {role for _, role in _readers(profile, profile.stage_names)}
     for source in profile.download.sources:
         if isinstance(source, EmbeddedSource) or source.role in read:
             continue
-        base = " The profile begins with a base model, and reads pairs alone." if profile.base else ""
+        base = " The profile begins with a base model, so it reads only pairs." if profile.base else ""
         yield f"No stage reads the {source.role} of {escape(harmless(source.name))}.{base}"
 
 
 def _readers(profile: Profile, reached: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each stage of those `reached` that reads what `download` brings, with the role of that."""
+    """The stages, of those `reached`, that read rows of `download`, with the role of the rows."""
     if profile.pretrain:
         yield "pretrain", "documents"
     for name in (*profile.links, "draft"):

@@ -24,7 +24,7 @@ from tasks.tokenizer import train_tokenizer
 
 
 def stages(profile: Profile) -> Artifact:
-    """The diagram. Returns the artifact that the run ends with."""
+    """The diagram, as code. Returns the run's last artifact."""
     check_references(profile)
     try:
         raw = download(profile.download)

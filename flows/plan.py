@@ -1,7 +1,7 @@
-"""What a run would do, without doing it: the same wiring, every stage asked instead of run.
+"""Plans a run without running it: the same wiring, with every stage asked instead of run.
 
-A stage below a miss can't know its key, since that holds its inputs' digests; it is a miss that *waits*. Sizes and
-times are guessed from the nearest earlier artifact of the stage.
+A stage after a miss can't know its key, which holds its inputs' digests, so it is a miss that *waits*. Sizes and times
+are guessed from the nearest earlier artifact of the stage.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tasks.stage.history import explain_miss, nearest
 from tasks.stage.protocol import AnyStage, Forecast, Input
 from tasks.stage.session import Session, open_session
 
-Bring = Callable[[], Mapping[str, Rows]]  # what sources bring, asked only where it is wanted
+Bring = Callable[[], Mapping[str, Rows]]  # the rows of the sources by role, counted only if a forecast needs them
 
 
 def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]:
     """Every stage of the pipeline in order, as HIT or MISS with the reason. Makes nothing.
 
-    Of a `session` (the profile's own by default) it takes where to end and what to make anew. Raises ConfigError for
-    settings of the runtime that a stage can't honour, and for a stage that has nothing to read; SourceError for files
-    that lack what is read of them.
+    A `session` (the profile's own by default) says where to end and what to rebuild. Raises ConfigError for settings of
+    the runtime that a stage can't honour and for a stage that has nothing to read, SourceError for files that lack what
+    is read from them.
     """
     session = session or session_of(profile)
     lines: list[PlannedStage] = []
@@ -60,13 +60,14 @@ def _ask(
     inputs: tuple[Input, ...],
     rows: Callable[[], Mapping[str, Rows]],
 ) -> tuple[PlannedStage, Artifact]:
-    """A stage as it stands; `rows` are those that the sources will bring, by role."""
+    """The plan of one stage and its artifact, a pending one if it must be made. `rows` are those that the sources will
+    bring, by role."""
     pending = Pending(folder=Path(), digest="", location=stage.name)
     stage.check_runtime(config, session.runtime)
-    entries = refs.history(session.store, f"{session.profile}/{stage.name}")  # one that is damaged ends the run here
-    waiting = sorted({given.location for given in stage.named(inputs).values() if isinstance(given, Pending)})
+    entries = refs.history(session.store, f"{session.profile}/{stage.name}")  # a damaged one fails here, before work
+    waiting = sorted({artifact.location for artifact in stage.named(inputs).values() if isinstance(artifact, Pending)})
     if waiting:
-        stage.fingerprints(config)  # what a profile names and is not there ends the plan, not the run hours later
+        stage.fingerprints(config)  # a missing source fails the plan, not the run hours later
         guess = _readable(session.store, entries[-1].location) if entries else _like(session.store, stage, config)
         waits = PlannedStage(stage.name, False, f"waits for {', '.join(waiting)}", None, guess, inputs, config)
         return replace(waits, forecast=_forecast(session, stage, config, inputs, rows)), pending
@@ -84,7 +85,8 @@ def _ask(
 def _forecast(
     session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Input, ...], rows: Bring
 ) -> Forecast | None:
-    """What a stage that must be made will need, where its documents can be counted or sources tell their number."""
+    """The needs of a stage that must be made, or None if its documents can't be counted yet and no source says how many
+    there are."""
     if stage.forecast is None:
         return None
     documents = inputs[0]
@@ -97,14 +99,14 @@ def _forecast(
 
 
 def _like(store: Store, stage: AnyStage, config: StageConfig) -> Manifest | None:
-    """Of a stage that this profile never made, the artifact whose config differs least."""
+    """For a stage that this profile never made: the artifact whose config differs least."""
     wanted = config.model_dump(mode="json")
     known = [manifest for _, manifest in store.manifests(stage.name)]
     return min(known, key=lambda found: len(differences(found.payload.config, wanted)), default=None)
 
 
 def _readable(store: Store, location: str) -> Manifest | None:
-    """A manifest to guess from: a damaged one is none."""
+    """A manifest to guess from, or None if it is damaged."""
     with suppress(DamagedArtifact):
         return store.manifest(location)
     return None

@@ -1,6 +1,6 @@
 """The provenance of a release: what its profile and the manifests of earlier stages say about its data and training.
 
-It is part of export's config and so of its key, so it holds only what a rerun of the same profile would give again.
+It is part of export's config, and so of its key: it holds only what a rerun of the same profile would give again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ EMBEDDED_PAIRS = {"instructions": ("encyclopedia-en", "small-talk"), "preference
 def provenance_of(
     profile: Profile, stages: Mapping[str, Artifact], links: Mapping[str, Artifact], link: str
 ) -> Provenance:
-    """The provenance of the release of one `link` of the chain, whose data went through `stages`. Artifacts that are
-    not made yet or were adopted add nothing."""
+    """The provenance of the release of one `link` of the chain, whose data went through `stages`. Adopted artifacts and
+    those not made yet add nothing."""
     chain = list(links)[: list(links).index(link) + 1]
     trained = {name: found for name in chain if (found := _manifest(links[name])) is not None}
     base, languages = profile.base, profile.filter and profile.filter.language
@@ -76,7 +76,7 @@ def _funnel(stages: Mapping[str, Artifact]) -> dict[str, int]:
 
 
 def _precision(manifest: Manifest) -> str:
-    """The precision of a training: from its counts, or from its config where that decides."""
+    """The precision of a training: from its counts, or from its config if that decides."""
     asked = manifest.payload.config.get("precision", "")
     return str(manifest.counts.get("precision", "" if asked == "auto" else asked))
 
@@ -89,8 +89,8 @@ def _learned(stages: Mapping[str, Artifact]) -> frozenset[str] | None:
 
 
 def _sources(profile: Profile, chain: list[str], learned: frozenset[str] | None) -> Iterator[StatedSource]:
-    """Every source that a link up to the released one learns from, directly or through a model beside the chain; of
-    documents only those in `learned`, if known."""
+    """Every source that a link up to the released one learns from, directly or through a model beside the chain.
+    Sources of documents only if they are in `learned`, unless that is None."""
     roles = {"documents"} if profile.pretrain else set[str]()
     after = profile.links.index(chain[-1]) + 1 if chain[-1] in profile.links else 0
     for link in profile.links[:after]:

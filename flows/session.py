@@ -1,4 +1,4 @@
-"""Opening a run: the profile read, the store opened, the watcher chosen, once and the same for every flow.
+"""Opens a run, the same way for every flow: reads the profile, opens the store, chooses the observer.
 
 A command that has read the profile and planned hands its session on to the flow (`handed_on`), so that neither the
 profile nor the sources are read twice.
@@ -26,12 +26,12 @@ from tasks.stage.decorator import STAGES, Stage
 from tasks.stage.display.progress import Observer
 from tasks.stage.session import Session, open_session
 
-DEFAULT = "tiny"  # the profile where nothing says which
+DEFAULT = "tiny"  # the profile if none is named
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is to be run, with the session that its stages share."""
+    """A profile to run, with the session that its stages share."""
 
     profile: Profile
     session: Session
@@ -43,7 +43,7 @@ _HANDED_ON: ContextVar[Run | None] = ContextVar("gristmill_run", default=None)
 
 @contextmanager
 def recorded(profile: Profile, session: Session, asked: Asked) -> Iterator[Run]:
-    """Within the block a run goes on, of which the store keeps a record."""
+    """Within the block the run goes on, and the store keeps a record of it."""
     with Recorder(profile, session, asked) as record:
         yield Run(profile, record.session, record)
 
@@ -61,7 +61,7 @@ def handed_on(run: Run) -> Iterator[None]:
 @contextmanager
 def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Collection[str]) -> Iterator[Profile]:
     """Open the session that a flow's stages run in. Raises ConfigError for a wrong profile or stage name."""
-    # Not above, for a plan shows nothing in Prefect
+    # Imported here, as a plan shows nothing in Prefect
     from flows.pages.progress import PrefectObserver
     from flows.pages.run import shown
 
@@ -73,7 +73,7 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
 
             guard()
             chosen = load(profile, overrides)
-            # A worker has nobody who watches but Prefect's log
+            # Only Prefect's log watches a worker
             watched = replace(session_of(chosen, until, refresh), observer=PrefectObserver(), approve=OnPage(chosen))
             run = stack.enter_context(recorded(chosen, watched, asked))
             check_stages(chosen, chosen.names_to(until))
@@ -86,7 +86,7 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
 
 
 def last_run(store: Store, stage: str = "") -> RunRecord | None:
-    """The newest run of a store that made or took a stage, or any; None where there is none."""
+    """The newest run of a store, or the newest that made or took `stage`. None if there is none."""
     for record in history.records(store):
         if isinstance(record, RunRecord) and (not stage or stage in record.stages):
             return record
@@ -94,17 +94,17 @@ def last_run(store: Store, stage: str = "") -> RunRecord | None:
 
 
 def last_profile(store_url: str) -> str:
-    """The profile of a store's last run, as it was asked for; `tiny` where there is none."""
+    """The profile of a store's last run, as it was named on the command line. `tiny` if there is none."""
     record = last_run(Store(store_url))
     return (record.asked or record.profile) if record else DEFAULT
 
 
 def check_stages(profile: Profile, names: Collection[str]) -> None:
-    """Ask these stages of a profile, before the first one starts, whether they can honour its runtime on this machine.
+    """Check, before the first stage starts, that these stages of a profile can honour its runtime on this machine.
 
-    Raises ConfigError as the first that can't, or for extras that they need and that are not installed.
+    Raises ConfigError for the first that can't, and for extras that they need and that aren't installed.
     """
-    own = [name for name in names if whole_of(name) == name]  # the others have the section of one that is asked
+    own = [name for name in names if whole_of(name) == name]  # the others share the section of one of these
     check_extras(name for name in own if profile.pool_of(name) is None)
     for name in own:
         config = getattr(profile, name)
@@ -116,10 +116,10 @@ def check_stages(profile: Profile, names: Collection[str]) -> None:
 def session_of(
     profile: Profile, until: str | None = None, refresh: Collection[str] = (), paranoid: bool = False
 ) -> Session:
-    """The session of a profile, which ends after `until` and makes `refresh` anew; `paranoid` as of the store.
+    """The session of a profile, which ends after `until` and rebuilds `refresh`. `paranoid` is the store's option.
 
-    To make a part of a stage anew, the stage itself must be made anew too: only then is the part asked for. Raises
-    ConfigError for a stage that the profile has not, and for `until` where a run can't end.
+    To rebuild a part of a stage, the stage itself must be rebuilt too: only then is the part needed. Raises ConfigError
+    for a stage that the profile lacks, and for an `until` where a run can't end.
     """
     refreshed = set()
     for name in refresh:
@@ -129,13 +129,13 @@ def session_of(
     names = profile.stage_names
     if until is not None and (whole := _stage(profile, until).part_of):
         raise ConfigError(
-            f"{until} is made within {whole}; a run can't end there.", f"End after {whole}, or name it in --refresh."
+            f"{until} is made within {whole}, so a run can't end there.", f"End after {whole}, or name it in --refresh."
         )
     if until is not None and until not in names:
         raise ConfigError(f"A run can't end with {until}.", f"End with one of {', '.join(names)}.")
     late = sorted(refreshed & set(names[names.index(until) + 1 :])) if until else []
     if late:
-        raise ConfigError(f"{late[0]} comes after {until}, where the run ends.", "Leave it out, or end the run later.")
+        raise ConfigError(f"{late[0]} comes after {until}, where the run ends.", "Remove it, or end the run later.")
     runtime = profile.runtime
     return Session(
         Store(runtime.store, paranoid=paranoid), runtime, profile.name, frozenset(refreshed), Observer(), until
@@ -143,13 +143,13 @@ def session_of(
 
 
 def whole_of(name: str) -> str:
-    """The stage whose section of the profile this one has: that which it is a part of, or the stage itself."""
+    """The stage whose section of the profile this one uses: the stage that it is a part of, or itself."""
     whole = STAGES[name].part_of or STAGES[name].section
     return whole_of(whole) if whole else name
 
 
 def _runs(profile: Profile, name: str) -> bool:
-    """Whether a stage is one of the profile: by a name of its own, as a part of one, or by a section that it shares."""
+    """Whether a profile has a stage: under its own name, as a part of another, or by a section that it shares."""
     stage = STAGES[name]
     if stage.part_of:
         return _runs(profile, stage.part_of)
@@ -161,9 +161,9 @@ def _stage(profile: Profile, name: str) -> Stage:
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         if name.endswith((".yaml", ".yml")):
-            raise ConfigError(f"{name} is no stage but a profile.", "Write the stage first, and the profile behind it.")
+            raise ConfigError(f"{name} is a profile, not a stage.", "Write the stage first, then the profile.")
         stages = f"The stages are {', '.join(profile.stage_names)}."
         if name in STAGES:
             raise ConfigError(f"The profile {profile.name} leaves out {name}.", stages)
-        raise ConfigError(f"There is no stage {name}.", f"Did you mean {near[0]}?" if near else stages)
+        raise ConfigError(f"Unknown stage {name}.", f"Did you mean {near[0]}?" if near else stages)
     return STAGES[name]

@@ -1,7 +1,7 @@
-"""What one section of a profile asks of another, a function each.
+"""Checks of one section of a profile against another, a function each.
 
-A check yields a message for each contradiction. A sound SHAPE is what the others rely on, so they run only then, and
-all that they find is reported at once.
+A check yields a message for each contradiction. The checks of SHAPE run first. The others rely on a sound shape, so
+they run only then, and all their messages are reported at once.
 """
 
 from __future__ import annotations
@@ -36,17 +36,14 @@ def contradictions(profile: Sections) -> list[str]:
 def one_beginning(profile: Sections) -> Iterator[str]:
     """A model is pretrained on documents, or taken from elsewhere."""
     if profile.base is None and profile.pretrain is None:
-        yield "pretrain is missing: it, or `base`, says what model there is"
+        yield "pretrain is missing: set it, or `base`, to say which model to train"
     if profile.base is not None and profile.pretrain is not None:
-        yield "there is a base, which stands in place of pretrain: set `pretrain: null`"
+        yield "a profile with a base doesn't pretrain: set `pretrain: null`"
     if profile.base is None and not profile.download.document_sources:
-        yield (
-            "download.sources bring no documents, and without any there is nothing to pretrain on: add one, or start "
-            "from a base"
-        )
+        yield ("download.sources bring no documents to pretrain on: add a source of documents, or start from a base")
     if profile.base is not None and not profile.download.benchmark_names:
         yield (
-            "download.benchmarks is empty, and with a base its questions are the text that no stage trains on: name one"
+            "download.benchmarks is empty, but with a base its questions are the text that no stage trains on: name one"
         )
 
 
@@ -55,7 +52,7 @@ def chain_is_whole(profile: Sections) -> Iterator[str]:
     if profile.chain is None:
         return
     if len(set(profile.chain)) < len(profile.chain):
-        yield "chain names a stage twice; a profile has one section for each"
+        yield "chain names a stage twice, but a profile has one section for each"
     missing = [name for name in profile.chain if getattr(profile, name) is None]
     if missing:
         yield f"chain names {', '.join(missing)}, which is null"
@@ -88,10 +85,10 @@ def evaluated_models_exist(profile: Sections) -> Iterator[str]:
         if one.name in (*LINKS, BASE):
             yield f"evaluate.models has the name of a link, {one.name}: give it another"
         if one.link is not None and one.link not in links:
-            yield f"evaluate.models.{one.name} is of {one.link}; the links are {', '.join(links)}"
+            yield f"evaluate.models.{one.name} is of {one.link}, but the links are {', '.join(links)}"
     models = [*links, *(snapshot_name(BASE, step) for step in config.snapshots), *config.named]
     for unknown in unknown_models(config.gates, models)[:1]:
-        yield f"evaluate.{unknown}, which this run does not measure; it has {', '.join(models)}"
+        yield f"evaluate.{unknown}, which this run doesn't measure: it has {', '.join(models)}"
     if config.side_by_side:
         try:
             talking = [*links, *(one.name for one in config.models if one.in_transformers)]
@@ -104,13 +101,13 @@ def memorised_text_exists(profile: Sections) -> Iterator[str]:
     """Memorisation is measured on the tokens of the pretraining."""
     if profile.base and profile.evaluate and profile.evaluate.safety and profile.evaluate.safety.memorisation:
         yield (
-            "evaluate.safety.memorisation needs the tokens that the model was trained on, and of a base there are "
-            "none: set it to null"
+            "evaluate.safety.memorisation needs the tokens that the model was trained on, which a base doesn't have: "
+            "set it to null"
         )
 
 
 def benchmarks_exist(profile: Sections) -> Iterator[str]:
-    """A benchmark that `download` doesn't prepare would end the run once the models are trained, or fail a gate."""
+    """`download` prepares every benchmark. A missing one would end the run after the training, or fail a gate."""
     if profile.evaluate is None:
         return
     known = profile.download.benchmark_names
@@ -119,7 +116,7 @@ def benchmarks_exist(profile: Sections) -> Iterator[str]:
         yield f"evaluate.tasks names {name}, but the benchmarks of download are {_nearest(name, known)}"
     labels = [task.label for task in requested]
     for task in unknown_tasks(profile.evaluate.gates, labels, profile.evaluate.safety is not None):
-        yield f"evaluate.gates names {task}, but what is measured is {_nearest(task, labels)}"
+        yield f"evaluate.gates names {task}, but the measured tasks are {_nearest(task, labels)}"
 
 
 def runtime_names_stages(profile: Sections) -> Iterator[str]:
@@ -160,7 +157,7 @@ def answers_have_room(profile: Sections) -> Iterator[str]:
             yield f"{name}.max_length is {length:,}, but pretrain.model.context is {context:,}"
         elif length and config.generated_tokens >= length:
             yield (
-                f"{name}.max_new_tokens is {config.generated_tokens:,}, which of {length:,} tokens leaves none for a "
+                f"{name}.max_new_tokens is {config.generated_tokens:,}, which leaves none of {length:,} tokens for a "
                 "prompt: lower it, or raise pretrain.model.context"
             )
 
@@ -186,7 +183,7 @@ def judge_comes_first(profile: Sections) -> Iterator[str]:
         if isinstance(config, PosttrainConfig) and config.judged and JUDGE not in profile.links[:number]:
             yield (
                 f"{name} learns from a reward model, but no {JUDGE} comes before it: add the section, and {JUDGE} "
-                f"before {name} where there is a chain"
+                f"before {name} if the profile has a chain"
             )
 
 
@@ -223,27 +220,27 @@ def released_link_exists(profile: Sections) -> Iterator[str]:
 
 
 def draft_is_released(profile: Sections) -> Iterator[str]:
-    """A draft model is released with a format that it can guess for."""
+    """A draft model is released with a format that can use it."""
     if profile.draft is not None and (profile.export is None or not profile.export.guessed):
         yield (
-            "there is a draft, and no format of the release that it can guess for: add safetensors or a GGUF to "
-            "export.formats, or set `draft: null`"
+            "no format of the release can use the draft: add safetensors or a GGUF to export.formats, or set "
+            "`draft: null`"
         )
 
 
 def released_adapters_have_a_base(profile: Sections) -> Iterator[str]:
-    """An adapter is of use to those who have its base."""
+    """An adapter is released only if its users can get its base."""
     if not profile.export or not (formats := profile.export.needs_base):
         return
     chain = _models(profile)
     last = profile.export.link or chain[-1]
     trained = chain[1 : chain.index(last) + 1] if last in chain else []
     adapters = {name: getattr(getattr(profile, name), "adapter", None) for name in trained}
-    why = why_not_apart(adapters) if profile.base else "the model has no base that others have: add one"
+    why = why_not_apart(adapters) if profile.base else "the model doesn't start from a public base: add one"
     if last == BEST:
         why = "the best link may be the base itself: name a link in export.link"
     if why:
-        yield f"export.formats has {' and '.join(formats)}, but {why}, or leave {formats[0]} out"
+        yield f"export.formats has {' and '.join(formats)}, but {why}, or remove {formats[0]}"
 
 
 def sources_exist(profile: Sections) -> Iterator[str]:
@@ -301,6 +298,6 @@ def _shape(profile: Sections) -> ModelShape | None:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """The known names, with those that were probably meant."""
+    """The known names, with the likely intended ones."""
     near = difflib.get_close_matches(name, known)
     return f"{', '.join(known)} (did you mean {' or '.join(near)}?)" if near else ", ".join(known)

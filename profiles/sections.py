@@ -1,7 +1,7 @@
 """The sections of a profile: every choice of a run, in two halves.
 
-Everything outside `runtime` changes the result and enters the key of the stage that reads it, and of no other.
-Everything inside `runtime` never does. Each stage's half is its own config class, imported from the stage.
+Everything outside `runtime` changes the result, and enters the key of the stage that reads it and no other. Nothing in
+`runtime` enters a key. Each stage's section is its own config class, imported from the stage.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from tasks.tokenize import TokenizeConfig
 from tasks.tokenizer import TokenizerConfig
 from tasks.training.chain import FEEDBACK, LINKS, LinkName
 
-NAME = r"^[a-z0-9][a-z0-9_-]{0,99}$"  # it is part of names of files
+NAME = r"^[a-z0-9][a-z0-9_-]{0,99}$"  # file names contain it
 
 
 class Sections(BaseModel):
-    """Every section on its own, and what follows from them. `Profile` adds that they agree."""
+    """Every section, checked on its own, and what follows from them. `Profile` checks that they agree."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(
-        description="lower-case letters, digits, - and _; names the refs: NAME/pretrain, NAME/export, …; without it, "
-        "a profile that extends another has the name of its file",
+        description="lower-case letters, digits, - and _; names the refs: NAME/pretrain, NAME/export, …; default for a "
+        "profile that extends another: the name of its file",
         pattern=NAME,
     )
     description: str = Field("", description="one line for `gristmill profile list`")
@@ -57,21 +57,19 @@ class Sections(BaseModel):
     )
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig, description="byte-level BPE")
     tokenize: TokenizeConfig = Field(default_factory=TokenizeConfig, description="token shards and their split")
-    pretrain: PretrainConfig | None = Field(
-        None, description="the model and how it is trained; null where there is a `base`"
-    )
+    pretrain: PretrainConfig | None = Field(None, description="the model and how it is trained; null with a `base`")
     base: BaseConfig | None = Field(
         None,
-        description="a model that others trained, in place of `pretrain`; of the stages before it only download runs "
-        "then, and `filter.pii` on its pairs",
+        description="an existing model instead of `pretrain`; of the stages before it, only download then runs, and "
+        "`filter.pii` on its pairs",
     )
     prune: PruneConfig | None = Field(
-        None, description="leave out what the model uses least; null: none. What follows in the chain heals it"
+        None, description="remove what the model uses least; the links after it heal the model; null: none"
     )
     distill: DistillConfig | None = Field(None, description="learning the distributions of a teacher; null: none")
     sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning; null: none")
     feedback: FeedbackConfig | None = Field(
-        None, description="preferences that a model gives on its own answers, beside the chain; null: none"
+        None, description="a model's preferences among its own answers, made beside the chain; null: none"
     )
     orpo: OrpoConfig | None = Field(None, description="odds ratio preference optimization; null: none")
     cpo: CpoConfig | None = Field(None, description="contrastive preference optimization, or SimPO; null: none")
@@ -87,13 +85,13 @@ class Sections(BaseModel):
         None, description="group relative policy optimization, from rewards of sampled answers; null: none"
     )
     chain: list[LinkName] | None = Field(
-        None, description=f"order of post-training (default: {', '.join(LINKS)}); what it does not name must be null"
+        None, description=f"order of post-training (default: {', '.join(LINKS)}); a link that it omits must be null"
     )
     evaluate: EvaluateConfig | None = Field(
         default_factory=EvaluateConfig, description="benchmarks and bits per byte; null: none"
     )
     draft: DraftConfig | None = Field(
-        None, description="a small model that guesses what the released one will say, released with it; null: none"
+        None, description="a small model that predicts the released one's tokens, released with it; null: none"
     )
     export: ExportConfig | None = Field(
         default_factory=ExportConfig, description="formats of the release and tolerances; null: no release"
@@ -102,12 +100,12 @@ class Sections(BaseModel):
 
     @property
     def stage_names(self) -> tuple[str, ...]:
-        """The stages of this profile, in order: a section that is null is none."""
+        """The stages of this profile, in order. A null section has none."""
         names = (*(FROM_BASE if self.base else FROM_SCRATCH), *self.links, *AT_THE_END)
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def names_to(self, until: str | None) -> tuple[str, ...]:
-        """The stages that a run reaches which ends with one of them."""
+        """The stages of a run that ends with `until`."""
         names = self.stage_names
         return names[: names.index(until) + 1] if until in names else names
 
@@ -117,7 +115,7 @@ class Sections(BaseModel):
         return tuple(name for name in self.chain or LINKS if getattr(self, name) is not None)
 
     def pool_of(self, name: str) -> str | None:
-        """The work pool that makes a stage; None where the run itself does."""
+        """The work pool that makes a stage. None if the run itself does."""
         pools = self.runtime.pools
         if name in pools.stages:
             return pools.stages[name]
@@ -126,7 +124,7 @@ class Sections(BaseModel):
         return pools.training if name in TRAINED else pools.data
 
     def learns_from(self, name: str) -> LearnsFrom:
-        """Where the pairs of a link come from."""
+        """The origin of the pairs of a link."""
         config = getattr(self, name)
         if not isinstance(config, PreferenceConfig):
             return "downloaded"

@@ -4,13 +4,13 @@ config.py         the stage's config
 stage.py          the stage, and the nested stage `sketches`
 run.py            the stage from the sketches on: find duplicates, check what each source loses, write the rest
 forecast.py       memory and disk, predicted from the number of documents
-sketch.py         what is measured of each document, once
+sketch.py         the measurements of each document, taken once
 kernels.py        compiled: words to shingles, signatures and SimHashes
 corpus.py         all documents under comparison, read through their sketches
 against.py        documents that earlier runs kept, to compare with
 partitions.py          rows spilled to disk by partition
 buckets.py        rows grouped by key within bounded memory
-duplicates.py     which documents are duplicates, of which one, and by which method
+duplicates.py     the table of duplicates: of which document, by which method
 clusters.py       connected components, and the document to keep of each
 keeping/          the document to keep: the condition of its text, the order of preference
 near_duplicates/  candidate pairs, SimHash, exact verification

@@ -1,4 +1,4 @@
-"""Documents that earlier dedups kept, which a new crawl is compared with through their sketches."""
+"""Documents that earlier dedups kept. A new crawl is compared with them through their sketches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def find_earlier(config: DedupConfig) -> dict[str, tuple[Artifact, Artifact]]:
         manifest = artifact.manifest
         if manifest is None or "sketches" not in manifest.uses:
             raise ConfigError(
-                f"{name} in dedup.against is not an artifact of dedup.", "`gristmill store ls` lists the artifacts."
+                f"{name} in dedup.against is not an artifact of dedup.", "List the artifacts: `gristmill store ls`"
             )
         sketched = named_artifact("dedup.against", manifest.uses["sketches"].location)
         wanted = config.sketch.model_dump(mode="json")

@@ -1,6 +1,6 @@
-"""Clusters of duplicates; independent of the order of documents.
+"""Clusters of duplicates, independent of the order of documents.
 
-Edges are pairs of rows, edges × 2, the smaller row first. One process has all of them: 16 bytes for each edge and for
+Edges are pairs of rows, edges × 2, the smaller row first. One process holds all of them: 16 bytes for each edge and for
 each document that has one, three times as much while they are sorted.
 """
 
@@ -38,7 +38,7 @@ class Components:
         compare_kernels.connect(places.reshape(-1, 2), self._labels)
 
     def labels(self, rows: Int64) -> Int64:
-        """The component number of each row; a row without edges is its own component, with a negative number."""
+        """The component number of each row. A row without edges is its own component, with a negative number."""
         place = np.searchsorted(self.rows, rows)
         known = place < len(self.rows)
         known[known] = self.rows[place[known]] == rows[known]

@@ -1,4 +1,4 @@
-"""Config of dedup: what counts as a duplicate."""
+"""Config of dedup: the definition of a duplicate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.stage.config import StageConfig
 
 
 class SketchConfig(StageConfig):
-    """What is measured of each document. Changing it measures the corpus again; changing a threshold does not."""
+    """The measurements of each document. Changing them measures the corpus again, changing a threshold doesn't."""
 
     ngram: int = Field(5, ge=1, le=1000, description="words per shingle; in scripts without spaces, characters")
     permutations: int = Field(
@@ -49,7 +49,7 @@ class LinesConfig(StageConfig):
 
     documents: int = Field(3, ge=2, description="documents that share a line for it to be removed")
     by: Literal["host", "source"] = Field(
-        "host", description="compare documents of the same host, by the address in their metadata, or of a source"
+        "host", description="compare documents of the same host, by the URL in their metadata, or of the same source"
     )
 
 
@@ -67,7 +67,7 @@ class DedupConfig(StageConfig):
         description="largest bucket that is compared pair by pair; larger ones are compared by leaders",
     )
     source_order: list[str] = Field(
-        [], description="sources from most to least trusted: of duplicates, that of the first is kept"
+        [], description="sources from most to least trusted: of duplicates, the one of the first source is kept"
     )
     max_removed_share_per_source: float = Field(
         0.9,
@@ -78,8 +78,8 @@ class DedupConfig(StageConfig):
     )
     against: list[str] = Field(
         [],
-        description="earlier dedup artifacts (refs or locations); duplicates of what they kept are removed. If that is "
-        "all, the run ends here, without an error",
+        description="earlier dedup artifacts (refs or locations); duplicates of what they kept are removed. If nothing "
+        "is left, the run ends here, without an error",
     )
     simhash: SimHashConfig | None = Field(None, description="also find near-duplicates by SimHash; off by default")
     sentences: SentencesConfig | None = Field(None, description="also remove repeated sentences; off by default")
@@ -87,6 +87,6 @@ class DedupConfig(StageConfig):
     spans: SpansConfig | None = Field(None, description="also remove repeated spans of text; off by default")
 
     def named_sources(self) -> dict[str, list[str]]:
-        """The sources of documents that this config names, by the path of the field. Those of earlier artifacts are not
-        known here, so beside `against` none are told."""
+        """The sources of documents that this config names, by the path of the field. Empty with `against`, as the
+        sources of earlier artifacts aren't known here."""
         return {} if self.against else {"source_order": self.source_order}

@@ -27,7 +27,7 @@ class Shard:
     """One document shard and its sketch. Its documents are rows `start` to `start + size` of the corpus.
 
     `content` is a hash of the documents' ids. `header` (size in bytes) and `shape` describe the file of signatures.
-    `places` are the rows of the sketch that an earlier dedup kept; None for a shard that is deduplicated now.
+    `places` are the rows of the sketch that an earlier dedup kept, or None for a shard that is deduplicated now.
     """
 
     documents: Path
@@ -64,8 +64,8 @@ class Corpus:
             self._add(path, *shard_files(sketched, number), earlier=False)
 
     def add_earlier(self, deduplicated: Artifact, sketched: Artifact) -> None:
-        """Append what an earlier dedup kept. Raises DamagedArtifact if documents and sketches do not match,
-        ConfigError for sketches of another version."""
+        """Append the documents that an earlier dedup kept. Raises DamagedArtifact if documents and sketches don't
+        match, ConfigError for sketches of another version."""
         for number, path in enumerate(deduplicated.files("documents/*.parquet")):
             self._add(path, *shard_files(sketched, number), earlier=True)
 
@@ -119,7 +119,7 @@ class Corpus:
     def signatures_of(self, shard: Shard, local: Int64) -> UInt32:
         """Signatures of some of a shard's documents, given by index."""
         rows = local if shard.places is None else shard.places[local]
-        # Mapped for this call alone: a mapping holds the file open, and its pages count as memory of this process
+        # Mapped only for this call: a mapping holds the file open, and its pages count as memory of this process
         stored = np.memmap(shard.signatures, np.uint32, "r", shard.header, shard.shape)
         return np.asarray(stored)[rows]
 
@@ -133,8 +133,8 @@ class Corpus:
 
 
 def _kept_places(documents: Path, rows: Path) -> Int64:
-    """The rows of the sketch that an earlier dedup kept, which are in the same order as its documents. Of equal ids the
-    first is taken: equal ids mean equal texts and sketches."""
+    """The rows of the sketch that an earlier dedup kept, in the order of its documents. Of equal ids the first is
+    taken: equal ids mean equal texts and sketches."""
     sketched = read_columns(rows, ["id"])["id"].to_pylist()
     places: list[int] = []
     at = 0

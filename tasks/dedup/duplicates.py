@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 
 
 def find_duplicates(config: DedupConfig, corpus: Corpus, out: Output) -> pa.Table:
-    """The rows to remove, ascending, each with the reason and with the document that is kept for it: 100 bytes each."""
+    """The rows to remove, ascending, each with the reason and the document kept in its place: 100 bytes each."""
     memory = out.runtime.data.working_memory // out.runtime.data.workers
     copies = exact_copies(corpus, memory, out)
     shingles = Shingles(config.sketch, corpus, out)

@@ -1,4 +1,4 @@
-"""What dedup will need, before it starts: memory and disk, from the number of documents and the profile alone."""
+"""The memory and disk that dedup will need, from only the number of documents and the profile."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tasks.stage.runtime import Runtime
 
 BASE = 300_000_000  # bytes: the interpreter, its libraries, the buffers of one worker
 WORKER = 30_000_000  # bytes: the buffers of each further worker
-DUPLICATE = 600  # bytes: what is known of a duplicate and its pairs, as measured in benchmarks/memory.py
+DUPLICATE = 600  # bytes held for a duplicate and its pairs, as measured in benchmarks/memory.py
 ROW_ON_DISK = 60  # bytes: id, source, length and hash, compressed
 KEY_ON_DISK = 12  # bytes
 
 
 def forecast_dedup(config: DedupConfig, documents: int, runtime: Runtime, *, duplicates: int = 0) -> Forecast:
-    """Peak memory, and disk for sketches and bands. In memory are what is known of `duplicates` and, for each worker, a
-    piece of a band's keys. Not included on disk: the shingles of candidates (8 bytes per word of the documents that
-    have any), and the output; with `spans`, about twice the size of the text."""
+    """Peak memory, and disk for sketches and bands. Memory holds the records of `duplicates` and, for each worker, a
+    piece of a band's keys. The disk excludes the shingles of candidates (8 bytes per word of the documents that have
+    any), the output, and with `spans` about twice the size of the text."""
     count, rows = bands(config.threshold, config.sketch.permutations)
     workers = runtime.data.workers
     ranges = ranges_for(documents, runtime.data.working_memory // workers)

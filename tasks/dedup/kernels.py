@@ -1,7 +1,7 @@
 """Word hashes to shingles, and shingles to MinHash signatures (Broder 1997) and SimHashes (Charikar 2002), compiled by
 numba.
 
-Why not a library: joining n-grams in Python runs at 16 MB/s; here a shingle is a hash of the hashes of its words, which
+Why not a library: joining n-grams in Python runs at 16 MB/s. Here a shingle is a hash of the hashes of its words, which
 `tasks/text/kernels.py` computes (`benchmarks/dedup` has the comparison). Compiled code is cached on disk
 (`tasks/__init__.py`), so only the first run on a machine compiles.
 

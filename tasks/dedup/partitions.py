@@ -1,8 +1,8 @@
 """Rows spilled to disk by partition, so that related rows can be brought together within bounded memory.
 
 Each shard writes one file with the columns of each partition that it has rows of, one after the other as they are in
-memory; a partition is read from all files. Reading such a piece takes 20 µs, a row group of Parquet 500. What is held
-of the files is where each piece lies, 20 bytes for each partition of each shard.
+memory. A partition is read from all files. Reading such a piece takes 20 µs, a row group of Parquet 500. Memory holds
+only the place of each piece, 20 bytes for each partition of each shard.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PartWriter:
 
 
 class Parts:
-    """What a map's shards wrote, to be read by partition."""
+    """The files that a map's shards wrote, to be read by partition."""
 
     def __init__(self, written: Sequence[ShardResult], types: Types) -> None:
         self._types = types
@@ -82,7 +82,7 @@ class Parts:
         self._places = width * np.concatenate([np.empty(0, np.int64), *starts])[order]
 
     def read(self, number: int) -> Iterator[tuple[int, list[AnyArray]]]:
-        """What each shard wrote for a partition, piece by piece, as (index of the shard, columns)."""
+        """The pieces of a partition, as (index of the shard, columns)."""
         mine = slice(*np.searchsorted(self._numbers, (number, number + 1)))
         of_pieces = (self._shards, self._rows, self._places)
         for shard, rows, at in zip(*(column[mine].tolist() for column in of_pieces), strict=True):
@@ -94,5 +94,6 @@ def _read(path: Path, types: Types, rows: int, at: int) -> list[AnyArray]:
         file.seek(at)
         columns = [np.fromfile(file, kind, rows) for kind in types]
     if any(len(column) != rows for column in columns):
-        raise DamagedArtifact(f"{path} ends too early.", f"Delete {path.parent} and run again: its shard is read anew.")
+        remedy = f"Delete {path.parent} and run again: its shard is read again."
+        raise DamagedArtifact(f"{path} ends too early.", remedy)
     return columns

@@ -1,4 +1,4 @@
-"""Dedup after the sketches: find the duplicates, check what each source loses, write what is kept, shard by shard."""
+"""Dedup after the sketches: find the duplicates, check each source's loss, write the kept documents, shard by shard."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ CURVE = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
 def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifact, out: Output) -> None:
-    """The stage after the sketches. Raises AccountingError if a source would lose more than the config allows; what
-    earlier runs kept copies of is no loss, and where that is all there is no news and no error."""
+    """The stage after the sketches. Raises AccountingError if a source would lose more than the config allows. Copies
+    of documents that earlier runs kept don't count. If all documents are such copies, nothing is new, which isn't an
+    error."""
     corpus = Corpus()
     corpus.add(documents, sketched)
     for name, (deduplicated, their_sketches) in find_earlier(config).items():
@@ -68,7 +69,7 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
     def job(number: int) -> Job:
         shard = corpus.own[number]
         first, last = np.searchsorted(gone, (shard.start, shard.start + shard.size))
-        # Taken, since with a slice all of the table is sent to a worker
+        # `take` and not a slice, with which the whole table is sent to a worker
         return shard, duplicates.take(pa.array(np.arange(first, last))), [paths[number] for paths in found]
 
     jobs = LazyShards(job, len(corpus.own))
@@ -145,14 +146,14 @@ def _copies(shard: Shard, removed: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def _counted(duplicates: pa.Table, names: list[str]) -> Counter[Any]:
-    """How many rows have each combination of these columns."""
+    """The number of rows for each combination of these columns."""
     found = duplicates.group_by(names).aggregate([([], "count_all")])
     keys = zip(*(found[name].to_pylist() for name in names), strict=True)
     return Counter(dict(zip(keys, found["count_all"].to_pylist(), strict=True)))
 
 
 def _check_sources(config: DedupConfig, total: Counter[str], removed: Removed, ours: Removed) -> None:
-    """Compare with the limit what sources lose to documents of this run, `ours` of `removed`."""
+    """Compare with the limit what sources lose to documents of this run: `ours`, a part of `removed`."""
     lost: Counter[str] = Counter()
     for (source, _), count in ours.items():
         lost[source] += count

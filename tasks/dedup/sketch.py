@@ -1,7 +1,7 @@
-"""What dedup measures of a corpus, once: a row per document, and its MinHash signature (Broder 1997).
+"""The sketches of a corpus, measured once: a row per document, and its MinHash signature (Broder 1997).
 
-It is an artifact of its own, aligned row by row with the document shards: a changed threshold repeats the comparison
-but not the measurement, and a later crawl can be compared with it without the texts.
+They are a separate artifact, aligned row by row with the document shards: a changed threshold repeats the comparison
+but not the measurement, and a later crawl can be compared with them without the texts.
 """
 
 from __future__ import annotations

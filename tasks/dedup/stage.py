@@ -17,8 +17,8 @@ from tasks.stage.runtime import Runtime
 
 @stage(version=6, part_of="dedup", runtime=("data",))
 def sketches(config: SketchConfig, documents: Artifact, out: Output) -> None:
-    """Measure every document. Writes rows/: id, source, and of the normalised text the 128-bit hash (xxh3), the bytes
-    and the words; then of the original the defects, the characters in lines of text, in others and in the longest.
+    """Measure every document. Writes rows/: id, source, the 128-bit hash (xxh3), bytes and words of the normalised
+    text, and of the original the defects and the characters in lines of text, in other lines and in the longest line.
     Writes signatures/, a uint32 matrix of documents × permutations, equal to datasketch's."""
     from tasks.dedup.sketch import sketch_corpus
 
@@ -33,7 +33,7 @@ def forecast(config: DedupConfig, documents: int, runtime: Runtime) -> Forecast:
 
 
 def parts(config: DedupConfig) -> dict[str, StageConfig]:
-    """The config of what dedup obtains, by name."""
+    """The config of the stage that dedup obtains, by name."""
     return {"sketches": config.sketch}
 
 
@@ -47,10 +47,10 @@ def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None:
     """Remove exact and near-duplicates, keeping one of each cluster.
 
     Exact duplicates are equal after normalisation. Near-duplicates are MinHash LSH candidates, verified by the exact
-    Jaccard similarity of their shingles; clusters are connected components of verified edges only. Of each, the
-    document of the most trusted source is kept, then the one with most clean text. Writes documents/ and ledger/; for
-    each removed document the ledger has the one that is kept, their similarity, and the method, and copies/ has them
-    again with the removed one's source and metadata, so that a kept document's provenance is that of all its copies.
+    Jaccard similarity of their shingles. Clusters are connected components of verified edges only. Of each cluster, the
+    document of the most trusted source is kept, then the one with most clean text. Writes documents/, ledger/ and
+    copies/. For each removed document the ledger has the kept one, their similarity and the method. copies/ repeats
+    them with the removed one's source and metadata, so that a kept document's provenance is that of all its copies.
     With `spans`, text that several documents share is then removed from all but one of them.
     """
     from tasks.dedup.run import remove_duplicates

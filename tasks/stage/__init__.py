@@ -5,10 +5,10 @@ identity.py     what a stage declares, and the key of what it makes
 making.py       takes an artifact from the store, or makes it
 as_task.py      a stage as a Prefect task
 session.py      the surroundings of a run
-output.py       what a stage writes to: files, counts, tables, progress
-config.py       the half of a profile that bears identity
+output.py       a stage's files, counts, tables and progress
+config.py       the half of a profile that enters keys
 runtime.py      the half that never does
-machine.py      how many cores and how much memory there are
+machine.py      the cores and the memory that a process may use
 source.py       the digest of a stage's source code
 history.py      what a stage made before
 named_artifact.py  earlier artifacts that a config names

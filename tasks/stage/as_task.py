@@ -1,6 +1,6 @@
-"""A stage as a Prefect task. What the store had ends in Prefect's state *Cached*.
+"""A stage as a Prefect task. A stored artifact ends in Prefect's state *Cached*.
 
-The store alone decides what is a hit: Prefect's own result cache is not used, and its `refresh_cache` is honoured.
+Only the store decides what is a hit: Prefect's own result cache is not used, and its `refresh_cache` is honoured.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tasks.stage.making import MakingStage
 from tasks.stage.protocol import Input
 from tasks.stage.session import Step, current
 
-RETRY_SECONDS = (30, 120, 600)  # between attempts at a stage that a network or a server has failed
+RETRY_SECONDS = (30, 120, 600)  # between attempts, after a network or server outage
 
 
 def task_of(stage: MakingStage) -> Any:
-    """The task that obtains one artifact of a stage."""
+    """A Prefect task that obtains one artifact of a stage."""
 
     def run(config: StageConfig, *inputs: Input) -> Any:
         from prefect.context import TaskRunContext
@@ -92,7 +92,7 @@ def _run_name(stage: MakingStage, config: StageConfig | None, inputs: Sequence[I
     session = current()
     name = session.name_of(stage.name) if session else stage.name
     if config is not None:
-        with suppress(GristmillError):  # which ends the task too, as soon as it runs
+        with suppress(GristmillError):  # the task fails on the same error as soon as it runs
             number = stage.payload(config, inputs).key()[:KEY_SHOWN]
     return " ".join(part for part in (session.profile if session else "", name, number) if part)
 

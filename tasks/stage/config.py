@@ -1,4 +1,4 @@
-"""The half of a profile that bears identity: the base of every stage's config. The other half is runtime.py."""
+"""The half of a profile that enters keys: the base of every stage's config. The other half is runtime.py."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 class StageConfig(BaseModel):
     """Choices that change a stage's result. Frozen, unknown keys refused, every field described.
 
-    A mapping that a profile names is merged with its parent's. So null says what can't be said else: where a mapping is
-    due it stands for an empty one, and where it can't be a value in one, for no entry.
+    A profile's mapping is merged with its parent's, so null removes: for a mapping it means an empty one, and as a
+    value within one, if null isn't valid there, no entry.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

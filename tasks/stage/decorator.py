@@ -43,9 +43,9 @@ class Stage(MakingStage):
     task_of_several = functools.cached_property(task_of_several)
 
     def __call__(self, config: StageConfig | None, *inputs: Input) -> Artifact:
-        """Run as a task of the current flow, or as the session's `call` does it (a plan asks without running).
+        """Run as a task of the current flow, or as the session's `call` says (a plan asks without running).
 
-        A section of the profile that is null leaves its stage out: the call returns its first input.
+        A null section of the profile leaves its stage out: the call returns its first input.
         """
         if config is None:
             first = inputs[0]
@@ -53,7 +53,7 @@ class Stage(MakingStage):
             return first.whole()
         session = current()
         call = session.call if session else None
-        # A task that ends in a state of its own returns that state instead of its data, so it is asked for the state
+        # A task that sets its own final state returns the state, not its data, so always ask for the state
         artifact: Artifact = (
             call(self, config, inputs) if call else self.task(config, *inputs, return_state=True).result()
         )
@@ -62,9 +62,9 @@ class Stage(MakingStage):
         return artifact
 
     def before(self, later: Mapping[str, Config], check: Callable[[Mapping[str, Config]], None]) -> None:
-        """In this session, call `check` before the artifact of this stage is made. It gets those of the `later` stages,
-        configs by name in their order, that the run reaches, and raises a GristmillError for what they would refuse.
-        It isn't called if the artifact is stored or the run ends with this stage."""
+        """In this session, call `check` before this stage's artifact is made. It gets the `later` stages that the run
+        reaches, as configs by name in their order, and raises a GristmillError for what they would refuse. It isn't
+        called if the artifact is stored or the run ends with this stage."""
         session = current()
         if session and session.until != self.name:
             names = list(later)
@@ -73,7 +73,7 @@ class Stage(MakingStage):
             session.checks[self.name] = lambda: check(reached)
 
     def adoption_check(self) -> AdoptionCheck:
-        """How this stage checks a folder that was made elsewhere. Raises ConfigError if it can't."""
+        """This stage's check of a folder that was made elsewhere. Raises ConfigError if it has none."""
         if self.declared.adopted is None:
             able = ", ".join(sorted(name for name, stage in STAGES.items() if stage.declared.adopted is not None))
             raise ConfigError(f"{self.name} can't check a folder that was made elsewhere.", f"Stages that can: {able}.")
@@ -95,8 +95,8 @@ class Stage(MakingStage):
             ) from error
 
     def obtained(self, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
-        """The artifact of this config and these inputs, for another stage that is working, by a task of its own if that
-        stage is one. Needs a session."""
+        """The artifact of this config and these inputs, for another stage that is working. Runs as its own task if that
+        stage does. Needs a session."""
         if not in_task():
             return self.materialize(config, inputs)[0]
         artifact: Artifact = call_within(self.task, config, *inputs)

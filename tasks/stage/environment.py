@@ -1,7 +1,7 @@
 """Where an artifact was made: versions of what shapes results, the commit of the code, and the processor. No host name.
 
-A commit alone tells little when the tree was changed since, so the digest of the difference stands beside it (as
-DCLM's records have it): two artifacts with the same commit and the same difference were made by the same code.
+A commit says little if the tree has changed since, so the digest of the difference is recorded with it, as in DCLM's
+records: two artifacts with the same commit and the same difference were made by the same code.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ LIBRARIES = (
     "ftfy",
     "regex",
 )
-SHAPES = ("python", "machine", "gpu", *LIBRARIES)  # what another result may come of, with the same code and inputs
+SHAPES = ("python", "machine", "gpu", *LIBRARIES)  # these may change a result of the same code and inputs
 NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
 def environment() -> dict[str, str]:
-    """Versions, commit and processor. `changes` is "none", or the SHA-256 of what differs from the commit."""
+    """Versions, commit and processor. `changes` is "none", or the SHA-256 of the difference from the commit."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -53,14 +53,14 @@ def environment() -> dict[str, str]:
 
 
 def shapes_alike(made: Mapping[str, str]) -> bool:
-    """Whether what was made in that environment would be the same here."""
+    """Whether an artifact made in that environment would be the same here."""
     here = environment()
     return all(made.get(name) == here[name] for name in SHAPES)
 
 
 @functools.cache
 def _version(library: str) -> str:
-    """Of a package; "none" where it is not installed, as the data packages need not be."""
+    """The version of a package, or "none" if it isn't installed, as the data packages needn't be."""
     try:
         return version(library)
     except PackageNotFoundError:
@@ -69,7 +69,7 @@ def _version(library: str) -> str:
 
 @functools.cache
 def _commit(root: Path) -> dict[str, str]:
-    """Of a checkout; nothing where the code is an installed package, or git is not there. Asked once a process."""
+    """The commit of a checkout. Empty if the code is an installed package or git is missing. Read once a process."""
     if not (root / ".git").exists():
         return {}
     commit, changed = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain", "--untracked-files=normal")
@@ -106,7 +106,7 @@ def _cpu() -> str:
 
 @functools.cache
 def _gpu() -> str:
-    """The models of NVIDIA's GPUs, by its driver and without torch, such as `8 × NVIDIA H100 80GB HBM3`."""
+    """The models of NVIDIA GPUs, read from the driver without torch, such as `8 × NVIDIA H100 80GB HBM3`."""
     names = []
     for path in sorted(NVIDIA.glob("*/information")):
         found = re.search(r"^Model:\s*(.+)$", path.read_text(), re.MULTILINE)

@@ -1,5 +1,5 @@
-"""What a stage did before: why an artifact must be made, what of an earlier one can be taken over, and how long
-attempts at it took that were killed."""
+"""A stage's history: why an artifact must be made, what can be taken over from an earlier one, and how long killed
+attempts took."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ATTEMPTS = "attempts.json"  # in an artifact's working folder
 
 
 def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False, profile: str = "") -> str:
-    """Why an artifact must be made: what differs from the one that the profile had last, or else from the nearest of
-    the stage. Digests are not shown; `gristmill why` has them."""
+    """Why an artifact must be made: the differences from the profile's last one, or else from the stage's nearest one.
+    Digests aren't shown: `gristmill why` has them."""
     if refresh:
         return "refresh was asked for"
     entries = refs.history(store, f"{profile}/{payload.stage}") if profile else []
@@ -43,7 +43,7 @@ def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False, profi
 
 
 def _told(path: str, old: Any, new: Any) -> str:
-    """A field that differs, in words: what was read by its name alone."""
+    """A field that differs, in words: of an input only its name."""
     section, _, name = path.partition(".")
     if section != "inputs":
         return f"{path.removeprefix('config.')}: {_short(old)} → {_short(new)}"
@@ -54,14 +54,14 @@ def _told(path: str, old: Any, new: Any) -> str:
 
 
 def _readable(store: Store, location: str) -> Manifest | None:
-    """A manifest to compare with: a damaged one is none."""
+    """A manifest to compare with, or None if it is damaged."""
     with suppress(StoreError):
         return store.manifest(location)
     return None
 
 
 def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | None:
-    """The stage's artifact whose payload differs in the fewest fields, the newest of equals; not `but`."""
+    """The stage's artifact, other than `but`, whose payload differs in the fewest fields. Of equals, the newest."""
     known = sorted((manifest for _, manifest in store.manifests(payload.stage)), key=lambda m: m.created, reverse=True)
     target = payload.model_dump()
     known = [manifest for manifest in known if manifest.key != but]
@@ -71,9 +71,9 @@ def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | N
 def find_earlier(
     store: Store, payload: KeyPayload, source: str, told: Callable[[str], None], changing: Collection[str]
 ) -> Iterator[Artifact]:
-    """The artifacts of the stage with this version, config, source code and inputs, but for the `changing` ones, that
-    the same libraries have made, the newest first: those that can be trusted, whose manifest agrees with itself and
-    whose files are there; of others it is `told`."""
+    """The stage's artifacts with this version, config, source code, libraries and inputs, except that the `changing`
+    inputs may differ, the newest first. Only sound ones: the manifest agrees with itself and the files are there. The
+    rest are reported to `told`."""
 
     def identity(of: KeyPayload) -> tuple[Any, ...]:
         return of.version, of.config, {name: of.inputs[name] for name in of.inputs if name not in changing}
@@ -87,20 +87,19 @@ def find_earlier(
     ]
     for _, location in sorted(alike, reverse=True):
         try:
-            found = store.get(location, hashed=False)  # each file is checked as it is taken over
-        except StoreError as error:  # it is damaged, or was collected just now
+            found = store.get(location, hashed=False)  # each file is hashed when it is taken over
+        except StoreError as error:  # damaged, or just collected
             told(f"nothing is taken from {location}: {error.message}")
             continue
         yield found
 
 
 def attempt(work: Path, told: Callable[[str], None], *, anew: bool) -> dict[str, Any]:
-    """Note that an artifact is begun in its working folder, and give the facts of attempts before, if there were any
-    since it was last begun `anew`: how many there are with this one, the seconds that they took, and when the first
-    began.
+    """Note in its working folder that an artifact is begun. Returns the facts of earlier attempts, if any since it was
+    last begun from scratch (`anew`): the number including this one, their seconds, and when the first began.
 
-    One that was killed could not say when it ended (see `attempted`): it is taken to have worked until it last wrote a
-    file. Where the note of earlier ones can't be read, `told` is told that they don't count.
+    A killed attempt couldn't note its end (see `attempted`), so it counts as working until it last wrote a file. An
+    unreadable note is reported to `told`, and the earlier attempts don't count.
     """
     file, now = work / ATTEMPTS, time.time()
     number, seconds, first = 1, 0.0, now
@@ -112,7 +111,7 @@ def attempt(work: Path, told: Callable[[str], None], *, anew: bool) -> dict[str,
             number, seconds, first = int(before["number"]) + 1, float(before["seconds"]) + took, float(before["first"])
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, TypeError):  # damaged, or the kill left a part of it
+        except (OSError, ValueError, KeyError, TypeError):  # damaged, or cut short by the kill
             told(f"{file} can't be read: the time of earlier attempts is not counted")
     file.write_text(json.dumps({"number": number, "seconds": seconds, "first": first, "began": now}))
     if number == 1:
@@ -122,8 +121,8 @@ def attempt(work: Path, told: Callable[[str], None], *, anew: bool) -> dict[str,
 
 @contextmanager
 def attempted(work: Path) -> Iterator[None]:
-    """Within the block an artifact is made in its working folder; what ends the block ends the attempt, unless it is a
-    kill."""
+    """Within the block an artifact is made in its working folder. However the block ends, short of a kill, the end of
+    the attempt is noted."""
     try:
         yield
     finally:

@@ -34,7 +34,7 @@ class Declaration:
     """The arguments of `@stage`. All but `version` are optional."""
 
     version: int
-    """Raised by hand when results change."""
+    """Raise it by hand when results change."""
     name: str | None = None
     """The function's name by default."""
     part_of: str | None = None
@@ -59,17 +59,17 @@ class Declaration:
     """(calls) → the number of each call that is done. Makes several artifacts that share something expensive, such as a
     loaded model."""
     parts: PartsOf | None = None
-    """(config) → the config of each part that the stage will obtain, by name. A plan looks which are stored."""
+    """(config) → the config of each part that the stage will obtain, by name. A plan checks which are stored."""
     device_lock: DeviceLock | None = None
     """(compute, waiting) → a context. Held while the stage trains, so that no other run trains on the same devices."""
 
 
 class StageIdentity:
-    """A declared function: what it takes, and the key of what it would make."""
+    """A declared function: its inputs, and the key of the artifact that it would make."""
 
     def __init__(self, function: Callable[..., None], declared: Declaration) -> None:
         functools.update_wrapper(cast(Any, self), function)
-        self.function = resources()(function)  # workers serve a whole call, and none outlives it
+        self.function = resources()(function)  # workers serve a whole call and end with it
         self.declared = declared
         self.name = declared.name or function.__name__
         self.version = declared.version

@@ -1,8 +1,8 @@
-"""How many cores and how much memory this process may use, and what it has used: the one answer, from `plan` to dedup.
+"""The cores and the memory that this process may use, and what it has used: one answer for all, from `plan` to dedup.
 
-What the machine has is not what a container, a Slurm job or `taskset` leaves of it. Three bounds are read and the
-smallest counts: the hardware, the CPU affinity, and the limits of the process's control groups, version 1 and 2, those
-of the groups above it too (cgroups(7)).
+A container, a Slurm job or `taskset` may leave a process less than the machine has. The smallest of three bounds
+counts: the hardware, the CPU affinity, and the limits of the process's control groups of version 1 and 2, including
+those of the groups above (cgroups(7)).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 @dataclass
 class _Workers:
-    """What workers said that they used for this process: those that still run are in no count of the system's."""
+    """What workers report to have used for this process. The system doesn't count workers that still run."""
 
     seconds: float = 0.0
 
@@ -56,8 +56,8 @@ _LOCK = threading.Lock()
 
 
 class Peak:
-    """The most memory of a process from now on, be it this one, a child that ends or a worker. Several may be open at
-    once, one in another or side by side."""
+    """The peak memory from now on of this process, a child that ends or a worker, whichever is largest. Several may be
+    open at once, nested or side by side."""
 
     _open: ClassVar[WeakSet[Peak]] = WeakSet()
 
@@ -71,12 +71,12 @@ class Peak:
     def bytes(self) -> int:
         """Bytes, so far."""
         Peak.settle()
-        now = _children()  # the largest that ever ended, which may have been before
+        now = _children()  # the largest child that ever ended, perhaps before this peak began
         return max(self._highest, now if now > self._children else 0)
 
     @classmethod
     def settle(cls, worker: int = 0) -> None:
-        """Tell all that are open what this process, or a worker, reached, and begin anew. Where the system won't have
+        """Report to all open peaks what this process, or a worker, reached, and reset the count. If the system refuses
         that (proc(5), clear_refs), a peak is that of the process's whole life."""
         with _LOCK:
             reached = max(worker, _high_water())
@@ -87,12 +87,12 @@ class Peak:
 
 
 def give_back() -> None:
-    """Return to the system what was freed. A heap and Arrow's pool keep what the largest stage so far has needed, which
-    would count as memory of all later ones."""
+    """Return freed memory to the system. The heap and Arrow's pool keep what the largest stage so far needed, which
+    would count as memory of all later stages."""
     arrow = sys.modules.get("pyarrow")
     if arrow is not None:
         arrow.default_memory_pool().release_unused()
-    with suppress(AttributeError):  # glibc has it, other C libraries have not
+    with suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -122,13 +122,13 @@ def cpu_seconds() -> float:
 
 
 def compiling() -> Any:
-    """What numba's kernels are compiled under, with `depth` and `seconds`; None where they were not loaded, or another
-    thread is still loading them, as that takes a second."""
+    """numba's record of compiling, with `depth` and `seconds`. None if no kernels are loaded, or another thread is
+    still loading them, which takes a second."""
     return getattr(sys.modules.get(KERNELS), "COMPILING", None)
 
 
 def compiled_seconds() -> float:
-    """How long this process has compiled, as the first run on a machine does."""
+    """Seconds that this process has spent compiling, as the first run on a machine does."""
     known = compiling()
     return float(known.seconds()) if known is not None else 0.0
 
@@ -162,7 +162,7 @@ def _quota_v1(group: Path) -> float:
 
 
 def _number(path: Path) -> float:
-    """The number in a file; infinite for "max", and where there is no file."""
+    """The number in a file. Infinite for "max" and for a missing file."""
     text = _text(path).strip()
     return int(text) if text.lstrip("-").isdigit() else math.inf
 
@@ -170,5 +170,5 @@ def _number(path: Path) -> float:
 def _text(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # not there, or not for us to read
+    except OSError:  # missing or unreadable
         return ""

@@ -32,11 +32,11 @@ from tasks.stage.output import Output
 from tasks.stage.protocol import Input
 from tasks.stage.session import Maker, Session, current, resources
 
-SEEN_SECONDS = 90.0  # NFS remembers for up to a minute that a file is missing
+SEEN_SECONDS = 90.0  # NFS may cache a missing file for up to a minute
 
 
 class Request(NamedTuple):
-    """An artifact that is asked for."""
+    """An artifact that the run needs."""
 
     payload: KeyPayload
     config: StageConfig
@@ -93,7 +93,7 @@ class MakingStage(StageIdentity):
         found: dict[str, tuple[Artifact, bool]] = {}
         with DiskFaults(session.store.local, self.name), session.working(self.name), ExitStack() as locks:
             work: dict[str, Work] = {}
-            for key in sorted(unique):  # in one order, so that two runs with the same keys can't wait for each other
+            for key in sorted(unique):  # in one order, so that two runs with the same keys can't deadlock
                 session.use(self.name, key)
                 stored = self._find(session, unique[key])
                 if stored is None:
@@ -154,8 +154,8 @@ class MakingStage(StageIdentity):
             session.observer.warned(self.name, "made by other source code; raise its version if results changed")
 
     def _make_elsewhere(self, session: Session, maker: Maker, request: Request) -> Artifact:
-        """The artifact as another machine makes it. `maker` returns its location, which this machine may see only after
-        a while. The other machine gets the inputs by their place in the store."""
+        """The artifact, made by another machine. `maker` returns its location, which this machine may see only after a
+        while. The other machine reads the inputs from the store."""
         session.started(self.name, self._why(session, request))
         self.check_runtime(request.config, session.runtime)
         self._check_later_stages(session)
@@ -172,7 +172,7 @@ class MakingStage(StageIdentity):
 
     def _make_here(self, session: Session, request: Request) -> tuple[Artifact, bool]:
         with session.waiting(session.store.lock(self.name, request.key, self._on_wait(session))):
-            stored = self._find(session, request)  # whoever held the lock may have made it
+            stored = self._find(session, request)  # the previous holder of the lock may have made it
             if stored is not None:
                 return stored, True
             session.started(self.name, self._why(session, request))
@@ -202,7 +202,7 @@ class MakingStage(StageIdentity):
         return lock(runtime.compute, lambda holder: waiting(f"{holder}, which trains on this machine"))
 
     def _check_later_stages(self, session: Session) -> None:
-        """Ask what `before` registered."""
+        """Run the check that `before` registered."""
         if self.name in session.checks:
             session.checks[self.name]()
 
@@ -274,8 +274,8 @@ class MakingStage(StageIdentity):
         return artifact
 
     def _check_sources(self, work: Work) -> None:
-        """Raises SourceError if what lies outside the store no longer is what the key says: part of the result may come
-        from before the change and part from after it."""
+        """Raises SourceError if sources outside the store no longer match the key: part of the result may come from
+        before the change and part from after it."""
         sources = self.sources(work.request.config) if self.sources else {}
         now = {f"source:{name}": digest for name, digest in sources.items()}
         before = {name: digest for name, digest in work.request.payload.inputs.items() if name.startswith("source:")}
@@ -291,7 +291,7 @@ class MakingStage(StageIdentity):
 
 
 def _text_bytes(folder: Path, documents: Artifact | None) -> dict[str, int]:
-    """How much text the documents hold that a stage read, and those that it wrote, if any."""
+    """Bytes of text in the documents that a stage read and in those that it wrote, if any."""
     facts = {}
     if documents is not None and documents.manifest is not None and "text_bytes" in documents.manifest.facts:
         facts["bytes_in"] = documents.manifest.facts["text_bytes"]

@@ -1,6 +1,6 @@
 """Earlier artifacts that a config names, with their version: `tiny/dedup@3`, or a location.
 
-A bare ref moves with every run: a run that named its own would meet itself.
+A bare ref moves with every run: a run that named its own profile's ref would read itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a stage writes to: a private folder, a scratch folder that survives a kill, and its counts.
+"""The output of a stage: a private folder, a scratch folder that survives a kill, and its counts.
 
-Only `path` becomes the artifact. `scratch` is where shards and checkpoints wait for a resume; it is named by the key,
-so what lies there was begun with the same config and the same inputs. `earlier` gives what the stage made before: a
-stage may take from it what it would make again byte for byte, and nothing else. `aside` outlasts the run and is
-no part of the artifact: there lies what a stage saw of its own work (speeds, curves, traces), which no two runs share.
+Only `path` becomes the artifact. `scratch` keeps shards and checkpoints for a resume. It is named by the key, so its
+content was begun with the same config and inputs. `earlier` gives the stage's previous artifacts: a stage may take from
+them only what it would make again byte for byte. `aside` outlasts the run but isn't part of the artifact: it holds
+records of the work itself (speeds, curves, traces), which differ from run to run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FindEarlier = Callable[[Sequence[str]], Iterator[Artifact]]
 
 @dataclass
 class Output:
-    """See the module's docstring. `counts` are results, `facts` are circumstances (speeds, seconds)."""
+    """See the module's docstring. `counts` are results, `facts` describe this run (speeds, seconds)."""
 
     stage: str
     path: Path
@@ -41,7 +41,7 @@ class Output:
     facts: dict[str, Any] = field(default_factory=dict)
     uses: dict[str, InputRef] = field(default_factory=dict)
     find_earlier: FindEarlier = lambda changing: iter(())
-    remote: str = ""  # where in the store's bucket checkpoints go; empty where the store is a folder
+    remote: str = ""  # the place of checkpoints in the store's bucket, empty if the store is a folder
 
     @classmethod
     def at(cls, folder: Path, *, stage: str = "stage", runtime: Runtime | None = None) -> Output:
@@ -52,20 +52,20 @@ class Output:
         return output
 
     def earlier(self, *changing: str) -> Iterator[Artifact]:
-        """What this stage made with the same version, config, source code, libraries and inputs, but for the inputs
-        with these names, which may differ: the newest first. Nothing in a plain call, and when a refresh was asked for.
+        """This stage's artifacts with the same version, config, source code, libraries and inputs, except that inputs
+        with these names may differ, the newest first. Nothing in a plain call or on a refresh.
 
-        It bears no identity: the result must be the same with it and without (law 4). Its manifest agrees with itself
-        and its files are there in their sizes; whoever takes one hashes it.
+        They don't enter the key: the result must be the same with and without them (law 4). Each manifest agrees with
+        itself and the files are there in their sizes. The caller hashes each file that it takes.
         """
         return self.find_earlier(changing)
 
     def count(self, **counts: Any) -> None:
-        """Record numbers of the result: the same in, the same counts."""
+        """Record numbers of the result: the same inputs give the same counts."""
         self.counts.update(counts)
 
     def fact(self, **facts: Any) -> None:
-        """Record circumstances of this run: speeds, seconds, memory."""
+        """Record measurements of this run: speeds, seconds, memory."""
         self.facts.update(facts)
 
     def table(self, title: str, rows: Sequence[Row]) -> None:
@@ -73,7 +73,7 @@ class Output:
         self.counts.setdefault("tables", {})[title] = [dict(row) for row in rows]
 
     def fact_table(self, title: str, rows: Sequence[Row]) -> None:
-        """As `table`, of circumstances: what another run of the same would measure otherwise."""
+        """As `table`, of facts, which may differ in another run of the same."""
         self.facts.setdefault("tables", {})[title] = [dict(row) for row in rows]
 
     def account(
@@ -88,12 +88,12 @@ class Output:
         may_be_none: bool = False,
     ) -> None:
         """Account for every document, or `what` else the stage reads (law 2): in = kept + removed by reason +
-        quarantined. `section` has the thresholds, if it isn't the stage's own; `may_be_none` says that nothing kept is
-        a result, and no sign of a fault. Raises AccountingError, EmptyOutput."""
+        quarantined. `section` has the thresholds, if it isn't the stage's own. `may_be_none` accepts a result of which
+        nothing is kept. Raises AccountingError if the sum is wrong, EmptyOutput if nothing is kept."""
         total = kept + sum(removed.values()) + quarantined
         if total != documents_in:
             raise AccountingError(
-                f"{self.stage} saw {documents_in:,} {what} and accounts for {total:,} "
+                f"{self.stage} read {documents_in:,} {what} and accounts for {total:,} "
                 f"({kept:,} kept, {sum(removed.values()):,} removed, {quarantined:,} quarantined).",
                 "This is a defect in the stage; nothing was published.",
             )
@@ -110,31 +110,31 @@ class Output:
         if kept == 0 and not may_be_none:
             raise EmptyOutput(
                 f"{self.stage} kept none of {documents_in:,} {what} (removed: {dict(removed)}).",
-                f"Loosen the thresholds under `{section or self.stage}:` or look at the source.",
+                f"Loosen the thresholds under `{section or self.stage}:`, or check the source.",
             )
 
     def progress(self, done: float, total: float, unit: str, note: str = "") -> None:
-        """Tell whoever watches how far the stage is."""
+        """Report to the observer how far the stage is."""
         self.observer.progressed(Progress(self.stage, done, total, unit, note))
 
     def page(self, name: str, write: Callable[[], str], *, last: bool = False) -> None:
-        """Show a page of Markdown that changes while the stage works, such as a curve. `write` is called where
-        somebody looks, and not each time; `last` says that it will not change any more."""
+        """Show a page of Markdown that changes while the stage works, such as a curve. `write` is called only if
+        somebody watches, and not every time. `last` says that the page won't change any more."""
         self.observer.paged(self.stage, name, write, last=last)
 
     def note(self, message: str) -> None:
-        """Tell whoever watches something worth a line."""
+        """Report something worth a line to the observer."""
         self.observer.noted(self.stage, message)
 
     def warn(self, message: str) -> None:
-        """As `note`, of what went wrong or may be: damage, a retry, a result that is less than was asked for."""
+        """As `note`, for what is or may be wrong: damage, a retry, a result smaller than requested."""
         self.observer.warned(self.stage, message)
 
     def obtain(self, stage: ObtainableStage, config: StageConfig, *inputs: Input, name: str | None = None) -> Artifact:
         """An intermediate artifact that this stage needs (signals, sketches), cached by its own key.
 
-        Within a session it comes from the store; in a plain call it is made in the scratch folder. Who obtains several
-        of one stage gives each a `name`, by which those who watch know it.
+        Within a session it comes from the store. In a plain call it is made in the scratch folder. A caller that
+        obtains several of one stage gives each a `name`, which the observer shows.
         """
         name = name or stage.name
         if current() is not None:
@@ -149,14 +149,14 @@ class Output:
     def obtain_all(
         self, stage: ObtainableStage, calls: Mapping[str, tuple[StageConfig, Sequence[Input]]]
     ) -> dict[str, Artifact]:
-        """As `obtain` for calls by name, those that are missing made together, as the stage can."""
+        """As `obtain` for calls by name. Those that are missing are made together."""
         if current() is not None:
             with told_as(stage.name, stage.name, self.stage):
                 made = dict(zip(calls, stage.obtained_all([*calls.values()]), strict=True))
             self.uses |= {f"{stage.name}.{name}": artifact.origin for name, artifact in made.items()}
             return made
         assert stage.together is not None, f"{stage.name} makes one artifact at a time"
-        outs = {  # by their keys, as other calls of this stage may follow
+        outs = {  # named by key, as other calls of this stage may follow
             name: Output.at(
                 self.scratch / stage.name / stage.payload(config, inputs).key(), stage=stage.name, runtime=self.runtime
             )
@@ -172,7 +172,7 @@ class Output:
             raise EmptyOutput(f"{self.stage} wrote no file.", "This is a defect in the stage; nothing was published.")
         for name, value in _numbers(self.counts):
             if not math.isfinite(value):
-                raise EmptyOutput(f"{self.stage} counted {name} = {value}.", "Look at the stage's inputs and log.")
+                raise EmptyOutput(f"{self.stage} counted {name} = {value}.", "Check the stage's inputs and log.")
 
 
 def _numbers(value: Any, name: str = "") -> list[tuple[str, float]]:

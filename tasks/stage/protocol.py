@@ -14,7 +14,7 @@ Input = Artifact | Mapping[str, Artifact] | None
 
 
 class Forecast(NamedTuple):
-    """What a stage will need: bytes of memory at its peak, bytes of disk while it works; and how it goes about it."""
+    """A stage's needs: bytes of memory at its peak, bytes of disk while it works, and how it will work."""
 
     memory: int
     disk: int
@@ -40,16 +40,16 @@ class AnyStage(Protocol):
         """The input artifacts by name."""
 
     def fingerprints(self, config: StageConfig) -> Mapping[str, str]:
-        """Digests of what lies outside the store. Raises SourceError for what is not there."""
+        """Digests of what lies outside the store. Raises SourceError if any of it is missing."""
 
     def payload(self, config: StageConfig, inputs: Sequence[Input]) -> KeyPayload:
-        """What bears the identity of this stage's artifact."""
+        """The identity of this stage's artifact."""
 
     def check_runtime(self, config: StageConfig, runtime: Runtime) -> None:
         """Raises ConfigError for settings of the runtime that this stage can't honour."""
 
     def check_here(self, config: StageConfig, runtime: Runtime) -> None:
-        """Raises ConfigError for what the runtime asks for and this machine has not."""
+        """Raises ConfigError for what the runtime needs and this machine lacks."""
 
     def materialize(
         self, config: StageConfig, inputs: Sequence[Input], *, refresh: bool = False
@@ -63,7 +63,7 @@ class ObtainableStage(AnyStage, Protocol):
     together: Together | None
 
     def obtained(self, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
-        """The artifact of this config and these inputs, for another stage that works."""
+        """The artifact of this config and these inputs, for another stage that is working."""
 
     def obtained_all(self, calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> list[Artifact]:
-        """As `obtained` for each call, those that are missing made together."""
+        """As `obtained` for each call. Those that are missing are made together."""

@@ -1,7 +1,7 @@
 """How to run: the half of a profile that never enters a key, in groups by who reads them.
 
-A stage names the groups that it reads (`@stage(runtime=…)`). Every field of a group is honoured by each stage that
-reads it, or refused by name where a combination can't be: none is ignored.
+A stage names the groups that it reads (`@stage(runtime=…)`). It honours every field of such a group, or refuses by name
+a combination that it can't honour. None is ignored.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, Confi
 from tasks.stage import machine
 
 MOST = 1024  # of workers, threads and processes: more than a host has cores, and as many as libraries can start
-LEAST_MEMORY = 16_000_000  # bytes; with less, a stage's tables fall into so many pieces that it takes minutes
+LEAST_MEMORY = 16_000_000  # bytes; with less, a stage's tables split into so many pieces that it takes minutes
 SIZE = re.compile(r"[0-9]+|[0-9]+(\.[0-9]+)?\s*[kmgt]i?b", re.IGNORECASE)
 MOST_PORT = 65_535
 LONGEST_HOURS = 8_760  # a year
 
 
 def _size(value: Any) -> Any:
-    """Raises ValueError for what is no size as a whole: ByteSize alone takes the number that a text begins with."""
+    """Raises ValueError unless the whole text is a size: ByteSize would accept any text that begins with a number."""
     text = value.strip() if isinstance(value, str) else value
     number = isinstance(text, int) and not isinstance(text, bool) and text >= 0
     if not number and not (isinstance(text, str) and SIZE.fullmatch(text)):
@@ -30,7 +30,7 @@ def _size(value: Any) -> Any:
 
 
 def _port(value: str) -> str:
-    """Raises ValueError for a `host:port` whose port can't be."""
+    """Raises ValueError for a `host:port` whose port is out of range."""
     if not 1 <= int(value.rpartition(":")[2]) <= MOST_PORT:
         raise ValueError(f"a port is a number from 1 to {MOST_PORT}")
     return value
@@ -47,13 +47,13 @@ ZeroStage = Annotated[
 
 
 class RuntimeGroup(BaseModel):
-    """Settings that the same stages read."""
+    """A group of settings that the same stages read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DataRuntime(RuntimeGroup):
-    """How shards of documents are worked through."""
+    """How shards of documents are processed."""
 
     workers: int = Field(
         default_factory=machine.cores, ge=1, le=MOST, description="workers: processes or threads (default: every core)"
@@ -66,7 +66,7 @@ class DataRuntime(RuntimeGroup):
 
     executor: Literal["auto", "process", "thread", "dask", "ray"] = Field(
         "auto",
-        description="what works through shards. auto: threads for work that releases the interpreter's lock, processes "
+        description="what processes shards. auto: threads for work that releases the interpreter's lock, processes "
         "for other work; dask and ray are extras to install, for one host or many",
     )
     address: Annotated[str, Field(pattern=r"^(auto|(tcp|tls|ray)://\S+|[^\s/:]+:\d{1,5})$")] | None = Field(
@@ -92,7 +92,7 @@ class DataRuntime(RuntimeGroup):
 
 
 class ComputeRuntime(RuntimeGroup):
-    """Where models run."""
+    """The device and the threads that models run on."""
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
     threads: int | None = Field(
@@ -107,7 +107,7 @@ class ComputeRuntime(RuntimeGroup):
     )
 
     def cpu_threads(self, processes: int = 1) -> int:
-        """Threads of each of so many processes of this host; by default they share the cores that are theirs to use."""
+        """CPU threads of each of `processes` on this host. By default they share the cores that they may use."""
         return self.threads or max(1, machine.cores() // processes)
 
 
@@ -136,13 +136,13 @@ class TrainingRuntime(RuntimeGroup):
     keep_checkpoints: int = Field(2, ge=1, description="how many of the newest checkpoints to keep")
     side_by_side: bool = Field(
         False,
-        description="train while another run does on the same GPUs, or on the CPU of this machine; otherwise a run "
-        "waits until the other has trained",
+        description="train even while another run trains on the same GPUs, or on the CPU of this machine; otherwise "
+        "wait until it has finished",
     )
 
 
 class Pools(BaseModel):
-    """Prefect's work pools, and what each of them makes; a stage without one is made by the run itself."""
+    """Prefect's work pools and the stages that each makes. The run itself makes a stage without a pool."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -150,10 +150,10 @@ class Pools(BaseModel):
     training: PoolName | None = Field(None, description="work pool of pretrain and of all post-training")
     release: PoolName | None = Field(None, description="work pool of evaluate, draft and export")
     stages: dict[str, PoolName | None] = Field(
-        {}, description="work pools of single stages, before those of their group; null: made by the run itself"
+        {}, description="work pools of single stages, which override those of their group; null: made by the run itself"
     )
     wait_minutes: float = Field(
-        5, gt=0, description="how long to wait while a pool has no worker; then the run ends, and a rerun resumes"
+        5, gt=0, description="how long to wait for a worker of a pool; then the run ends, and a rerun resumes"
     )
 
 
@@ -180,7 +180,7 @@ class PretrainRuntime(RuntimeGroup):
     context_parallel: int = Field(
         1,
         ge=1,
-        description="processes that each have a part of every row's tokens, and exchange them for heads in attention "
+        description="processes that each hold a part of every row's tokens, and exchange them for heads in attention "
         "(Ulysses; engine ddp or fsdp, without pipeline_parallel): for contexts whose activations fit no device",
     )
     pipeline_parallel: int = Field(
@@ -208,7 +208,7 @@ class PretrainRuntime(RuntimeGroup):
     keep_every: int | None = Field(
         None,
         ge=1,
-        description="also keep one checkpoint every so many steps until the run ends, so that a run that went wrong "
+        description="steps between checkpoints that are also kept until the run ends, so that a run that went wrong "
         "long ago can roll back further. To keep models for good: pretrain.snapshot_every",
     )
     preflight: Literal["auto", "always", "never"] = Field(
@@ -248,15 +248,15 @@ class PosttrainRuntime(RuntimeGroup):
 
 
 class EndpointRuntime(RuntimeGroup):
-    """How an OpenAI-compatible endpoint is asked."""
+    """How requests are sent to an OpenAI-compatible endpoint."""
 
     concurrent_requests: int = Field(4, ge=1, le=MOST, description="requests at once")
-    timeout_seconds: float = Field(300, gt=0, description="how long an answer may take; then it is asked for again")
+    timeout_seconds: float = Field(300, gt=0, description="how long an answer may take before the request is repeated")
     retries: int = Field(
         6,
         ge=0,
-        description="how often a request is repeated that met 408, 429, 5xx, a late answer, none or garbage; others of "
-        "the codes 4xx never are",
+        description="how often to repeat a request after 408, 429, 5xx, a timeout, no answer or an invalid one; after "
+        "another 4xx never",
     )
     backoff_seconds: float = Field(
         1, ge=0, description="pause before the first repetition, twice as long before each further one"
@@ -264,13 +264,13 @@ class EndpointRuntime(RuntimeGroup):
 
 
 class TrackingRuntime(RuntimeGroup):
-    """What is recorded of pretraining besides its log, and of whole runs."""
+    """Records of pretraining besides its log, and of whole runs."""
 
     insight_every: int | None = Field(
         None,
         ge=1,
-        description="record activations, gradients, updates and attention of every layer each so many steps. Such a "
-        "step takes a few times as long, and a copy of the weights",
+        description="steps between records of activations, gradients, updates and attention of every layer. Such a "
+        "step takes a few times as long, and the memory of a copy of the weights",
     )
     profile_steps: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (), description="steps to record with torch's profiler, one trace each"
@@ -280,8 +280,8 @@ class TrackingRuntime(RuntimeGroup):
     )
     pipeline: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field(
         (),
-        description="experiment trackers to report whole runs to: the profile, what each stage counted, scores and "
-        "where artifacts are, under `tracking/` of the store or of its local cache",
+        description="experiment trackers to report whole runs to: the profile, each stage's counts, scores and the "
+        "places of artifacts, under `tracking/` of the store or of its local cache",
     )
     wandb_online: bool = Field(
         False, description="let Weights & Biases upload; by default it writes to this machine only"
@@ -296,13 +296,13 @@ class Runtime(RuntimeGroup):
     )
     approve: tuple[str, ...] = Field(
         (),
-        description="stages that a person approves before they are made: with y at a terminal, or by Resume on the "
-        "page of a Prefect run; runs that a schedule started go on by themselves",
+        description="stages that a person must approve before they are made: with y at a terminal, or with Resume on "
+        "the page of a Prefect run; scheduled runs go on by themselves",
     )
     approve_hours: float = Field(
-        24, gt=0, le=LONGEST_HOURS, description="how long a Prefect run waits for that; then it fails"
+        24, gt=0, le=LONGEST_HOURS, description="how long a Prefect run waits for approval before it fails"
     )
-    pools: Pools = Field(default_factory=Pools, description="work pools that make stages in place of the run itself")
+    pools: Pools = Field(default_factory=Pools, description="work pools that make stages instead of the run itself")
     data: DataRuntime = Field(
         default_factory=DataRuntime, description="read by download to tokenize, and by sft and dpo for near-duplicates"
     )
@@ -317,10 +317,10 @@ class Runtime(RuntimeGroup):
 
     @property
     def rank_threads(self) -> int:
-        """CPU threads of each training process on the host that asks."""
+        """CPU threads of each training process on this host."""
         return self.compute.cpu_threads(self.training.processes)
 
     def with_changes(self, group: str, **changes: object) -> Runtime:
-        """A copy in which some fields of a group have other values, unchecked."""
+        """A copy with other values, unchecked, in some fields of a group."""
         changed: RuntimeGroup = getattr(self, group)
         return self.model_copy(update={group: changed.model_copy(update=changes)})

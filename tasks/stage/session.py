@@ -1,6 +1,6 @@
-"""The surroundings of a run: store, runtime, profile name, what to refresh, who watches.
+"""The surroundings of a run: store, runtime, profile name, stages to refresh, observer.
 
-Held in a context variable so that the pipeline reads like the diagram: a stage's call carries data, not plumbing.
+A context variable holds them, so that the pipeline reads like the diagram: a stage's call carries data, not plumbing.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ T = TypeVar("T")
 
 
 class Step(NamedTuple):
-    """What a run came to in a stage or in a part of one."""
+    """A run's result in a stage or in a part of one."""
 
     artifact: Artifact
     cached: bool
-    why: str  # it was made; nothing of one that was in the store
-    seconds: float  # that the run spent on it, waiting included
-    waited: float = 0.0  # of these, for other runs: for a lock, a turn to train, a work pool
-    part_of: str = ""  # the stage that obtained it while it worked
-    others: tuple[Artifact, ...] = ()  # that were obtained together with it
-    made: frozenset[str] = frozenset()  # the locations of those of them all that were made
+    why: str  # why it was made; empty if it was stored
+    seconds: float  # that the run spent on it, waits included
+    waited: float = 0.0  # seconds of these spent waiting for other runs: a lock, a turn to train, a work pool
+    part_of: str = ""  # the stage that obtained it while working
+    others: tuple[Artifact, ...] = ()  # artifacts obtained together with it
+    made: frozenset[str] = frozenset()  # the locations of all those that were made, not stored
 
     @property
     def worked(self) -> float:
@@ -61,27 +61,27 @@ class Session:
     observer: Observer = field(default_factory=Observer)
     until: str | None = None  # the stage to end with
     call: Call | None = None  # what a stage's call does instead of running a Prefect task
-    approve: Approve | None = None  # asks for a stage of runtime.approve; raises where it may not be made
+    approve: Approve | None = None  # asks for a stage of runtime.approve; raises if it may not be made
     elsewhere: Callable[[str], Maker | None] | None = None  # see Stage._have_made
     fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)  # of sources, by stage and config
     checks: dict[str, Callable[[], None]] = field(default_factory=dict)  # by stage: see Stage.before
     steps: dict[str, Step] = field(default_factory=dict)  # by stage and part: what this run took or made, in order
     reasons: dict[str, str] = field(default_factory=dict)  # by stage and part: why it is made
-    unfinished: dict[str, float] = field(default_factory=dict)  # the stage that works, in it the part that does: since
-    waits: list[float] = field(default_factory=list)  # seconds, each time that the run waited for another one
+    unfinished: dict[str, float] = field(default_factory=dict)  # when the working stage, then its part, began
+    waits: list[float] = field(default_factory=list)  # seconds of each wait for another run
     names: Mapping[str, str] = field(default_factory=dict)  # see told_as
-    within: str = ""  # the stage whose part is obtained
+    within: str = ""  # the stage whose part is being obtained
     pages: dict[str, str] = field(default_factory=dict)  # ids of Prefect's artifacts, by stage and part
     traffic: Traffic = field(default_factory=Traffic)  # of the stages so far
     lease: Lease | None = None  # while the session is open
 
     def started(self, stage: str, why: str) -> None:
-        """Tell the observer that a stage is made, and why; the step that it becomes says so too."""
+        """Report to the observer that a stage is being made, and why. Its step keeps the reason too."""
         self.reasons[self.name_of(stage)] = why
         self.observer.started(stage, why)
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float, waited: float = 0.0) -> None:
-        """Point the profile's ref at what the run took or made, remember it for the summary, and tell the observer."""
+        """Point the profile's ref at the artifact, remember it for the summary, and report it to the observer."""
         refs.move(self.store, f"{self.profile}/{stage}", artifact.location, artifact.digest)
         name = self.name_of(stage)
         step = Step(artifact, cached, "" if cached else self.reasons.get(name, ""), seconds, waited, self.within)
@@ -89,49 +89,50 @@ class Session:
         self.observer.finished(stage, artifact, cached=cached, seconds=step.worked)
 
     def gathered(self, stage: str, found: Sequence[tuple[Artifact, bool]], *, seconds: float, waited: float) -> None:
-        """As `finished` of artifacts that a stage makes together; no ref points at them."""
+        """As `finished`, for artifacts that a stage makes together. No ref points at them."""
         made, name = sum(not cached for _, cached in found), self.name_of(stage)
         first, *others = (artifact for artifact, _ in found)
         why = self.reasons.get(name, "") if made else ""
-        anew = frozenset(artifact.location for artifact, cached in found if not cached)
-        step = Step(first, not made, why, seconds, waited, self.within, tuple(others), anew)
+        new = frozenset(artifact.location for artifact, cached in found if not cached)
+        step = Step(first, not made, why, seconds, waited, self.within, tuple(others), new)
         self.steps[name] = step
         self.observer.gathered(stage, made=made, cached=len(found) - made, seconds=step.worked)
 
     def name_of(self, stage: str) -> str:
-        """The name by which those who watch know a stage."""
+        """The name that the observer shows for a stage."""
         return self.names.get(stage, stage)
 
     @contextmanager
     def working(self, stage: str) -> Iterator[None]:
-        """What is left in `unfinished` after an error is where the run stopped."""
+        """Within the block `unfinished` has the stage. After an error it stays there: that is where the run stopped."""
         self.unfinished[self.name_of(stage)] = time.monotonic()
         yield
         del self.unfinished[self.name_of(stage)]
 
     @contextmanager
     def waiting(self, entered: AbstractContextManager[Any]) -> Iterator[None]:
-        """Enter a lock or a turn; how long that took was no work."""
+        """Enter a lock or a turn, and count the time until then as a wait, not as work."""
         asked = time.monotonic()
         with entered:
             self.waits.append(time.monotonic() - asked)
             yield
 
     def tell_traffic(self, stage: str) -> None:
-        """Tell the observer what a stage has moved between this machine and a bucket."""
-        found = self._traffic()
-        if found.sent or found.received:
-            self.observer.noted(stage, moved(found))
+        """Report to the observer what a stage has moved between this machine and a bucket."""
+        traffic = self._traffic()
+        if traffic.sent or traffic.received:
+            self.observer.noted(stage, moved(traffic))
 
     def told_traffic(self) -> str:
-        """What the run has moved between this machine and a bucket, for its end; nothing of a store in a folder."""
+        """A sentence for the run's end on what it has moved between this machine and a bucket. Empty if the store is a
+        folder."""
         self._traffic()
         return moved(self.traffic) if self.traffic else ""
 
     def _traffic(self) -> Traffic:
-        found = self.store.traffic()
-        self.traffic.add(requests=found.requests, sent=found.sent, received=found.received)
-        return found
+        traffic = self.store.traffic()
+        self.traffic.add(requests=traffic.requests, sent=traffic.sent, received=traffic.received)
+        return traffic
 
     def use(self, stage: str, key: str) -> None:
         """Lease an artifact before it is looked up."""
@@ -139,32 +140,32 @@ class Session:
             self.lease.add(f"{stage}/{key.partition('.')[0]}")
 
     def checking(self, stage: str) -> Callable[[int, int], None]:
-        """What tells the observer how far the bytes of a stage's artifact are checked."""
+        """A callback that reports to the observer how many bytes of a stage's artifact are checked."""
         return lambda done, total: self.observer.progressed(Progress(stage, done / 1e6, total / 1e6, "MB checked"))
 
 
 def moved(traffic: Traffic) -> str:
-    """What was moved, as a sentence without an end."""
-    asked = f", {traffic.requests:,} requests" if traffic.requests else ""
-    return f"{size_of(traffic.received)} fetched from the bucket, {size_of(traffic.sent)} sent to it{asked}"
+    """The bytes moved and the requests, as a sentence without its full stop."""
+    requests = f", {traffic.requests:,} requests" if traffic.requests else ""
+    return f"{size_of(traffic.received)} fetched from the bucket, {size_of(traffic.sent)} sent to it{requests}"
 
 
 class Resources:
-    """What takes seconds to start and serves a whole run, such as worker processes."""
+    """Resources that take seconds to start and serve a whole run, such as worker processes."""
 
     def __init__(self) -> None:
         self._held: dict[str, Any] = {}
         self._stack = ExitStack()
 
     def get(self, name: str, opened: Callable[[], AbstractContextManager[T]]) -> T:
-        """What is held by this name; `opened` opens it the first time."""
+        """The resource of this name. `opened` opens it the first time."""
         if name not in self._held:
             self._held[name] = self._stack.enter_context(opened())
-        found: T = self._held[name]
-        return found
+        resource: T = self._held[name]
+        return resource
 
     def close(self) -> None:
-        """End all, the newest first; what is asked for later is opened anew."""
+        """Close all, the newest first. A later `get` opens its resource again."""
         self._held.clear()
         self._stack.close()
 
@@ -180,7 +181,7 @@ def current() -> Session | None:
 
 @contextmanager
 def resources() -> Iterator[Resources]:
-    """The resources of the block around this one; without any, those of this block, which ends them."""
+    """The resources of an enclosing block, or else new ones, which end with this block."""
     around = _RESOURCES.get()
     if around is not None:
         yield around
@@ -196,7 +197,7 @@ def resources() -> Iterator[Resources]:
 
 @contextmanager
 def told_as(stage: str, name: str, within: str) -> Iterator[None]:
-    """Within the block whoever watches the current session is told of `stage` under `name`, as a part of `within`."""
+    """Within the block the current session's observer sees `stage` under `name`, as a part of `within`."""
     session = current()
     assert session is not None
     observer = Renamed(session.observer, {stage: name})
@@ -210,8 +211,8 @@ def told_as(stage: str, name: str, within: str) -> Iterator[None]:
 
 @contextmanager
 def open_session(session: Session) -> Iterator[Session]:
-    """Make `session` the current one within the block; what its stages take or make is leased for as long, and what
-    they start for all of them ends with it."""
+    """Make `session` the current one within the block. Artifacts that its stages take or make are leased for as long,
+    and resources that they share end with it."""
     with Lease(session.store) as lease, resources():
         token = _CURRENT.set(replace(session, lease=lease))
         try:

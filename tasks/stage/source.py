@@ -1,10 +1,10 @@
 """The digest of a stage's source code: a changed behaviour can never hide.
 
-It covers the modules of the project whose code can shape the bytes of the stage's artifact: those that the stage's own
-module imports, directly or not, in functions too, and the module that a child process is told by name. Left out are
-the machinery that carries every stage alike, and packages that only watch or try a run (`insight/`, `preflight/`).
-What is hashed is the syntax tree without docstrings and descriptions of fields, so that a comment, a line break or a
-better word costs nobody a week of training.
+It covers the project's modules whose code can shape the bytes of the stage's artifact: those that the stage's own
+module imports, directly or not, within functions too, and modules that a child process gets by name. It leaves out the
+machinery that serves every stage alike, and packages that only watch or try a run (`insight/`, `preflight/`). It hashes
+the syntax tree without docstrings and descriptions of fields, so that a comment, a line break or a better word costs
+nobody a week of training.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def closure(module: str, but: frozenset[str] = frozenset(NO_BYTES)) -> set[str]:
 
 
 def imports(module: str) -> set[str]:
-    """What a module of the project, or of its tests, imports, or names as a process may be told it."""
+    """The modules that a module of the project, or of its tests, imports or names in a string for a child process."""
     return _read(module)[0]
 
 
@@ -70,7 +70,7 @@ def _file(module: str) -> Path | None:
 
 @functools.cache
 def _read(module: str) -> tuple[set[str], str]:
-    """What a module imports, and its syntax tree as text; read once a process, however many stages share it."""
+    """A module's imports, and its syntax tree as text. Read once a process, however many stages share it."""
     file = _file(module)
     assert file is not None
     found: set[str] = set()
@@ -78,9 +78,8 @@ def _read(module: str) -> tuple[set[str], str]:
 
 
 def _dump(node: object, found: set[str]) -> str:
-    """`ast.dump` without docstrings, descriptions of fields, and empty fields, of which each Python version has others:
-    digests are the same under all. What is imported on the way is added to `found`: to walk the tree again for it
-    would take as long."""
+    """`ast.dump` without docstrings, descriptions of fields, and empty fields: these differ between Python versions,
+    and the digest must not. Imports on the way are added to `found`: a second walk of the tree would take as long."""
     if isinstance(node, list):
         return f"[{', '.join([_dump(item, found) for item in node])}]"
     if not isinstance(node, ast.AST):
@@ -93,7 +92,7 @@ def _dump(node: object, found: set[str]) -> str:
     elif isinstance(node, ast.ImportFrom) and node.module:
         found.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
-        found.add(node.value)  # a child process is told its module by name
+        found.add(node.value)  # a child process gets its module by name
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field":
         node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]
     values = [(name, getattr(node, name, None)) for name in node._fields]

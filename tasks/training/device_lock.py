@@ -1,10 +1,10 @@
-"""One training at a time on a device: two on one GPU, or on the cores of one machine, take longer than one after the
-other, and may both run out of memory.
+"""One training at a time on a device: two at once on a GPU, or on the cores of a machine, take longer than one after
+the other, and may both run out of memory.
 
-A turn is a lock of the kernel, which frees it when its holder is gone, by SIGKILL too: a slot that Prefect's server
-counts stays taken for minutes, and for ever where nobody is left to tell it. It lies in the cache folder, so it holds
-between the runs of one user, and between containers that share that folder; the name of the machine's boot is in its
-name, as many machines may share a home.
+A turn is a file lock, which the kernel frees when its holder dies, even by SIGKILL. A concurrency slot of Prefect's
+server would stay taken for minutes, or for ever if nobody reports the end. The lock lies in the cache folder, so it
+holds between all runs of one user, and between containers that share that folder. The id of the machine's boot is in
+its name, as several machines may share a home.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @contextmanager
 def own_turn(compute: ComputeRuntime, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Within the block no other process of this user that asks for a turn trains on the same devices; `waiting` is told
-    once who does, where one has to wait."""
+    """Within the block no other process of this user that takes a turn trains on the same devices. If it has to wait,
+    `waiting` is called once with the holder."""
     folder = cache_folder() / "locks"
     boot = BOOT.read_text().strip() if BOOT.exists() else "machine"
     with ExitStack() as held:
@@ -36,7 +36,7 @@ def own_turn(compute: ComputeRuntime, waiting: Callable[[str], None]) -> Iterato
 
 
 def wanted_gpus(environment: Mapping[str, str]) -> list[tuple[str, bool]]:
-    """The locks of a training on GPUs, in the order in which all take them, and whether each is shared: that of all
-    GPUs is, by those that CUDA_VISIBLE_DEVICES restricts to some."""
+    """The locks of a training on GPUs, in the order in which everyone takes them, and whether each is shared. The lock
+    of all GPUs is, among trainings that CUDA_VISIBLE_DEVICES restricts to some."""
     some = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return [("gpus", bool(some)), *((f"gpu-{name.replace('/', '-')}", False) for name in sorted(set(some)))]

@@ -80,13 +80,13 @@ PLAN: dict[str, Bad] = {
     "NaN": (lambda at: gm.plan("smoke", {"sft.learning_rate": float("nan")}), ConfigError, "can't be written as YAML"),
     "text": (lambda at: gm.plan("smoke", "pretrain.steps=1"), ConfigError, "The overrides are a single text"),
     "no value": (lambda at: gm.plan("smoke", ["pretrain.steps"]), ConfigError, "has no value"),
-    "stage": (lambda at: gm.plan("smoke", to="tokenise"), ConfigError, "There is no stage tokenise"),
+    "stage": (lambda at: gm.plan("smoke", to="tokenise"), ConfigError, "Unknown stage tokenise"),
     "secret": (
         lambda at: gm.plan({"extends": "smoke", "runtime": {"store": "ftp://me:hunter22@host/x"}}),
         ConfigError,
         "holds a password",
     ),
-    "run": (lambda at: gm.run("smoke", to="tokenise", store=at / "s"), ConfigError, "There is no stage tokenise"),
+    "run": (lambda at: gm.run("smoke", to="tokenise", store=at / "s"), ConfigError, "Unknown stage tokenise"),
     "store": (lambda at: gm.run("smoke", to="download", store=at / "full"), StoreError, "not empty and not a store"),
 }
 STORE: dict[str, Bad] = {

@@ -491,7 +491,7 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
         ),
         (
             ["evaluate.tasks=[{task: piqa, name: by chat}]", "evaluate.gates=[{task: piqa, at_least: 0.5}]"],
-            "evaluate.gates names piqa, but what is measured is by chat",
+            "evaluate.gates names piqa, but the measured tasks are by chat",
         ),
         (["evaluate.gates=[{task: safety-toxicity, at_most: 0.1}]"], "evaluate.gates names safety-toxicity, but what"),
         (["dedup.source_order=[speeches, wiki]"], "dedup.source_order names wiki"),
@@ -500,7 +500,7 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
             ["filter.gopher_quality.min_mean_word_length=11"],
             "min_mean_word_length is 11.0 and gopher_quality.max_mean_word_length is 10",
         ),
-        (["grpo={max_new_tokens: 256}"], "grpo.max_new_tokens is 256, which of 256 tokens leaves none for a prompt"),
+        (["grpo={max_new_tokens: 256}"], "grpo.max_new_tokens is 256, which leaves none of 256 tokens for a prompt"),
         (["sft.max_length=300"], "sft.max_length is 300, but pretrain.model.context is 256"),
         (["sft.adapter={rank: 4, targets: [q_proj, nope]}"], "targets has nope, but the linear layers of a llama are"),
         (["evaluate.side_by_side={baseline: nope}"], "names the unknown model nope. Name base, sft, dpo"),
@@ -525,7 +525,7 @@ def test_memorisation_of_a_base_s_text_is_refused_when_the_profile_is_read() -> 
 
 def test_a_base_needs_the_questions_of_a_benchmark_and_a_model_made_here_does_not() -> None:
     pairs = [f"download.sources=[{FILES % ('a', 'instructions')}]", "download.benchmarks=[]"]
-    with pytest.raises(ConfigError, match="benchmarks is empty, and with a base its questions are the text"):
+    with pytest.raises(ConfigError, match="benchmarks is empty, but with a base its questions are the text"):
         load("finetune", pairs)
     texts = [f"download.sources=[{FILES % ('a', 'documents')}]", "download.benchmarks=[]"]
     load("tiny", [*texts, "filter={contamination: null, pii: null, language: null}"])

@@ -1,1 +1,1 @@
-"""Which document of a cluster is kept: the condition of its text, and the order of preference."""
+"""The choice of the document to keep of a cluster: the condition of its text, and the order of preference."""

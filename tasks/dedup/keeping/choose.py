@@ -1,5 +1,7 @@
-"""Which document of each cluster is kept, piece by piece: rows of the same clusters are brought together from all
-shards, as many as fit the memory limit, and small whatever the corpus as long as the pieces are few.
+"""Chooses the document to keep of each cluster, piece by piece.
+
+A piece brings the rows of some clusters together from all shards, as many as fit the memory limit. Pieces are small
+whatever the corpus, as long as there are few.
 """
 
 from __future__ import annotations
@@ -32,21 +34,21 @@ REMOVED_SCHEMA = pa.schema(
 
 
 def choose_keepers(config: DedupConfig, corpus: Corpus, components: Components, memory: int, out: Output) -> pa.Table:
-    """The rows to remove, ascending: all rows of all components but the one that is kept and those that an earlier
-    dedup kept. Beside each, its source, the row that is kept for it, and the id and source of that one.
+    """The rows to remove, ascending: all rows of all components except the kept one and those that an earlier dedup
+    kept. Each comes with its source, the row kept in its place, and the id and source of that row.
 
-    A document that an earlier dedup kept comes first; then the order of preference.py decides.
+    A document that an earlier dedup kept comes first. Otherwise the order of preference.py decides.
     """
     rows, labels = components.rows, components.labels(components.rows)
     if not len(rows):
         return REMOVED_SCHEMA.empty_table()
     pieces = ranges_for(len(rows), memory, BYTES_A_ROW)
-    # Clusters in order, so many in a piece that all pieces have about as many rows
+    # Clusters in order, divided so that all pieces have about the same number of rows
     piece_of = (np.cumsum(np.bincount(labels)) - 1) * pieces // len(rows)
     split = list(corpus.split(rows))
     cuts = np.cumsum([len(local) for _, local in split[:-1]], dtype=np.int64)
     jobs = [(*job, mine, piece_of[mine]) for job, mine in zip(split, np.split(labels, cuts), strict=True)]
-    # Named after the clusters: with the edges of SimHash there are others
+    # Named after the clusters, which the edges of SimHash change
     name = f"{xxhash.xxh3_64_hexdigest(rows.tobytes() + labels.tobytes())}-{pieces}"
     describe = functools.partial(_describe, config, corpus, pieces)
     found = map_shards(describe, jobs, out, f"clusters-{name}", releases_gil=True)
@@ -59,7 +61,7 @@ def choose_keepers(config: DedupConfig, corpus: Corpus, components: Components, 
 def _describe(
     config: DedupConfig, corpus: Corpus, pieces: int, job: tuple[Shard, Int64, Int64, Int64], folder: Path
 ) -> dict[str, Any]:
-    """Write what decides on some documents of a shard: a batch for each piece, of its rows."""
+    """Write what the choice needs to know about some documents of a shard: a batch for each piece, of its rows."""
     shard, local, labels, piece_of = job
     order = np.argsort(piece_of, kind="stable")
     table = described(config, corpus, local + shard.start).append_column("cluster", pa.array(labels))

@@ -1,6 +1,6 @@
-"""In what condition a text is: what of it needs repair, and how much of it stands in lines of text.
+"""The condition of a text: how much needs repair, and how much of it is in lines of text.
 
-Measured in the sketch, so that a changed order of preference measures nothing again.
+Measured in the sketch, so a changed order of preference doesn't measure again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tasks.dedup.keeping.kernels import BAR, BLANK, DEFECT, END, NEUTRAL, TRAIL,
 from tasks.text.characters import ALONE, COMPOSES, SIZE, characters
 from tasks.text.scan import utf8
 
-WIDE = 3  # a letter of a script without spaces counts for so many in a line's length
+WIDE = 3  # the length of a letter of a script without spaces, in a line's length
 ENDS = ".!?:;,…。！？：；，、।॥۔؟؛។៕၊။"
 CLOSERS = "\"')]}”’»›」』）】》〉"
 BARS_OF = "|•·›»→¦▸►"
@@ -26,7 +26,7 @@ UNDEFINED = (0x81, 0x8D, 0x8F, 0x90, 0x9D)  # in Windows-1252
 class Traits(NamedTuple):
     """`traits[c]` are those of a code point: VISIBLE, BLANK, NEUTRAL (does not change whether the line ends a
     sentence), END, BAR, DEFECT, and TRAIL (the second character of UTF-8 that was read as Windows-1252). `weights[c]`
-    is what it counts for in a line's length."""
+    is its length in a line."""
 
     traits: UInt8
     weights: UInt8
@@ -51,8 +51,8 @@ def traits() -> Traits:
 
 
 class Conditions(NamedTuple):
-    """Of each text the number of defects, its characters but white space, in lines of text and in others, and in its
-    longest line."""
+    """For each text the number of defects, and its characters other than white space in lines of text, in other lines,
+    and in its longest line."""
 
     repairs: UInt32
     text: Int64

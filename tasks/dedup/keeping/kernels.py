@@ -1,4 +1,4 @@
-"""In what condition a text is, compiled by numba: defects to repair, characters in lines of text and in other lines.
+"""The condition of a text, compiled by numba: defects to repair, characters in lines of text and in other lines.
 
 One pass over the UTF-8 of the original text, since normalisation hides white space and takes the lines away. A line of
 ASCII is counted by a loop that is vectorised; each character of another line is looked up in a table of traits.
@@ -14,9 +14,9 @@ from tasks.text.characters import SIZE
 from tasks.text.kernels import code_point
 
 VISIBLE, BLANK, NEUTRAL, END, BAR, DEFECT, TRAIL = 1, 2, 4, 8, 16, 32, 64  # traits; condition.py says what they mean
-LONG = 45  # characters without white space that make a line one of text: a wrapped line has more, a menu's entry fewer
-LONGEST = 1000  # characters without white space after which a line lacks a break
-BARS = 3  # a line with so many of "|", "•", "›" is a row of links, however long
+LONG = 45  # characters other than white space that make a line one of text: a wrapped line has more, a menu entry fewer
+LONGEST = 1000  # characters other than white space after which a line lacks a break
+BARS = 3  # a line with at least this many of "|", "•", "›" is a row of links, however long
 BREAK, RETURN, COLON = 10, 13, 58
 
 
@@ -34,8 +34,8 @@ def misread(before, c, kind):
 
 @njit(cache=True, nogil=True, inline="always")
 def plain_line(data, i, end):
-    """(whether it is plain, defects, characters, bars, colons before a blank) of a line; a plain one is of printable
-    ASCII and tabs."""
+    """(whether it is plain, defects, characters, bars, colons before a blank) of a line. A plain line has only
+    printable ASCII and tabs."""
     # Without branches, over slices that start at 0, so that the loops are vectorised
     odd = visible = bars = doubled = colons = np.int32(0)
     line = data[i:end]
@@ -94,9 +94,9 @@ def examine(
 
     Defects: control characters, U+FFFD, zero-width spaces, soft hyphens, byte-order marks; marks that NFC would
     compose; pairs of misread characters; spaces other than U+0020; runs of blanks after a line's start, and blanks at
-    its end; CR; a blank line after a blank line; each 1,000 characters without a line's end. A line is of text if it is
-    long or has a colon within, and is no row of links, or if it ends as a sentence or a clause does, quotation marks
-    and brackets aside.
+    its end; CR; a blank line after a blank line; each 1,000 characters without a line's end. A line is one of text if
+    it is long or has a colon within and isn't a row of links, or if it ends like a sentence or a clause, quotation
+    marks and brackets aside.
     """
     for d in range(len(offsets) - 1):
         i, last = offsets[d], offsets[d + 1]

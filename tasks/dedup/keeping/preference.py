@@ -1,10 +1,10 @@
-"""Which of several documents is preferred; independent of the order of documents.
+"""The order of preference among duplicates, independent of the order of documents.
 
-Of duplicates, the most trusted source's comes first, as `source_order` says. Then the one with most clean text: the
-characters in lines of text, less those in other lines, such as a site's navigation, and less some for each defect. So a
-longer copy is preferred as far as what it has more of is text: one that was cut short is not, and neither is one with
-menus around it. A long text on a single line counts a little less, since its lines are lost. Then fewest defects, the
-longest after normalisation, one in lines, and the smallest source and id.
+The most trusted source comes first, by `source_order`. Then the document with most clean text: the characters in lines
+of text, less those in other lines, such as a site's navigation, and less some for each defect. So a longer copy is
+preferred only if its additional characters are text: neither a copy that was cut short nor one with menus around it
+wins. A long text on a single line counts a little less, since its line breaks are lost. Then come the fewest defects,
+the longest after normalisation, a text in lines, and the smallest source and id.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tasks.dedup.keeping.kernels import LONGEST
 
 BURDEN = 2  # characters of text that a character in another line takes away
 REPAIR = 4  # characters of text that a defect takes away: a misread character adds up to 2
-WHOLE = 0.8  # share of a text from which on its longest line, of over 1,000 characters, is all of it but for menus
+WHOLE = 0.8  # from this share on, a longest line of over 1,000 characters counts as the whole text apart from menus
 UNBROKEN = 0.05  # share of such a text that counts less
-LEAST = 0.25  # of all characters at least count as text, since verse, code and tables have few lines of it
+LEAST = 0.25  # minimum share of all characters that counts as text, since verse, code and tables have few lines of it
 PREFERENCE = [
     ("earlier", "descending"),
     ("rank", "ascending"),
@@ -36,7 +36,7 @@ CONDITION = ["exact", "length", "text", "other", "repairs", "longest"]
 
 
 def described(config: DedupConfig, corpus: Corpus, rows: Int64) -> pa.Table:
-    """What `standing` has, for ascending rows, and the columns CONDITION of their sketches."""
+    """The columns of `standing` for ascending rows, and the columns CONDITION of their sketches."""
     table, condition = standing(config, corpus, rows), corpus.columns(rows, CONDITION)
     for name in CONDITION:
         table = table.append_column(name, condition[name])
@@ -44,10 +44,10 @@ def described(config: DedupConfig, corpus: Corpus, rows: Int64) -> pa.Table:
 
 
 def for_choice(table: pa.Table) -> pa.Table:
-    """The table, which is as `described` makes it and has a column `cluster`, with the other columns that PREFERENCE
-    names: `clean`, see `clean_text`; `apart`, the characters in other lines, or 0 if they are most; and `broken`,
-    whether there are several lines, most of them of text. Of equal words, these prefer headings in lines of their own
-    to a text on a single line, and to a line for each word. All rows of a cluster must be there.
+    """Add the other columns that PREFERENCE names to a table of `described` with a column `cluster`, which must have
+    all rows of a cluster: `clean`, see `clean_text`; `apart`, the characters in other lines, or 0 if they are most; and
+    `broken`, whether there are several lines, most of them of text. Among equal words, these prefer headings in their
+    own lines to a text on a single line, and to a line for each word.
     """
     text, other, longest = (table[name].to_numpy() for name in ("text", "other", "longest"))
     added = {
@@ -61,10 +61,10 @@ def for_choice(table: pa.Table) -> pa.Table:
 
 
 def clean_text(table: pa.Table, clusters: Int64) -> Int64:
-    """How much clean text each row has, in characters; it may be negative. Documents of equal normalised text have the
-    same words in other lines, so the least of them is that of all, less each one's own defects. What lost its line
-    breaks no longer shows its headings and menus, so it has no larger share of clean text than the best of its cluster
-    that has lines, and a little less."""
+    """The clean text of each row in characters, perhaps negative. Documents of equal normalised text differ only in
+    their lines, so the smallest value holds for all, less each one's own defects. A text that lost its line breaks
+    hides its headings and menus, so its share of clean text is at most that of the best in its cluster with lines, and
+    a little less."""
     text, other, repairs, longest = (table[name].to_numpy().astype(np.int64) for name in CONDITION[2:])
     size = text + other
     clean = np.maximum(text - BURDEN * other, (LEAST * size).astype(np.int64))

@@ -32,12 +32,12 @@ EDGES, LARGE = "edges.npy", "large.npy"
 
 @functools.cache
 def bands(threshold: float, permutations: int) -> tuple[int, int]:
-    """(bands, rows per band) for the threshold and the number of permutations: as datasketch's optimiser, which weighs
-    the areas under the curve of `expected_recall` below the threshold and above the curve beyond it. Where that would
-    be a single band, for a threshold close to 1, two bands of half the rows each, which miss still less.
+    """(bands, rows per band) for the threshold and the number of permutations, as chosen by datasketch's optimiser,
+    which weighs the area under the curve of `expected_recall` below the threshold and the area above the curve beyond
+    it. For a threshold close to 1, where that would be a single band: two bands of half the rows, which miss even less.
 
-    Its quadrature takes 0.3 s, most of it to import SciPy. By parts, the integral of (1 − sʳ)ᵇ from 0 to t follows from
-    that for b − 1: (t·(1 − tʳ)ᵇ + r·b·I) / (r·b + 1).
+    datasketch's quadrature takes 0.3 s, most of it to import SciPy. Here the integral of (1 − sʳ)ᵇ from 0 to t follows
+    by parts from the integral I for b − 1: (t·(1 − tʳ)ᵇ + r·b·I) / (r·b + 1).
     """
     best, least = (0, 0), math.inf
     for rows in range(1, permutations + 1):

@@ -1,5 +1,5 @@
 """Comparison of documents, compiled by numba: signatures within a bucket, exact Jaccard similarity of pairs, SimHash
-distances, and what pairs connect.
+distances, and connected components.
 
 The share of positions in which two MinHash signatures agree is an unbiased estimate of the Jaccard similarity J of
 their shingle sets, with standard deviation √(J(1 − J) / permutations) (Broder 1997). Banding and buckets follow
@@ -29,7 +29,7 @@ def agreement(signatures, i, j):
 
 @njit(cache=True, nogil=True)
 def similar_pairs(members: Int32, ends: Int64, signatures: UInt32, least: int, first: Int32, second: Int32) -> int:
-    """All pairs within each group whose signatures agree in at least `least` positions; returns their number.
+    """Write all pairs within each group whose signatures agree in at least `least` positions. Returns their number.
 
     Group g is `members[ends[g - 1]:ends[g]]`. `first` and `second` need room for all pairs of every group.
     """
@@ -112,7 +112,7 @@ def jaccards(sets: UInt64, ends: Int64, first: Int32, second: Int32, values: Flo
 
 @njit(cache=True, nogil=True)
 def close_pairs(hashes: UInt64, ends: Int64, most: int, first: Int32, second: Int32) -> int:
-    """All pairs within each group of hashes that differ in at most `most` bits; returns their number.
+    """Write all pairs within each group of hashes that differ in at most `most` bits. Returns their number.
 
     Group g is `hashes[ends[g - 1]:ends[g]]`. Pairs beyond the length of `first` are counted but not written.
     """
@@ -137,8 +137,8 @@ def close_pairs(hashes: UInt64, ends: Int64, most: int, first: Int32, second: In
 
 @njit(cache=True, nogil=True)
 def connect(edges: Int64, labels: Int64) -> None:
-    """Of each node the smallest of its connected component; `labels` comes as 0, 1, 2, …, `edges` is edges × 2. A
-    union-find with path halving (Tarjan and van Leeuwen 1984) whose root is the smallest."""
+    """Write to `labels`, which comes as 0, 1, 2, …, the smallest node of each node's connected component. `edges` is
+    edges × 2. A union-find with path halving (Tarjan and van Leeuwen 1984) whose root is the smallest."""
     for e in range(len(edges)):
         i, j = edges[e]
         while labels[i] != i:

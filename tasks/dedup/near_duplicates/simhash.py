@@ -37,7 +37,7 @@ def simhashes(sketch: SketchConfig, corpus: Corpus, out: Output) -> UInt64:
 
 
 def simhash_edges(config: SimHashConfig, hashes: UInt64, skipped: Int64) -> Int64:
-    """Pairs of rows whose hashes differ in at most `max_distance` bits; rows with equal hashes are paired only with the
+    """Pairs of rows whose hashes differ in at most `max_distance` bits. Rows with equal hashes are paired only with the
     first of them."""
     rows = np.setdiff1d(np.arange(len(hashes)), skipped, assume_unique=True)
     values, first, places = np.unique(hashes[rows], return_index=True, return_inverse=True)

@@ -1,7 +1,7 @@
 """Verification: the exact Jaccard similarity of pairs, from the shingles of their texts.
 
-A signature is only an estimate; what is removed is decided here. The shingles of the candidate rows are computed from
-the texts once, kept in files, and read for some pairs at a time. In memory is where they lie, 32 bytes for each row.
+A signature is only an estimate, so the decision to remove is made here. The shingles of the candidate rows are computed
+from the texts once, kept in files, and read for some pairs at a time. Memory holds their places, 32 bytes for each row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHINGLES_AT_ONCE = 1 << 20  # 8 MB
 
 
 class Portion(NamedTuple):
-    """Pairs to compare, and where the shingles of their rows lie: the file's number, the first and the end in it."""
+    """Pairs to compare, and the places of their rows' shingles: the file's number, the first and the end in it."""
 
     edges: Int64
     rows: Int64
@@ -116,7 +116,7 @@ def _halves(portion: Portion) -> Iterator[Portion]:
 
 
 def _read(places: Int64, files: dict[int, Path]) -> UInt64:
-    """The sets at these places, which are ordered by file, one after the other."""
+    """The sets at these places, concatenated. The places are ordered by file."""
     sets = np.empty((places[:, 2] - places[:, 1]).sum(), np.uint64)
     room = memoryview(sets.data).cast("B")
     at = 0
@@ -128,7 +128,7 @@ def _read(places: Int64, files: dict[int, Path]) -> UInt64:
                 if file.readinto(room[at:after]) != after - at:
                     raise DamagedArtifact(
                         f"{files[number]} ends too early.",
-                        f"Delete {files[number].parent} and run again: its shard is read anew.",
+                        f"Delete {files[number].parent} and run again: its shard is read again.",
                     )
                 at = after
     return sets

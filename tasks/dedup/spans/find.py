@@ -1,12 +1,12 @@
 """Finding and removing repeated spans: text that several documents share is removed from all but one of them.
 
-Told of words here; kinds.py has the other units, runs of sentences and lines of a host, which go the same way.
+Described here for words. The other units of kinds.py, sentences and lines of a host, work the same way.
 
-Near-duplicates share most of their text; this finds what otherwise different documents share, such as licences, notices
-and quotations, which a model memorises (Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better").
-They build a suffix array of the corpus. Here every run of `min_words` words, a window, has a 64-bit key, and keys are
-spilled by range and compared range by range, so that memory is bounded. Among N windows, about N²/2⁶⁵ pairs share a key
-by chance: 3 pairs in 10¹⁰ windows, or some 100 GB of text.
+Near-duplicates share most of their text. This finds text that otherwise different documents share, such as licences,
+notices and quotations, which a model memorises (Lee et al. 2022, "Deduplicating Training Data Makes Language Models
+Better"). They build a suffix array of the corpus. Here every run of `min_words` words, a window, has a 64-bit key, and
+keys are spilled by range and compared range by range, so that memory is bounded. Among N windows, about N²/2⁶⁵ pairs
+share a key by chance: 3 pairs in 10¹⁰ windows, or some 100 GB of text.
 
 A window's owner is its preferred occurrence: in an earlier artifact, then in the most trusted source, then in the
 document with the smallest id, then first in the text. All other occurrences are cut, except those that overlap the
@@ -52,7 +52,7 @@ SPANS_SCHEMA = pa.schema(
 )
 PORTION = 1 << 22  # bytes of text whose windows are spilled together: some 500,000 windows, 8 MB
 NEAR = 1 << 28  # bytes, as `ranges_needed` counts them: the counters of such a partition fit into the CPU cache
-ENOUGH = 64  # most partitions made to fit the cache, since each row group has a cost too
+ENOUGH = 64  # maximum partitions made to fit the cache, since each row group has a cost too
 OWNERS_NAMED = 3
 PREFERENCE = [("earlier", "descending"), *((name, "ascending") for name in ("rank", "id", "source", "content", "row"))]
 
@@ -148,7 +148,7 @@ def _mark(size: int, corpus: Corpus, documents: Standing, repeated: ShardResult,
 
 
 def _join(kind: Kind, documents: Standing, marked: Parts, job: tuple[int, Shard], folder: Path) -> dict[str, Any]:
-    """Merge a shard's windows to cut into spans. A new span starts where the owner changes; spans do not overlap."""
+    """Merge a shard's windows to cut into spans. A new span starts where the owner changes. Spans don't overlap."""
     number, shard = job
     parts = [[np.empty(0, np.int64)] * 3, *(part for _, part in marked.read(number))]
     place, word, owner = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -196,9 +196,9 @@ def _texts(path: Path, wanted: Int64) -> Iterator[tuple[pa.Array, Int64]]:
 def cut_spans(
     batch: pa.RecordBatch, first_place: int, found: Sequence[tuple[Kind, pa.Table]], keep: Bool | None = None
 ) -> tuple[pa.RecordBatch, list[Verdict]]:
-    """The documents of a shard from `first_place` on without the spans of each kind, and a verdict on each that changed
-    and kind. Documents with nothing but white space left are removed, by the first kind; so are, without a verdict,
-    those that `keep` excludes."""
+    """The documents of a shard from `first_place` on without the spans of each kind, and a verdict for each changed
+    document and kind. Documents with only white space left are removed, by the first kind. Those that `keep` excludes
+    are removed without a verdict."""
     kept = np.ones(len(batch), np.bool_) if keep is None else keep.copy()
     changed = np.zeros(len(batch), np.bool_)
     texts: list[str] = []
@@ -223,7 +223,7 @@ def cut_spans(
 
 
 def _without(text: bytes, cut: list[dict[str, Any]]) -> str:
-    """The text without these bytes; the spans may overlap."""
+    """The text without the bytes of these spans, which may overlap."""
     left = []
     done = 0
     for start, end in sorted((span["start"], span["end"]) for span in cut):
@@ -233,7 +233,7 @@ def _without(text: bytes, cut: list[dict[str, Any]]) -> str:
 
 
 def _standing(kind: Kind, cut: list[dict[str, Any]]) -> str:
-    """What the ledger's value counts, and where it still stands."""
+    """The unit of the ledger's value, and the documents that still have the text."""
     shared = f" of {kind.documents} documents or more" if kind.documents > 1 else ""
     owners = list(dict.fromkeys(span["owner"] for span in cut))
     more = f" and {len(owners) - OWNERS_NAMED} more" if len(owners) > OWNERS_NAMED else ""

@@ -1,12 +1,12 @@
-"""What is looked for in several documents: runs of words, runs of sentences, or lines of one host.
+"""The kinds of repeated spans: runs of words, runs of sentences, or lines of one host.
 
-All three are runs of units: a window of so many consecutive ones has a key, and windows of equal keys are compared as
+All three are runs of units: a window of `size` consecutive ones has a key, and windows of equal keys are compared as
 find.py says. C4 drops "all but one of any three-sentence span occurring more than once" (Raffel et al. 2020, section
-2.2); CCNet drops lines that a part of the crawl had before (Wenzek et al. 2020), here those that so many documents of
-the same host have.
+2.2). CCNet drops lines that a part of the crawl had before (Wenzek et al. 2020). Here a line is dropped if enough
+documents of the same host have it.
 
 A sentence ends at a line's end, at ".", "!", "?" or "…" before white space, and at their Chinese and Japanese forms
-anywhere, with the quotation marks and brackets that follow. Sentences and lines are compared by their words alone, and
+anywhere, with the quotation marks and brackets that follow. Sentences and lines are compared only by their words, and
 one without a word belongs to the one before it.
 """
 
@@ -38,8 +38,8 @@ URLS = ("url", "uri", "source_url", "warc_target_uri", "WARC-Target-URI", "link"
 
 @dataclass(frozen=True)
 class Kind:
-    """Windows of `size` consecutive `unit`s. With `scope`, only those of one host or source are compared, and those of
-    fewer than `documents` documents are let be. The ledger compares units with `size`."""
+    """Windows of `size` consecutive `unit`s. With `scope`, only those of one host or source are compared, and those in
+    fewer than `documents` documents stay. The ledger compares units with `size`."""
 
     unit: Literal["word", "sentence", "line"]
     reason: str
@@ -55,7 +55,7 @@ class Kind:
         return word_kernels.find_sentences(*utf8(texts), *self.tables, stops(self.unit == "sentence"))
 
     def salts(self, path: Path) -> UInt64 | None:
-        """For each document of a shard what its keys are combined with, so that only equal scopes are compared."""
+        """For each document of a shard, the hash to combine its keys with, so that only equal scopes are compared."""
         if self.scope is None:
             return None
         batches = (batch for _, batch in read_batches(path, ["source", "metadata"]))
@@ -64,7 +64,7 @@ class Kind:
 
 
 def kinds_of(config: DedupConfig) -> Sequence[Kind]:
-    """What the config asks for."""
+    """The kinds of spans that the config removes."""
     case, white_space = config.sketch.ignore_case, config.sketch.ignore_white_space
     kinds = []
     if config.sentences:
@@ -80,7 +80,7 @@ def kinds_of(config: DedupConfig) -> Sequence[Kind]:
 
 @functools.cache
 def stops(sentences: bool) -> UInt8:
-    """What each code point does to a sentence; without `sentences` none does anything, so that only lines end."""
+    """The effect of each code point on a sentence. Without `sentences` none has any, so that only lines end."""
     table = np.zeros(SIZE, np.uint8)
     if sentences:
         for some, mark in ((STOPS, word_kernels.STOP), (FULL_STOPS, word_kernels.FULL), (CLOSERS, word_kernels.CLOSER)):
@@ -96,8 +96,8 @@ def salts_of(sources: pa.Array, metadata: pa.Array, scope: Literal["host", "sour
 
 
 def scope_of(source: str, metadata: str | None, scope: Literal["host", "source"]) -> str:
-    """The host of the document's address, or its source if that is asked for or it has none. The address is the first
-    of URLS in the metadata or in an object within it; "www." is no part of a host."""
+    """The host of the document's address, or its source if `scope` says so or it has no address. The address is the
+    first of URLS in the metadata or in an object within it. The host is without "www."."""
     if scope == "host":
         known = _object(metadata)
         nested = [value for value in known.values() if isinstance(value, dict)]
@@ -109,7 +109,7 @@ def scope_of(source: str, metadata: str | None, scope: Literal["host", "source"]
 
 
 def _object(metadata: str | None) -> dict[str, Any]:
-    """The metadata, or nothing if another program wrote what is no JSON object."""
+    """The metadata. Empty if another program wrote something other than a JSON object."""
     try:
         known = json.loads(metadata or "{}")
     except ValueError:

@@ -1,6 +1,6 @@
 """Repeated spans, compiled by numba: UTF-8 bytes to words with their offsets, words to windows of fixed length.
 
-Unlike `tasks.text.kernels.scan` this writes no normalised text: what matters is where a word starts in the original.
+Unlike `tasks.text.kernels.scan` this writes no normalised text: only the start of each word in the original matters.
 Window hashes are rolled (Karp and Rabin 1987); the filter for repeated ones is a counting filter with a single hash
 function (Fan et al. 2000, "Summary Cache", with counters that saturate at two).
 """
@@ -30,7 +30,7 @@ def find_words(data: UInt8, offsets: Int64, kinds: UInt8, folded: UInt32) -> tup
     There is no branch on word ends, which would be mispredicted at every word: each character writes to the next free
     slot, and the slot is claimed only when a word is complete.
     """
-    # Each word but the last is followed by at least one other byte
+    # Each word except the last is followed by at least one other byte
     most = (offsets[-1] - offsets[0]) // 2 + len(offsets) + 1
     hashes = np.empty(most, np.uint64)
     starts = np.empty(most + len(offsets), np.int64)
@@ -80,8 +80,8 @@ def find_sentences(
     data: UInt8, offsets: Int64, kinds: UInt8, folded: UInt32, stops: UInt8
 ) -> tuple[UInt64, Int64, Int64]:
     """(hashes, starts, ends) of sentences, laid out as `find_words` does with words. A sentence ends at a line's end
-    and where `stops` says; it starts at its first character that is no white space. Its hash is of its words,
-    FNV-1a over their folded code points with a 0 before each; one without words belongs to the sentence before it."""
+    and where `stops` says. It starts at its first character that isn't white space. Its hash is of its words, FNV-1a
+    over their folded code points with a 0 before each. One without words belongs to the sentence before it."""
     most = (offsets[-1] - offsets[0]) // 2 + len(offsets) + 1
     hashes = np.empty(most, np.uint64)
     starts = np.empty(most + len(offsets), np.int64)

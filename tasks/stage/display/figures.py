@@ -1,7 +1,7 @@
-"""Figures as PNG files whose bytes depend on the numbers alone: no date, no version of the library.
+"""Figures as PNG files whose bytes depend only on the numbers: no date, no version of the library.
 
-They are transparent, with text in a grey that is read on white and on nearly black: the same file is seen in the
-Prefect UI, which is dark, and in a model card, which mostly is not.
+They are transparent, with text in a grey that is legible on white and on nearly black: the same file appears in the
+Prefect UI, which is dark, and in a model card, which usually isn't.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def new_figure(height: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 100) -> None:
-    """Write a figure, in the colours that all of them have."""
+    """Write a figure in the project's colours."""
     for axes in figure.axes:
         _colour(axes)
     figure.savefig(path, format="png", dpi=dpi, transparent=True, metadata={"Software": None})
@@ -48,9 +48,9 @@ def _colour(axes: Axes) -> None:
 
 
 def plot_funnel(left: Mapping[str, int], path: Path, *, title: str, unit: str) -> None:
-    """Draw what each step takes away, from top to bottom, with its number and its share of what there was at first.
+    """Draw how many each step removes, from top to bottom, with the number and its share of the first count.
 
-    `left` is what is left after each step, the first of which took nothing. Bars of what is left would look alike."""
+    `left` is the count after each step, the first of which removed nothing. Bars of what is left would look alike."""
     first, *steps = left
     whole, counts = left[first], [left[first], *(left[step] for step in steps)]
     taken = [before - after for before, after in itertools.pairwise(counts)]

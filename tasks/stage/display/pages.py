@@ -1,7 +1,7 @@
-"""What a stage shows in Prefect: how its task ends, and a page of Markdown with what a run took or made of it.
+"""A stage in the Prefect UI: how its task ends, and a page of Markdown on the artifact that a run took or made.
 
-Links are relative to the server: `/artifacts/artifact/ID` is the page that this run wrote, `/artifacts/key/KEY` those
-of all runs. Tables on a page are made for reading: numbers to the right, long text last and cut.
+Links are relative to the server: `/artifacts/artifact/ID` is the page that this run wrote, `/artifacts/key/KEY` the
+pages of all runs. Tables on a page are made for reading: numbers to the right, long text last and cut.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
 class Markup(str):
-    """A cell that is Markdown already: links, emphasis. Others are texts that may hold anything."""
+    """A cell that is Markdown already: links, emphasis. Any other cell is plain text that may hold anything."""
 
     __slots__ = ()
 
@@ -49,8 +49,8 @@ def in_task() -> bool:
 
 
 def call_within(task: Any, *arguments: Any) -> Any:
-    """Call a task from the body of another one. To Prefect both would be one transaction: if the other failed later,
-    what this one had made would be shown as rolled back, though it is in the store."""
+    """Call a task from the body of another one, outside its transaction. Within it, Prefect would show this task as
+    rolled back if the outer one failed later, though its artifact is in the store."""
     from prefect.transactions import CommitMode, get_transaction
 
     if around := get_transaction():
@@ -59,15 +59,15 @@ def call_within(task: Any, *arguments: Any) -> Any:
 
 
 def interrupts() -> tuple[type[BaseException], ...]:
-    """What a signal raises within a flow run. To be asked for while something is raised: Prefect is imported."""
+    """The exceptions that a signal raises within a flow run. Call it only while one is raised: it imports Prefect."""
     from prefect.exceptions import TerminationSignal
 
     return KeyboardInterrupt, TerminationSignal
 
 
 def as_signal(error: BaseException) -> TerminationSignal:
-    """One of `interrupts` as the result of a state. A KeyboardInterrupt, which Prefect would raise in the thread of its
-    event loop, would end that one."""
+    """One of `interrupts` as the result of a state. Prefect would raise a KeyboardInterrupt in the thread of its event
+    loop and so end that thread."""
     from prefect.exceptions import TerminationSignal
 
     if isinstance(error, TerminationSignal):
@@ -76,9 +76,8 @@ def as_signal(error: BaseException) -> TerminationSignal:
 
 
 def in_state(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A task's function that returns the state in which an error that a person can mend, or a signal, ends it: Prefect
-    would show where it was raised, and takes every signal for a crash. Whoever asks the state for its result is raised
-    the error itself."""
+    """A task's function that returns a final state for a user's error or a signal, instead of raising it. Prefect would
+    show a traceback, and takes every signal for a crash. The state's result raises the error itself."""
 
     @functools.wraps(run)
     def ending(*arguments: Any, **named: Any) -> Any:
@@ -95,7 +94,7 @@ def in_state(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def publish_page(name: str, session: Session) -> str:
-    """Show a step's page in the Prefect UI, on the page of the running task. The id of Prefect's artifact."""
+    """Show a step's page in the Prefect UI, on the page of the running task. Returns the id of Prefect's artifact."""
     from prefect.artifacts import create_markdown_artifact
 
     key = prefect_key(f"stage-{name}")
@@ -110,8 +109,8 @@ def prefect_key(name: str) -> str:
 
 
 def report(name: str, session: Session) -> str:
-    """A step's page: how it was come by, and why; what it is, what it was made of and what reads it, its tables and
-    plots. What reads it is known at the end of the run, when the page is written again."""
+    """A step's page: whether and why it was made, its numbers, its inputs and readers, its tables and plots. The
+    readers are known at the end of the run, when the page is written again."""
     step = session.steps[name]
     manifest = step.artifact.manifest
     assert manifest is not None
@@ -128,7 +127,7 @@ def report(name: str, session: Session) -> str:
 
 
 def how(step: Step) -> str:
-    """How a run came by a step's artifact."""
+    """Where a run got a step's artifact: from the store, or made."""
     manifest = step.artifact.manifest
     if step.cached:
         return f"from the store, {manifest.adopted}" if manifest and manifest.adopted else "from the store"
@@ -143,7 +142,7 @@ def time_of(step: Step) -> str:
 
 
 def making_of(manifest: Manifest) -> str:
-    """How long the making of an artifact took, whichever run made it: all attempts, if it was killed and resumed."""
+    """How long it took to make an artifact, whichever run made it: all attempts, if it was killed and resumed."""
     if "seconds" not in manifest.facts:
         return ""
     attempts = manifest.facts.get("attempts")
@@ -151,7 +150,7 @@ def making_of(manifest: Manifest) -> str:
 
 
 def measured(manifest: Manifest) -> dict[str, str]:
-    """What the making of an artifact took, whichever run made it."""
+    """The time, memory and size of an artifact, whichever run made it."""
     facts = manifest.facts
     known = {
         "making took": making_of(manifest),
@@ -165,7 +164,7 @@ def measured(manifest: Manifest) -> dict[str, str]:
 
 
 def _lineage(step: Step, session: Session) -> list[str]:
-    """Lines of links: what the artifacts were made of, the parts that they used, and what of this run reads them."""
+    """Lines of links: the artifacts' inputs, the parts that they used, and the stages of this run that read them."""
     manifests = [one.manifest for one in (step.artifact, *step.others) if one.manifest]
     inputs = {(name, ref.location): ref for one in manifests for name, ref in one.origins.items()}
     uses = {(name, ref.location): ref for one in manifests for name, ref in one.uses.items()}
@@ -180,7 +179,7 @@ def _lineage(step: Step, session: Session) -> list[str]:
 
 
 def sources_of(step: Step) -> Iterable[str]:
-    """The locations of what a step's artifacts were made of."""
+    """The locations of the inputs of a step's artifacts."""
     for artifact in (step.artifact, *step.others):
         if artifact.manifest:
             yield from (ref.location for ref in artifact.manifest.origins.values())
@@ -210,13 +209,13 @@ def linked(name: str, session: Session) -> Markup:
 
 
 def embed_plots(artifact: Artifact, pattern: str = "*.png") -> list[str]:
-    """The artifact's plots as Markdown images that need no file. Of a bucket's artifact those that are on this machine:
-    a page is no reason to fetch one."""
+    """The artifact's plots as Markdown images that need no file. Of an artifact in a bucket, only those that are on
+    this machine: a page isn't worth fetching one."""
     names = artifact.names(pattern)
     return [embed_plot(artifact.file(name)) for name in names if (artifact.folder / name).is_file()]
 
 
-# Control characters, which would make a file binary, as the pictures that Unicode has of them
+# Control characters would make a file binary, so show Unicode's pictures of them
 SHOWN = {chr(code): chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n\r"}
 
 
@@ -229,14 +228,14 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def readable_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """As `markdown_table`, for a page: numbers to the right, columns of long text last and their cells cut, so that
-    what they belong to stays in sight."""
+    """As `markdown_table`, for a page: numbers to the right, columns of long text last and their cells cut, so that the
+    other columns stay in sight."""
     if not rows:
         return "(empty)"
     heads = dict.fromkeys(head for row in rows for head in row)
     columns = {head: [_cell(row.get(head, "")) for row in rows] for head in heads}
     widest = {head: max(len(LINK.sub(r"\1", cell)) for cell in cells) for head, cells in columns.items()}
-    first = next(iter(columns))  # names the rows, if it is not what is long
+    first = next(iter(columns))  # names the rows, so it stays first unless it is long itself
     order = sorted(columns, key=lambda head: widest[head] >= (CUT if head == first else LONG))
     rules = ["--:" if all(map(_is_number, columns[head])) else "---" for head in order]
     return _table(order, list(zip(*(columns[head] for head in order), strict=True)), rules)

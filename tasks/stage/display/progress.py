@@ -1,7 +1,7 @@
-"""What a running stage tells whoever watches: a person at a terminal, or Prefect.
+"""The observer of a running stage: a person at a terminal, or Prefect.
 
-Stages call `Output.progress`; the observer decides what becomes of it. The default one is silent, so that a stage
-runs in a test or a notebook with nothing around it.
+Stages call `Output.progress`, and the observer decides what to show. The default one is silent, so that a stage runs in
+a test or a notebook with nothing around it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Observer:
     """The silent observer; subclasses show what interests them."""
 
     def started(self, stage: str, why: str) -> None:
-        """A stage starts to work; `why` says why it was not in the store."""
+        """A stage starts to work, because of `why`."""
 
     def progressed(self, progress: Progress) -> None:
         """A stage got further."""
 
     def paged(self, stage: str, name: str, write: Callable[[], str], *, last: bool) -> None:
-        """A stage's page changed; `write` makes it, as Markdown. See `Output.page`."""
+        """A stage's page changed. `write` makes it, as Markdown. See `Output.page`."""
 
     def noted(self, stage: str, message: str) -> None:
-        """Something worth a line that is no error."""
+        """Something worth a line that isn't an error."""
 
     def warned(self, stage: str, message: str) -> None:
-        """Something that went wrong, or may be, and does not end the run."""
+        """Something that is or may be wrong and doesn't end the run."""
         self.noted(stage, message)
 
     def waiting(self, stage: str, what: str) -> None:
@@ -47,17 +47,17 @@ class Observer:
         self.noted(stage, f"waiting for {what}")
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
-        """A stage has its artifact: made now in so many seconds, without what it waited for other runs, or found."""
+        """A stage has its artifact: from the store (`cached`) or made now, in `seconds` without waits for other runs."""
 
     def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
-        """A stage has all of many artifacts that it makes together: so many made now, so many found."""
+        """A stage has all artifacts that it makes together: `made` of them now, `cached` of them from the store."""
 
     def failed(self, error: str) -> None:
-        """The run has ended with an error, here in a sentence."""
+        """The run has ended with an error, given as a sentence."""
 
 
 class Renamed(Observer):
-    """Tells another observer of a stage under another name: of a stage that makes several artifacts, which one."""
+    """Passes reports on under another name: of a stage that makes several artifacts, which one."""
 
     def __init__(self, observer: Observer, names: Mapping[str, str]) -> None:
         self.observer, self.names = observer, names

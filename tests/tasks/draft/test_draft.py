@@ -79,8 +79,8 @@ def test_what_is_no_draft_is_refused(section: dict[str, object], said: str) -> N
     ("settings", "said"),
     [
         (["draft.prune.layers=99"], "draft.prune.layers is 99"),
-        (["draft.prune.layers=1", "export.formats=[int8]"], "no format of the release that it can guess for"),
-        (["draft.prune.layers=1", "export=null"], "no format of the release that it can guess for"),
+        (["draft.prune.layers=1", "export.formats=[int8]"], "no format of the release can use the draft"),
+        (["draft.prune.layers=1", "export=null"], "no format of the release can use the draft"),
     ],
 )
 def test_a_profile_with_a_draft_of_no_use_is_refused(settings: list[str], said: str) -> None:

@@ -233,7 +233,11 @@ def test_dora_is_refused_where_it_is_handed_on_all_the_same(chain: Path, tmp_pat
 @pytest.mark.parametrize(
     ("profile", "settings", "named"),
     [
-        ("tiny", ["sft.adapter={rank: 8}", "dpo.adapter={rank: 8}"], "adapter, but the model has no base"),
+        (
+            "tiny",
+            ["sft.adapter={rank: 8}", "dpo.adapter={rank: 8}"],
+            "adapter, but the model doesn't start from a public base",
+        ),
         ("finetune", ["dpo={}"], "adapter, but dpo trains all weights: give it an adapter, or leave adapter out"),
         ("finetune", ["sft.adapter={dora: true}"], r"sft\.adapter\.dora scales the base's own rows"),
         ("finetune", ["sft.adapter={quantize: nf4}"], r"sft\.adapter\.quantize rounds the base.*set it to none"),

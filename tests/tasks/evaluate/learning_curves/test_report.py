@@ -44,5 +44,5 @@ def test_a_profile_names_only_snapshots_that_are_kept_and_models_that_are_measur
         load("smoke", ["evaluate.snapshots=[100]"])
     gate = "evaluate.gates=[{task: bits_per_byte, model: %s, at_most: 3}]"
     assert load("smoke", [gate % "dpo"]).evaluate is not None
-    with pytest.raises(ConfigError, match=r"gates\.0\.model is dop, which this run does not measure; it has base, sft"):
+    with pytest.raises(ConfigError, match=r"gates\.0\.model is dop, which this run doesn't measure: it has base, sft"):
         load("smoke", [gate % "dop"])

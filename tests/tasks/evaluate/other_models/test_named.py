@@ -217,7 +217,7 @@ def test_a_gate_may_name_such_a_model() -> None:
     gate = "evaluate.gates=[{task: arc_easy, model: %s, no_worse_than: dpo, by: 0.01}]"
     named = "evaluate.models=[{name: small, link: dpo, format: gguf-q4_0}]"
     assert load("smoke", [named, gate % "small"]).evaluate is not None
-    with pytest.raises(ConfigError, match="which this run does not measure"):
+    with pytest.raises(ConfigError, match="which this run doesn't measure"):
         load("smoke", [named, gate % "smaller"])
 
 
