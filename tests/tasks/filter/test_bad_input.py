@@ -92,7 +92,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measure(family: str, documents: Path, folder: Path, scratch: Path) -> Path:
     """The side files of a family, after training its model, if any."""
-    signals, model = next((each.signals, each.model) for each in FAMILIES if each.name == family)
+    stages: Any = next(each for each in FAMILIES if each.name == family)
+    signals, model = stages.signals, stages.model
     config = get_type_hints(signals.function)["config"].model_validate(SETTINGS[family])
     inputs: list[Artifact | None] = [Artifact.at(documents)]
     if model is not None:
