@@ -31,10 +31,10 @@ class ModelConfig(BaseModel):
     width: int | None = Field(None, ge=2, le=MOST_WIDE, description="hidden size (default: 64 × depth)")
     heads: int | None = Field(None, ge=1, le=MOST_WIDE, description="attention heads (default: width / 32, 64 or 128)")
     kv_heads: int | None = Field(
-        None, ge=1, le=MOST_WIDE, description="key/value heads, not for gpt2 (default: heads; mistral: heads / 4)"
+        None, ge=1, le=MOST_WIDE, description="key/value heads, not for gpt2 (default: heads, for mistral heads / 4)"
     )
     feed_forward: int | None = Field(
-        None, ge=1, le=MOST_WIDE, description="feed-forward size (default: 8/3 × width, rounded up; gpt2: 4 × width)"
+        None, ge=1, le=MOST_WIDE, description="feed-forward size (default: 8/3 × width, rounded up, for gpt2 4 × width)"
     )
     sliding_window: int | None = Field(
         None, ge=1, description="sliding-window size, mistral only (default: context / 2)"

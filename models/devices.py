@@ -60,7 +60,7 @@ def _device(
 
 DEVICES = {
     device.name: device
-    for device in (  # data sheets: gigabytes, TFLOP/s in bfloat16, TF32, float32; the assumed price
+    for device in (  # data sheets: gigabytes, TFLOP/s in bfloat16, TF32, float32, and the assumed price
         _device("h200", "NVIDIA H200 SXM", 141, 989.4, 494.7, 66.9, 3.80, "NVIDIA H200", float8=True),
         _device("h100", "NVIDIA H100 SXM", 80, 989.4, 494.7, 66.9, 3.00, "NVIDIA H100 80GB HBM3", float8=True),
         _device("a100", "NVIDIA A100 80GB SXM", 80, 312.0, 156.0, 19.5, 1.80, "NVIDIA A100-SXM4-80GB"),

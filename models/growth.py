@@ -45,11 +45,11 @@ def units(law: str, text: float, sample: float = math.inf) -> float:
     return min(text, sample) if law != "n" else text
 
 
-def fit(law: str, found: Sequence[Measured], sample: float = math.inf) -> Growth:
+def fit(law: str, runs: Sequence[Measured], sample: float = math.inf) -> Growth:
     """Fit a law by least squares over one or more measurements, with neither a negative start nor a negative growth.
     Each measurement weighs as much as it has text: the time of a small corpus is mostly start-up, which differs from
     run to run, and with limits not yet reached, such as the size of a vocabulary."""
-    x, y = [units(law, each.text, sample) for each in found], [each.seconds for each in found]
+    x, y = [units(law, each.text, sample) for each in runs], [each.seconds for each in runs]
     total = sum(x)
     mean_x, mean_y = (sum(a * b for a, b in zip(x, values, strict=True)) / total for values in (x, y))
     spread = sum(one * (one - mean_x) ** 2 for one in x)
@@ -57,5 +57,5 @@ def fit(law: str, found: Sequence[Measured], sample: float = math.inf) -> Growth
     fixed = mean_y - each * mean_x
     if each <= 0 or fixed < 0:
         fixed, each = 0.0, sum(y) / max(1.0, sum(x))
-    sizes = {one.text for one in found}
+    sizes = {one.text for one in runs}
     return Growth(law, fixed, each, sample, len(sizes), max(sizes))

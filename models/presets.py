@@ -67,7 +67,7 @@ class ModelShape:
 
     @property
     def gated(self) -> bool:
-        """Whether the feed-forward layer is SwiGLU; GPT-2's is GELU."""
+        """Whether the feed-forward layer is SwiGLU. GPT-2's is GELU."""
         return self.family != "gpt2"
 
 

@@ -26,7 +26,7 @@ from models.presets import ModelShape, Recompute
 Attend = Callable[[Tensor, Tensor, Tensor, Mask], Tensor]  # queries, keys and values (B, T, H, D) to (B, T, H, D)
 INIT_STD = 0.02  # GPT-2, section 2.3, and LLaMA
 _ATEN = torch.ops.aten
-# What selective recomputation saves: all compute-bound operations. Attention kernels differ by device.
+# The operations that selective recomputation saves: all compute-bound operations. Attention kernels differ by device.
 MATRIX_PRODUCTS = [
     _ATEN.mm.default,
     _ATEN.addmm.default,

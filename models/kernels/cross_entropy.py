@@ -52,20 +52,20 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         loss = cross_entropy(
             x_NC, weight_VC, targets_N, dx_NC, dweight_VC, z_loss, divided=ctx.divisor is None, first=first, group=group
         )
-        ctx.dx_NC, ctx.dweight_VC, ctx.dtype, ctx.given = dx_NC, dweight_VC, weight_VC.dtype, False
+        ctx.dx_NC, ctx.dweight_VC, ctx.dtype, ctx.used = dx_NC, dweight_VC, weight_VC.dtype, False
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
-        if ctx.given:
+        if ctx.used:
             raise RuntimeError("second backward pass through one loss, whose gradients are freed: recompute the loss")
         if ctx.divisor is not None:
             dloss = dloss / ctx.divisor
         # Scaled in place and freed: a copy would be as large as the head
         dx_NC = None if ctx.dx_NC is None else ctx.dx_NC.mul_(dloss)
         dweight_VC = None if ctx.dweight_VC is None else ctx.dweight_VC.mul_(dloss).to(ctx.dtype)
-        ctx.dx_NC, ctx.dweight_VC, ctx.given = None, None, True
+        ctx.dx_NC, ctx.dweight_VC, ctx.used = None, None, True
         return dx_NC, dweight_VC, None, None, None, None
 
 

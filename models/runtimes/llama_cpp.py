@@ -26,7 +26,7 @@ from models.runtimes.llama_library import LlamaLibrary, NextToken
 from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, Message, ModelRuntime, RuntimeFault
 
 NO_OUTPUT = -1  # llama.cpp's verbosity
-LONGEST_SOCKET = 100  # bytes of its path; systems allow 103 to 107, beyond which its server fails to start
+LONGEST_SOCKET = 100  # bytes of its path. Systems allow 103 to 107, beyond which its server fails to start
 ANSWER_SECONDS = 60.0  # the longest wait for an answer over the socket
 FORCED = 1e3  # a bias that forces a token. Reported probabilities are those without it
 

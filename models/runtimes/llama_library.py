@@ -232,7 +232,7 @@ class LlamaLibrary:
             self._library.llama_free(self._context)
         self._context = self._library.llama_init_from_model(self._model, params)
         if not self._context or self._library.llama_n_ctx(self._context) < tokens:
-            raise RuntimeFault(f"llama.cpp has no room for {tokens:,} tokens")
+            raise RuntimeFault(f"llama.cpp can't allocate room for {tokens:,} tokens")
         if self._adapter:
             adapters, scales = (ctypes.c_void_p * 1)(self._adapter), (ctypes.c_float * 1)(1.0)
             if self._library.llama_set_adapters_lora(self._context, adapters, 1, scales) != 0:

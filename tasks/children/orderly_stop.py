@@ -39,7 +39,7 @@ class OrderlyStop:
 
     def __init__(self, file: Path, *, ranks: int, grace: float, reports: bool) -> None:
         self.file, self.ranks, self.enabled = file, ranks, grace > 0
-        self.asked = False
+        self.requested = False
         self._exchange: tuple[Tensor, Any] | None = None
         if not self.enabled:
             return
@@ -66,7 +66,7 @@ class OrderlyStop:
         if not self.enabled:
             return False
         if self.ranks == 1:
-            return self.asked
+            return self.requested
         import torch
 
         # The exchange begun after the last step has had a whole step to finish. Its maximum is the same on every rank
@@ -75,9 +75,9 @@ class OrderlyStop:
             flag, exchange = before
             exchange.wait()
             if flag.item():
-                self.asked = True
+                self.requested = True
                 return True
-        flag = torch.tensor([int(self.asked)])
+        flag = torch.tensor([int(self.requested)])
         exchange = torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, self._group, async_op=True)
         self._exchange = flag, exchange
         return False
@@ -91,12 +91,12 @@ class OrderlyStop:
     def _watch(self) -> None:
         """Look for the file. End the process if it was signalled and the file does not come."""
         deadline: float | None = None
-        while not self.asked:
+        while not self.requested:
             if select.select([self._woken], [], [], POLL_SECONDS)[0]:
                 signalled = signal.SIGTERM in self._woken.recv(4096)
                 deadline = time.monotonic() + self._patience if signalled and deadline is None else deadline
             if self.file.exists():
-                self.asked = True
+                self.requested = True
             elif deadline is not None and time.monotonic() > deadline:
                 ctypes.CDLL(None).signal(int(signal.SIGTERM), None)  # SIG_DFL: Python lets only the main thread set it
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -114,8 +114,8 @@ def _devices(work: dict[str, Any]) -> list[str]:
         return []
     import torch
 
-    named = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
-    return named or [str(number) for number in range(torch.cuda.device_count())]
+    visible = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
+    return visible or [str(number) for number in range(torch.cuda.device_count())]
 
 
 def _share_out(path: Path, work: dict[str, Any], numbers: Sequence[int], devices: Sequence[str]) -> None:

@@ -205,14 +205,14 @@ class _Limits:
     minutes: float | None
     keeps: Keeps
     begun: float = field(default_factory=time.monotonic)
-    silence: float = math.inf  # seconds that its last heartbeat announced; without a heartbeat none are required
-    heard: float = 0.0
+    silence: float = math.inf  # seconds that its last heartbeat announced, infinite before the first
+    last_heard: float = 0.0
     leaves_by: float = math.inf
     hosts: list[str] = field(default_factory=list)  # the hosts that train, if several
 
     def heartbeat(self, seconds: float) -> None:
         """Note that the child is alive, and expect its next sign of life within `seconds`."""
-        self.silence, self.heard = seconds, time.monotonic()
+        self.silence, self.last_heard = seconds, time.monotonic()
 
     def leave(self) -> None:
         """Note that the child has said why it ends, and give it a moment to do so."""
@@ -233,7 +233,7 @@ class _Limits:
                 f"The child process of {self.stage} ran longer than runtime.compute.timeout_minutes and was ended.",
                 f"Raise it, or give the stage less to do. {RERUN[self.keeps]}",
             )
-        if now > self.heard + self.silence:
+        if now > self.last_heard + self.silence:
             raise LostProcess(
                 f"The training of {self.stage}{self._where()} gave no sign of life for {self.silence:,.0f} seconds and "
                 "was ended.",

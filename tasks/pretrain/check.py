@@ -79,7 +79,7 @@ def _needs(runtime: PretrainRuntime) -> Iterator[tuple[str, bool, str, str]]:
         "Set runtime.pretrain.engine to fsdp, or to deepspeed with a zero_stage from 1 to 3",
     )
     yield "zero_stage", engine != "ddp", "it shards nothing", "Set runtime.pretrain.engine to deepspeed or fsdp"
-    yield "replicate", engine == "fsdp", "it has no groups of shards", "Set runtime.pretrain.engine to fsdp"
+    yield "replicate", engine == "fsdp", "it does not form groups of shards", "Set runtime.pretrain.engine to fsdp"
 
 
 def check_special(choices: set[str], runtime: PretrainRuntime, *, cuda: bool) -> None:

@@ -209,7 +209,7 @@ class PretrainConfig(StageConfig):
     @model_validator(mode="after")
     def _muon_is_there(self) -> PretrainConfig:
         if self.muon_learning_rate is not None and self.optimizer != "muon":
-            raise ValueError("muon_learning_rate has no effect on adamw: set it to null, or choose the optimizer muon")
+            raise ValueError("muon_learning_rate does not apply to adamw: set it to null, or choose the optimizer muon")
         return self
 
     def named_sources(self) -> dict[str, list[str]]:

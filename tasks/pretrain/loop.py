@@ -17,7 +17,7 @@ from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.evaluation import Validation
 from tasks.pretrain.healing.heartbeat import Heartbeat
 from tasks.pretrain.insight.observe import Insight
-from tasks.pretrain.loader import StepLoader, ahead
+from tasks.pretrain.loader import StepLoader, compute_ahead
 from tasks.pretrain.log import Log
 from tasks.pretrain.recipe.schedule import learning_rate
 from tasks.pretrain.spec import TrainSpec
@@ -45,7 +45,7 @@ class Training:
         """Take the remaining steps. Returns False if the training was stopped before the last one."""
         insight = self.insight
         steps = range(self.begun + 1, self.spec.steps + 1)
-        prepared = ahead(self._batches, steps)
+        prepared = compute_ahead(self._batches, steps)
         stops = False
         for step in steps:
             reports = step % self.spec.runtime.training.log_every == 0 or step == self.spec.steps

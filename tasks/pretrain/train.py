@@ -20,7 +20,7 @@ from tasks.pretrain.engines.async_save import saves_async
 from tasks.pretrain.evaluation import Validation, write_samples
 from tasks.pretrain.healing.divergence import DivergenceMonitor
 from tasks.pretrain.healing.heartbeat import Heartbeat
-from tasks.pretrain.healing.skipped_batches import learned
+from tasks.pretrain.healing.skipped_batches import report_of_steps
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
@@ -125,7 +125,9 @@ def _finish(training: Training) -> None:
     last = [row["loss"] for row in rows[-max(1, min(20, spec.steps // 10)) :]]
     measured = {
         "windows": training.loader.samples.windows,
-        "sources": learned(training.loader.samples.report, spec.batch_schedule, spec.steps, spec.config.samples),
+        "sources": report_of_steps(
+            training.loader.samples.report, spec.batch_schedule, spec.steps, spec.config.samples
+        ),
         "packing": training.loader.packing_report(),
         "fim": training.loader.fim_report(spec.steps),
         "precision": engine.precision,

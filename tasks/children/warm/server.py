@@ -109,7 +109,7 @@ def serve(channel: socket.socket) -> Request | None:
 
 
 def _receive(channel: socket.socket) -> Request | None:
-    """The next request; None at the channel's end."""
+    """The next request, None at the channel's end."""
     message, descriptors, _, _ = socket.recv_fds(channel, REQUEST, DESCRIPTORS)
     if not message:
         return None

@@ -156,7 +156,7 @@ class Checkpoints:
         for library, was in marker.versions.items():
             now = installed.get(library, was)  # a library that is gone did not matter to this engine
             if was != now and self.world.first:
-                self.tell(f"the checkpoint of step {step:,} was saved by {library} {was}; this is {now}")
+                self.tell(f"the checkpoint of step {step:,} was saved by {library} {was}, and this is {now}")
         with refusing_code(folder):
             engine.load(folder)
 
@@ -175,11 +175,11 @@ class Checkpoints:
         """Flush and read back, each rank its share. Then the first rank writes the marker and removes older ones."""
         files = flush_and_digest(folder, rank=ranks.rank, ranks=ranks.size)
         try:
-            found = read_back(folder, marker.layout, expected, rank=ranks.rank, ranks=ranks.size)
+            findings = read_back(folder, marker.layout, expected, rank=ranks.rank, ranks=ranks.size)
             unreadable = ""
         except UNREADABLE as error:
-            found, unreadable = {}, f"a file can't be read ({type(error).__name__}: {error})"
-        shares = ranks.gathered((files, found, unreadable))
+            findings, unreadable = {}, f"a file can't be read ({type(error).__name__}: {error})"
+        shares = ranks.gathered((files, findings, unreadable))
         # A file that can't be read explains every parameter missing from it, so only those files are reported then
         wrong = [share[2] for share in shares if share[2]] or problems(merge(share[1] for share in shares), expected)
         if wrong:

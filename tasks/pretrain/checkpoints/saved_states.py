@@ -28,7 +28,7 @@ UNREADABLE = (RuntimeError, OSError, EOFError, pickle.UnpicklingError, KeyError,
 
 
 @dataclass
-class Found:
+class Finding:
     """The findings about one parameter, in one file or in several."""
 
     shape: tuple[int, ...] | None = None
@@ -46,7 +46,9 @@ def expected_shapes(shape: Any) -> dict[str, tuple[int, ...]]:
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
-def read_back(folder: Path, layout: Mapping[str, Any], expected: Shapes, *, rank: int, ranks: int) -> dict[str, Found]:
+def read_back(
+    folder: Path, layout: Mapping[str, Any], expected: Shapes, *, rank: int, ranks: int
+) -> dict[str, Finding]:
     """The findings of this rank's share of `folder`. `merge` combines the shares.
 
     Raises one of UNREADABLE for a file that can't be read.
@@ -56,24 +58,24 @@ def read_back(folder: Path, layout: Mapping[str, Any], expected: Shapes, *, rank
     return _read_torch(folder, sorted(expected)[rank::ranks])
 
 
-def merge(parts: Iterable[Mapping[str, Found]]) -> dict[str, Found]:
+def merge(parts: Iterable[Mapping[str, Finding]]) -> dict[str, Finding]:
     """The findings of all ranks combined."""
-    whole: dict[str, Found] = {}
+    whole: dict[str, Finding] = {}
     for part in parts:
-        for name, found in part.items():
-            known = whole.setdefault(name, Found())
-            known.shape = known.shape or found.shape
-            known.squares += found.squares
-            known.states |= found.states
-            known.state_squares += found.state_squares
+        for name, finding in part.items():
+            known = whole.setdefault(name, Finding())
+            known.shape = known.shape or finding.shape
+            known.squares += finding.squares
+            known.states |= finding.states
+            known.state_squares += finding.state_squares
     return whole
 
 
-def problems(found: Mapping[str, Found], expected: Shapes) -> list[str]:
+def problems(findings: Mapping[str, Finding], expected: Shapes) -> list[str]:
     """One sentence for each faulty parameter, none for sound states."""
     wrong = []
     for name, shape in expected.items():
-        seen = found.get(name)
+        seen = findings.get(name)
         if seen is None or seen.shape is None:
             wrong.append(f"the parameter {name} is missing")
         elif seen.shape != shape:
@@ -94,7 +96,7 @@ def _squares(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor.detach().float())) ** 2 if tensor.numel() else 0.0
 
 
-def _read_torch(folder: Path, names: Sequence[str]) -> dict[str, Found]:
+def _read_torch(folder: Path, names: Sequence[str]) -> dict[str, Finding]:
     """Read parameter by parameter: sharded ones are assembled one at a time."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -103,54 +105,54 @@ def _read_torch(folder: Path, names: Sequence[str]) -> dict[str, Found]:
     with states_only():
         saved = FileSystemReader(folder).read_metadata().state_dict_metadata
     tensors = {name: value for name, value in saved.items() if isinstance(value, TensorStorageMetadata)}
-    found = {}
+    findings = {}
     for name in names:
         if name not in tensors:
             continue
         states = [other for other in tensors if other.startswith(f"{name}/")]
-        wanted = {one: torch.empty(tensors[one].size, dtype=tensors[one].properties.dtype) for one in (name, *states)}
+        loaded = {one: torch.empty(tensors[one].size, dtype=tensors[one].properties.dtype) for one in (name, *states)}
         with states_only():
-            load(wanted, checkpoint_id=folder, no_dist=True)
-        found[name] = Found(
+            load(loaded, checkpoint_id=folder, no_dist=True)
+        findings[name] = Finding(
             shape=tuple(tensors[name].size),
-            squares=_squares(wanted[name]),
+            squares=_squares(loaded[name]),
             states=bool(states),
-            state_squares=math.fsum(_squares(wanted[state]) for state in states),
+            state_squares=math.fsum(_squares(loaded[state]) for state in states),
         )
-    return found
+    return findings
 
 
-def _read_deepspeed(folder: Path, rank: int, ranks: int) -> dict[str, Found]:
+def _read_deepspeed(folder: Path, rank: int, ranks: int) -> dict[str, Finding]:
     models = sorted(folder.glob("*model_states.pt"))
     parts = sorted(folder.glob("*optim_states.pt"))
-    found = []
+    findings = []
     for path in models[rank::ranks]:
         held = load_states(path, mmap=True)
         shapes = held.get("param_shapes")
-        found.append(_named_weights(held["module"], {} if shapes is None else _flat(shapes)))
+        findings.append(_named_weights(held["module"], {} if shapes is None else _flat(shapes)))
         if held["optimizer"] is not None:
-            found.append(_numbered_states(held["optimizer"], held["module"], held.get("shared_params") or {}))
+            findings.append(_numbered_states(held["optimizer"], held["module"], held.get("shared_params") or {}))
     shapes = _flat(load_states(models[0], mmap=True)["param_shapes"] or []) if parts else {}
     for path in parts[rank::ranks]:
-        found.append(_flat_states(load_states(path, mmap=True)["optimizer_state_dict"], shapes, len(parts)))
-    return merge(found)
+        findings.append(_flat_states(load_states(path, mmap=True)["optimizer_state_dict"], shapes, len(parts)))
+    return merge(findings)
 
 
 def _flat(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(shape) for group in groups for name, shape in group.items()}
 
 
-def _named_weights(module: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Found]:
+def _named_weights(module: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Finding]:
     """Weights by name. At stage 3 they are empty here, and only their shapes are known."""
     return {
-        name: Found(shape=tuple(value.shape) if value.numel() else shapes.get(name), squares=_squares(value))
+        name: Finding(shape=tuple(value.shape) if value.numel() else shapes.get(name), squares=_squares(value))
         for name, value in module.items()
     }
 
 
 def _numbered_states(
     optimizer: Mapping[str, Any], module: Mapping[str, Tensor], shared: Mapping[str, str]
-) -> dict[str, Found]:
+) -> dict[str, Finding]:
     """Stage 0: a whole optimizer, whose states are numbered. The groups, which hold matrices first, would say which
     parameter each number is. Here states are matched by shape only, so each shape needs as many as it has parameters.
     """
@@ -159,7 +161,7 @@ def _numbered_states(
     for states in inner["state"].values():
         tensors = [value for value in states.values() if torch.is_tensor(value) and value.numel() > 1]
         waiting.setdefault(tuple(tensors[0].shape), []).append(tensors)
-    found: dict[str, Found] = {}
+    findings: dict[str, Finding] = {}
     pointers: set[int] = set()
     for name, value in module.items():
         if name in shared or value.untyped_storage().data_ptr() in pointers:
@@ -167,16 +169,16 @@ def _numbered_states(
         pointers.add(value.untyped_storage().data_ptr())
         same = waiting.get(tuple(value.shape))
         if same:
-            found[name] = Found(states=True, state_squares=math.fsum(map(_squares, same.pop(0))))
-    return found
+            findings[name] = Finding(states=True, state_squares=math.fsum(map(_squares, same.pop(0))))
+    return findings
 
 
-def _flat_states(held: Mapping[str, Any], shapes: Shapes, ranks: int) -> dict[str, Found]:
+def _flat_states(held: Mapping[str, Any], shapes: Shapes, ranks: int) -> dict[str, Finding]:
     """One rank's flat vectors, cut into parameters."""
     masters = held.get("fp32_flat_groups")
     inner = held["base_optimizer_state"] if masters is None else held["optimizer_state_dict"]
     state = inner["state"]
-    found: dict[str, Found] = {}
+    findings: dict[str, Finding] = {}
     addresses = (
         _addresses_by_group(held["param_slice_mappings"])
         if masters is None
@@ -186,8 +188,8 @@ def _flat_states(held: Mapping[str, Any], shapes: Shapes, ranks: int) -> dict[st
         vectors = [value for value in state[group].values() if torch.is_tensor(value) and value.dim()]
         cut = [vector[start : start + length] for vector in vectors]
         weights = 0.0 if masters is None else _squares(masters[group][start : start + length])
-        found[name] = Found(squares=weights, states=bool(cut), state_squares=math.fsum(map(_squares, cut)))
-    return found
+        findings[name] = Finding(squares=weights, states=bool(cut), state_squares=math.fsum(map(_squares, cut)))
+    return findings
 
 
 def _addresses_by_group(mappings: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int, int, int]]:

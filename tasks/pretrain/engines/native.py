@@ -126,7 +126,7 @@ class NativeEngine(Engine):
     def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
         set_learning_rate(self.optimizer.param_groups, learning_rate)
         total = self.backward(batches)
-        self.scaler.unscale_(self.optimizer)  # clipping needs true gradients; except in float16 the scaler does nothing
+        self.scaler.unscale_(self.optimizer)  # clipping needs true gradients. Except in float16 the scaler does nothing
         norm = self.clip()
         self.scaler.step(self.optimizer)  # skipped where a gradient overflowed
         self.scaler.update()

@@ -81,7 +81,7 @@ def load_states(
     with states_only():
         stored = FileSystemReader(folder).read_metadata().state_dict_metadata
     states: dict[str, Held] = {name: (local(held.detach()), layout) for name, (held, layout) in parameters.items()}
-    # A fresh optimizer has no states yet: allocate those that the files have, for `load` to fill in place
+    # A fresh optimizer is without states: allocate those that the files have, for `load` to fill in place
     by_name: dict[str, list[str]] = {}
     for name in stored:
         owner, slash, key = name.partition("/")

@@ -64,7 +64,7 @@ class BatchSchedule(BaseModel):
         return [run for run in self.skipped if run[0] < self.batch(step)]
 
 
-def learned(
+def report_of_steps(
     report: Callable[[int], list[dict[str, Any]]],
     batch_schedule: BatchSchedule,
     steps: int,

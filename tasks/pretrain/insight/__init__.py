@@ -1,7 +1,7 @@
 """Insight into a run: where its time goes, what its layers do, and a live curve.
 
 In the child, without changing a bit of the result:
-observe.py        the loop's interface: one object, a few calls per step; divides the loop's time by kind of work
+observe.py        the loop's interface: one object, a few calls per step, and a clock
 stragglers.py     names the hosts that all others wait for
 layers.py         activations, gradients, weights and updates of each layer
 probe.py          attention entropy and logits of one row, in an extra forward pass

@@ -96,7 +96,7 @@ def activation_stats(x: Tensor) -> Tensor:
     return torch.stack((mean_square, magnitudes.max(), zeros, outliers))
 
 
-def merged(parts: Iterable[Mapping[str, Stats]]) -> dict[str, Stats]:
+def merge(parts: Iterable[Mapping[str, Stats]]) -> dict[str, Stats]:
     """The statistics of all ranks combined: the maximum of maxima, the RMS of RMS, else the mean."""
     values: dict[str, dict[str, list[float]]] = {}
     for part in parts:

@@ -22,7 +22,7 @@ from models.presets import flops_per_token
 from storage.errors import ConfigError
 from tasks.children.child import emit
 from tasks.pretrain.engines import Engine, MicroBatch
-from tasks.pretrain.insight.layers import LayerStats, Stats, merged
+from tasks.pretrain.insight.layers import LayerStats, Stats, merge
 from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.stragglers import Stragglers
@@ -143,8 +143,8 @@ class Insight:
         everywhere = self.world.gathered((stats, logits))
         if not self.world.first:
             return
-        outputs = merged({"": logits} for _, logits in everywhere).get("", {})
-        row = {"step": step, **outputs, "layers": merged(of_rank for of_rank, _ in everywhere)}
+        outputs = merge({"": logits} for _, logits in everywhere).get("", {})
+        row = {"step": step, **outputs, "layers": merge(of_rank for of_rank, _ in everywhere)}
         self._append("insight", row)
         self.waiting += [row] if self.trackers else []
 

@@ -94,7 +94,7 @@ class Page:
             out.fact_table(f"Costliest operators, step {step:,}", rows)
         missed = [step for step in self.spec.runtime.tracking.profile_steps if step not in operators]
         if missed:
-            out.warn(f"runtime.tracking.profile_steps: {missed} came before this run resumed, so they have no trace")
+            out.warn(f"runtime.tracking.profile_steps: {missed} came before this run resumed, so they are not traced")
         if records or operators:
             out.note(f"layer statistics and traces are in {self.spec.insight}")
             (self.spec.insight / "page.md").write_text(self.write(), encoding="utf-8")

@@ -13,8 +13,8 @@ prefetch.py     prefetching in a thread
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.mixture import MixtureLoader, Phase
 from tasks.pretrain.loader.permutation import permute
-from tasks.pretrain.loader.prefetch import ahead
+from tasks.pretrain.loader.prefetch import compute_ahead
 from tasks.pretrain.loader.steps import StepLoader, open_loader
 from tasks.pretrain.loader.windows import WindowLoader
 
-__all__ = ["Batch", "MixtureLoader", "Phase", "StepLoader", "WindowLoader", "ahead", "open_loader", "permute"]
+__all__ = ["Batch", "MixtureLoader", "Phase", "StepLoader", "WindowLoader", "compute_ahead", "open_loader", "permute"]

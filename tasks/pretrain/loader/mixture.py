@@ -22,7 +22,7 @@ from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.permutation import permute
 from tasks.pretrain.loader.windows import ShuffledWindows, Windows
 
-BLOCK = 4096  # samples; shares of sources are multiples of 1/4096
+BLOCK = 4096  # samples, so shares of sources are multiples of 1/4096
 
 
 @dataclass(frozen=True)

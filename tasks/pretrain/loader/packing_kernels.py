@@ -122,7 +122,7 @@ def best_fit(sizes, order, capacity, window_of):
     while leaves <= capacity:
         leaves *= 2
     has = np.zeros(2 * leaves, np.bool_)
-    # Linked lists, used as stacks, of the windows with each room; the tree says which are not empty
+    # Linked lists, used as stacks, of the windows with each room. The tree says which are not empty
     newest = np.full(capacity + 1, -1, np.int32)  # by room: the window that reached it last
     older = np.empty(len(sizes), np.int32)  # by window: the next one with the same room
     windows = 0

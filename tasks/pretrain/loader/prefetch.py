@@ -11,7 +11,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def ahead(function: Callable[[T], R], items: Iterable[T], *, depth: int = 2) -> Iterator[R]:
+def compute_ahead(function: Callable[[T], R], items: Iterable[T], *, depth: int = 2) -> Iterator[R]:
     """`function` of each item, in order, computed up to `depth` items ahead.
 
     One thread computes, so results stay in order. An error of `function` is raised in place of its result. Closing the

@@ -35,7 +35,7 @@ class Windows(Protocol):
     count: int
 
     def require_one(self, name: str) -> None:
-        """Raises EmptyOutput for a stream without a whole window; `name` is the stream's."""
+        """Raises EmptyOutput for a stream without a whole window. `name` is the stream's."""
 
     def read_into(self, row: Int64, window: int) -> None:
         """Fill `row` with the T + 1 tokens of a window."""

@@ -30,7 +30,7 @@ AUTO_STEPS = 500  # for shorter runs the checks aren't worth their time
 Line = dict[str, Any]  # a check's name, state, value and remedy
 
 
-def wanted(spec: TrainSpec) -> bool:
+def should_run(spec: TrainSpec) -> bool:
     """Whether the runtime wants the checks. `auto` wants them for long runs that don't resume from a checkpoint."""
     if spec.runtime.pretrain.preflight != "auto":
         return spec.runtime.pretrain.preflight == "always"
@@ -66,7 +66,7 @@ def before_training(spec: TrainSpec, out: Output, hear: Callable[[Line], None]) 
 
     Raises TrainingError with each failed check, its measurement and a remedy, or OutOfMemory if only the memory failed.
     """
-    if not wanted(spec):
+    if not should_run(spec):
         return
     done: list[Line] = []
 

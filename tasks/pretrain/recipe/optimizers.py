@@ -5,7 +5,7 @@ and AdamW the rest: embeddings, head, norms and biases. Its update is scaled to 
 "Muon is scalable for LLM training", section 2.2), so that one learning rate serves both.
 
 With muP (Yang et al. 2022, "Tensor Programs V", table 8, Adam's column) the learning rates of the blocks' matrices
-shrink with the width; the output multiplier is in the scale of the last norm (see `Transformer.initialise`).
+shrink with the width. The output multiplier is in the scale of the last norm (see `Transformer.initialise`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def parts_at(step: int, *, warmup_steps: int, parts: int) -> int:
 
 
 def wholes_until(steps: int, whole: int, *, warmup_steps: int, parts: int) -> int:
-    """The sum of `whole` divided by `parts_at` over steps 1 to `steps`; `parts` divides `whole`."""
+    """The sum of `whole` divided by `parts_at` over steps 1 to `steps`, where `parts` divides `whole`."""
     intervals = parts.bit_length() - 1
     total = whole * max(0, steps - warmup_steps)
     for interval in range(intervals):

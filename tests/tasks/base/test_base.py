@@ -165,7 +165,7 @@ NORM = "model.layers.1.input_layernorm.weight"
             "names /.*/elsewhere.safetensors, which is not a file in the folder",
         ),
         (shards("../elsewhere.safetensors"), "names ../elsewhere.safetensors, which is not a file in the folder"),
-        (shards("model-00002-of-00002.safetensors"), "names model-00002-of-00002.safetensors, which is no file"),
+        (shards("model-00002-of-00002.safetensors"), "names model-00002-of-00002.safetensors, which is not a file"),
         (weights(lambda state: state.update({NORM: state[NORM].to(torch.int8)})), f"{NORM} is of type I8"),
         (weights(lambda state: state[NORM].__setitem__(3, math.nan)), f"computes nothing: {NORM} has NaN"),
         (weights(lambda state: state[NORM].__setitem__(3, -math.inf)), f"{NORM} has infinite numbers"),

@@ -61,7 +61,7 @@ def test_meshes_combine_or_are_refused_by_what_stands_in_the_way(
         ({"engine": "fsdp", "compile": "reduce-overhead"}, "CUDA graphs", "compile to default"),
         ({"offload": "optimizer"}, "whole in every process", "fsdp, or to deepspeed with a zero_stage from 1 to 3"),
         ({"zero_stage": 2}, "it shards nothing", "deepspeed or fsdp"),
-        ({"replicate": 2}, "no groups of shards", "engine to fsdp"),
+        ({"replicate": 2}, "does not form groups of shards", "engine to fsdp"),
     ],
     ids=str,
 )

@@ -19,7 +19,7 @@ from storage.errors import ConfigError, StoreError, TrainingError
 from tasks.pretrain import pretrain
 from tasks.pretrain.checkpoints.disk import largest_checkpoint
 from tasks.pretrain.checkpoints.manager import Checkpoints
-from tasks.pretrain.checkpoints.saved_states import Found, expected_shapes, merge, problems, read_back
+from tasks.pretrain.checkpoints.saved_states import Finding, expected_shapes, merge, problems, read_back
 from tasks.pretrain.engines import Engine, MicroBatch, open_engine, states
 from tasks.pretrain.engines.async_save import saves_async
 from tasks.pretrain.engines.shard_layout import ShardLayout
@@ -249,7 +249,7 @@ def test_a_zeroed_matrix_is_found_in_deepspeeds_files_too(
 
 
 def test_a_scale_may_be_zero_but_no_state_infinite() -> None:
-    scale, matrix = Found((4,), 0.0, True, 1.0), Found((2, 2), 1.0, True, float("inf"))
+    scale, matrix = Finding((4,), 0.0, True, 1.0), Finding((2, 2), 1.0, True, float("inf"))
     assert problems({"scale": scale, "matrix": matrix}, {"scale": (4,), "matrix": (2, 2)}) == [
         "the optimizer states of matrix hold NaN or infinity"
     ]
@@ -293,7 +293,7 @@ def test_another_engines_states_are_refused_and_another_version_is_told(
     path.write_text(json.dumps(marker))
     assert told == []
     checkpoints.load(trained(spec, world, 0), 1)
-    assert told == [f"the checkpoint of step 1 was saved by torch 1.0; this is {version('torch')}"]
+    assert told == [f"the checkpoint of step 1 was saved by torch 1.0, and this is {version('torch')}"]
 
 
 @pytest.mark.soak_but("0.02")

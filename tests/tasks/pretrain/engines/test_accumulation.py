@@ -1,5 +1,4 @@
-"""Gradients of many micro-batches in bfloat16 are summed in float32 by every engine, so that they are as accurate as those
-of one."""
+"""Every engine sums the gradients of many micro-batches in bfloat16 in float32, as accurately as those of one."""
 
 from __future__ import annotations
 

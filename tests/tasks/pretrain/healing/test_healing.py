@@ -24,7 +24,7 @@ from storage.errors import ConfigError, Divergence, LostProcess, OutOfMemory, Tr
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.healing.divergence import SUSTAINED, DivergenceMonitor, changes
 from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide
-from tasks.pretrain.healing.skipped_batches import BatchSchedule, learned
+from tasks.pretrain.healing.skipped_batches import BatchSchedule, report_of_steps
 from tasks.pretrain.loader import MixtureLoader, open_loader
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
@@ -381,7 +381,7 @@ def test_the_report_by_source_counts_what_was_learned_alone(data: tuple[Artifact
     for step in range(1, 61):
         sources, _ = loader.samples.order.places((batch_schedule.batch(step) - 1) * 8, 8)
         counted += np.bincount(sources, minlength=2)
-    rows = learned(loader.samples.report, batch_schedule, 60, mixed.samples)
+    rows = report_of_steps(loader.samples.report, batch_schedule, 60, mixed.samples)
     assert {row["source"]: row["served"] for row in rows} == {"even": counted[0], "odd": counted[1]}
     assert [row["epochs"] for row in rows] == [round(row["served"] / row["windows"], 4) for row in rows]
 

@@ -29,7 +29,7 @@ from storage.maintain import collect, find_garbage
 from storage.store import Store
 from tasks.pretrain import pretrain
 from tasks.pretrain.insight.layer_history import KEPT, LayerHistory
-from tasks.pretrain.insight.layers import LayerStats, activation_stats, merged
+from tasks.pretrain.insight.layers import LayerStats, activation_stats, merge
 from tasks.pretrain.insight.observe import KINDS, Clock, _cut, _finite, flattened, open_trackers
 from tasks.pretrain.insight.page import Page
 from tasks.pretrain.insight.probe import attention_entropy, probe
@@ -221,7 +221,7 @@ def test_hooks_change_nothing_and_are_gone_afterwards(recompute: Recompute) -> N
 
 def test_of_several_ranks_maxima_are_the_largest_and_rms_a_mean_of_squares() -> None:
     ranks = [{"norm": {"rms": 3.0, "max": 1.0, "zeros": 0.2}}, {"norm": {"rms": 4.0, "max": 5.0, "zeros": 0.4}}]
-    assert merged(ranks)["norm"] == pytest.approx({"rms": math.sqrt(12.5), "max": 5.0, "zeros": 0.3})
+    assert merge(ranks)["norm"] == pytest.approx({"rms": math.sqrt(12.5), "max": 5.0, "zeros": 0.3})
 
 
 def test_a_layer_that_no_rank_holds_whole_has_no_weights_to_tell_of() -> None:

@@ -27,7 +27,7 @@ from storage.shards.token_stream import Stretches, TokenStream, source_streams
 from storage.shards.tokens import open_tokens, write_tokens
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.fim_tokens import FimTokens
-from tasks.pretrain.loader import Batch, MixtureLoader, Phase, WindowLoader, ahead, open_loader
+from tasks.pretrain.loader import Batch, MixtureLoader, Phase, WindowLoader, compute_ahead, open_loader
 from tasks.pretrain.loader.batch import isolate, shorten
 from tasks.pretrain.loader.mixture import BLOCK, MixtureOrder, quotas
 from tasks.pretrain.loader.windows import StreamWindows, Windows
@@ -364,7 +364,7 @@ def test_work_ahead_keeps_its_order_and_hands_errors_on() -> None:
             raise EmptyOutput("seven")
         return item * item
 
-    results = ahead(work, range(10), depth=3)
+    results = compute_ahead(work, range(10), depth=3)
     assert next(results) == 0
     assert list(itertools.islice(results, 6)) == [number * number for number in range(1, 7)]
     with pytest.raises(EmptyOutput, match="seven"):
@@ -375,7 +375,7 @@ def test_work_ahead_keeps_its_order_and_hands_errors_on() -> None:
 
 def test_the_next_batch_is_made_while_this_one_is_used() -> None:
     made = [threading.Event() for _ in range(6)]
-    results = ahead(lambda number: made[number].set(), range(6), depth=2)
+    results = compute_ahead(lambda number: made[number].set(), range(6), depth=2)
     next(results)
     assert all(one.wait(5) for one in made[:3])
     assert not made[3].is_set()

@@ -23,7 +23,7 @@ from storage.shards.token_stream import TokenStream, source_streams
 from storage.shards.tokens import open_tokens, write_tokens
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.fim_tokens import FimTokens
-from tasks.pretrain.healing.skipped_batches import BatchSchedule, learned
+from tasks.pretrain.healing.skipped_batches import BatchSchedule, report_of_steps
 from tasks.pretrain.loader import StepLoader, open_loader, packing
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.packing import Packing, pack
@@ -300,7 +300,7 @@ def test_padding_is_counted_over_what_was_learned(
         int((loader.samples.batch((batch_schedule.batch(step) - 1) * 16, 16).ids == PADDING).sum())
         for step in range(1, 31)
     )
-    (row,) = learned(loader.samples.report, batch_schedule, 30, loader.config.samples)
+    (row,) = report_of_steps(loader.samples.report, batch_schedule, 30, loader.config.samples)
     assert row["served"] == 480
     assert row["padding"] == counted > 0
 

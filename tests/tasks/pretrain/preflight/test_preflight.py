@@ -24,7 +24,7 @@ from tasks.pretrain.checkpoints.disk import Room, rooms
 from tasks.pretrain.engines import states
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.fim_tokens import read_fim_tokens
-from tasks.pretrain.preflight import learning, machine, preflight, refuse_failed, reproducibility, wanted
+from tasks.pretrain.preflight import learning, machine, preflight, refuse_failed, reproducibility, should_run
 from tasks.pretrain.preflight.__main__ import CHECKS
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
@@ -237,13 +237,13 @@ def test_auto_means_long_runs_that_begin_anew(spec: TrainSpec, tmp_path: Path) -
         return spec.model_copy(update={"steps": steps, "scratch": tmp_path, "runtime": runtime_of(**runtime)})
 
     lengths = {name: pretraining_of(load_profile(name)).steps for name in ("smoke", "tiny")}
-    assert {name: wanted(of(steps or 0)) for name, steps in lengths.items()} == {"smoke": False, "tiny": True}
-    assert wanted(of(1, preflight="always"))
-    assert not wanted(of(2000, preflight="never"))
+    assert {name: should_run(of(steps or 0)) for name, steps in lengths.items()} == {"smoke": False, "tiny": True}
+    assert should_run(of(1, preflight="always"))
+    assert not should_run(of(2000, preflight="never"))
     (tmp_path / "checkpoints" / "step-000000100").mkdir(parents=True)
-    assert wanted(of(2000)), "a torn checkpoint is none"
+    assert should_run(of(2000)), "a torn checkpoint is none"
     (tmp_path / "checkpoints" / "step-000000100" / "complete.json").write_text("{}")
-    assert not wanted(of(2000))
+    assert not should_run(of(2000))
 
 
 class Notes(Observer):

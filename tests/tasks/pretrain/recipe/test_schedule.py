@@ -143,7 +143,7 @@ def test_a_batch_may_be_given_in_tokens() -> None:
         ({"global_batch_tokens": 512, "global_batch": 8}, "8 sequences of 16 tokens are 128"),
         ({"batch_warmup_parts": 6}, "batch_warmup_parts is 6, which is not a power of 2"),
         ({"batch_warmup_steps": 5, "global_batch": 12}, r"a batch of 12 can't be cut into 8"),
-        ({"muon_learning_rate": 0.1}, "no effect on adamw"),
+        ({"muon_learning_rate": 0.1}, "does not apply to adamw"),
     ],
 )
 def test_what_contradicts_itself_is_refused(choices: dict[str, Any], named: str) -> None:
