@@ -163,6 +163,26 @@ def test_no_module_imports_itself_through_others() -> None:
     assert circles(import_graph()) == []
 
 
+def folder_graph(parent: str) -> dict[str, set[str]]:
+    """Which of the packages in a package import which of the others, by any of their modules."""
+    packages = {name for name, path in modules().items() if path.name == "__init__.py"}
+    children = {name for name in packages if name.rpartition(".")[0] == parent}
+
+    def child(module: str) -> set[str]:
+        return {name for name in children if f"{module}.".startswith(f"{name}.")}
+
+    graph: dict[str, set[str]] = {name: set() for name in children}
+    for module, imported in import_graph().items():
+        for name in child(module):
+            graph[name] |= {other for one in imported for other in child(one)} - {name}
+    return graph
+
+
+def test_no_folder_imports_itself_through_its_neighbours() -> None:
+    parents = {name.rpartition(".")[0] for name, path in modules().items() if path.name == "__init__.py"}
+    assert {parent: found for parent in sorted(parents) if (found := circles(folder_graph(parent)))} == {}
+
+
 def test_a_folder_can_be_taken_in_at_a_glance() -> None:
     folders = {path.parent for path in FILES}
     counts = {
