@@ -16,8 +16,7 @@ from storage.errors import ConfigError
 from tasks.evaluate.learning_curves.snapshots import check_steps, snapshot_name
 from tasks.evaluate.side_by_side.config import names_of
 from tasks.export import BEST
-from tasks.posttrain.adapters.config import LAYERS
-from tasks.posttrain.adapters.standalone import why_not_apart
+from tasks.posttrain.adapters.config import LAYERS, why_not_apart
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 from tasks.significance.gate_config import unknown_models, unknown_tasks

@@ -3,6 +3,5 @@
 config.py      the settings
 lora.py        the settings as PEFT's, for the layers of a model
 quantized.py   a frozen model in 4 bits
-standalone.py  which adapters can be released without the base
 save.py        writes adapter/, and model/ with the adapter merged, and proves that they agree
 """

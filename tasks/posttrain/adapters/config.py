@@ -1,7 +1,8 @@
-"""The settings of an adapter. No torch, no PEFT."""
+"""The settings of an adapter, and whether it can be released without its base. No torch, no PEFT."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -33,3 +34,18 @@ class LoraConfig(StageConfig):
     def unknown_targets(self, family: str) -> list[str]:
         """The targets that our models of a family don't have."""
         return [target for target in self.targets or () if target.rpartition(".")[2] not in LAYERS[family]]
+
+
+def why_not_apart(adapters: Mapping[str, LoraConfig | None]) -> str:
+    """Why links that were trained one after another with these adapters can't be released as one adapter over the
+    starting model of the first, and what to do about it, or "" if they can."""
+    if not adapters:
+        return "nothing was trained on the base: release a link after it"
+    for name, adapter in adapters.items():
+        if adapter is None:
+            return f"{name} trains all weights: give it an adapter"
+        if adapter.dora:
+            return f"{name}.adapter.dora scales the base's own rows, which no sum of adapters does: set it to false"
+        if adapter.quantize != "none":
+            return f"{name}.adapter.quantize rounds the base, but users have the original: set it to none"
+    return ""
