@@ -1,4 +1,4 @@
-"""The embedded corpus: real text that is available on any machine, because installed dependencies contain it.
+"""The embedded corpus: real text that any machine has, because installed dependencies contain it.
 
 | source          | content                                                      | what it exercises              |
 |-----------------|--------------------------------------------------------------|--------------------------------|

@@ -47,7 +47,8 @@ class Observer:
         self.noted(stage, f"waiting for {what}")
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
-        """A stage has its artifact: from the store (`cached`) or made now, in `seconds` without waits for other runs."""
+        """A stage has its artifact: from the store (`cached`), or made now in `seconds`, waits for other runs not
+        counted."""
 
     def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
         """A stage has all artifacts that it makes together: `made` of them now, `cached` of them from the store."""
