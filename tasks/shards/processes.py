@@ -1,8 +1,8 @@
 """Shards in worker processes, which end with the process that started them, even by kill -9.
 
 A process loads again what this one has loaded: a second or two of imports and compiled kernels. So by default this
-process begins alone, and starts others as soon as they would save more than they cost: a small corpus, or a stage with
-little to do, is done sooner without them.
+process begins by itself, and starts others as soon as they would save more than they cost: a small corpus, or a stage
+with little to do, is done sooner without them.
 """
 
 from __future__ import annotations

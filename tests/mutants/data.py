@@ -257,8 +257,8 @@ DATA = (
         name="semantic-sees-itself",
         about="filter, near in meaning: a document is compared with those after it too",
         path="tasks/filter/semantic/compare.py",
-        before="found[np.arange(start, stop)[:, None] <= np.arange(stop)] = -2.0",
-        after="found[np.arange(start, stop)[:, None] == np.arange(stop)] = -2.0",
+        before="block[np.arange(start, stop)[:, None] <= np.arange(stop)] = -2.0",
+        after="block[np.arange(start, stop)[:, None] == np.arange(stop)] = -2.0",
         fails=(
             "tests/tasks/filter/semantic/test_semantic.py::test_the_signal_is_the_highest_cosine_to_a_document_before",
         ),

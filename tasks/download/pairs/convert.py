@@ -23,7 +23,7 @@ class Converted(NamedTuple):
 def instruction(row: Values, source: str, form: FormName | None = None) -> Converted:
     """A conversation that ends with the assistant's turn. Raises BadDocument.
 
-    A last turn of the user's is cut: it has no loss.
+    A last turn of the user's is cut, as nothing in it is learned.
     """
     turns = choose(INSTRUCTIONS, row, form).take(row)
     _check_order(turns)

@@ -67,7 +67,7 @@ def zstd(data: bytes) -> bytes:
 
 
 def parquet(bits: int = 64, **columns: pa.Array) -> bytes:
-    """A Parquet file; of wider integers in the schema that Arrow keeps in it, as Polars writes those of 128 bits."""
+    """A Parquet file, perhaps with wider integers in Arrow's own schema in it, as Polars writes those of 128 bits."""
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink)
     file = sink.getvalue()

@@ -1,4 +1,4 @@
-"""No tokenizer is published that loses a byte, misreads text or splits words needlessly; and its report is readable."""
+"""No tokenizer is published that loses a byte, misreads text or splits words needlessly. Its report is readable."""
 
 from __future__ import annotations
 
