@@ -1,4 +1,4 @@
-"""A check: one line that says what was looked at, how it is, what was measured, and what to do about it."""
+"""A check: one line with the subject, its state, the measured value, and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Check:
-    """`advice` never ends a run: what it found only costs time."""
+    """The result of a check. `advice` never ends a run: the problem only costs time."""
 
     name: str
     state: Literal["passed", "advice", "failed"]
@@ -16,7 +16,7 @@ class Check:
     remedy: str = ""
 
     def as_line(self) -> dict[str, Any]:
-        """As it travels between processes."""
+        """The check as JSON, to send between processes."""
         return asdict(self)
 
 
@@ -26,5 +26,5 @@ def verdict(name: str, good: bool, value: str, remedy: str) -> Check:
 
 
 def advice(name: str, good: bool, value: str, remedy: str) -> Check:
-    """A check that passed or has a piece of advice."""
+    """A check that passed or gives advice."""
     return Check(name, "passed" if good else "advice", value, "" if good else remedy)

@@ -1,6 +1,6 @@
-"""What an installation consists of: each package that Gristmill requires, its version, its licence, who requires it.
+"""The packages of an installation: each one that Gristmill requires, its version, its licence, who requires it.
 
-Read from the metadata of what is installed, so that it is true of this environment and not of a lock file.
+Read from the metadata of the installed packages, so it describes this environment, not a lock file.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LONGEST = 80  # characters of a licence's name; some packages put the licence it
 
 @dataclass(frozen=True)
 class Dependency:
-    """An installed package. `required_by` are packages, `gristmill` and `gristmill[EXTRA]` among them; `tested` is the
-    version of constraints.txt, empty where it has none."""
+    """An installed package. `required_by` are packages, `gristmill` and `gristmill[EXTRA]` among them. `tested` is the
+    version of constraints.txt, empty if it has none."""
 
     name: str
     version: str
@@ -98,7 +98,7 @@ def _required_by(roots: list[tuple[str, str]]) -> defaultdict[str, set[str]]:
 
 
 def _needs(name: str, extra: str) -> Iterator[Requirement]:
-    """What a package requires here: by itself, or because of an extra alone."""
+    """The requirements of a package here: its own, or with `extra` only those of the extra."""
     found = _distribution(name)
     for line in (found.requires if found else None) or []:
         needed = Requirement(line)
@@ -116,7 +116,7 @@ def _distribution(name: str) -> metadata.Distribution | None:
 
 
 def as_json(one: Dependency) -> Mapping[str, object]:
-    """For other programs."""
+    """A package as JSON."""
     return {
         "name": one.name,
         "version": one.version,

@@ -1,7 +1,7 @@
-"""The extras of the installation: what each brings, which stage needs which, and the error for one that is missing.
+"""The extras of the installation: their modules, the stages that need them, and the error for a missing one.
 
-Whoever only cleans text installs none of them. A run asks before its first stage (`flows/session.py`); parts of the
-filter that need a model ask where they check their other needs.
+Cleaning text needs none of them. A run checks them before its first stage (`flows/session.py`). Parts of the filter
+that need a model check them with their other needs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from storage.errors import ConfigError
 from tasks.training.chain import LINKS
 
-# Modules by which an extra is known to be installed; those of single formats of export are asked for by the format
+# The modules that show that an extra is installed. Formats of export check the modules that only they need
 MODULES: Mapping[str, tuple[str, ...]] = {
     "models": ("torch", "transformers", "safetensors", "peft", "accelerate", "gguf"),
     "train": ("torch", "transformers", "peft", "accelerate", "deepspeed", "trl", "bitsandbytes"),
@@ -26,7 +26,7 @@ NEEDS: Mapping[str, str] = {
     "base": "models",
     "evaluate": "eval",
     "export": "export",
-}  # of the stages; those of the data half need none
+}  # by stage; those of the data half need none
 
 
 def lacking(extra: str) -> list[str]:
@@ -54,7 +54,7 @@ def missing_extras(stages: Iterable[str]) -> dict[str, list[str]]:
 
 
 def told_of_extras(stages: Iterable[str]) -> Iterator[str]:
-    """A sentence for a plan on the extras that a run on this machine would need first; nothing if it has them."""
+    """A sentence for a plan on the extras that a run on this machine would need first. Nothing if it has them."""
     if found := missing_extras(stages):
         yield f"{_named(found)}: {install(*found)}"
 

@@ -1,4 +1,4 @@
-"""Is the installation sound? Libraries, their versions, settings, the store's place, and what the machine can do."""
+"""Checks of the installation: libraries, their versions, settings, the store's place, and the machine's speed."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def versions() -> Check:
 
 
 def extras() -> Check:
-    """Which extras are installed. None has to be: the data half needs none."""
+    """The installed extras. None is required: the data half needs none."""
     return judge_extras({extra: lacking(extra) for extra in MODULES if extra != "lingua"})
 
 
 def judge_extras(missing: Mapping[str, list[str]]) -> Check:
-    """The extras by name; of one that is there in part, the modules that it lacks. One that is absent is no fault."""
+    """The installed extras by name, and the missing modules of those installed in part. An absent one isn't a fault."""
     there = ", ".join(extra for extra, modules in missing.items() if not modules) or "none"
     absent = ", ".join(
         extra if len(modules) == len(MODULES[extra]) else f"{extra} (lacks {', '.join(modules)})"
@@ -94,7 +94,7 @@ def judge_extras(missing: Mapping[str, list[str]]) -> Check:
 
 
 def data_packages(found: Mapping[str, str]) -> Check:
-    """Packages that are read as data. A profile with sources and filters of its own may not need them."""
+    """Packages that are read as data. A profile with its own sources and filters may not need them."""
     needed = pins(REQUIREMENTS)
     missing = [one for one in needed if canonicalize_name(one) not in found]
     value = f"{', '.join(missing)} not installed" if missing else f"{len(needed)} installed"
@@ -128,7 +128,7 @@ def judge_versions(pins: Mapping[str, str], found: Mapping[str, str]) -> Check:
 
 
 def quiet(environment: Mapping[str, str]) -> Check:
-    """Nothing leaves the machine unless a profile says so; a Prefect server is used where one is named."""
+    """Whether nothing leaves the machine unless a profile says so. A Prefect server is used only if one is named."""
     loud = [name for name, value in NO_TELEMETRY.items() if environment.get(name, "").lower() != value]
     server = environment.get("PREFECT_API_URL")
     value = (
@@ -142,7 +142,7 @@ def quiet(environment: Mapping[str, str]) -> Check:
 
 
 def store_works(url: str) -> Check:
-    """Writing, renaming and locking where the artifacts will lie."""
+    """Whether writing, renaming and locking work in the place of the artifacts."""
     name = "store"
     try:
         opened = Store(url)
@@ -170,7 +170,7 @@ def disk(folder: Path) -> Check:
 
 
 def imports(names: Sequence[str]) -> Check:
-    """The large libraries, imported in a process of their own, so that a crash of one is seen and not suffered."""
+    """The large libraries, imported in a child process, which a crash of one ends instead of this one."""
     started = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", IMPORT_EACH, *names], capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - started
@@ -182,7 +182,7 @@ def imports(names: Sequence[str]) -> Check:
 
 
 def torch_speed() -> Iterator[Check]:
-    """What computes, and how fast it multiplies matrices."""
+    """The device for computing, and how fast it multiplies matrices."""
     import torch
 
     cuda = torch.cuda.is_available()
@@ -208,12 +208,12 @@ def torch_speed() -> Iterator[Check]:
 
 
 def judge_speed(gigaflops: float, dtype: str, threads: int) -> Check:
-    """Matrix products against what a core should do."""
+    """The speed of matrix products against that of a recent core."""
     return advice(
         "matrix products",
         gigaflops >= SLOW,
         f"{gigaflops:,.0f} GFLOP/s in {dtype}, {threads} threads",
-        "Other work takes the cores, or there are more threads than cores: try OMP_NUM_THREADS=1.",
+        "Other work uses the cores, or threads outnumber the cores: try OMP_NUM_THREADS=1.",
     )
 
 

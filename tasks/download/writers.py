@@ -1,4 +1,4 @@
-"""What the download stage writes as it reads: shards of documents, and pairs as JSON Lines."""
+"""The writers of the download stage: shards of documents, and pairs as JSON Lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ShardWriter:
         self.bytes = 0
 
     def add(self, document: Document) -> None:
-        """Add a document; close the shard when it is full."""
+        """Add a document, and close the shard when it is full."""
         self.batch.append(document)
         self.bytes += len(document.text.encode("utf-8", "surrogatepass"))
         self.seen += 1
@@ -73,6 +73,6 @@ class PairWriter:
 
 @contextmanager
 def pair_writer(roles: Iterable[str], out: Output) -> Iterator[PairWriter]:
-    """A writer with a file for each role, which is there even if no pair comes."""
+    """A writer with a file for each role, even for a role without a pair."""
     with ExitStack() as files:
         yield PairWriter({role: files.enter_context(open_lines(out.path / role / "pairs.jsonl")) for role in roles})

@@ -3,15 +3,15 @@
 map_shards.py          map_shards: resume, order, lost workers, progress
 shard.py         one shard: draft, result, soundness
 broadcast.py     the work function, sent to workers once
-executors.py     what an executor is; choice.py which one a map gets
+executors.py     the protocol of an executor; choice.py the one that a map gets
 threads.py       threads, for work that releases the interpreter's lock
 processes.py     worker processes
-dask_workers.py  workers of Dask; dask_preload.py is run by each that is started here
+dask_workers.py  workers of Dask; each that is started here runs dask_preload.py
 ray_workers.py   workers of Ray
 worker_checks.py         workers that see the same files and have the same code
 temporary.py     folders that are swept after a kill
-adopted.py       documents and rows made elsewhere, checked
-incremental.py   shards that an earlier artifact holds are taken from it
+adopted.py       checks of documents and rows made elsewhere
+incremental.py   takes shards from an earlier artifact that has them
 """
 
 from tasks.shards.map_shards import LazyShards, collect, collect_all, map_shards

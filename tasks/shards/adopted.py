@@ -1,4 +1,4 @@
-"""Checks of folders made elsewhere that are to stand for an artifact with documents, pairs or questions."""
+"""Checks of folders made elsewhere that are to be adopted as artifacts with documents, pairs or questions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from storage.shards.lines import read_json_lines
 
 
 def check_documents(folder: Artifact) -> None:
-    """Read every document of documents/*.parquet. Raises DamagedArtifact for a shard that is not in our layout, and
-    EmptyOutput where there is no document."""
+    """Read every document of documents/*.parquet. Raises DamagedArtifact for a shard that isn't in our layout, and
+    EmptyOutput if there is no document."""
     shards = folder.files("documents/*.parquet")
     if not sum(batch.num_rows for shard in shards for _, batch in read_batches(shard)):
         raise EmptyOutput(f"{folder.path}/documents has no document.", "Give a folder with documents.")

@@ -1,8 +1,8 @@
-"""What all shards share, sent to workers once and by reference.
+"""The work function of a map, sent to workers once and by reference.
 
-The work function is often a `partial` of megabytes: tables, an index, the rows to remove. It is pickled once into the
-map's folder, and a call carries the path and the digest. A worker process loads it once and keeps the last few. What is
-unpickled is what the digest says, and a worker with other code, which could make other bytes, refuses it.
+It is often a `partial` of megabytes: tables, an index, the rows to remove. It is pickled once into the map's folder,
+and a call carries the path and the digest. A worker process loads it once and keeps the last few. It unpickles only
+bytes that match the digest, and refuses to run with other code, which could make other bytes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 from storage.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("storage", "models", "tasks")  # what a worker runs
+PACKAGES = ("storage", "models", "tasks")  # the code that a worker runs
 KEPT = 2  # functions in a worker's memory
 
 Work = Callable[[Any, Path], dict[str, Any]]
 
-_SENT: dict[str, Work] = {}  # by this process, which need not read them
+_SENT: dict[str, Work] = {}  # sent by this process, which needn't read them
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Broadcast:
     code: str
 
     def __call__(self, shard: Any, folder: Path) -> dict[str, Any]:
-        """Call the function, loaded before or now. Raises ConfigError where it can't be read, or the code is other."""
+        """Call the function, loading it if needed. Raises ConfigError if it can't be read or the code differs."""
         return (_SENT.get(self.digest) or _load(self))(shard, folder)
 
 
@@ -62,7 +62,7 @@ def broadcast(function: Work, folder: Path) -> Iterator[Broadcast]:
 
 @functools.cache
 def code_digest() -> str:
-    """SHA-256 over the source of the packages that a worker runs, as it lies on this machine."""
+    """SHA-256 over the source of the packages that a worker runs, as on this machine."""
     digest = hashlib.sha256()
     for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
@@ -78,7 +78,7 @@ def _load(sent: Broadcast) -> Work:
     except OSError as error:
         raise unseen(socket.gethostname(), sent.path.parent, error.strerror or str(error)) from error
     if hashlib.sha256(content).hexdigest() != sent.digest:
-        raise unseen(socket.gethostname(), sent.path.parent, "other bytes there")
+        raise unseen(socket.gethostname(), sent.path.parent, "different bytes there")
     function: Work = pickle.loads(content)
     return function
 
@@ -86,14 +86,14 @@ def _load(sent: Broadcast) -> Work:
 def other_code(host: str) -> ConfigError:
     """The error for a worker that could make other bytes."""
     return ConfigError(
-        f"The worker on {host} has other code of Gristmill.",
+        f"The worker on {host} has different code of Gristmill.",
         "Install the same version on all hosts, from the same commit, and start the workers again.",
     )
 
 
 def unseen(host: str, folder: Path, why: str) -> ConfigError:
-    """The error for a worker that does not see the folder of the run."""
+    """The error for a worker that doesn't see the folder of the run."""
     return ConfigError(
-        f"The worker on {host} does not see the files of this run in {folder}: {why}.",
+        f"The worker on {host} doesn't see the files of this run in {folder}: {why}.",
         "Put the store (for a bucket, its cache) on a file system that all hosts mount at the same path.",
     )

@@ -1,7 +1,7 @@
-"""Which executor a map gets, by what its calls need and what the profile says. A call never names one.
+"""Chooses the executor of a map, by the needs of its calls and by the profile. A call never names one.
 
-What holds a GPU, and code of the user's, get processes of their own on this machine, which end with the map. Everything
-else goes to the executor of the profile, whose workers are started once a run.
+Work that holds a GPU and user code run in their own processes on this machine, which end with the map. Everything else
+goes to the executor of the profile, whose workers are started once a run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run by each Dask worker that is started here, before its first call: it ends with this process, and by no Ctrl-C."""
+"""Run by each Dask worker that is started here, before its first call: it ends with this process, not by Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Shards on workers of Dask: those of a running cluster, or a cluster on this machine that ends with the run.
 
-Dask has the calls and nothing else. What shards share and what they leave goes through the store's file system, so no
-worker spills, and the scheduler never holds data.
+Dask only has the calls. The work function and the results go through the store's file system, so no worker spills, and
+the scheduler never holds data.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tasks.shards.worker_checks import Witness, check_workers, witness
 
 PATIENCE = 30  # seconds to reach a scheduler, and to wait for its first worker
 LOCAL: dict[str, Any] = {
-    "distributed.scheduler.allowed-failures": 0,  # lost calls come back, and are submitted again as for every executor
+    "distributed.scheduler.allowed-failures": 0,  # lost calls come back to us, and are resubmitted as for any executor
     "distributed.scheduler.worker-ttl": None,  # a worker may hold the interpreter's lock for longer than it lives
-    "distributed.nanny.pre-spawn-environ": {},  # one thread for BLAS would round sums as no other executor does
+    "distributed.nanny.pre-spawn-environ": {},  # one thread for BLAS would round sums differently from other executors
     "distributed.admin.system-monitor.gil.enabled": False,
 }
 
 
 class DaskWorkers:
-    """See the module's docstring. Raises ConfigError where Dask is not installed, or the scheduler does not answer."""
+    """See the module's docstring. Raises ConfigError if Dask isn't installed or the scheduler doesn't answer."""
 
     by_reference = True
 
@@ -54,13 +54,13 @@ class DaskWorkers:
             except OSError as error:  # TimeoutError is one
                 raise ConfigError(
                     f"No Dask scheduler with a worker answers at {address or 'this machine'} in {PATIENCE} seconds.",
-                    "Start both, `dask scheduler` and `dask worker ADDRESS`, or leave runtime.data.address out.",
+                    "Start both, `dask scheduler` and `dask worker ADDRESS`, or remove runtime.data.address.",
                 ) from error
             self._pool = self.client.get_executor(pure=False)
             self._stack = stack.pop_all()
 
     def begin(self, folder: Path, shards: int) -> None:
-        """The first time each worker is asked what it sees."""
+        """The first time, check what each worker sees."""
         if not self._checked:
             check_workers(folder, self._ask)
             self._checked = True
@@ -68,28 +68,28 @@ class DaskWorkers:
         self._room = OUTSTANDING * max(1, sum(threads.values()))
 
     def room(self) -> int:
-        """For each thread of all workers, as they were when the map began."""
+        """Calls for each thread of all workers, as they were when the map began."""
         return self._room
 
     def submit(self, call: Call) -> Future[None]:
-        """Have it run on a worker."""
+        """Run a call on a worker."""
         submitted: Future[None] = self._pool.submit(work, call)
         return submitted
 
     def meaning(self, error: Any) -> BaseException:
-        """KilledWorker comes when Dask has given a call up; calls are cancelled when the scheduler is gone."""
+        """Dask raises KilledWorker when it gives a call up. It cancels calls when the scheduler is gone."""
         if isinstance(error, import_module("distributed").KilledWorker):
             return WorkerLost(error.allowed_failures + 1)
         gone = CancelledError, import_module("distributed.comm").CommClosedError
         return WorkerLost(RETRIES + 1) if isinstance(error, gone) else error
 
     def abandon(self, futures: Collection[Future[None]]) -> None:
-        """Cancel them. One that runs goes on to its end, which hurts nobody."""
+        """Cancel them. A running call goes on to its end, which is harmless."""
         for future in futures:
             future.cancel()
 
     def close(self) -> None:
-        """Leave the cluster, and end one that was started here."""
+        """Leave the cluster, and end it if it was started here."""
         self._stack.close()
 
     def _ask(self, folder: str) -> Iterable[Witness]:
@@ -104,8 +104,8 @@ class DaskWorkers:
 
 
 def _client(cluster: Any) -> Any:
-    """A client of a cluster or an address. Raises OSError, also where something else than Dask answers: its client then
-    waits without end, whatever its timeout, so it is opened by a thread that nobody need wait for."""
+    """A client of a cluster or an address. Raises OSError, also if something other than Dask answers: its client would
+    then wait for ever, whatever its timeout, so a thread opens it that nobody needs to wait for."""
     opened: Future[Any] = Future()
 
     def open_it() -> None:
@@ -120,7 +120,7 @@ def _client(cluster: Any) -> Any:
 
 
 def _cluster(stack: ExitStack, workers: int) -> Any:
-    """Start a cluster on this machine for as long as the stack."""
+    """Start a cluster on this machine, which the stack ends."""
     folder = stack.enter_context(temporary_folder())
     with import_module("dask.config").set(LOCAL):
         cluster = import_module("distributed").LocalCluster(
@@ -128,11 +128,11 @@ def _cluster(stack: ExitStack, workers: int) -> Any:
             threads_per_worker=1,
             processes=True,
             host="127.0.0.1",
-            # Any port, by which Dask tells of itself without a page: on its usual one it would meet other clusters
+            # Any port, and no dashboard: on the usual port it would meet other clusters
             scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             silence_logs=logging.WARNING,
-            security=True,  # keys of its own: else every user of this machine could have our workers run anything
-            memory_limit=0,  # nothing to spill; and a worker that needs much is not to be stopped half-way
+            security=True,  # its own keys: otherwise any user of this machine could run anything on our workers
+            memory_limit=0,  # nothing to spill, and a worker that needs much must not be stopped half-way
             local_directory=str(folder),
             preload=["tasks.shards.dask_preload"],
         )

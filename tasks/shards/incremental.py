@@ -1,13 +1,13 @@
-"""Shards that an earlier artifact of the stage holds are taken from it: one more shard costs its own work and no more.
+"""Takes shards from an earlier artifact of the stage that has them: one more shard costs only its own work.
 
-For work whose result hangs on one shard of documents, the config, and the other inputs. The artifact then carries
-shards.json: the name of the work, and for each input shard its SHA-256 and what was counted. A later run of the stage
-finds there the shards with the same SHA-256, and links their files under their new numbers.
+For work whose result depends only on one shard of documents, the config, and the other inputs. The artifact then has a
+shards.json: the name of the work, and for each input shard its SHA-256 and its counts. A later run of the stage finds
+there the shards with the same SHA-256, and links their files under their new numbers.
 
-What is taken is what would have been made, or an artifact's digest would tell its history (law 4). So stage, version,
-config, source code, libraries and all inputs but the documents must be the same (see `Output.earlier`), the work too,
-and each file must still have the SHA-256 of its manifest. One that has not is no error: its shard is worked through
-anew, and a note says so.
+A shard that is taken must equal the one that would be made, or an artifact's digest would depend on its history
+(law 4). So stage, version, config, source code, libraries and all inputs except the documents must be the same (see
+`Output.earlier`), the work too, and each file must still have the SHA-256 of its manifest. If a file doesn't, its shard
+is processed again, and a warning says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tasks.stage.output import Output
 
 RECORD = "shards.json"
 DOCUMENTS, SHARDS = "documents", "*.parquet"  # the input that grows, and its shards
-LOOKED_AT = 8  # earlier artifacts: where several corpora are made in turn, the newest may be of another
+LOOKED_AT = 8  # earlier artifacts to search: if several corpora take turns, the newest may be of another one
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)  # another file system, owner, too many, or never
 
 Work = Callable[[Path, Path], dict[str, Any]]
@@ -50,7 +50,7 @@ class MadeFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Made:
-    """A shard as an earlier artifact has it: what was counted, and the files that the work left."""
+    """A shard of an earlier artifact: its counts, and the files that the work left."""
 
     location: str
     counts: dict[str, Any]
@@ -71,10 +71,10 @@ def map_new_shards(
     accelerators: int = 0,
     isolated: bool = False,
 ) -> list[ShardResult]:
-    """`map_shards` of `work` on the Parquet shards of `documents`, without those that an earlier artifact holds.
+    """`map_shards` of `work` on the Parquet shards of `documents` that no earlier artifact has.
 
-    `files` are what `work` may leave in a shard's folder, and the folder of the artifact where each is collected under
-    the shard's number. Writes shards.json.
+    `files` maps each file that `work` may leave in a shard's folder to the folder of the artifact that collects it
+    under the shard's number. Writes shards.json.
     """
     jobs: list[Job] = list(
         zip(
@@ -102,8 +102,8 @@ def map_new_shards(
 def made_before(
     documents: Artifact, out: Output, name: str, files: Mapping[str, str], changing: Collection[str]
 ) -> list[Made | None]:
-    """For each shard of `documents`, what earlier artifacts hold of it that the work of this `name` made, whatever
-    their `changing` inputs were (see `Output.earlier`); None for a new one."""
+    """For each shard of `documents`, the result that an earlier artifact has of the work of this `name`, whatever its
+    `changing` inputs were (see `Output.earlier`), or None for a new one."""
     wanted = _digests(documents)
     known: dict[str, Made] = {}
     for earlier in islice(out.earlier(*changing), LOOKED_AT):
@@ -114,7 +114,7 @@ def made_before(
 
 
 def record_shards(documents: Artifact, made: Sequence[ShardResult], out: Output, name: str) -> None:
-    """Write shards.json, by which later artifacts find what this one holds."""
+    """Write shards.json, in which later artifacts look up the shards of this one."""
     rows = [
         {"sha256": digest, "counts": result.counts} for digest, result in zip(_digests(documents), made, strict=True)
     ]
@@ -129,8 +129,8 @@ def _digests(documents: Artifact) -> list[str]:
 def _made_in(
     earlier: Artifact, wanted: Collection[str], name: str, files: Mapping[str, str], out: Output
 ) -> dict[str, Made]:
-    """The shards of an earlier artifact that were made of what has one of the `wanted` SHA-256, by that, if the same
-    work made them."""
+    """The shards of an earlier artifact whose input shard has one of the `wanted` SHA-256, by that. Empty if other work
+    made them."""
     if earlier.manifest is None or RECORD not in earlier.manifest.files:
         return {}
     try:
@@ -176,18 +176,18 @@ def _take_or_work(work: Work, job: Job, folder: Path) -> dict[str, Any]:
 
 
 def _take(made: Made, folder: Path) -> str:
-    """Link the files of a shard into `folder`; the name of one that is not as it was, and none is linked then."""
+    """Link the files of a shard into `folder`. If one has changed, link none and return its name."""
     for file, earlier in made.files.items():
         if not link_same(earlier, folder / file):
             for other in made.files:
-                (folder / other).unlink(missing_ok=True)  # else the work would write into the earlier artifact
+                (folder / other).unlink(missing_ok=True)  # otherwise the work would write into the earlier artifact
             return earlier.name
     return ""
 
 
 def link_same(made: MadeFile, target: Path) -> bool:
-    """As `link`, of a file that must still be as it was made; nothing is left of one that is not."""
-    # Linked first: what is hashed is then what is kept, though the earlier artifact be collected meanwhile
+    """As `link`, for a file that must still be as it was made. A changed one leaves nothing."""
+    # Linked first: the hashed file is then the kept one, even if the earlier artifact is collected meanwhile
     if link(made.path, target) and file_digest(target) == made.sha256:
         return True
     target.unlink(missing_ok=True)
@@ -195,7 +195,7 @@ def link_same(made: MadeFile, target: Path) -> bool:
 
 
 def link(path: Path, target: Path) -> bool:
-    """Link a file, or copy it where that can't be, to a place where none is; whether it is there at all."""
+    """Link a file, or copy it if it can't be linked, to a free place. Returns whether the file exists."""
     try:
         os.link(path, target)
     except FileNotFoundError:
@@ -216,8 +216,8 @@ def _tell(results: Sequence[ShardResult], out: Output) -> None:
 
 
 def tell_damaged(results: Sequence[ShardResult], out: Output) -> None:
-    """Warn of the files that could not be taken, which the shards' work counted as `damaged`."""
+    """Warn about the files that couldn't be taken, which the shards' work counted as `damaged`."""
     damaged = [result.counts["damaged"] for result in results if "damaged" in result.counts]
     if damaged:
         more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-        out.warn(f"{damaged[0]}{more} can't be taken, missing or with changed bytes: made anew")
+        out.warn(f"{damaged[0]}{more} can't be taken, missing or with changed bytes: made again")

@@ -1,9 +1,9 @@
-"""The one seam for work on shards: resume, parallel work, lost workers and progress live here and nowhere else.
+"""The one seam for work on shards: resume, parallel work, lost workers and progress live only here.
 
-Each shard is worked through in a folder of its own, renamed when it is done: after a kill the finished shards are
-found again, the half-done one starts anew, and so does one whose files are not as it left them, since they may never
-have reached the disk. Results come back in the order of the shards, so nothing depends on which worker was faster, nor
-on where it ran (law 4).
+Each shard is processed in its own folder, which is renamed when it is done. After a kill the finished shards are found
+again. The half-done one starts over, and so does one whose files have changed, since they may never have reached the
+disk. Results come back in the order of the shards, so nothing depends on which worker was faster or where it ran
+(law 4).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECONDS = 1.0  # between two messages of progress
 
 
 class LazyShards(Sequence[T]):
-    """Shards that are each made when it is their turn: all of them together would take too much memory."""
+    """Shards that are made one by one when needed: all of them together would take too much memory."""
 
     def __init__(self, make: Callable[[int], T], count: int) -> None:
         self._make, self._count = make, count
@@ -54,14 +54,14 @@ def map_shards(
 ) -> list[ShardResult]:
     """Run `function(shard, folder) -> counts` on every shard, by the executor of `out.runtime.data`.
 
-    `function` writes into `folder` and returns JSON; it must be importable (a module-level function or a `partial`
-    of one) and pickle, as must the shards: a worker may be on another host. What it needs is said, not who runs it:
-    `releases_gil` is for work that leaves the interpreter's lock to others (numba, Arrow), which can run in threads;
-    `accelerators` is the number of GPUs of this machine, each held by a process that ends with the map; `isolated` is
-    for code of the user's, in processes that run nothing else.
+    `function` writes into `folder` and returns JSON. It must be importable (a module-level function or a `partial` of
+    one) and pickle, as must the shards: a worker may be on another host. A call states its needs, not its executor:
+    `releases_gil` is for work that releases the interpreter's lock (numba, Arrow) and so can run in threads,
+    `accelerators` is the number of GPUs of this machine, each held by a process that ends with the map, and `isolated`
+    is for user code, in processes that run nothing else.
 
-    An error in one shard ends the stage; finished shards stay for the next run. A shard whose worker was lost is worked
-    again, `RETRIES` times. Raises LostWorker then, and ConfigError for workers that can't do the work.
+    An error in one shard ends the stage. Finished shards stay for the next run. A shard whose worker was lost is
+    retried `RETRIES` times. Raises LostWorker then, and ConfigError for workers that can't do the work.
     """
     folder = out.scratch.absolute() / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,14 +76,14 @@ def map_shards(
                 calls = (Call(sent, shards[i], shard_folder(folder, i), releases_gil) for i in waiting)
                 _run(executor, calls, progress)
     found = results_of(folder, len(shards))
-    if not (isolated or accelerators):  # those processes have ended, and the system counts them
+    if not (isolated or accelerators):  # those processes have ended, so the system counts them
         count_workers(folder, waiting)
     return found
 
 
 def collect(results: Sequence[ShardResult], file: str, folder: Path) -> None:
     """Put the file of this name of every shard into `folder`, numbered as the shards. Linked, not copied: a shard's
-    result stays where a resume looks for it, and takes no room twice."""
+    result stays where a resume looks for it, and takes no additional space."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, result in enumerate(results):
         made = result.folder / file
@@ -92,13 +92,13 @@ def collect(results: Sequence[ShardResult], file: str, folder: Path) -> None:
 
 
 def collect_all(results: Sequence[ShardResult], files: Mapping[str, str], folder: Path) -> None:
-    """`collect` each of the `files`, which have their own folder in `folder`."""
+    """`collect` each of the `files`, into its own folder in `folder`."""
     for file, place in files.items():
         collect(results, file, folder / place)
 
 
 class _Progress:
-    """Tells at most once a `SECONDS`, however many workers there are, and at the end."""
+    """Reports at most every `SECONDS`, however many workers there are, and at the end."""
 
     def __init__(self, out: Output, name: str, unit: str, done: int, total: int) -> None:
         self.out, self.name, self._unit, self._done, self._total = out, name, unit, done, total
@@ -110,7 +110,7 @@ class _Progress:
         self.out.progress(self._done, self._total, self._unit, note)
 
     def wait(self) -> None:
-        """No shard was done for a while: say what is waited for, once it is known."""
+        """No shard was done for a while: report what the map waits for, once it is known."""
         if compiles():
             self._tell()
 
@@ -122,8 +122,8 @@ class _Progress:
 
 
 def _run(executor: Executor, calls: Iterator[Call], progress: _Progress) -> None:
-    """Have the calls run, as many at a time as the executor takes; others are not made yet. Raises the first error of
-    one."""
+    """Run the calls, as many at a time as the executor takes. Further calls aren't made yet. Raises the first error of
+    a call."""
     again, running, losses = deque[Call](), dict[Future[None], Call](), Counter[Path]()
     try:
         while True:
@@ -149,7 +149,7 @@ def _run(executor: Executor, calls: Iterator[Call], progress: _Progress) -> None
                 else:
                     progress.add()
             if lost:
-                progress.out.warn(f"{progress.name}: a worker was lost; what it had begun ({lost}) is begun again")
+                progress.out.warn(f"{progress.name}: a worker was lost; its unfinished work ({lost}) starts again")
     finally:
         executor.abandon(running)
 
@@ -159,5 +159,5 @@ def _check_losses(losses: int, executor: Executor, progress: _Progress) -> None:
         raise LostWorker(
             f"A worker process of {progress.out.stage} was killed ({progress.name}), {losses} times with the same "
             "shard, most often for lack of memory.",
-            f"{executor.advice}; the finished shards are kept.",
+            f"{executor.advice}. The finished shards are kept.",
         )

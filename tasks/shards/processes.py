@@ -1,8 +1,8 @@
-"""Shards in worker processes, which end with the process that started them, by kill -9 of it too.
+"""Shards in worker processes, which end with the process that started them, even by kill -9.
 
 A process loads again what this one has loaded: a second or two of imports and compiled kernels. So by default this
-process begins, and others are started as soon as they would save more than they cost: a small corpus, or a stage that
-has little to do, is done sooner without.
+process begins by itself, and starts others as soon as they would save more than they cost: a small corpus, or a stage
+with little to do, is done sooner without them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tasks.shards.threads import Threads
 from tasks.stage import machine
 
 FIRST = 3.0  # seconds for the first shard, which also loads what all need
-SAMPLE = 1.0  # seconds of later shards by which the others are judged
-SAVED = 2.0  # seconds that processes must save
+SAMPLE = 1.0  # seconds of later shards, from which the rest is estimated
+SAVED = 2.0  # minimum seconds that processes must save
 
 
 class Processes:
-    """So many worker processes, each started when there is work for it."""
+    """Worker processes, `workers` of them, each started when it has work."""
 
     by_reference = True
 
@@ -40,14 +40,14 @@ class Processes:
         self._pool = _pool(workers)
 
     def begin(self, folder: Path, shards: int) -> None:
-        """They run this code and see these files."""
+        """Nothing to check: they run this code and see these files."""
 
     def room(self) -> int:
-        """For each process what it has, and what comes next."""
+        """Two calls for each process: the running one and the next."""
         return OUTSTANDING * self.workers
 
     def submit(self, call: Call) -> Future[None]:
-        """Have it run in a process. A pool that lost one is broken, so another takes its place."""
+        """Run a call in a process. A pool that lost a process is broken, so a new pool replaces it."""
         try:
             return self._pool.submit(work, call)
         except BrokenProcessPool:
@@ -56,11 +56,11 @@ class Processes:
             return self._pool.submit(work, call)
 
     def meaning(self, error: BaseException) -> BaseException:
-        """A broken pool means that a worker was lost, whichever of them it was."""
+        """A broken pool means that some worker was lost."""
         return WorkerLost() if isinstance(error, BrokenProcessPool) else error
 
     def abandon(self, futures: Collection[Future[None]]) -> None:
-        """Wait for those that run: their shards will be found done."""
+        """Wait for running calls: a later run will find their shards done."""
         wait([future for future in futures if not future.cancel()])
 
     def close(self) -> None:
@@ -69,24 +69,24 @@ class Processes:
 
 
 class PerhapsProcesses(Processes):
-    """One thread of this process, then so many processes, which stay for later maps."""
+    """One thread of this process, then `workers` processes, which stay for later maps."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)
         self._alone = Threads(1)
 
     def begin(self, folder: Path, shards: int) -> None:
-        """Each map is judged anew."""
+        """Judge each map afresh."""
         self._shards, self._done, self._many = shards, 0, False
         self._began = _clock()
 
     def room(self) -> int:
-        """One call while this process is alone."""
+        """One call while only this process works."""
         self._many = self._many or self._pays(_clock() - self._began)
         return super().room() if self._many else 1
 
     def submit(self, call: Call) -> Future[None]:
-        """Have it run here or in a process, which is started then."""
+        """Run a call here, or in a process that starts now."""
         if self._many:
             return super().submit(call)
         future = self._alone.submit(call)
@@ -104,8 +104,8 @@ class PerhapsProcesses(Processes):
             self._began = _clock()
 
     def _pays(self, seconds: float) -> bool:
-        """Whether processes are worth their start, so many seconds after the first shard, or the map while there is
-        none."""
+        """Whether processes are worth their start, `seconds` after the first shard was done, or until then after the
+        map began."""
         left = self._shards - self._done
         if self._done <= 1:
             return left > 1 and seconds > FIRST
@@ -120,13 +120,13 @@ def compiles() -> bool:
 
 
 def _clock() -> float:
-    """Seconds, but for those of compiling: other processes would only wait for the same kernels."""
+    """Seconds, without those spent compiling: other processes would only wait for the same kernels."""
     return time.monotonic() - machine.compiled_seconds()
 
 
 class _Worker(SpawnProcess):
-    """A process that doesn't import the program that started it: a script without `if __name__ == "__main__":` would
-    begin again in each worker, and none needs what is in it."""
+    """A process that doesn't import the program that started it. A script without `if __name__ == "__main__":` would
+    run again in each worker, and no worker needs it."""
 
     def start(self) -> None:
         """Hide the program while the process is described."""
@@ -139,7 +139,7 @@ class _Worker(SpawnProcess):
 
 
 class _Context(SpawnContext):
-    """Spawned, not forked: Prefect and torch have threads running, and forking a process with threads can deadlock."""
+    """Spawned, not forked: Prefect and torch run threads, and forking a process with threads can deadlock."""
 
     Process = _Worker
 

@@ -1,8 +1,7 @@
 """Shards on workers of Ray: those of a running cluster, or a cluster on this machine that ends with the run.
 
-Ray has the calls and nothing else: what shards share and what they leave goes through the store's file system, so the
-object store has its smallest size. Ray's own retries are off, since lost calls are submitted again as for every
-executor.
+Ray only has the calls: the work function and the results go through the store's file system, so the object store has
+its smallest size. Ray's own retries are off, since lost calls are resubmitted as for any executor.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ OBJECT_STORE = 80_000_000  # bytes; Ray refuses less than 75 MB
 
 
 class RayWorkers:
-    """See the module's docstring. Raises ConfigError where Ray is not installed, or no cluster answers."""
+    """See the module's docstring. Raises ConfigError if Ray isn't installed or no cluster answers."""
 
     by_reference = True
 
@@ -54,7 +53,7 @@ class RayWorkers:
             if address is None:
                 self.advice = f"Lower runtime.data.workers, now {workers}"
                 settings = _local(str(stack.enter_context(temporary_folder())), workers)
-            if not ray.is_initialized():  # by whoever calls us from a notebook, who then ends it too
+            if not ray.is_initialized():  # a notebook that calls us may have, and then ends it too
                 before = descendants(os.getpid())
                 _connect(settings)
                 stack.enter_context(ended_with_us(descendants(os.getpid()) - before))
@@ -63,18 +62,18 @@ class RayWorkers:
             self._stack = stack.pop_all()
 
     def begin(self, folder: Path, shards: int) -> None:
-        """The first time each host is asked what it sees."""
+        """The first time, check what each host sees."""
         if not self._checked:
             check_workers(folder, _ask)
             self._checked = True
         self._room = OUTSTANDING * max(1, int(_ray().cluster_resources().get("CPU", 1)))
 
     def room(self) -> int:
-        """For each CPU of the cluster, as it was when the map began."""
+        """Calls for each CPU of the cluster, as it was when the map began."""
         return self._room
 
     def submit(self, call: Call) -> Future[None]:
-        """Have it run on a worker."""
+        """Run a call on a worker."""
         ref = self._remote.remote(call)
         future: Future[None] = ref.future()
         self._refs[future] = ref
@@ -82,7 +81,7 @@ class RayWorkers:
         return future
 
     def meaning(self, error: BaseException) -> BaseException:
-        """What the function raised is inside of Ray's error; the others are of workers, hosts and the cluster."""
+        """Ray's error holds the one that the function raised. Other errors are of workers, hosts and the cluster."""
         exceptions = _ray().exceptions
         if isinstance(error, exceptions.RayTaskError):
             cause: BaseException = error.cause
@@ -93,12 +92,12 @@ class RayWorkers:
         return WorkerLost(RETRIES + 1) if isinstance(error, exceptions.RayError | CancelledError) else error
 
     def abandon(self, futures: Collection[Future[None]]) -> None:
-        """Cancel them; what runs is interrupted, and its draft is swept by the next run."""
+        """Cancel them. A running call is interrupted, and the next run sweeps its draft."""
         for ref in [self._refs[future] for future in futures if future in self._refs]:
             _ray().cancel(ref)
 
     def close(self) -> None:
-        """Leave the cluster, and end one that was started here."""
+        """Leave the cluster, and end it if it was started here."""
         self._stack.close()
 
 
@@ -107,7 +106,7 @@ def _ray() -> Any:
 
 
 def _local(folder: str, workers: int) -> dict[str, Any]:
-    """The settings of a cluster on this machine, which nobody else reaches."""
+    """The settings of a cluster on this machine that nobody else reaches."""
     return {
         "address": "local",
         "num_cpus": workers,
@@ -121,14 +120,14 @@ def _local(folder: str, workers: int) -> dict[str, Any]:
 
 def _connect(settings: dict[str, Any]) -> None:
     _check_answers(settings["address"])
-    # BLAS gets the threads that it has elsewhere: with one, Ray's default, it would round sums otherwise
+    # BLAS gets the same threads as elsewhere: with one, Ray's default, it would round sums differently
     threads = os.environ.get("OMP_NUM_THREADS", str(machine.cores()))
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": threads}
     local = settings["address"] == "local"
     if local:
         variables["RAY_AUTH_TOKEN"] = _token()
         variables["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    # Told that there is no cluster, as on those systems by default, Ray listens on 127.0.0.1 alone. Else it takes an
+    # If clusters are disabled, as by default on some systems, Ray listens only on 127.0.0.1. Otherwise it takes an
     # address that other hosts reach, whatever it is given. It has read the variable when it was imported
     constants: Any = import_module("ray._private.ray_constants")
     constants.ENABLE_RAY_CLUSTER = not local
@@ -136,12 +135,12 @@ def _connect(settings: dict[str, Any]) -> None:
     try:
         with _environment(variables):
             _ray().init(log_to_driver=False, configure_logging=False, **settings)
-    except (OSError, ValueError, RuntimeError, ImportError) as error:  # as Ray has it: no address, no node, no client
+    except (OSError, ValueError, RuntimeError, ImportError) as error:  # Ray's errors for no address, no node, no client
         raise _no_answer(settings["address"], error) from error
 
 
 def _check_answers(address: str) -> None:
-    """Raises ConfigError for a host and port where nothing listens: Ray would try again for minutes."""
+    """Raises ConfigError for a host and port where nothing listens: Ray would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdigit():
         try:
@@ -152,20 +151,19 @@ def _check_answers(address: str) -> None:
 
 def _no_answer(address: str, why: BaseException) -> ConfigError:
     return ConfigError(
-        f"No Ray cluster answers at {address}: {why}.",
-        "Start one, `ray start --head`, or leave runtime.data.address out.",
+        f"No Ray cluster answers at {address}: {why}.", "Start one, `ray start --head`, or remove runtime.data.address."
     )
 
 
 @functools.cache
 def _token() -> str:
-    """What lets a process into a cluster of ours, which other users of this machine have not. Ray keeps the first that
-    it sees; given none, it would leave one in the home folder."""
+    """The secret that admits a process to our cluster, and keeps other users of this machine out. Ray keeps the first
+    one that it sees. Without one, it would leave one in the home folder."""
     return secrets.token_hex(32)
 
 
 def _ask(folder: str) -> Iterable[Witness]:
-    """A witness of each host: all workers of one see the same."""
+    """A witness of each host, whose workers all see the same."""
     ray = _ray()
     affinity = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
@@ -195,7 +193,7 @@ def _kept_signals() -> Iterator[None]:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set these variables for the block; those that Ray sets in it go too."""
+    """Set these variables for the block. Variables that Ray sets within it are removed too."""
     before = dict(os.environ)
     os.environ.update(values)
     try:

@@ -1,8 +1,8 @@
-"""One shard, wherever it is worked through: its draft, its result, and whether a result is sound.
+"""One shard, wherever it is processed: its draft, its result, and whether a result is sound.
 
-A worker writes into a draft with a name of its own and renames it when the shard is done, so a shard may run twice at
-once: a cluster runs the task of a worker again that it takes for lost, and the first sound result stays. A draft is
-never made in a folder that is gone, so a worker that outlives its run leaves nothing behind.
+A worker writes into a draft with a unique name and renames it when the shard is done, so a shard may run twice at once:
+a cluster repeats the task of a worker that it takes for lost, and the first sound result stays. A draft is never made
+in a folder that is gone, so a worker that outlives its run leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What a shard's function left: its folder, and the counts that it returned."""
+    """The result of a shard's function: its folder, and the counts that it returned."""
 
     folder: Path
     counts: dict[str, Any]
@@ -43,7 +43,7 @@ class ShardResult:
 
 @dataclass(frozen=True)
 class Call:
-    """A shard to be worked through: `function(shard, draft)` leaves its files and counts in `folder`."""
+    """A shard to process: `function(shard, draft)` leaves its files and counts in `folder`."""
 
     function: Callable[[Any, Path], dict[str, Any]]
     shard: Any
@@ -52,8 +52,8 @@ class Call:
 
 
 def work(call: Call) -> None:
-    """Work through a shard. Two threads of one process never run a function that holds the interpreter's lock: it would
-    gain nothing, and need not be safe to run so."""
+    """Process a shard. Two threads of one process never run a function that holds the interpreter's lock at once: it
+    would gain nothing, and the function needn't be thread-safe."""
     draft = call.folder.with_name(f"{call.folder.name}{DRAFT}{uuid4().hex}")
     draft.mkdir()
     before, peak = machine.cpu_seconds(), machine.Peak()
@@ -65,7 +65,7 @@ def work(call: Call) -> None:
 
 
 def count_workers(folder: Path, done: Iterable[int]) -> None:
-    """Count what the workers of other processes used for the shards that were done now."""
+    """Count the resources that other processes used for the shards done now."""
     for number in done:
         used = json.loads((shard_folder(folder, number) / RESULT).read_text())["used"]
         if used["worker"] != _worker():
@@ -77,8 +77,7 @@ def _worker() -> str:
 
 
 def clear(folder: Path, count: int) -> list[int]:
-    """The numbers of the shards in a map's folder that are yet to be done, after removing what dead runs left half
-    done."""
+    """The numbers of the shards in a map's folder that are still to be done, after removing drafts of dead runs."""
     for draft in folder.glob(f"*{DRAFT}*"):
         shutil.rmtree(draft, ignore_errors=True)
     waiting = [number for number in range(count) if not is_done(shard_folder(folder, number))]
@@ -88,12 +87,12 @@ def clear(folder: Path, count: int) -> list[int]:
 
 
 def shard_folder(folder: Path, number: int) -> Path:
-    """Where the result of a shard lies."""
+    """The folder of a shard's result."""
     return folder / f"{number:05d}"
 
 
 def is_done(folder: Path) -> bool:
-    """Whether a shard was finished, and its files are as they were then."""
+    """Whether a shard was finished and its files haven't changed since."""
     try:
         found = json.loads((folder / RESULT).read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -102,8 +101,8 @@ def is_done(folder: Path) -> bool:
 
 
 def results_of(folder: Path, count: int) -> list[ShardResult]:
-    """The results in a map's folder, in the order of the shards. Raises LostWorker for one that is not there."""
-    list(folder.iterdir())  # NFS looks again at a folder that is opened, and believes its cache otherwise
+    """The results in a map's folder, in the order of the shards. Raises LostWorker for a missing one."""
+    list(folder.iterdir())  # NFS refreshes a folder when it is opened, and otherwise trusts its cache
     found = []
     for number in range(count):
         place = shard_folder(folder, number)
@@ -111,9 +110,9 @@ def results_of(folder: Path, count: int) -> list[ShardResult]:
             counts = json.loads((place / RESULT).read_text())["counts"]
         except FileNotFoundError as error:
             raise LostWorker(
-                f"A worker finished {place}, and it is not there.",
-                "Workers and this machine must see the same files at the same paths; the store must be on a shared "
-                "file system. Run again: the finished shards are kept.",
+                f"A worker finished {place}, but it isn't there.",
+                "Workers and this machine must see the same files at the same paths: put the store on a shared file "
+                "system, and run again. The finished shards are kept.",
             ) from error
         found.append(ShardResult(place, counts))
     return found
@@ -135,7 +134,7 @@ def _put(draft: Path, folder: Path) -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """xxh3 of each file but the result: against what a crash damages; SHA-256 comes with what is published."""
+    """xxh3 of each file except the result, to find damage by a crash. Published files have a SHA-256."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / RESULT]
     found = {}
     for path in files:

@@ -1,6 +1,6 @@
-"""Folders outside the store for what a cluster writes of its own: sockets, logs, locks. Swept after a kill.
+"""Folders outside the store for a cluster's own files: sockets, logs, locks. Swept after a kill.
 
-A folder is locked for as long as the process that made it lives; the next one removes those whose lock is free.
+A folder is locked for as long as the process that made it lives. The next process removes those whose lock is free.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from storage.files.locks import hold, hold_if_free
 
 PREFIX = "gristmill-"
 LOCK = "lock"
-YOUNG = 60.0  # seconds; one that is being made has no lock yet
+YOUNG = 60.0  # seconds; a folder that is being made has no lock yet
 LONGEST = 30  # characters: Ray puts a socket 70 characters deeper, and Linux allows 107 (unix(7))
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A private folder with a short path, which is removed at the end of the block, or after a kill by the next call
-    on this machine."""
+    """A private folder with a short path, removed at the end of the block, or after a kill by the next call on this
+    machine."""
     parent = Path(tempfile.gettempdir())
     if len(str(parent)) + len(PREFIX) + 9 > LONGEST:
         parent = Path("/tmp")

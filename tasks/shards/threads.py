@@ -1,4 +1,4 @@
-"""Shards in threads, for work that leaves the interpreter's lock to others (numba, Arrow), and in this very thread."""
+"""Shards in threads, for work that releases the interpreter's lock (numba, Arrow), and in the calling thread."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tasks.shards.shard import Call, work
 
 
 class Here:
-    """No worker: each call runs as it is submitted. What it raises, `submit` raises."""
+    """No worker: `submit` runs the call, and raises its error."""
 
     by_reference = False
     advice = ""
 
     def begin(self, folder: Path, shards: int) -> None:
-        """This process sees its own files."""
+        """Nothing to check: this process sees its own files."""
 
     def room(self) -> int:
-        """One: it runs while it is submitted."""
+        """One call, which runs while it is submitted."""
         return 1
 
     def submit(self, call: Call) -> Future[None]:
@@ -35,28 +35,28 @@ class Here:
         return error
 
     def abandon(self, futures: Collection[Future[None]]) -> None:
-        """None is left."""
+        """Nothing to give up: no call is left running."""
 
     def close(self) -> None:
         """Nothing to end."""
 
 
 class Threads(Here):
-    """So many threads of this process."""
+    """Threads of this process, `workers` of them."""
 
     def __init__(self, workers: int) -> None:
         self._workers, self._pool = workers, ThreadPoolExecutor(workers)
 
     def room(self) -> int:
-        """For each thread what it has, and what comes next."""
+        """Two calls for each thread: the running one and the next."""
         return OUTSTANDING * self._workers
 
     def submit(self, call: Call) -> Future[None]:
-        """Have it run in a thread."""
+        """Run a call in a thread."""
         return self._pool.submit(work, call)
 
     def abandon(self, futures: Collection[Future[None]]) -> None:
-        """Wait for those that run: a thread can't be ended."""
+        """Wait for running calls: a thread can't be ended."""
         wait([future for future in futures if not future.cancel()])
 
     def close(self) -> None:

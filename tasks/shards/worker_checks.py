@@ -1,7 +1,7 @@
-"""Whether workers of a cluster can do the work of this run: they see its files, and have its code and its libraries.
+"""Checks that the workers of a cluster see the files of this run and have its code and its libraries.
 
-Each is asked once, before the first shard: it reads a file that this process wrote and writes one that this process
-reads. A worker that joins later meets the same checks at its first shard (`broadcast.py`), but for the libraries.
+Each worker is checked once, before the first shard: it reads a file that this process wrote and writes one that this
+process reads. A worker that joins later gets the same checks at its first shard (`broadcast.py`), except the libraries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOKEN = "token"
 
 @dataclass(frozen=True)
 class Witness:
-    """What a worker says of itself; `saw` is what it read, `left` what it wrote, `trouble` why it could not."""
+    """A worker's report: `saw` is what it read, `left` what it wrote, `trouble` why it couldn't."""
 
     host: str
     code: str
@@ -58,21 +58,21 @@ def check_workers(folder: Path, ask: Callable[[str], Iterable[Witness]]) -> None
         for found in ask(str(place)):
             check_alike(found.host, (found.code, found.libraries), (code_digest(), libraries()))
             if found.saw != token:
-                raise unseen(found.host, folder, found.trouble or "another file is there")
-            list(place.iterdir())  # NFS looks again at a folder that is opened
+                raise unseen(found.host, folder, found.trouble or "a different file is there")
+            list(place.iterdir())  # NFS refreshes a folder when it is opened
             if not (place / found.left).is_file() or (place / found.left).read_text() != token:
-                raise unseen(found.host, folder, "what it writes does not arrive here")
+                raise unseen(found.host, folder, "the files that it writes don't arrive here")
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
 def check_alike(host: str, has: tuple[str, Sequence[str]], of_run: tuple[str, Sequence[str]]) -> None:
-    """Raises ConfigError where a worker has other code or libraries than the run, and so may make other bytes."""
+    """Raises ConfigError if a worker's code or libraries differ from the run's, so that it may make other bytes."""
     (code, theirs), (own_code, ours) = has, of_run
     if set(theirs) != set(ours):
         theirs, ours = sorted(set(theirs) - set(ours)), sorted(set(ours) - set(theirs))
         raise ConfigError(
-            f"The worker on {host} has {', '.join(theirs)}; the run has {', '.join(ours)}.",
+            f"The worker on {host} has {', '.join(theirs)}, but the run has {', '.join(ours)}.",
             "Install the same versions on all hosts, those of constraints.txt: others may make other bytes.",
         )
     if code != own_code:

@@ -1,4 +1,4 @@
-"""An evaluation as its artifact keeps it: scores of models and tasks, and the answers to single questions.
+"""A stored evaluation: the scores of models and tasks, and the answers to single questions.
 
     scores.json               {"models": {MODEL: {"bits_per_byte", "tasks": {TASK: {"metric", "value", …}}}}}
     items/MODEL/TASK.jsonl    a line a question: {"id", "cluster", "scores": {METRIC: number}}
@@ -24,12 +24,12 @@ from tasks.significance.estimate import Values
 SCORES = "scores.json"
 ITEMS = "items"
 BITS = "bits_per_byte"  # named like a task; it has one value a model
-LARGEST = 1e100  # of a score: its square and sums of those are still finite
+LARGEST = 1e100  # largest score whose square, and sums of such squares, are still finite
 
 
 def _no_bool(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("true and false are no numbers")
+        raise ValueError("true and false are not numbers")
     return value
 
 
@@ -49,8 +49,8 @@ class MetricScore(_Read):
 
 
 class TaskScore(_Read):
-    """One task of a model; `metric` is its headline. What `data_digest`, `version` and `asked` (its shots, chat and
-    generation) tell apart can't be compared."""
+    """One task of a model. `metric` is its headline. Scores that differ in `data_digest`, `version` or `asked` (shots,
+    chat and generation) can't be compared."""
 
     metric: str
     value: Number
@@ -73,7 +73,7 @@ class TaskScore(_Read):
 
 
 class ModelScores(_Read):
-    """All that was measured of a model."""
+    """All scores of a model."""
 
     bits_per_byte: Number | None = None
     tasks: dict[str, TaskScore] = Field(default_factory=dict)
@@ -109,7 +109,7 @@ class Answered:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Answered:
-        """The evaluation in `folder`. Raises DamagedArtifact for scores that are none, StoreError for an older form."""
+        """The evaluation in `folder`. Raises DamagedArtifact for invalid scores, StoreError for an older format."""
         try:
             scores = _Scores.model_validate_json((folder / SCORES).read_bytes())
         except FileNotFoundError as error:
@@ -117,7 +117,7 @@ class Answered:
         except (ValidationError, OSError) as error:
             if not (folder / ITEMS).is_dir():
                 raise StoreError(
-                    f"{name} keeps no answers to single questions, as an earlier version of evaluate left it, or its "
+                    f"{name} has no answers to single questions, since an earlier version of evaluate made it, or its "
                     f"{SCORES} is damaged: {_told(error)}.",
                     _AGAIN,
                 ) from error
@@ -126,13 +126,15 @@ class Answered:
 
     @classmethod
     def of(cls, artifact: Artifact, name: str) -> Answered:
-        """The evaluation that an artifact is. Raises ConfigError for one of another stage."""
+        """The evaluation of an artifact. Raises ConfigError for an artifact of another stage."""
         if artifact.manifest is not None and artifact.manifest.stage != "evaluate":
-            raise ConfigError(f"{name} is an artifact of {artifact.manifest.stage}.", "Name one of evaluate.")
+            raise ConfigError(
+                f"{name} is an artifact of {artifact.manifest.stage}, not of evaluate.", "Name one of evaluate."
+            )
         return cls.read(artifact.path, name)
 
     def answers(self, model: str, task: str, metric: str) -> Answers | None:
-        """The answers to a task by one of its metrics; None where none were kept. Raises DamagedArtifact."""
+        """The answers to a task by one of its metrics, or None if none were kept. Raises DamagedArtifact."""
         lines = self._read(model, task)
         having = [line for line in lines if metric in line.scores]
         if not having:
@@ -153,7 +155,7 @@ class Answered:
         try:
             parts = check_name(name)
         except ValueError as error:
-            raise DamagedArtifact(f"There can be no file of {what}: {error}.", _AGAIN) from error
+            raise DamagedArtifact(f"A file can't have this name, {what}: {error}.", _AGAIN) from error
         return self.folder / parts
 
 

@@ -1,7 +1,7 @@
-"""A score beside what guessing gives, in words.
+"""A score compared with chance, in words.
 
-Guessing has an error of its own: a few answers that are all alike have none, and yet may be luck. A score well below
-chance is no noise either: the answers were read wrongly, or the model prefers what is wrong.
+Guessing has its own error: a few answers that are all alike have none, yet may be luck. A score well below chance isn't
+noise either: the answers were read wrongly, or the model prefers wrong answers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ SURE = 2.0  # standard errors from chance from which a score is informative
 
 
 def against_chance(value: float, chance: float, items: int, error: float | None) -> Verdict:
-    """Where a score between 0 and 1 stands, of `items` questions that guessing answers with probability `chance`.
+    """The verdict on a score between 0 and 1 of `items` questions that guessing answers with probability `chance`.
 
-    `error` is the score's own standard error, None where it has none; that of guessing is its floor.
+    `error` is the score's own standard error, or None. The error of guessing is its floor.
     """
     guessing = math.sqrt(max(0.0, chance * (1 - chance)) / items)
     limit = SURE * max(error or 0.0, guessing)

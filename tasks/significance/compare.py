@@ -1,8 +1,8 @@
-"""Two evaluations side by side, task by task: which differences are real, corrected for how many are looked at.
+"""Two evaluations side by side, task by task: which differences are real, corrected for the number of comparisons.
 
-All rows of a comparison are one family: by Holm's correction (1979) the chance that any of them is called a difference,
-where there is none, is at most 2 %. At 5 % a hundred comparisons of equal models would have more than five false alarms
-in two cases of five; at 2 %, in two of a hundred.
+All rows of a comparison are one family: by Holm's correction (1979) the chance that any row is wrongly called a
+difference is at most 2 %. At 5 %, a hundred comparisons of equal models would have more than five false alarms in two
+cases of five. At 2 %, in two of a hundred.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tasks.training.chain import BASE, LINKS
 EQUAL = "no difference that could be told"
 BETTER = ("A better", "B better")
 DIGITS = 6
-WRONGLY = 0.02  # the chance of calling any difference real that is none
+WRONGLY = 0.02  # the chance that any row is wrongly called a difference
 
 
 class One(NamedTuple):
@@ -34,7 +34,7 @@ class One(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name that people see."""
         return f"{self.evaluation.name}:{self.model}"
 
 
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A task that could not be compared, and why."""
+    """A task that couldn't be compared, and why."""
 
     first: One
     second: One
@@ -64,7 +64,7 @@ class Left(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The rows of all pairs, in their order, and what was left out."""
+    """The rows of all pairs, in their order, and the tasks that were left out."""
 
     rows: list[Row]
     left: list[Left]
@@ -72,8 +72,8 @@ class Comparison(NamedTuple):
 
 
 def compare(pairs: Sequence[tuple[One, One]], tasks: Sequence[str] = (), metric: str | None = None) -> Comparison:
-    """Compare each pair of models on every task that both have; of these `tasks`, if any are named, and by `metric` in
-    place of each task's own. Raises ConfigError for a task that no model has, DamagedArtifact."""
+    """Compare each pair of models on every task that both have, or only on `tasks` if any are named, by `metric` if
+    given instead of each task's own. Raises ConfigError for a task that no model has, DamagedArtifact."""
     known = {task for pair in pairs for one in pair for task in one.evaluation.models[one.model].tasks}
     for task in tasks:
         if task not in known:
@@ -89,7 +89,7 @@ def compare(pairs: Sequence[tuple[One, One]], tasks: Sequence[str] = (), metric:
                 matched.append((first, second, task, met))
     founds = [paired(met.first, met.second, met.codes) for *_, met in matched]
     corrected = holm([found.p for found in founds])
-    level = WRONGLY / max(1, sum(p > WRONGLY for p in corrected))  # at which Holm tried those that are not rejected
+    level = WRONGLY / max(1, sum(p > WRONGLY for p in corrected))  # at which Holm tested those not rejected
     rows = [
         Row(
             first,
@@ -110,8 +110,8 @@ def compare(pairs: Sequence[tuple[One, One]], tasks: Sequence[str] = (), metric:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """P-values corrected for their number, in the order given: below a level, a family's chance of one false alarm is
-    (Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure")."""
+    """P-values corrected for their number, in the same order. Rejecting those below a level keeps the family's chance
+    of a false alarm below it (Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure")."""
     corrected, reached = [0.0] * len(ps), 0.0
     for rank, place in enumerate(sorted(range(len(ps)), key=lambda place: ps[place])):
         reached = max(reached, min(1.0, (len(ps) - rank) * ps[place]))
@@ -132,7 +132,7 @@ class Match(NamedTuple):
 
 
 def match(first: One, second: One, task: str, metric: str | None = None) -> Match | str:
-    """The questions of a task that both models answered, matched by id; or why there are none."""
+    """The questions of a task that both models answered, matched by id, or the reason why there are none."""
     scores = []
     for one in (first, second):
         score = one.evaluation.models[one.model].tasks.get(task)
@@ -173,7 +173,8 @@ def match(first: One, second: One, task: str, metric: str | None = None) -> Matc
 
 def chain_pairs(evaluation: Answered, model: str | None = None) -> list[tuple[One, One]]:
     """The models of one evaluation in pairs: each link of the chain with the one before it, and every other model with
-    the chain's last; or all with one `model`. Raises ConfigError where there is only one, or not this one."""
+    the chain's last, or all with `model` if given. Raises ConfigError if there is only one model, or `model` isn't
+    there."""
     names = list(evaluation.models)
     if model is not None and model not in names:
         raise _no_model(evaluation, model)
@@ -188,8 +189,8 @@ def chain_pairs(evaluation: Answered, model: str | None = None) -> list[tuple[On
 
 
 def pair_up(first: Answered, one: str | None, second: Answered, other: str | None) -> list[tuple[One, One]]:
-    """The models of two evaluations in pairs: those that are named; else the only ones; else those of equal names.
-    Raises ConfigError for a model that is not there, and where nothing can be paired."""
+    """The models of two evaluations in pairs: the named ones, else the only ones, else those of equal names. Raises
+    ConfigError for a missing model, and if nothing can be paired."""
     for evaluation, name in ((first, one), (second, other)):
         if name is not None and name not in evaluation.models:
             raise _no_model(evaluation, name)
@@ -214,7 +215,7 @@ def _no_model(evaluation: Answered, name: str) -> ConfigError:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison for programs: numbers rounded, what is not known null."""
+    """The comparison as JSON, with rounded numbers, and null for unknown ones."""
     return {
         "pairs": [{"a": first.name, "b": second.name} for first, second in comparison.pairs],
         "rows": [_row_as_json(row) for row in comparison.rows],
@@ -261,12 +262,12 @@ def _verdict(found: Paired, p: float, higher_is_better: bool) -> str:
 
 
 def _differ(first: TaskScore, second: TaskScore) -> str:
-    """Why two scores of one name are of different things; empty if they are not."""
+    """Why two scores of one name can't be compared. Empty if they can."""
     for what, one, two in (("data", first.data_digest, second.data_digest), ("version", first.version, second.version)):
         if one is not None and two is not None and one != two:
             return f"it is another task by its {what}: {str(one)[:12]} and {str(two)[:12]}"
     if first.asked is None or second.asked is None:
-        return ""  # as an earlier version of evaluate left it
+        return ""  # an earlier version of evaluate didn't record it
     here, there = first.asked, second.asked
     differ = [name for name in sorted({*here, *there}) if here.get(name) != there.get(name)]
     told = "; ".join(f"{name} {json.dumps(here.get(name))} and {json.dumps(there.get(name))}" for name in differ)

@@ -1,9 +1,9 @@
 """A mean over questions with its standard error and interval, clustered where questions share a text.
 
-Standard errors follow Miller 2024, "Adding Error Bars to Evals" (arXiv 2411.00640): that of the central limit theorem,
-to which, for questions in clusters, the covariances within clusters are added. Intervals are Student's, with one degree
-of freedom less than there are clusters; those of proportions are Wilson's (1927), which hold near 0 and 1 as well, on
-as many questions as the clustered error is worth.
+Standard errors follow Miller 2024, "Adding Error Bars to Evals" (arXiv 2411.00640): the one of the central limit
+theorem, plus the covariances within clusters for questions in clusters. Intervals are Student's, with one degree of
+freedom less than the number of clusters. Intervals of proportions are Wilson's (1927), which hold near 0 and 1 as well,
+for the number of independent questions that would have the clustered error.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ LEVEL = 0.95  # of intervals
 
 
 class Estimate(NamedTuple):
-    """A mean; its standard error and interval are None where a single question or cluster gives none."""
+    """A mean. Its standard error and interval are None if a single question or cluster gives none."""
 
     mean: float
     error: float | None
     low: float | None
     high: float | None
     items: int
-    clusters: int | None  # None where no two questions share one
+    clusters: int | None  # None if no two questions share one
 
 
 def codes_of(clusters: Sequence[str | None]) -> Codes:
-    """The number of each question's cluster, from 0: a question without one is a cluster of its own."""
+    """The number of each question's cluster, from 0. A question without one is its own cluster."""
     seen: dict[tuple[bool, str | int], int] = {}
     keys = [(True, number) if name is None else (False, name) for number, name in enumerate(clusters)]
     return np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.intp)
 
 
 def standard_error(values: Values, codes: Codes | None = None) -> float | None:
-    """The standard error of the mean of `values`, shape (questions,), whose clusters are `codes`; without, of
-    independent questions. None for fewer than two questions or clusters."""
+    """The standard error of the mean of `values`, shape (questions,), in clusters `codes`, or of independent questions
+    without. None for fewer than two questions or clusters."""
     number = len(values)
     clusters = number if codes is None else int(codes.max(initial=-1)) + 1
     if clusters < 2:
@@ -73,7 +73,7 @@ def wilson(share: float, number: float, level: float = LEVEL) -> tuple[float, fl
     squared = normal(level) ** 2
     centre = (share + squared / (2 * number)) / (1 + squared / number)
     spread = math.sqrt(squared * (share * (1 - share) / number + squared / (4 * number**2))) / (1 + squared / number)
-    # At the edges the formula gives the edge itself, but for rounding
+    # At the edges the formula gives the edge itself, apart from rounding
     return 0.0 if share == 0 else max(0.0, centre - spread), 1.0 if share == 1 else min(1.0, centre + spread)
 
 
@@ -97,8 +97,9 @@ def student(level: float, freedom: int) -> float:
 
 
 def _worth(share: float, error: float | None, number: int, clusters: int) -> float:
-    """How many independent questions would give this error (Korn and Graubard 1998): at most as many as there are, at
-    least a cluster's worth, which is also what remains where all answers are alike and show no error."""
+    """The number of independent questions that would give this error (Korn and Graubard 1998): at most the number of
+    questions, and at least the number of clusters, which is also the value if all answers are alike and show no
+    error."""
     if clusters == number:
         return number
     if not error:

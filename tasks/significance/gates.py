@@ -1,6 +1,6 @@
 """Gates: whether an evaluation meets the conditions of a release, and the error that stops one.
 
-The evaluation is published whichever way they end, with `gates.json`; the release reads that before it makes anything.
+The evaluation is published in any case, with `gates.json`, which the release reads before it makes anything.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RESULTS = TypeAdapter(list[GateResult])
 
 
 def gate_references(gates: Sequence[GateConfig]) -> dict[str, Artifact]:
-    """The evaluations that gates name, by ref; they need a session. Raises ConfigError for a ref that moves."""
+    """The evaluations that gates name, by ref. Needs a session. Raises ConfigError for a ref that moves."""
     refs = sorted({ref for gate in gates if (ref := gate.reference.ref) is not None})
     return {ref: named_artifact("evaluate.gates", ref) for ref in refs}
 
@@ -54,11 +54,11 @@ def gate_digests(gates: Sequence[GateConfig]) -> dict[str, str]:
 
 def judge_gates(gates: Sequence[GateConfig], run: Answered, referenced: Mapping[str, Answered]) -> list[GateResult]:
     """Whether `run` meets each condition of each gate. `referenced` has the evaluations that gates name, by ref. A gate
-    that names no model is about the last of the usual chain; a pipeline names the one that it releases.
+    without a model is about the last of the usual chain. A pipeline names the released one.
 
-    A floor or ceiling is held against the score itself. `no_worse_than` fails only for a loss beyond `by` and beyond
-    noise: the lower bound of the one-sided 95 % interval of the paired difference is above `by`. What can't be judged,
-    as it was not measured, has not passed. Raises DamagedArtifact.
+    A floor or ceiling is compared with the score itself. `no_worse_than` fails only for a loss beyond `by` and beyond
+    noise: the lower bound of the one-sided 95 % interval of the paired difference is above `by`. A condition on
+    something that wasn't measured fails. Raises DamagedArtifact.
     """
     last = _last(run)
     found = []
@@ -74,7 +74,7 @@ def judge_gates(gates: Sequence[GateConfig], run: Answered, referenced: Mapping[
 
 
 def rows(results: Sequence[GateResult]) -> list[dict[str, str]]:
-    """The table for people: failures first."""
+    """The table of results, failures first."""
     return [
         {
             "gate": "passed" if result.passed else "FAILED",
@@ -94,7 +94,7 @@ def write_results(results: Sequence[GateResult], folder: Path) -> None:
 
 
 def check_gates(evaluation: Artifact) -> int:
-    """Let a release pass whose evaluation met all its gates, or has none. Returns how many there are. Raises GateError,
+    """Let a release pass if its evaluation met all gates, or has none. Returns their number. Raises GateError,
     DamagedArtifact."""
     path = evaluation.file(FILE)
     if not path.exists():
@@ -175,12 +175,12 @@ def _has_items(run: Answered, model: str) -> bool:
 
 
 def _same_model(other: Answered, model: str) -> str:
-    """The model of that name, or the last of the other's chain: another run may have another chain."""
+    """The model of that name, or else the last of the other's chain, as another run may have another chain."""
     return model if model in other.models else _last(other)
 
 
 def _score(run: Answered, model: str, gate: GateConfig) -> MetricScore | str:
-    """The score that a gate asks of, or why there is none."""
+    """The score that a gate is about, or why there is none."""
     if model not in run.models:
         return f"{run.name} has no model {model}, but {', '.join(run.models) or 'none'}"
     scores = run.models[model]

@@ -1,4 +1,4 @@
-"""Two models on the same questions: how far apart, how surely, and what difference would have been seen.
+"""Two models on the same questions: their difference, its certainty, and the smallest detectable difference.
 
 Questions that are hard for one model are hard for the other, so the differences of single questions say far more than
 two scores with an error each (Miller 2024, §4.2).
@@ -18,7 +18,7 @@ POWER = 0.8  # probability with which a difference of the detectable size is fou
 
 
 class Paired(NamedTuple):
-    """The second model minus the first. `error` and interval are None where the questions give none."""
+    """The second model minus the first. `error` and interval are None if the questions give none."""
 
     first: float
     second: float
@@ -29,8 +29,8 @@ class Paired(NamedTuple):
     p: float  # two-sided, before any correction
     test: str
     items: int
-    clusters: int | None  # None where no two questions share one
-    differing: int  # questions, or clusters, on which the two are not alike
+    clusters: int | None  # None if no two questions share one
+    differing: int  # questions, or clusters, on which the two differ
     binary: bool
 
 
@@ -68,8 +68,8 @@ def interval(
 ) -> tuple[float | None, float | None]:
     """The two-sided interval of the mean of `differences`, shape (questions,).
 
-    Of right and wrong answers it is the adjusted Wald interval of Bonett and Price (2012), which holds where few
-    questions differ, or none; otherwise Student's over clusters.
+    For right and wrong answers it is the adjusted Wald interval of Bonett and Price (2012), which holds even if few
+    questions differ, or none. Otherwise it is Student's over clusters.
     """
     number, clusters = len(differences), int(codes.max()) + 1
     error = standard_error(differences, codes)
@@ -88,8 +88,8 @@ def interval(
 def detectable(found: Paired, level: float) -> float | None:
     """The smallest true difference that a test at `level` finds with probability `POWER`, from the error seen.
 
-    None where there are too few questions, or clusters, for the test to find any, and where all answers are alike to
-    the last digit, so that nothing is known of their error.
+    None if there are too few questions, or clusters, for the test to find any, and if all answers are alike to the last
+    digit, so that their error is unknown.
     """
     from scipy.special import betaincinv, ndtri
 
@@ -97,15 +97,15 @@ def detectable(found: Paired, level: float) -> float | None:
     if units < least or found.error is None:
         return None
     by_error = float(-ndtri(level / 2) + ndtri(POWER)) * found.error
-    if found.binary:  # nor smaller than where all that differ do so in one direction, and enough of them do
+    if found.binary:  # at least the share at which all differ in one direction, and just enough of them do
         return min(1.0, max(by_error, float(betaincinv(least, units - least + 1, POWER))))
     return by_error or None
 
 
 def loses_more_than(by: float, losses: Values, codes: Codes, *, binary: bool, level: float = LEVEL) -> bool:
     """Whether the mean of `losses`, shape (questions,), is above `by` beyond noise: the lower bound of its one-sided
-    interval is, and signs of the excess that are flipped seldom give as much. The second holds where questions are too
-    few for the first."""
+    interval is above it, and flipped signs of the excess seldom give as much. The second test holds even if questions
+    are too few for the first."""
     low, _ = interval(losses, codes, binary=binary, level=2 * level - 1)
     if low is None or low <= by or float(losses.mean()) <= by:
         return False
@@ -113,7 +113,7 @@ def loses_more_than(by: float, losses: Values, codes: Codes, *, binary: bool, le
 
 
 def _units(differences: Values, codes: Codes) -> Values:
-    """Sums over clusters: what flips its sign as a whole. Rounding leaves no difference where there is none."""
+    """Sums over clusters, each of which flips its sign as a whole. Rounded, so that equal scores differ by 0."""
     if int(codes.max()) + 1 == len(differences):
         return differences
     sums = np.bincount(codes, weights=differences)

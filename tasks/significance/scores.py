@@ -1,4 +1,4 @@
-"""Scores for people and programs: every number with its chance level, and in words where it is no better than that."""
+"""Scores for people and programs: every number with its chance level, and a verdict in words."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from tasks.significance.chance import SURE, against_chance
 
-DIGITS = 6  # what float32 sums repeat on one machine
+DIGITS = 6  # that float32 sums repeat on one machine
 SUBSETS = ("clean", "dirty")
 BESIDE = {
     "too_long": "were left out, as a choice alone is longer than the context",
     "cut": "are longer than the context with their examples, and lost their beginning",
     "replaced": "were among the examples that the harness drew for them, and got others",
 }
-NONE = "–"  # of a model that can't be asked
+NONE = "–"  # for a model that can't be asked
 ABOVE, BELOW, SAME = "above chance", "below chance", "no better than chance"
 
 
 def judged(score: Mapping[str, Any], subsets: Mapping[str, Any]) -> dict[str, Any]:
-    """The score of one model in one benchmark as scores.json has it: its headline with its error and what it is worth,
-    and all other metrics. `subsets` are those of clean and dirty questions."""
+    """The score of one model in one benchmark as scores.json has it: its headline with its error and its verdict, and
+    all other metrics. `subsets` are the scores of clean and dirty questions."""
     headline = score["headline"]
     value = {"chance": score["chance"], "items": score["items"], **score["metrics"][headline]}
     parts = {
@@ -33,8 +33,8 @@ def judged(score: Mapping[str, Any], subsets: Mapping[str, Any]) -> dict[str, An
 
 
 def score_rows(scores: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row a measure, a column a model, a dash where it can't be asked; separate rows for clean and dirty questions,
-    where some are dirty."""
+    """A row per measure and a column per model, with a dash if it can't be asked. Separate rows for clean and dirty
+    questions, if some are dirty."""
     models = scores["models"]
     names = list(models)
     found = {name: models[name]["bits_per_byte"] for name in names}
@@ -52,7 +52,7 @@ def score_rows(scores: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def verdict(scores: Mapping[str, Any]) -> str:
-    """Which benchmarks are informative, and what was lost of each, in sentences."""
+    """Sentences on which benchmarks are informative, and which questions each lost."""
     told: dict[str, set[str]] = {}
     for model in scores["models"].values():
         for task, score in model["tasks"].items():
@@ -76,7 +76,7 @@ def verdict(scores: Mapping[str, Any]) -> str:
 
 
 def _beside(scores: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader of a score must know of its questions and answers."""
+    """Sentences that a reader of a score must know about its questions and answers."""
     for name, model in scores["models"].items():
         for task, score in model["tasks"].items():
             for what, told in BESIDE.items():
@@ -88,7 +88,7 @@ def _beside(scores: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _worth(score: Mapping[str, Any]) -> dict[str, Any]:
-    """Rounded, and how the score stands to chance."""
+    """The score, rounded, with its verdict against chance."""
     rounded = {key: round(value, DIGITS) if isinstance(value, float) else value for key, value in score.items()}
     chance = score["chance"]
     if chance is None:
@@ -122,7 +122,7 @@ def _cell(score: Mapping[str, Any]) -> str:
 
 
 def compared(prompts: Sequence[str], given: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """A row a prompt and a column a model, of what each answered; as Markdown shows it."""
+    """A row per prompt and a column per model with its answer, as Markdown shows it."""
     return [
         {"prompt": _in_a_cell(prompt), **{name: _in_a_cell(answers[number]) for name, answers in given.items()}}
         for number, prompt in enumerate(prompts)

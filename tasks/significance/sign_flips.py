@@ -1,9 +1,9 @@
 """The sign-flip test: could a sum of paired differences be luck?
 
-If two models are alike, each difference could as well have had the other sign. The p-value is the share of all
-choices of signs whose sum is at least as far from 0 as the one seen (Fisher 1935, "The Design of Experiments", §21).
-For differences of 0 and ±1 this is McNemar's exact test. It is exact wherever the possible sums are few: on a lattice,
-such as shares of a few samples, or up to some fourteen questions. Otherwise signs are drawn, from a fixed seed.
+If two models are alike, each difference could as well have the other sign. The p-value is the share of all choices of
+signs whose sum is at least as far from 0 as the observed one (Fisher 1935, "The Design of Experiments", §21). For
+differences of 0 and ±1 this is McNemar's exact test. It is exact if the possible sums are few: on a lattice, such as
+shares of a few samples, or up to some fourteen questions. Otherwise signs are drawn from a fixed seed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from tasks.significance.estimate import Values
 
-DRAWN = 9_999  # choices of signs where not all can be tried
-SUMS = 1 << 14  # different ones of an exact distribution
-LIMIT = 1 << 21  # the same before equal ones are put together
-BATCH = 1 << 22  # signs drawn at a time, at most
-CHOICES = 1_000  # and choices of them, after which it may have been enough
-ENOUGH = 200  # choices as far as the one seen: luck it is, and more would only say how much (Besag and Clifford 1991)
+DRAWN = 9_999  # choices of signs to draw if not all can be tried
+SUMS = 1 << 14  # maximum different sums of an exact distribution
+LIMIT = 1 << 21  # maximum sums before equal ones are merged
+BATCH = 1 << 22  # maximum signs drawn at a time
+CHOICES = 1_000  # maximum choices of signs drawn at a time, after which they may be enough
+ENOUGH = 200  # choices at least as far as the observed one: luck, more only say how much (Besag and Clifford 1991)
 SEED = 16
-DIGITS = 10  # of a sum, as a share of the largest: sums that agree in them are equal but for rounding
+DIGITS = 10  # of a sum, as a share of the largest: sums that agree in them are equal apart from rounding
 SLACK = 1e-9  # the same, after adding up
 
 
@@ -35,14 +35,14 @@ class Flips(NamedTuple):
 
 
 def sign_flips(differences: Values, *, two_sided: bool = True) -> Flips:
-    """The p-value of the sum of `differences`, shape (units,), against 0; one-sided, against a sum above 0.
+    """The p-value of the sum of `differences`, shape (units,), against 0. One-sided: against a sum above 0.
 
     Units are questions, or the sums of whole clusters of them.
     """
     units = differences[differences != 0]
     if not len(units):
         return Flips(1.0, True)
-    units = units / float(np.abs(units).max())  # first, as what is tiny or huge has no sum to divide by
+    units = units / float(np.abs(units).max())  # first, as tiny or huge values have no sum to divide by
     units = np.round(units / float(np.abs(units).sum()), 15)
     seen = float(units.sum())
     known = _all_sums(units)
@@ -57,12 +57,12 @@ def sign_flips(differences: Values, *, two_sided: bool = True) -> Flips:
         signs = bits[: rows * len(units)].reshape(rows, len(units)).astype(np.float64)
         met += int(_as_far(signs @ (2 * units) - seen, seen, two_sided).sum())
         drawn += rows
-    share = (met + 1) / (drawn + 1)  # the one seen is one of them (Phipson and Smyth 2010)
+    share = (met + 1) / (drawn + 1)  # the observed choice is one of them (Phipson and Smyth 2010)
     return Flips(min(share, _at_most(units, seen, two_sided)), False)
 
 
 def fewest_units(level: float) -> int:
-    """How many units must differ, all in one direction, before the two-sided test can reach `level`."""
+    """The number of units that must differ, all in one direction, for the two-sided test to reach `level`."""
     return math.ceil(math.log2(2 / level))
 
 
@@ -71,7 +71,7 @@ def _as_far(sums: Values, seen: float, two_sided: bool) -> npt.NDArray[np.bool_]
 
 
 def _all_sums(units: Values) -> tuple[Values, Values] | None:
-    """Every sum that signs can give, with its probability; None where they are too many."""
+    """Every sum that signs can give, with its probability. None if there are too many."""
     sums: Values = np.zeros(1)
     shares: Values = np.ones(1)
     for size, count in zip(*np.unique(np.abs(units), return_counts=True), strict=True):
@@ -95,7 +95,7 @@ def _halves(count: int) -> Values:
 
 
 def _at_most(units: Values, seen: float, two_sided: bool) -> float:
-    """A bound above the exact p-value (Hoeffding 1963): smaller than the drawn one can be, for large differences."""
+    """An upper bound on the exact p-value (Hoeffding 1963). For large differences it is below any drawn p-value."""
     if not two_sided and seen <= 0:
         return 1.0
     return (2 if two_sided else 1) * math.exp(-(seen**2) / (2 * float(units @ units)))

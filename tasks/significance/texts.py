@@ -1,4 +1,4 @@
-"""Whether two models' bits per byte are of the same text: of another one they say nothing of the models."""
+"""Whether two models' bits per byte are of the same text. Of different texts they say nothing about the models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage.errors import DamagedArtifact, make_again
 from storage.manifest import check_name
 from tasks.significance.answered import Answered
 
-TOLERANCE = 0.02  # of the bytes of a source: tokenizers leave different ends of it out
+TOLERANCE = 0.02  # share of the bytes of a source: tokenizers leave out different ends of it
 
 
 class _Read(BaseModel):
@@ -32,8 +32,8 @@ class _Language(_Read):
 
 
 def other_text(one: Answered, model: str, two: Answered, other: str) -> bool:
-    """Whether both keep what they were measured on, and it differs by its sources or, where all was measured, by their
-    bytes. Raises DamagedArtifact."""
+    """Whether both record the text that they were measured on, and it differs in its sources or, if all of it was
+    measured, in their bytes. Raises DamagedArtifact."""
     first, second = _held_out(one, model), _held_out(two, other)
     if first is None or second is None:
         return False

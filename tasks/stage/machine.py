@@ -46,7 +46,7 @@ def memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 @dataclass
 class _Workers:
-    """What workers report to have used for this process. The system doesn't count workers that still run."""
+    """The use that workers report for this process. The system doesn't count workers that still run."""
 
     seconds: float = 0.0
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, Confi
 from tasks.stage import machine
 
 MOST = 1024  # of workers, threads and processes: more than a host has cores, and as many as libraries can start
-LEAST_MEMORY = 16_000_000  # bytes; with less, a stage's tables split into so many pieces that it takes minutes
+LEAST_MEMORY = 16_000_000  # bytes; with less, a stage's tables split into thousands of pieces, which takes minutes
 SIZE = re.compile(r"[0-9]+|[0-9]+(\.[0-9]+)?\s*[kmgt]i?b", re.IGNORECASE)
 MOST_PORT = 65_535
 LONGEST_HOURS = 8_760  # a year

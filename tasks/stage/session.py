@@ -52,7 +52,7 @@ Maker = Callable[[AnyStage, str, StageConfig, Sequence[Input], bool], str]  # (s
 
 @dataclass(frozen=True)
 class Session:
-    """What every stage of one run shares."""
+    """The surroundings that all stages of one run share."""
 
     store: Store
     runtime: Runtime

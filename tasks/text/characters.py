@@ -20,7 +20,7 @@ from storage.shards.arrays import UInt8, UInt32
 OTHER, WORD, SPACE, HARD = 0, 1, 2, 4  # HARD: a text with this character must be normalised by Python
 ALONE = 8  # added to WORD: a word of its own, as in the scripts that are written without spaces
 COMPOSES = 16  # a mark or a syllable's end that NFC joins to the character before it
-IGNORED = 32  # left out, so that it does not end a word
+IGNORED = 32  # left out, so that it doesn't end a word
 SIZE = 0x40000  # no letter is assigned above it, which a test checks
 # All other ranges (ideographs, syllables, private use) have no case, white space or composition
 INTRICATE = (
@@ -60,8 +60,8 @@ JAMO = {chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))} 
 
 
 class Characters(NamedTuple):
-    """`kinds[c]` is OTHER, WORD, SPACE or IGNORED, possibly with HARD, ALONE or COMPOSES; `folded[c]` is what c
-    becomes."""
+    """`kinds[c]` is OTHER, WORD, SPACE or IGNORED, possibly with HARD, ALONE or COMPOSES. `folded[c]` is the folded
+    character of c."""
 
     kinds: UInt8
     folded: UInt32
@@ -72,8 +72,8 @@ def characters(
     ignore_case: bool, ignore_white_space: bool, part_unspaced: bool = False, ignore_invisible: bool = False, /
 ) -> Characters:
     """The tables, built once per process from Python's Unicode data (20 ms: by functions of C on whole ranges). With
-    `part_unspaced`, each letter of a script that is written without spaces is a word of its own; with
-    `ignore_invisible`, INVISIBLE characters are left out."""
+    `part_unspaced`, each letter of a script without spaces is its own word. With `ignore_invisible`, INVISIBLE
+    characters are left out."""
     kinds = np.zeros(SIZE, np.uint8)
     for run in re.finditer(r"\w+", ALL):
         kinds[run.start() : run.end()] = WORD
@@ -107,7 +107,7 @@ def unspaced_letters() -> list[int]:
 
 
 def _hard(texts: list[str], folds: list[str], second: set[str]) -> set[str]:
-    """Those that compose with the character before them, are no NFC by themselves, or fold to several."""
+    """The characters that compose with the one before them, aren't NFC by themselves, or fold to several."""
     marks = {text for text in texts if unicodedata.combining(text)}
     changing = {
         text
@@ -118,5 +118,5 @@ def _hard(texts: list[str], folds: list[str], second: set[str]) -> set[str]:
 
 
 def _pair(decomposition: list[str]) -> bool:
-    """Whether it is canonical, of two characters; others begin with "<compat>" or the like."""
+    """Whether a decomposition is canonical, into two characters. Others begin with "<compat>" or the like."""
     return len(decomposition) == 2 and decomposition[0][0] != "<"

@@ -1,9 +1,9 @@
-"""Where numba keeps the kernels that it has compiled: in the user's cache, by what they are made of.
+"""The cache of kernels that numba has compiled: in the user's cache folder, keyed by their source.
 
 By default numba keys kernels by file path, so every clone, wheel and CI run compiles them again, which takes about a
-minute. It also checks only the file of a function, not the files of what that calls. Here the key is a digest of all
-files that kernels are made of, with numba's version; the CPU is part of numba's own keys. Folders that have long not
-been used are deleted.
+minute. It also checks only the file of a function, not the files of the functions that it calls. Here the key is a
+digest of all source files of kernels, with numba's version. The CPU is part of numba's own keys. Folders that haven't
+been used for long are deleted.
 
 numba takes the class of `LOCATORS` from its environment and asks it first (docs: *Custom Cache Locators*).
 """
@@ -38,15 +38,15 @@ COMPILED = ("*kernels.py", "characters.py", "comments.py", "phrases.py")
 LIMIT_BYTES = 200_000_000  # one version of the kernels takes 8 MB
 PATIENCE_SECONDS, POLL_SECONDS = 60.0, 0.02  # for another process to compile what this one needs
 DIGEST_BYTES = 32
-RARE = (50_000, 20, 1_000)  # of Python's garbage collection, as `gc.set_threshold` takes them
-UNUSED_SECONDS = 86_400.0  # before that a folder may be of a run at work
+RARE = (50_000, 20, 1_000)  # thresholds of Python's garbage collection, for `gc.set_threshold`
+UNUSED_SECONDS = 86_400.0  # a folder used more recently may belong to an active run
 
 
 class ByContent(UserProvidedCacheLocator):
-    """The place of a kernel of Gristmill. Of other functions it knows none.
+    """The place of Gristmill's kernels. Other functions have none here.
 
-    Where nothing can be written it is the place all the same, and each process compiles: numba would write into the
-    checkout, and take what it finds there without a look at the kernels that a kernel calls.
+    It stays the place even if it can't be written, and then each process compiles. Otherwise numba would write into the
+    checkout, and trust what it finds there without checking the kernels that a kernel calls.
     """
 
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
@@ -59,22 +59,22 @@ class ByContent(UserProvidedCacheLocator):
         if not Path(py_file).is_relative_to(TASKS):
             return None
         found = cls(py_func, py_file)
-        found.ensure_cache_path()  # locks are there before any code is
+        found.ensure_cache_path()  # locks come before any code
         return found
 
     def ensure_cache_path(self) -> None:
-        """See numba, which would end the run where this fails."""
+        """See numba, which would end the run if this failed."""
         with suppress(OSError):
             Path(self._cache_path).mkdir(parents=True, exist_ok=True)
 
     def get_source_stamp(self) -> str:
-        """The folder says what the source is."""
+        """Constant: the folder already identifies the source."""
         return ""
 
 
 @functools.cache
 def folder() -> Path:
-    """That of these kernels, in `NUMBA_CACHE_DIR` or the user's cache. A new one has others make room."""
+    """The folder of these kernels, in `NUMBA_CACHE_DIR` or the user's cache. To make room for a new one, others go."""
     kept = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "kernels")
     found = kept / f"{digest(TASKS)[:16]}-numba-{numba.__version__}-sealed"
     with suppress(OSError):
@@ -87,7 +87,7 @@ def folder() -> Path:
 
 
 def digest(package: Path) -> str:
-    """That of all files which kernels are made of, whatever folder the package is in."""
+    """The digest of all source files of kernels, whatever folder the package is in."""
     whole = hashlib.sha256()
     for path in sorted(path for pattern in COMPILED for path in package.rglob(pattern)):
         text = path.read_bytes()
@@ -96,7 +96,7 @@ def digest(package: Path) -> str:
 
 
 def make_room(kept: Path, limit: float = LIMIT_BYTES) -> None:
-    """Delete those that have not been used for longest, as long as all take more than the limit. Raises OSError."""
+    """Delete the least recently used folders while all take more than the limit. Raises OSError."""
     used = {path: path.stat().st_mtime for path in kept.iterdir() if path.is_dir()}
     sizes = {path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in used}
     for path in sorted(used, key=lambda each: used[each]):
@@ -107,15 +107,15 @@ def make_room(kept: Path, limit: float = LIMIT_BYTES) -> None:
 
 
 class Compiling(event.Listener):
-    """While numba compiles, garbage is rarely looked for: as often as usual it takes a seventh of that time."""
+    """Collects garbage rarely while numba compiles: at the usual rate it takes a seventh of that time."""
 
     def __init__(self) -> None:
-        self.depth = 0  # a kernel has those that it calls compiled
+        self.depth = 0  # compiling a kernel compiles those that it calls
         self.usual = gc.get_threshold()
         self._seconds, self._began = 0.0, 0.0
 
     def seconds(self) -> float:
-        """How long this process has compiled."""
+        """Seconds that this process has spent compiling."""
         return self._seconds + (time.monotonic() - self._began if self.depth else 0.0)
 
     def on_start(self, event: event.Event) -> None:
@@ -135,10 +135,10 @@ class Compiling(event.Listener):
 
 class KernelFile(IndexDataCacheFile):
     """The compiled code of a kernel: an index, and a file for each signature. Each begins with a digest of the rest,
-    and one that is damaged is as if it were not there. What can't be kept is compiled by each process."""
+    and a damaged one counts as missing. Each process compiles code that can't be kept."""
 
     def load(self, key: Any) -> Any:
-        """The code, from another process that is compiling it, if need be; None if this one is to."""
+        """The code, if need be once another process has compiled it. None if this process must compile it."""
         code = super().load(key)  # type: ignore[no-untyped-call]
         if code is None and (lock := _taken(f"{self._index_path}.lock")) is not None:
             code = super().load(key)  # type: ignore[no-untyped-call]
@@ -149,7 +149,7 @@ class KernelFile(IndexDataCacheFile):
         return code
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep it, where there is room."""
+        """Keep the code, if there is room."""
         try:
             with suppress(OSError):
                 super().save(key, data)  # type: ignore[no-untyped-call]
@@ -172,14 +172,14 @@ class KernelFile(IndexDataCacheFile):
         return hashlib.sha256(data).digest() + data
 
     def _data_name(self, number: int) -> str:
-        """numba counts the signatures, and of two processes that compile two of them at once one would take the other's
-        file for its own."""
+        """A unique name. numba numbers the signatures, so if two processes compiled two of them at once, one would take
+        the other's file for its own."""
         name: str = self._data_name_pattern.format(number=secrets.randbits(62))
         return name
 
 
 def unsealed(path: Path) -> Any:
-    """What a file holds; None where it can't be read or is damaged."""
+    """The content of a file. None if it can't be read or is damaged."""
     try:
         sealed = path.read_bytes()
     except OSError:
@@ -189,14 +189,14 @@ def unsealed(path: Path) -> Any:
 
 
 def _file(cache_path: str, filename_base: str, source_stamp: str) -> IndexDataCacheFile:
-    """That of a kernel of Gristmill, or of another function as numba has it."""
+    """The cache file of a kernel of Gristmill, or numba's own for another function."""
     kind = KernelFile if Path(cache_path).is_relative_to(folder()) else IndexDataCacheFile
     return kind(cache_path, filename_base, source_stamp)  # type: ignore[no-untyped-call]
 
 
 def _taken(path: str) -> int | None:
-    """The lock of a kernel, once no other process has it. None after a while: whoever had it may have failed, or have
-    been stopped. None too where it is ours, or can't be had."""
+    """The lock of a kernel, once no other process has it. None after a while, as its holder may have failed or been
+    stopped. None too if this process holds it, or it can't be locked."""
     if path.removesuffix(".lock") in _HELD:
         return None
     try:

@@ -1,10 +1,10 @@
 """UTF-8 bytes to hashed words, compiled by numba: a single pass normalises a text and hashes its words.
 
-Why not a library: one that takes Python strings spends most of its time creating them; here a text never leaves its
+Why not a library: one that takes Python strings spends most of its time creating them. Here a text never leaves its
 Arrow buffer. Compiled code is cached on disk (`tasks/__init__.py`), so only the first run on a machine compiles.
 
 A word's hash is FNV-1a over its folded bytes (Fowler, Noll and Vo 1991) with MurmurHash3's finalizer applied:
-FNV-1a alone leaves its high bits poorly mixed for short words. UTF-8 is decoded as RFC 3629 defines it.
+FNV-1a itself leaves its high bits poorly mixed for short words. UTF-8 is decoded as RFC 3629 defines it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def code_point(data, i, end):
 
 @njit(cache=True, nogil=True, inline="always")
 def decode(data, i, end):
-    """`code_point` for a non-ASCII lead byte; a sequence truncated by `end` counts as one byte, U+001A (SUBSTITUTE)."""
+    """`code_point` for a non-ASCII lead byte. A sequence truncated by `end` counts as one byte, U+001A (SUBSTITUTE)."""
     # The lead byte gives the length: 110xxxxx two bytes, 1110xxxx three, 11110xxx four; each continuation byte,
     # 10xxxxxx, adds six bits. The input is valid UTF-8, so only the length is checked.
     b = np.uint32(data[i])
@@ -77,7 +77,7 @@ def decode(data, i, end):
 
 @njit(cache=True, nogil=True, inline="always")
 def encode(c, out, at):
-    """Write a code point as UTF-8 at `out[at]`; returns the index after it. The inverse of `code_point`."""
+    """Write a code point as UTF-8 at `out[at]`. Returns the index after it. The inverse of `code_point`."""
     if c < 0x80:
         out[at] = c
         return at + 1

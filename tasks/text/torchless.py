@@ -1,4 +1,4 @@
-"""Imports of libraries without torch, which they don't need here."""
+"""Imports libraries without torch, which they don't need here."""
 
 from __future__ import annotations
 

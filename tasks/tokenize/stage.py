@@ -7,7 +7,7 @@ workers, and no text is in both. Each document ends with EOS; text that looks li
 Ids come from our own kernels (tasks/tokenizer/encoder), in threads, and are spot-checked: the first document of every
 shard, and one in CHECKED_ONE_IN by the hash of its id, is also encoded by `tokenizers`. Of a document longer than
 CHECKED_CHARACTERS only the beginning is checked, since `tokenizers` needs 200 bytes of memory per byte of text. If a
-single check fails, or the kernels do not support the tokenizer.json, `tokenizers` encodes every shard; a note and the
+single check fails, or the kernels don't support the tokenizer.json, `tokenizers` encodes every shard. A warning and the
 counts say so.
 
 A shard is processed one row group at a time: memory depends on the longest document, not on the shard or the corpus.

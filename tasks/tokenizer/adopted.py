@@ -1,4 +1,4 @@
-"""The check of a tokenizer made elsewhere that is to stand for the stage's own."""
+"""The check of a tokenizer made elsewhere that is to be adopted as the stage's artifact."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def check_adopted(config: TokenizerConfig, folder: Artifact, inputs: Mapping[str
 
     for name in NEEDED_FILES:
         if not (folder.path / name).is_file():
-            raise DamagedArtifact(f"There is no {name}.", "Give the folder of a whole tokenizer.")
-    try:  # before `tokenizers` loads it, whose errors have no type of their own
+            raise DamagedArtifact(f"{name} is missing.", "Give the folder of a whole tokenizer.")
+    try:  # before `tokenizers` loads it, whose errors have no specific type
         settings = read_settings(folder.path)
         problem = obstacle(settings)
         if not problem:
@@ -45,7 +45,7 @@ def check_adopted(config: TokenizerConfig, folder: Artifact, inputs: Mapping[str
 
 def _check_template(folder: Path) -> None:
     """Check that transformers loads the folder and that the chat template, which is a program, renders a conversation.
-    What it may do is bounded by Jinja's sandbox; what it raises is its own affair."""
+    Jinja's sandbox limits what it may do, but it may raise any error."""
     from jinja2 import TemplateError
 
     try:

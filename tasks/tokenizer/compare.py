@@ -1,8 +1,8 @@
 """Other vocabularies, measured on the same text as ours.
 
-Which ones to compare with is part of the config, and the digests of their files enter the key, so the table always
-belongs to the files that it was made from. It is not a file of the artifact, though: the digest that later stages
-depend on stays the same, and adding a comparison to a finished run retrains the tokenizer but not the model.
+The config names the vocabularies, and the digests of their files enter the key, so the table always belongs to the
+files that it was made from. The table isn't a file of the artifact, though: the digest that later stages depend on
+stays the same, and adding a comparison to a finished run retrains the tokenizer but not the model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMATS = (("tokenizer.json",), ("vocab.json", "merges.txt"), (SENTENCEPIECE,)) 
 
 
 class Reference(NamedTuple):
-    """A vocabulary to compare with: how many ids it has, and how it encodes a text (special tokens are plain text)."""
+    """A vocabulary to compare with: its number of ids, and how it encodes a text (special tokens are plain text)."""
 
     size: int
     encode: Callable[[str], Sequence[int]]
@@ -46,7 +46,7 @@ def check_libraries(config: TokenizerConfig) -> None:
     for name, folder in sorted(config.compare.items()):
         if _files(name, folder)[0].name == SENTENCEPIECE and find_spec("sentencepiece") is None:
             raise ConfigError(
-                f"tokenizer.compare names {name}, a SentencePiece model, and sentencepiece is not installed.",
+                f"tokenizer.compare names {name}, a SentencePiece model, but sentencepiece is not installed.",
                 "Install the extra: pip install 'gristmill[sentencepiece]', or give a folder with a tokenizer.json.",
             )
 
@@ -81,7 +81,7 @@ def _load_sentencepiece(path: Path) -> Reference:
 
 
 def compare(config: TokenizerConfig, texts: Mapping[str, list[str]], ours: Mapping[str, float]) -> list[dict[str, Any]]:
-    """One row per source with UTF-8 bytes per token: `ours`, and that of each vocabulary to compare with."""
+    """One row per source with UTF-8 bytes per token: `ours`, and those of each vocabulary to compare with."""
     rows: list[dict[str, Any]] = [{"source": source, "this vocabulary": ours[source]} for source in texts]
     for name, folder in sorted(config.compare.items()):
         reference = load_reference(name, folder)
@@ -99,6 +99,6 @@ def _files(name: str, folder: str) -> list[Path]:
         if all(path.is_file() for path in paths):
             return paths
     raise SourceError(
-        f"tokenizer.compare names {name}, and {folder} holds no vocabulary.",
+        f"tokenizer.compare names {name}, but {folder} has no vocabulary.",
         "Name a folder with a tokenizer.json, with vocab.json and merges.txt, or with a tokenizer.model.",
     )

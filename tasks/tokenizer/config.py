@@ -39,14 +39,15 @@ class TokenizerConfig(StageConfig):
     min_frequency: int = Field(2, ge=1, description="minimum count of a pair to be merged")
     keep: str | None = Field(
         None,
-        description="an earlier tokenizer with its version, such as tiny/tokenizer@1, to use unchanged: more documents "
-        "retrain nothing, and only new shards are tokenized; vocab_size, reserved_tokens and pattern must match it",
+        description="an earlier tokenizer with its version, such as tiny/tokenizer@1, to use unchanged: with more "
+        "documents nothing is retrained and only new shards are tokenized; vocab_size, reserved_tokens and pattern "
+        "must match it",
     )
     compare: dict[str, str] = Field(
         default_factory=dict,
         description="other vocabularies to measure on the same text, as {name: folder}; a folder has a tokenizer.json, "
         "or GPT-2's vocab.json and merges.txt, or a SentencePiece tokenizer.model (needs the extra `sentencepiece`). "
-        "Only a table; no part of the tokenizer",
+        "Adds only a table and doesn't change the tokenizer",
     )
 
     @property

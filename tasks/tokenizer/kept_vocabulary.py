@@ -28,12 +28,12 @@ def kept_tokenizer(config: TokenizerConfig) -> Artifact | None:
         return None
     artifact = named_artifact(FIELD, config.keep)
     if artifact.manifest is None or artifact.manifest.stage != "tokenizer":
-        raise ConfigError(f"{config.keep} in {FIELD} is not a tokenizer.", "`gristmill store ls` lists the artifacts.")
+        raise ConfigError(f"{config.keep} in {FIELD} is not a tokenizer.", "List the artifacts: `gristmill store ls`")
     return artifact
 
 
 def keep(config: TokenizerConfig, artifact: Artifact, documents: Artifact, out: Output) -> None:
-    """Copy the artifact's files and repeat its checks; with `compare`, also measure it on the documents.
+    """Copy the artifact's files and repeat its checks. With `compare`, also measure it on the documents.
 
     Raises ConfigError if the tokenizer does not match the config.
     """
@@ -57,7 +57,7 @@ def keep(config: TokenizerConfig, artifact: Artifact, documents: Artifact, out: 
 
 def check_fits(config: TokenizerConfig, folder: Path, named: str, *, fewer_ids: bool) -> None:
     """Check that the tokenizer of a folder, called `named` in the error, has the vocabulary size and the pattern of the
-    config; with `fewer_ids` it may have fewer, as one that was learned from a small sample does. Raises ConfigError."""
+    config. With `fewer_ids` it may have fewer, as one learned from a small sample does. Raises ConfigError."""
     from tasks.tokenizer.encoder.tables import read_settings
 
     size, pattern = load_for_documents(folder).get_vocab_size(), pattern_of(read_settings(folder))

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class Loading:
-    """Around a call of `tokenizers`, which for a file that it can't read raises an Exception without a type of its own,
-    or panics. Raises DamagedArtifact instead."""
+    """Around a call of `tokenizers`, which raises a bare Exception or panics for a file that it can't read. Raises
+    DamagedArtifact instead."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class Loading:
 
 def load_for_documents(folder: Path) -> Tokenizer:
     """The tokenizer of a folder, set up so that special tokens in a text are encoded as text. Raises DamagedArtifact
-    for a file that is no tokenizer."""
+    for a file that isn't a tokenizer."""
     from tokenizers import Tokenizer
 
     path = folder / "tokenizer.json"

@@ -30,8 +30,8 @@ PatternName = Literal["gpt2", "gpt4", "llama3"]
 
 @dataclass(frozen=True)
 class Pattern:
-    """`regex` is for a Split step, or empty if the pattern is built into `tokenizers`; `gguf` is llama.cpp's name for
-    it; `digits` and `white_space` describe it in the report."""
+    """`regex` is for a Split step, or empty if the pattern is built into `tokenizers`. `gguf` is llama.cpp's name for
+    it. `digits` and `white_space` describe it in the report."""
 
     regex: str
     gguf: str
@@ -50,7 +50,7 @@ GPT4_WHITE_SPACE = (
 )
 
 
-# Of other people's tokenizers, by llama.cpp's name: not for those that are trained here. A flag ignores case
+# Patterns of third-party tokenizers, by llama.cpp's name, not for those trained here. A flag ignores case
 _OTHERS_REGEX = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}"
     r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -95,12 +95,12 @@ def _split_by(regex: str) -> PreTokenizer:
 
 
 def gguf_names() -> list[str]:
-    """llama.cpp's names for the ways of splitting that are known here."""
+    """llama.cpp's names for the known ways of splitting."""
     return list(dict.fromkeys([*(pattern.gguf for pattern in PATTERNS.values()), *OTHERS, SMOLLM]))
 
 
 def gguf_pre_tokenizer(gguf: str) -> PreTokenizer | None:
-    """The pre-tokenizer that llama.cpp has this name for; None for a name that is not known here."""
+    """The pre-tokenizer that llama.cpp has this name for. None for an unknown name."""
     from tokenizers.pre_tokenizers import Digits, Sequence
 
     if gguf == SMOLLM:
@@ -111,7 +111,7 @@ def gguf_pre_tokenizer(gguf: str) -> PreTokenizer | None:
 
 
 def gguf_name_of(settings: dict[str, Any]) -> str | None:
-    """llama.cpp's name for how a parsed tokenizer.json splits text; None if it has none."""
+    """llama.cpp's name for how a parsed tokenizer.json splits text. None if it has none."""
     pattern = pattern_of(settings)
     if pattern is not None:
         return PATTERNS[pattern].gguf
@@ -124,7 +124,7 @@ def gguf_name_of(settings: dict[str, Any]) -> str | None:
 
 
 def pattern_of(settings: dict[str, Any]) -> PatternName | None:
-    """The pattern of a parsed tokenizer.json; None if it is not one of ours."""
+    """The pattern of a parsed tokenizer.json. None if it isn't one of ours."""
     found = settings.get("pre_tokenizer") or {}
     if found.get("type") == "Sequence" and len(found.get("pretokenizers", [])) == 1:
         (found,) = found["pretokenizers"]
@@ -135,7 +135,7 @@ def pattern_of(settings: dict[str, Any]) -> PatternName | None:
 
 
 def _split_regex(settings: dict[str, Any]) -> str | None:
-    """The regular expression of a parsed tokenizer.json that splits by one and then maps bytes; None for others."""
+    """The regular expression of a parsed tokenizer.json that splits by one and then maps bytes. None for others."""
     found = settings.get("pre_tokenizer") or {}
     steps = found.get("pretokenizers", []) if found.get("type") == "Sequence" else []
     if len(steps) != 2:

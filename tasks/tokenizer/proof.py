@@ -1,8 +1,8 @@
 """Checks that a tokenizer must pass before it is published, loaded as later stages and other people will load it.
 
-Every byte has a token of its own that decodes to it; difficult texts survive a round trip; special tokens are never
-parsed from text; transformers, if it is installed, and our own kernels give the same ids as `tokenizers`; and no word
-is split that the vocabulary has room for (words.py). A failure is a bug, and nothing is published.
+Every byte has its own token that decodes to it. Difficult texts survive a round trip. Special tokens are never parsed
+from text. transformers, if it is installed, and our own kernels give the same ids as `tokenizers`. No word is split
+that the vocabulary has room for (words.py). A failure is a bug, and nothing is published.
 
 Lone surrogates are not among the texts: UTF-8 cannot encode them, so no document contains one (`download` quarantines
 such rows), and an encoder refuses a column that is not UTF-8. transformers uses the same `tokenizers` core, so only a
@@ -69,7 +69,7 @@ def prove(folder: Path, special_tokens: Sequence[str]) -> None:
     _prove_bytes(tokenizer)
     _prove_ids(tokenizer)
     ids = [_prove_text(tokenizer, text, len(special_tokens)) for text in (*texts, *LONG_TEXTS)]
-    if find_spec("transformers"):  # which those who only clean text need not have
+    if find_spec("transformers"):  # not needed to clean text
         _prove_transformers(folder, tokenizer, special_tokens, texts)
     prove_kernels(folder, [*texts, *LONG_TEXTS], ids)
 

@@ -1,6 +1,6 @@
 """Measurements of a vocabulary, for the Prefect UI and for report.md beside the tokenizer.
 
-Merges look better on the text that they were learned from, so the table of bytes per token says how much of the
+Merges look better on the text that they were learned from, so the table of bytes per token says which share of the
 measured text that is.
 
 Everything follows from the config and the documents, so report.md is reproducible. The comparison with other
@@ -157,7 +157,7 @@ def _vocabulary(config: TokenizerConfig, learnt: Learnt, measured: Measured) -> 
 
 
 def _words(tokenizer: Tokenizer, sample: Sample) -> tuple[list[Row], int]:
-    """The most frequent words that are split, and the number of words that were looked at."""
+    """The most frequent words that are split, and the number of words examined."""
     words = commonest_words(sample.pretokens, COMMON_WORDS)
     pieces = [tokens_of(tokenizer, seen.pretoken) for seen in words]
     rows = [

@@ -31,15 +31,15 @@ class Seen(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The result of `prove_words`: all `number` pre-tokens with a count greater than `above` are single tokens. With
-    `above` None, none had to be."""
+    """The result of `prove_words`: all `number` pre-tokens with a count greater than `above` are single tokens. If
+    `above` is None, none had to be."""
 
     above: int | None
     number: int
 
 
 def by_frequency(pretokens: Pretokens) -> Iterator[Seen]:
-    """Pre-tokens in decreasing order of frequency; equally frequent ones in order of their bytes."""
+    """Pre-tokens in decreasing order of frequency, equally frequent ones in order of their bytes."""
     words, ends, counts = pretokens
     for number in np.argsort(-counts, kind="stable").tolist():
         yield Seen(words[ends[number - 1] if number else 0 : ends[number]].tobytes(), int(counts[number]))
@@ -80,8 +80,8 @@ def prove_words(tokenizer: Tokenizer, pretokens: Pretokens, above: int | None) -
         tokens = tokens_of(tokenizer, seen.pretoken)
         if tokens != [seen.pretoken]:
             raise DamagedArtifact(
-                f"The trained tokenizer splits {show(seen.pretoken)}, which was seen {seen.times:,} times, into "
-                f"{len(tokens)} tokens, although no remaining pair was seen more than {above:,} times.",
+                f"The trained tokenizer splits {show(seen.pretoken)}, which occurs {seen.times:,} times, into "
+                f"{len(tokens)} tokens, although no remaining pair occurs more than {above:,} times.",
                 "This is a bug; nothing was published.",
             )
         number += 1

@@ -493,7 +493,7 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
             ["evaluate.tasks=[{task: piqa, name: by chat}]", "evaluate.gates=[{task: piqa, at_least: 0.5}]"],
             "evaluate.gates names piqa, but the measured tasks are by chat",
         ),
-        (["evaluate.gates=[{task: safety-toxicity, at_most: 0.1}]"], "evaluate.gates names safety-toxicity, but what"),
+        (["evaluate.gates=[{task: safety-toxicity, at_most: 0.1}]"], "evaluate.gates names safety-toxicity, but the"),
         (["dedup.source_order=[speeches, wiki]"], "dedup.source_order names wiki"),
         (["filter.gopher_quality.max_words=10"], "gopher_quality.min_words is 20 and gopher_quality.max_words is 10"),
         (

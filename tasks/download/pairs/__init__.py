@@ -1,12 +1,10 @@
-"""Instructions, preferences and labelled answers in whatever form the field gives them, as the form that is trained on.
+"""Instructions, preferences and labelled answers of any common form, converted to the one that is trained on.
 
-convert.py      a row to a conversation, to a prompt with a chosen and a rejected answer, or to one with a label
-choose.py       which form a row has, by its keys
-form.py         what a form is, and the names of all
-turns.py        lists of turns: roles, content, tool calls
-texts.py        what a text must be
-order.py        the order that turns must have
-chat.py         forms that are lists of turns: messages, sharegpt
+convert.py      converts a row to a conversation, or to a prompt with two answers or one labelled one; checks order
+choose.py       finds the form of a row by its keys
+form.py         a form, and the names of all
+turns.py        lists of turns: roles, content, tool calls; the forms messages and sharegpt
+texts.py        the checks of a text
 question.py     a question and its answer: alpaca, dolly, prompt_completion
 oasst.py        the trees of OpenAssistant
 preferences.py  a chosen and a rejected answer

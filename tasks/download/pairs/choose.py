@@ -1,7 +1,6 @@
-"""Which form a row has: by its keys alone, unless the profile names it.
+"""Finds the form of a row: by its keys only, unless the profile names it.
 
-A row with the keys of two forms is refused, as either reading could be the wrong one, and so is one that no method can
-train on.
+A row with the keys of two forms is refused, as either reading could be wrong. So is a row that no method can train on.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from storage.errors import BadDocument
-from tasks.download.pairs.chat import MESSAGES, SHAREGPT
 from tasks.download.pairs.form import Answers, Form, FormName, Message, Values, bad
 from tasks.download.pairs.labelled import LABELLED, is_label
 from tasks.download.pairs.oasst import OASST
 from tasks.download.pairs.preferences import ALPACA_PREFERENCE, EXPLICIT_PROMPT, IMPLICIT_PROMPT, SHAREGPT_PREFERENCE
 from tasks.download.pairs.question import ALPACA, DOLLY, PROMPT_COMPLETION
 from tasks.download.pairs.texts import refuse_media
+from tasks.download.pairs.turns import MESSAGES, SHAREGPT
 from tasks.download.sources.rows import columns_of
 
 INSTRUCTIONS: tuple[Form[list[Message]], ...] = (MESSAGES, SHAREGPT, ALPACA, DOLLY, PROMPT_COMPLETION, OASST)
@@ -35,7 +34,7 @@ class _Untrained(NamedTuple):
 
 
 KTO = "labelled answers, for the role labelled; read as another form, the label is ignored"
-UNTRAINED = (  # by the roles that know no such keys
+UNTRAINED = (  # keys that are refused in the roles without such a form
     _Untrained(("prompt", "completion", "label"), KTO),
     _Untrained(("messages", "label"), KTO),
     _Untrained(("conversations", "label"), KTO),
@@ -50,14 +49,14 @@ def forms_of(role: str) -> str:
 
 
 def role_of(columns: Sequence[str]) -> str | None:
-    """The role that rows with these columns, inner ones as paths, have a form of; None of one that may have several."""
+    """The only role with a form that fits these columns (inner ones as paths). None if none or several fit."""
     keys = {name.partition(".")[0] for name in columns}
     roles = [role for role, forms in FORMS.items() if _fitting(forms, keys)]
     return roles[0] if len(roles) == 1 else None
 
 
 def choose(forms: Sequence[Form[Taken]], row: Values, named: FormName | None) -> Form[Taken]:
-    """The form of a row, which may be named. Raises BadDocument, with `columns` for a row that has the keys of none."""
+    """The form of a row, which may be named. Raises BadDocument, with `columns` if the row has the keys of no form."""
     refuse_media(row)
     if named:
         return _named(forms, row, named)
@@ -78,7 +77,7 @@ def _named(forms: Sequence[Form[Taken]], row: Values, named: FormName) -> Form[T
     form = next(form for form in forms if form.name == named)
     if any(all(key in row for key in keys) for keys in form.keys):
         return form
-    raise BadDocument("unknown_form", columns=columns_of(row), why=f"has not the keys of {form}")
+    raise BadDocument("unknown_form", columns=columns_of(row), why=f"lacks the keys of {form}")
 
 
 def _fitting(forms: Sequence[Form[Taken]], keys: Collection[str]) -> list[tuple[Form[Taken], tuple[str, ...]]]:
@@ -86,11 +85,11 @@ def _fitting(forms: Sequence[Form[Taken]], keys: Collection[str]) -> list[tuple[
 
 
 def _untrained(row: Values) -> _Untrained | None:
-    return next((each for each in UNTRAINED if all(_given(row, key) for key in each.keys)), None)
+    return next((each for each in UNTRAINED if all(_has_value(row, key) for key in each.keys)), None)
 
 
-def _given(row: Values, key: str) -> bool:
-    """Whether a key has a value; a label is one of KTO only if it is true or false, or 1 or 0."""
+def _has_value(row: Values, key: str) -> bool:
+    """Whether a key has a value. A label is one of KTO only if it is true or false, or 1 or 0."""
     value = row.get(key)
     return is_label(value) if key == "label" else value is not None
 

@@ -1,19 +1,20 @@
-"""A row of any form as the one form that is trained on, checked before anything trains on it."""
+"""Converts a row of any form to the one that is trained on, and checks it before anything trains on it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tasks.download.pairs.choose import INSTRUCTIONS, PREFERENCES, choose
 from tasks.download.pairs.form import FormName, Message, Values, bad
 from tasks.download.pairs.labelled import LABELLED
-from tasks.download.pairs.order import check_order, ends_with_answer
 
 
 class Converted(NamedTuple):
-    """A pair as it is written, and what was taken from it, in one word: "" for nothing."""
+    """A pair as it is written, and one word for what was cut from it, "" for nothing."""
 
     pair: dict[str, Any]
     cut: str = ""
@@ -22,12 +23,12 @@ class Converted(NamedTuple):
 def instruction(row: Values, source: str, form: FormName | None = None) -> Converted:
     """A conversation that ends with the assistant's turn. Raises BadDocument.
 
-    A last turn of the user's is cut: nothing of it bears loss.
+    A last turn of the user's is cut, as nothing in it is learned.
     """
     turns = choose(INSTRUCTIONS, row, form).take(row)
-    check_order(turns)
+    _check_order(turns)
     kept = turns[:-1] if turns[-1]["role"] == "user" else turns
-    ends_with_answer(kept, "the conversation")
+    _check_ends_with_answer(kept, "the conversation")
     pair = {"id": _identity(kept), "source": source, "messages": kept}
     return Converted(pair, "trailing_user_turn" if len(kept) < len(turns) else "")
 
@@ -52,11 +53,32 @@ def labelled(row: Values, source: str, form: FormName | None = None) -> Converte
 
 
 def _check_answer(prompt: list[Message], answer: list[Message], key: str) -> None:
-    ends_with_answer(answer, key)
-    check_order([*prompt, *answer])
+    _check_ends_with_answer(answer, key)
+    _check_order([*prompt, *answer])
     if answer[0]["role"] != "assistant":
-        raise bad("no_answer", f"{key} does not begin with the assistant's turn")
+        raise bad("no_answer", f"{key} doesn't begin with the assistant's turn")
 
 
 def _identity(messages: list[Message]) -> str:
     return hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _check_order(turns: Sequence[Message]) -> None:
+    """Raises BadDocument unless the turns are an optional system prompt, then the user and the assistant in turn."""
+    start = 1 if turns and turns[0]["role"] == "system" else 0
+    roles = [turn["role"] for turn in turns[start:]]
+    if "system" in roles:
+        raise bad(
+            "late_system", f"turn {start + roles.index('system') + 1} is a system prompt, which can only come first"
+        )
+    if not roles or roles[0] != "user":
+        raise bad("no_question", "the first turn is not the user's")
+    for number, (role, following) in enumerate(pairwise(roles), start + 1):
+        if role == following:
+            raise bad("two_in_a_row", f"turns {number} and {number + 1} are both the {role}'s")
+
+
+def _check_ends_with_answer(turns: Sequence[Message], key: str) -> None:
+    """Raises BadDocument unless the last turn is the assistant's."""
+    if not turns or turns[-1]["role"] != "assistant":
+        raise bad("no_answer", f"{key} doesn't end with the assistant's turn")

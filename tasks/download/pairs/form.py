@@ -1,4 +1,4 @@
-"""What a form of rows is: a name, the keys by which a row is known to have it, and the way to the one form."""
+"""A form of rows: a name, the keys that identify it, and the function that reads a row's turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Taken = TypeVar("Taken")
 
 
 class Answers(NamedTuple):
-    """A preference: what comes before the answers, and the two of them."""
+    """A preference: the prompt and both answers."""
 
     prompt: list[Message]
     chosen: list[Message]
@@ -26,7 +26,7 @@ class Answers(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """What comes before an answer, the answer, and whether it is desirable."""
+    """A prompt, an answer, and whether it is desirable."""
 
     prompt: list[Message]
     completion: list[Message]
@@ -35,9 +35,9 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class Form(Generic[Taken]):
-    """A row has it if it has all keys of one of the sets `keys`, and none of `without`.
+    """A row has the form if it has all keys of one of the sets `keys`, and none of `without`.
 
-    `take(row)` gives its turns, in whatever order they are. Raises BadDocument.
+    `take(row)` gives its turns, in any order. Raises BadDocument.
     """
 
     name: FormName
@@ -46,7 +46,7 @@ class Form(Generic[Taken]):
     without: tuple[str, ...] = ()
 
     def fits(self, present: Collection[str]) -> tuple[str, ...] | None:
-        """The set of keys by which a row with these keys has the form; None if it has another."""
+        """The set of keys by which a row with these keys has the form. None if it doesn't."""
         if any(key in present for key in self.without):
             return None
         return next((keys for keys in self.keys if all(key in present for key in keys)), None)
@@ -56,5 +56,5 @@ class Form(Generic[Taken]):
 
 
 def bad(reason: str, why: str) -> BadDocument:
-    """The error for a row: a word to count it by, and a sentence that names the key and quotes no text."""
+    """The error for a row: a word to count it by, and a sentence that names the key but quotes no text."""
     return BadDocument(reason, why=why)

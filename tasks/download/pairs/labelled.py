@@ -1,21 +1,21 @@
-"""Forms with one answer and a label: as of TRL's KTO, and with `kto_tag` as of LLaMA-Factory."""
+"""Forms with one answer and a label: TRL's for KTO, and LLaMA-Factory's with `kto_tag`."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 
-from tasks.download.pairs.chat import MESSAGES, SHAREGPT
 from tasks.download.pairs.form import Form, Labelled, LabelledForm, Message, Values, bad
 from tasks.download.pairs.question import ALPACA
 from tasks.download.pairs.texts import assistant, kind_of, system_of, user
 from tasks.download.pairs.transcript import as_turns, without_prompt
+from tasks.download.pairs.turns import MESSAGES, SHAREGPT
 
 LABELS = ("label", "kto_tag")
 
 
 def is_label(value: object) -> bool:
-    """Whether a value says that an answer is desirable, or that it is not: true or false, or 1 or 0."""
+    """Whether a value labels an answer as desirable or not: true or false, or 1 or 0."""
     return isinstance(value, int) and value in (0, 1)
 
 
@@ -23,9 +23,9 @@ def _label(row: Values) -> bool:
     given = {key: row[key] for key in LABELS if row.get(key) is not None}
     for key, value in given.items():
         if not is_label(value):
-            raise bad("no_label", f"{key} is {kind_of(value)}, and neither true nor false")
+            raise bad("no_label", f"{key} is {kind_of(value)}, neither true nor false")
     if len(set(given.values())) != 1:
-        raise bad("no_label", "label and kto_tag are null, or say different things")
+        raise bad("no_label", "label and kto_tag are null or disagree")
     return bool(next(iter(given.values())))
 
 

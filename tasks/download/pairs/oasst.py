@@ -1,8 +1,8 @@
 """The trees of OpenAssistant: a prompt, replies to it, replies to these. A tree becomes one conversation.
 
-At each turn the best-ranked reply is taken, as for Guanaco (Dettmers et al. 2023): rank 0 is best, what has no rank
-comes last, and of equals the first. Left out are replies that were deleted or that reviewers rejected, and questions
-that nobody answered, as there is nothing to learn from them.
+At each turn the best-ranked reply is taken, as for Guanaco (Dettmers et al. 2023): rank 0 is best, a reply without a
+rank comes last, and of equals the first wins. Deleted replies and those that reviewers rejected are left out. So are
+questions that nobody answered, which have nothing to learn from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def best_path(row: Values) -> list[Message]:
     turns: list[Message] = []
     while node is not None:
         if not isinstance(node, dict):
-            raise bad("no_messages", f"{key} is {kind_of(node)} and no message")
+            raise bad("no_messages", f"{key} is {kind_of(node)}, not a message")
         role = node.get("role")
         speaker = SPEAKERS.get(role) if isinstance(role, str) else None
         if speaker is None:
@@ -34,11 +34,11 @@ def best_path(row: Values) -> list[Message]:
 
 
 def _best(replies: Any, key: str) -> tuple[Any, str]:
-    """The best reply and its key; None where there is none to take."""
+    """The best reply and its key. None if no reply can be taken."""
     if replies is None:
         return None, key
     if not isinstance(replies, list):
-        raise bad("no_messages", f"{key} is {kind_of(replies)} and no list")
+        raise bad("no_messages", f"{key} is {kind_of(replies)}, not a list")
     ranked = [
         (_rank(reply, f"{key}[{number}]"), number)
         for number, reply in enumerate(replies)
@@ -53,7 +53,7 @@ def _best(replies: Any, key: str) -> tuple[Any, str]:
 def _rank(reply: Any, key: str) -> float:
     rank = reply.get("rank") if isinstance(reply, dict) else None
     if rank is not None and not isinstance(rank, int | float):
-        raise bad("no_rank", f"{key}.rank is {kind_of(rank)} and no number")
+        raise bad("no_rank", f"{key}.rank is {kind_of(rank)}, not a number")
     return float("inf") if rank is None or rank != rank else rank
 
 

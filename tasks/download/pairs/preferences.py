@@ -1,19 +1,18 @@
-"""Forms with a chosen and a rejected answer. Scores, ranks and whatever else a row has are left out."""
+"""Forms with a chosen and a rejected answer. Scores, ranks and all other keys of a row are left out."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tasks.download.pairs.chat import chat
 from tasks.download.pairs.form import Answers, Form, Message, Values, bad
 from tasks.download.pairs.question import asked, before
 from tasks.download.pairs.texts import assistant, system_of, text_of, user
 from tasks.download.pairs.transcript import as_turns, transcript, without_prompt
-from tasks.download.pairs.turns import read_turns
+from tasks.download.pairs.turns import chat, read_turns
 
 
 def _answers(prompt: list[Message], row: Values) -> Answers:
-    """The answers to a prompt. One that begins with the prompt, being the whole conversation, loses it."""
+    """The answers to a prompt. From an answer that is the whole conversation, the prompt is removed."""
     given = {key: as_turns(row[key], key, assistant) for key in ("chosen", "rejected")}
     chosen, rejected = (without_prompt(prompt, answer, key) for key, answer in given.items())
     return Answers(prompt, chosen, rejected)
@@ -24,7 +23,7 @@ def _explicit_prompt(row: Values) -> Answers:
     answers = _answers(prompt, row)
     if any(answer[0]["role"] == "assistant" for answer in answers[1:]):
         return answers
-    whole = _split(answers.chosen, answers.rejected)  # conversations that begin otherwise, with a system prompt perhaps
+    whole = _split(answers.chosen, answers.rejected)  # conversations that begin differently, perhaps with a system turn
     if not all(_said(turn) in [_said(other) for other in whole.prompt] for turn in prompt):
         raise bad("other_prompt", "chosen and rejected answer another prompt than prompt")
     return whole

@@ -10,7 +10,7 @@ from tasks.download.pairs.transcript import as_turns, without_prompt
 
 
 def asked(row: Values, *keys: str) -> str:
-    """What the user says: the texts of the keys that are not empty, each below the other."""
+    """The user's text: the texts of the keys that aren't empty, one below the other."""
     texts = [text for key in keys if (text := optional_text(row, key)) is not None]
     if not texts:
         raise bad("empty", f"{' and '.join(keys)} are empty")
@@ -18,7 +18,7 @@ def asked(row: Values, *keys: str) -> str:
 
 
 def before(row: Values) -> list[Message]:
-    """What an Alpaca row says happened before: `system`, and `history`, a list of questions with their answers."""
+    """The turns before an Alpaca row's question: `system`, and `history`, a list of questions with their answers."""
     return [*system_of(row), *_history(row.get("history"))]
 
 
@@ -26,7 +26,7 @@ def _history(history: Any) -> list[Message]:
     if history is None:
         return []
     if not isinstance(history, list):
-        raise bad("no_messages", f"history is {kind_of(history)} and no list")
+        raise bad("no_messages", f"history is {kind_of(history)}, not a list")
     turns = []
     for number, said in enumerate(history):
         if not isinstance(said, list | tuple) or len(said) != 2:

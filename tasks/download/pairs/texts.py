@@ -1,4 +1,4 @@
-"""What a text of a row must be: a string that is not empty and can be written as UTF-8, without a NUL."""
+"""Checks of a row's text: a string that isn't empty, can be written as UTF-8, and has no NUL."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ MEDIA = ("images", "videos", "audios", "image", "video", "audio", "image_url")  
 
 
 def refuse_media(values: Values, where: str = "") -> None:
-    """Raises BadDocument for a row, or a turn of one, with something to see or to hear."""
+    """Raises BadDocument for a row, or a turn of one, with images, video or audio."""
     if media := next((key for key in MEDIA if values.get(key)), None):
-        raise bad("not_text", f"{where}{media} is not empty, and models here read text only")
+        raise bad("not_text", f"{where}{media} is not empty, but models here read only text")
 
 
 def text_of(value: Any, key: str) -> str:
     """The text, as it is. Raises BadDocument naming `key`."""
     if not isinstance(value, str):
-        raise bad("no_text", f"{key} is {kind_of(value)} and no text")
+        raise bad("no_text", f"{key} is {kind_of(value)}, not a text")
     if not value.strip():
         raise bad("empty", f"{key} is empty")
     if "\0" in value:
@@ -50,12 +50,12 @@ def optional_text(row: Values, key: str) -> str | None:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, for an error."""
+    """The kind of a value, for an error."""
     return KINDS.get(type(value), type(value).__name__)
 
 
 def as_json(value: Any, key: str) -> str:
-    """A value as text; a date from Parquet as Python writes it. Raises BadDocument for values nested without end."""
+    """A value as JSON, with dates of Parquet as Python writes them. Raises BadDocument for endlessly nested values."""
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except (RecursionError, ValueError, TypeError) as error:
@@ -73,6 +73,6 @@ def assistant(text: str) -> Message:
 
 
 def system_of(row: Values) -> list[Message]:
-    """The system prompt that a row has beside its turns, if any."""
+    """The system prompt that a row has besides its turns, if any."""
     text = optional_text(row, "system")
     return [] if text is None else [{"role": "system", "content": text}]

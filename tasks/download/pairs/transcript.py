@@ -16,7 +16,7 @@ ENDING = re.compile(r"\n\nAssistant:\s*\Z")
 
 
 def as_turns(value: Any, key: str, says: Callable[[str], Message]) -> list[Message]:
-    """The turns of a list, a message or a text. A text is a turn of whoever `says` makes it, unless it is a transcript
+    """The turns of a list, a message or a text. A text is the turn that `says` makes of it, unless it is a transcript
     that leaves the next turn to the assistant."""
     if not isinstance(value, str):
         return read_turns([value] if isinstance(value, dict) else value, key)
@@ -27,7 +27,7 @@ def as_turns(value: Any, key: str, says: Callable[[str], Message]) -> list[Messa
 
 
 def without_prompt(prompt: list[Message], answer: list[Message], key: str) -> list[Message]:
-    """An answer that begins with the prompt, being the whole conversation, without it. Raises BadDocument."""
+    """An answer without the prompt, if it is the whole conversation and begins with that. Raises BadDocument."""
     if answer[: len(prompt)] != prompt:
         return answer
     if len(answer) == len(prompt):
@@ -39,7 +39,7 @@ def transcript(text: str, key: str) -> list[Message]:
     """The turns of a transcript, without the white space around them. Raises BadDocument."""
     before, *parts = SPEAKER.split(text)
     if before.strip() or not parts:
-        raise bad("no_transcript", f'{key} does not begin with "Human:" or "Assistant:"')
+        raise bad("no_transcript", f'{key} doesn\'t begin with "Human:" or "Assistant:"')
     speakers = {"Human": user, "Assistant": assistant}
     said = zip(parts[::2], parts[1::2], strict=True)
     return [

@@ -1,17 +1,18 @@
-"""Lists of turns, as `role` and `content` (OpenAI) or as `from` and `value` (ShareGPT).
+"""Lists of turns, as `role` and `content` (OpenAI) or as `from` and `value` (ShareGPT), and the forms that are one.
 
-The one form has three roles and text. So a tool call becomes the assistant's text, and what a tool answers a turn of
-the user's, both in the tags by which Hermes and Qwen know them; the tools on offer end the system prompt. Results of
-calls made at once are one turn. What is no text, such as an image, has no place: such rows are refused.
+The form that is trained on has three roles and only text. So a tool call becomes text of the assistant, and a tool's
+result a turn of the user, both in the tags that Hermes and Qwen use. The available tools end the system prompt.
+Results of calls made at once are one turn. Rows with anything but text, such as an image, are refused.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
-from tasks.download.pairs.form import Message, Values, bad
-from tasks.download.pairs.texts import as_json, kind_of, refuse_media, text_of
+from tasks.download.pairs.form import Form, Message, Values, bad
+from tasks.download.pairs.texts import as_json, kind_of, refuse_media, system_of, text_of
 
 ROLES = {
     "system": "system",
@@ -34,7 +35,7 @@ STYLES = (("role", "content"), ("from", "value"))
 def read_turns(value: Any, key: str) -> list[Message]:
     """The turns of a list. Raises BadDocument, naming the turn and its key."""
     if not isinstance(value, list):
-        raise bad("no_messages", f"{key} is {kind_of(value)} and no list of turns")
+        raise bad("no_messages", f"{key} is {kind_of(value)}, not a list of turns")
     if not value:
         raise bad("no_messages", f"{key} is an empty list")
     found = [_read(turn, f"{key}[{number}]") for number, turn in enumerate(value)]
@@ -54,7 +55,7 @@ def with_tools(turns: list[Message], row: Values) -> list[Message]:
     if not tools:
         return turns
     if not isinstance(tools, list | dict | str):
-        raise bad("no_text", f"tools is {kind_of(tools)} and no list")
+        raise bad("no_text", f"tools is {kind_of(tools)}, not a list")
     listed = tools if isinstance(tools, list) else [tools]
     offered = "\n".join(tool if isinstance(tool, str) else as_json(tool, "tools") for tool in listed)
     block = text_of(f"<tools>\n{offered}\n</tools>", "tools")
@@ -66,7 +67,7 @@ def with_tools(turns: list[Message], row: Values) -> list[Message]:
 def _read(turn: Any, key: str) -> Message:
     """A turn, whose role may still be `tool`."""
     if not isinstance(turn, dict):
-        raise bad("unknown_role", f"{key} is {kind_of(turn)} and no turn")
+        raise bad("unknown_role", f"{key} is {kind_of(turn)}, not a turn")
     refuse_media(turn, f"{key}.")
     styles = [style for style in STYLES if turn.get(style[0]) is not None]
     if len(styles) > 1:
@@ -89,7 +90,7 @@ def _read(turn: Any, key: str) -> Message:
 
 
 def _text(content: Any, key: str, *, empty: bool) -> str:
-    """The text of a turn, of which parts are joined by line feeds; "" only where it may be empty."""
+    """The text of a turn, whose parts are joined by line feeds. Empty only if `empty`."""
     if empty and (content is None or content == "" or content == []):
         return ""
     if not isinstance(content, list):
@@ -99,7 +100,7 @@ def _text(content: Any, key: str, *, empty: bool) -> str:
     texts = []
     for number, part in enumerate(content):
         if not isinstance(part, dict) or part.get("type", "text") != "text":
-            raise bad("not_text", f"{key}[{number}] is no part of type text")
+            raise bad("not_text", f"{key}[{number}] is not a part of type text")
         texts.append(text_of(part.get("text"), f"{key}[{number}].text"))
     return "\n".join(texts)
 
@@ -110,7 +111,7 @@ def _calls(turn: Values) -> list[Any]:
 
 
 def _call(call: Any, key: str) -> str:
-    """A call as `{"name", "arguments"}`; what is nested in `function` is that of OpenAI."""
+    """A call as `{"name", "arguments"}`, which OpenAI nests in `function`."""
     called = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(called, dict) or not isinstance(called.get("name"), str):
         raise bad("no_text", f"{key}.tool_calls has a call without a name")
@@ -121,7 +122,7 @@ def _call(call: Any, key: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """The value of JSON; what is none is text."""
+    """The value of JSON, or the text itself if it isn't JSON."""
     try:
         return json.loads(text) if text.strip() else None
     except (ValueError, RecursionError):
@@ -134,3 +135,13 @@ def _tagged(tag: str, text: str) -> str:
 
 def _message(turn: Message) -> Message:
     return {**turn, "role": "user"} if turn["role"] == "tool" else turn
+
+
+def chat(row: Values, key: str) -> list[Message]:
+    """The turns of the list under `key`, after the row's own system prompt."""
+    turns, system = read_turns(row[key], key), system_of(row)
+    return with_tools(turns if system == turns[:1] else [*system, *turns], row)
+
+
+MESSAGES = Form("messages", (("messages",),), functools.partial(chat, key="messages"))  # as of OpenAI
+SHAREGPT = Form("sharegpt", (("conversations",),), functools.partial(chat, key="conversations"))  # and of LLaMA-Factory

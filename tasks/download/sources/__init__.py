@@ -1,1 +1,1 @@
-"""One file a kind of source: what comes with installed packages, local files, Hugging Face data sets."""
+"""The kinds of sources: text of installed packages, local files, data sets of the Hugging Face hub."""

@@ -1,7 +1,7 @@
 """The elements of a JSON array, cut out of a file of any size without holding more than one of them.
 
-Only brackets, quotes and commas are looked at. So an element that is broken in itself is for the reader of elements,
-which rejects it like a broken line; what breaks the array itself raises BrokenArray.
+Only brackets, quotes and commas count here. So an element that is broken in itself is left to the reader of elements,
+which rejects it like a broken line. A break of the array itself raises BrokenArray.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
 
 class BrokenArray(ValueError):
-    """The file is no JSON array, or only the beginning of one."""
+    """The file isn't a JSON array, or only the beginning of one."""
 
 
 def is_array(file: BinaryIO) -> bool:
-    """Whether a file that `peek` can be asked of begins as an array; nothing is read."""
+    """Whether a file with `peek` begins as an array. Reads nothing."""
     start: bytes = file.peek(CHUNK)  # type: ignore[attr-defined]
     return start.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
 
@@ -67,7 +67,7 @@ def split_array(read: Callable[[int], bytes], limit: int) -> Iterator[bytes | No
 
 
 class _Element:
-    """What is known of the element that is being read."""
+    """The element that is being read."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -83,7 +83,7 @@ class _Element:
             self.parts.append(part)
 
     def take(self, *, last: bool) -> Iterator[bytes | None]:
-        """The element, and the next one begins. `[]` has none."""
+        """The element, before the next one begins. `[]` has none."""
         whole = b"".join(self.parts).strip()
         too_long = self.size > self.limit
         self.parts.clear()

@@ -1,4 +1,4 @@
-"""The embedded corpus: real text that is available on any machine, because installed dependencies contain it.
+"""The embedded corpus: real text that any machine has, because installed dependencies contain it.
 
 | source          | content                                                      | what it exercises              |
 |-----------------|--------------------------------------------------------------|--------------------------------|
@@ -106,7 +106,7 @@ def held_out_questions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
 
 
 def purpose(title: str, share: float) -> str:
-    """The use of a title, "documents" or one of PURPOSES: by its hash, so new titles do not change that of others."""
+    """The use of a title, "documents" or one of PURPOSES: by its hash, so new titles change no other title's use."""
     drawn = _number(f"held out {title}") % 10_000
     if drawn >= share * 10_000:
         return "documents"

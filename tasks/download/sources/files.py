@@ -34,9 +34,9 @@ MISSING = object()
 PACKED = (".gz", ".zst")
 KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".md")  # each also packed
 ENDINGS = (*KINDS, *(kind + packed for kind in KINDS for packed in PACKED), ".parquet")
-CARRIAGE = "its lines end in a carriage return alone"
-ONE_A_LINE = "what does not begin with [ has an object a line"
-# What a file begins with that is not what its name says
+CARRIAGE = "its lines end with a carriage return only"
+ONE_A_LINE = "a file that doesn't begin with [ needs an object on each line"
+# The beginnings of files that aren't what their names say
 BEGINNINGS = {
     b"\xff\xfe\x00\x00": "UTF-32",
     b"\x00\x00\xfe\xff": "UTF-32",
@@ -53,8 +53,8 @@ BEGINNINGS = {
     b"7z\xbc\xaf\x27\x1c": "a 7z archive",
     b"\xfd7zXZ\x00": "xz",
 }
-TAR, TAR_SIGN, TAR_PLACE = "a tar archive", b"ustar", 257  # which stands behind the first file's name, owner and size
-WIDE_WINDOW = "too much memory"  # what Zstandard says of a frame of more than 128 MB, as --long=28 and more make
+TAR, TAR_SIGN, TAR_PLACE = "a tar archive", b"ustar", 257  # the sign comes after the first file's name, owner and size
+WIDE_WINDOW = "too much memory"  # Zstandard's error for a window of more than 128 MB, which --long=28 and more make
 
 
 def find_files(source: FileSource) -> list[Path]:
@@ -68,12 +68,10 @@ def find_files(source: FileSource) -> list[Path]:
         matches = sorted((path for path in met if path.is_file()), key=lambda path: (len(path.parts), path))
         if not matches:
             raise _no_files(source, pattern, met)
-        # Where it leads in the end: the path itself may go through a loop until the system gives up
+        # `realpath`, as the path itself may go through a loop until the system gives up
         if broken := [path for path in met if path.is_symlink() and not Path(os.path.realpath(path)).exists()]:
-            raise SourceError(
-                f"Source {source.name}: {broken[0]} is a link that leads nowhere.", "Mend the link, or remove it."
-            )
-        for path in matches:  # by its shortest path, as a loop of symbolic links leads to a file again and again
+            raise SourceError(f"Source {source.name}: {broken[0]} is a broken link.", "Repair the link, or remove it.")
+        for path in matches:  # shortest path first, as a loop of symbolic links reaches a file again and again
             if path.resolve() not in seen:
                 seen.add(path.resolve())
                 found.add(path)
@@ -86,20 +84,20 @@ def find_files(source: FileSource) -> list[Path]:
 
 
 def _no_files(source: FileSource, pattern: str, met: list[Path]) -> SourceError:
-    told, literal = f"Source {source.name}: {pattern}", glob.escape(pattern) == pattern
+    subject, literal = f"Source {source.name}: {pattern}", glob.escape(pattern) == pattern
     if any(path.is_dir() for path in met):
-        what = "is a folder" if literal else "matches folders only"
+        what = "is a folder" if literal else "matches only folders"
         remedy = f"Write {pattern.rstrip('/')}/**/*.jsonl for the .jsonl files in it and below."
-        return SourceError(f"{told} {what}.", remedy)
+        return SourceError(f"{subject} {what}.", remedy)
     if met:
         broken = any(path.is_symlink() for path in met) and not any(path.exists() for path in met)
-        what = "a link that leads nowhere" if broken else "a pipe or a device"
+        what = "a broken link" if broken else "a pipe or a device"
         return SourceError(
-            f"{told} {'is' if literal else 'matches only'} {what}.", "Give plain files: each is read several times."
+            f"{subject} {'is' if literal else 'matches only'} {what}.", "Give plain files: each is read several times."
         )
     if re.match(r"[a-z][a-z0-9+.-]+://", pattern):
         return SourceError(
-            f"{told} is a URL, which is not read.",
+            f"{subject} is a URL, which can't be read.",
             "Download it, or use a source of `kind: hub` for a data set of the Hugging Face hub.",
         )
     path = Path(pattern).expanduser()
@@ -134,15 +132,15 @@ def size(source: FileSource) -> int:
 def _unreadable(path: Path, error: Exception) -> SourceError:
     if WIDE_WINDOW in str(error):
         return SourceError(
-            f"{path} was compressed with a window of more than 128 MB, which is not read.",
+            f"{path} was compressed with a window of more than 128 MB, which can't be read.",
             f"Compress it again: zstd -dc --long=31 {path.name} | zstd -o NEW.zst.",
         )
     return SourceError(f"{path} can't be read: {error}.", "Replace the file, or remove it from `paths`.")
 
 
 def read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
-    """The first `source.limit` rows of the files, all if that is null, each with its place: the path as found, with the
-    line or row. `limit` is the maximum length of a row in bytes."""
+    """The first `source.limit` rows of the files, or all if that is null, each with its place: the path as found, with
+    the line or row. `limit` is the maximum length of a row in bytes."""
     return islice(_read_rows(source, limit), source.limit)
 
 
@@ -154,8 +152,8 @@ def _read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
 def read_file(
     path: Path, name: str, source: FileSource, limit: int, start: int = 0, end: int | None = None
 ) -> Iterator[Row | Refused]:
-    """The rows of a file, `name` in their places. Of lines of JSON perhaps those alone that begin in the bytes from
-    `start` to `end`, numbered from the first of them."""
+    """The rows of a file, with `name` in their places. Of a file with lines of JSON, only the lines that begin in the
+    bytes from `start` to `end`, numbered from the first of them."""
     kind = kind_of(path)
     if kind == ".parquet":
         yield from read_parquet(path, name)
@@ -181,7 +179,7 @@ def read_file(
 
 
 def _seek_line(file: BinaryIO, path: Path, start: int, end: int | None, limit: int) -> None:
-    """Go to the first line that begins at `start` or later; no further than `end`, however long a line is."""
+    """Go to the first line that begins at `start` or later, but no further than `end`, however long a line is."""
     file.seek(start - 1)
     while rest := _guard(lambda: file.readline(limit), path):
         if rest.endswith(b"\n") or (end is not None and file.tell() >= end):
@@ -189,12 +187,12 @@ def _seek_line(file: BinaryIO, path: Path, start: int, end: int | None, limit: i
 
 
 def kind_of(path: Path) -> str:
-    """What a file has by its name, packed or not: one of `KINDS`, or .parquet."""
+    """The kind of a file by its name, compressed or not: one of `KINDS`, or .parquet."""
     return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
 
 
 def beginning(file: BinaryIO) -> str | None:
-    """What a file that `peek` can be asked of begins as, if that is no text in UTF-8; nothing is read."""
+    """The kind of data that a file with `peek` begins with, if that isn't text in UTF-8. Reads nothing."""
     start: bytes = file.peek(TAR_PLACE + len(TAR_SIGN))  # type: ignore[attr-defined]
     if start[TAR_PLACE:].startswith(TAR_SIGN):
         return TAR
@@ -202,16 +200,16 @@ def beginning(file: BinaryIO) -> str | None:
 
 
 def _misnamed(path: Path, what: str) -> SourceError:
-    remedy = "Give it the ending of what it is."
+    remedy = "Give it the extension of what it is."
     if what.startswith("UTF"):
         remedy = f"Convert it: iconv -f {what} -t UTF-8."
     elif what.endswith("archive") or what == "xz":
-        remedy = "Unpack it, and name the files in it; each may be compressed by gzip or Zstandard."
-    return SourceError(f"{path} is {what}, and not text in UTF-8 as its name says.", remedy)
+        remedy = "Unpack it, and name the files in it. Each may be compressed with gzip or Zstandard."
+    return SourceError(f"{path} is {what}, not text in UTF-8 as its name says.", remedy)
 
 
 def _check_begun(path: Path) -> None:
-    """A compressed file without a byte is one whose download was cut: even that of no text has a header."""
+    """Refuse an empty compressed file, whose download was cut: even compressed nothing has a header."""
     if path.suffix in PACKED and not path.stat().st_size:
         raise _unreadable(path, EOFError("it is empty"))
 
@@ -231,7 +229,7 @@ def _read_table(file: BinaryIO, path: Path, name: str, source: FileSource, limit
     except BrokenTable as error:
         raise SourceError(
             f"{path} can't be read: {error}.",
-            "Correct it, or say by `delimiter` and `quotes: false` of the source how it is written.",
+            "Correct it, or set `delimiter` and `quotes: false` of the source to the way it is written.",
         ) from error
 
 
@@ -286,7 +284,7 @@ def _read_text(file: BinaryIO, path: Path, place: str, column: str, limit: int, 
 
 
 def _guard(read: Callable[[], Read], path: Path) -> Read:
-    """Read, raising SourceError for a damaged file, which is a fault of the source and not of a single row."""
+    """Read, raising SourceError for a damaged file: a fault of the source, not of a single row."""
     try:
         return read()
     except (zlib.error, EOFError, OSError) as error:
@@ -294,13 +292,13 @@ def _guard(read: Callable[[], Read], path: Path) -> Read:
 
 
 def text_of(row: dict[str, Any], column: str, limit: int) -> tuple[str, dict[str, Any]]:
-    """The text of a document's row, in a column or, as `content.text`, within one; and the row without it. Raises
-    BadDocument with a one-word reason, and `columns` if it has no such one."""
+    """The text of a document's row, in a column or, as `content.text`, within one, and the row without it. Raises
+    BadDocument with a one-word reason, and with `columns` if the row lacks the column."""
     text, rest = _taken(row, column)
     if text is MISSING:
         raise BadDocument("no_text", columns=columns_of(row))
     if not isinstance(text, str):
-        raise BadDocument("no_text", why=f"{column} is {_told(text)}")
+        raise BadDocument("no_text", why=f"{column} is {_described(text)}")
     if not text.strip():
         raise BadDocument("empty")
     if "\0" in text:
@@ -315,7 +313,7 @@ def text_of(row: dict[str, Any], column: str, limit: int) -> tuple[str, dict[str
 
 
 def _taken(row: dict[str, Any], column: str) -> tuple[Any, dict[str, Any]]:
-    """What stands in a column or at a path, MISSING for nothing, and the rest of the row."""
+    """The value of a column or at a path, MISSING if there is none, and the rest of the row."""
     rest = dict(row)
     if column in rest:
         return rest.pop(column), rest
@@ -327,7 +325,7 @@ def _taken(row: dict[str, Any], column: str) -> tuple[Any, dict[str, Any]]:
     return text, rest if left else {name: value for name, value in rest.items() if name != first}
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     if isinstance(value, dict):
         return f"an object with {', '.join(columns_of(value)) or 'no key'}; text_column may be a path"
     names = {
@@ -338,4 +336,4 @@ def _told(value: Any) -> str:
         float: "a number",
         bytes: "binary: write it as a column of text",
     }
-    return names.get(type(value), "no text")
+    return names.get(type(value), "not a text")

@@ -1,8 +1,9 @@
-"""What a row says beside its text, as JSON: nested values stay nested, and what JSON has no form for becomes text.
+"""A row's other fields as JSON: nested values stay nested, and values that JSON can't express become text.
 
-Timestamps, dates and times are ISO 8601, with the zone where the source has one; durations are seconds; decimals keep
-their digits. Left out and counted are binary values, what the reader could not read, fields nested deeper than
-`DEPTH`, and the largest fields of a row with too much of it. NaN and the infinities are null, and counted with them.
+Timestamps, dates and times are ISO 8601, with the zone if the source has one. Durations are seconds. Decimals keep
+their digits. Binary values, values that the reader couldn't read, fields nested deeper than `DEPTH`, and the largest
+fields of a row with too much metadata are left out and counted. NaN and the infinities become null, and count with
+them.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from uuid import UUID
 
 DEPTH = 32
 TOO_DEEP = "nested too deep"
-UNREADABLE = object()  # stands for a value that the source has and Python has not
+UNREADABLE = object()  # for a value of the source that Python can't represent
 SHOWN = 40  # characters of a field's name
 
 
 class NotKept(NamedTuple):
-    """A field of a source of which something is left out, and why."""
+    """A field of a source that is left out, at least in part, and why."""
 
     source: str
     field: str
@@ -31,12 +32,12 @@ class NotKept(NamedTuple):
 
 
 def to_json(row: Mapping[str, Any], limit: int, source: str, dropped: Counter[NotKept]) -> dict[str, Any]:
-    """The fields of a row that fit into `limit` bytes; what is left out of them is added to `dropped`, once a row."""
+    """The fields of a row that fit into `limit` bytes. What is left out is added to `dropped`, once a row."""
     kept: dict[str, Any] = {}
     for name, value in row.items():
         reasons: set[str] = set()
         found = _value(value, DEPTH, reasons)
-        if found is not UNREADABLE and TOO_DEEP not in reasons:  # what is left of such a field would be empty brackets
+        if found is not UNREADABLE and TOO_DEEP not in reasons:  # only empty brackets would be left of such a field
             kept[name] = found
         dropped.update(NotKept(source, _shown(name), why) for why in reasons)
     sizes = {name: _size(name, value) for name, value in kept.items()}
@@ -51,7 +52,7 @@ def to_json(row: Mapping[str, Any], limit: int, source: str, dropped: Counter[No
 
 
 def _value(value: Any, depth: int, reasons: set[str]) -> Any:
-    """A value as JSON has it; UNREADABLE for none, with the reason in `reasons`."""
+    """A value as JSON can express it, or UNREADABLE, with the reason in `reasons`."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

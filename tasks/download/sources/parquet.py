@@ -1,7 +1,7 @@
 """Rows of Parquet files, by row group, so that a damaged page costs the rows of its group and no others.
 
-Values become Python's where it has such: a date beyond its years, a time of day beyond 24 hours and a zone that nobody
-knows stay out. Nanoseconds are kept as text.
+Values become Python's if it has such a value. A date beyond its years, a time of day beyond 24 hours and an unknown
+time zone are left out. Nanoseconds are kept as text.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from storage.errors import SourceError
 from tasks.download.sources.metadata import UNREADABLE
 from tasks.download.sources.rows import Refused, Row
 
-# A date beyond Python's years; a time zone that nobody knows; a map that has a key twice, or objects for keys
+# A date beyond Python's years; an unknown time zone; a map with a key twice, or with objects as keys
 NO_VALUE = (OverflowError, ValueError, KeyError, TypeError, pa.ArrowException)
-NOT_UTF8 = object()  # stands for a value with text that is no UTF-8: its row is refused
+NOT_UTF8 = object()  # for a value whose text isn't UTF-8: its row is refused
 PER_SECOND = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
 EPOCH, DAY = datetime(1970, 1, 1), 86_400
 
@@ -30,7 +30,7 @@ EPOCH, DAY = datetime(1970, 1, 1), 86_400
 def read_parquet(path: Path, name: str) -> Iterator[Row | Refused]:
     """The rows of a file, those of a damaged group refused. Raises SourceError."""
     try:
-        # Timestamps of 96 bits, which Spark writes, would be nanoseconds, and other years before 1677 and after 2262
+        # Timestamps of 96 bits, which Spark writes, would be nanoseconds, with wrong years before 1677 and after 2262
         file = pq.ParquetFile(path, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
     except pa.ArrowNotImplementedError as error:
         raise _not_read(path, error) from error
@@ -58,7 +58,7 @@ def read_parquet(path: Path, name: str) -> Iterator[Row | Refused]:
 
 def _not_read(path: Path, error: Exception) -> SourceError:
     return SourceError(
-        f"{path} has a column or an encoding that is not read: {error}.",
+        f"{path} has a column or an encoding that can't be read: {error}.",
         "Write the column in another type, such as text, or remove the file from `paths`.",
     )
 
@@ -74,7 +74,7 @@ def _rows(batch: pa.RecordBatch, name: str, before: int) -> Iterator[Row | Refus
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values of a column, at once where Python has one for each."""
+    """The values of a column, converted at once if Python can represent all of them."""
     if not _may_mislead(column.type):
         try:
             found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
@@ -85,8 +85,8 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _may_mislead(kind: pa.DataType) -> bool:
-    """Whether Arrow gives other values for some of a type, without an error: a time of day beyond 24 hours becomes one
-    of the day, and a nanosecond is cut."""
+    """Whether Arrow silently gives wrong values for some of a type: a time of day beyond 24 hours wraps, and a
+    nanosecond is cut."""
     within = [kind.field(number).type for number in range(kind.num_fields)]
     return kinds.is_time(kind) or any(map(_may_mislead, within))
 
@@ -99,7 +99,7 @@ def _whole(scalar: pa.Scalar) -> Any:
 
 
 def _value(scalar: pa.Scalar) -> Any:
-    """A value, UNREADABLE where Python has none; of a nested one the parts. Raises UnicodeDecodeError."""
+    """A value, or UNREADABLE if Python can't represent it. Nested values part by part. Raises UnicodeDecodeError."""
     kind = scalar.type
     if not scalar.is_valid:
         return None
@@ -138,13 +138,13 @@ def _timestamp(value: int, kind: pa.TimestampType) -> Any:
 def _time(value: int, kind: pa.Time32Type | pa.Time64Type) -> Any:
     seconds, part = divmod(value, PER_SECOND[kind.unit])
     if not 0 <= seconds < DAY:
-        raise OverflowError("no time of a day")
+        raise OverflowError("not a time of day")
     part *= 10**9 // PER_SECOND[kind.unit]
     return _with_nanoseconds((EPOCH + timedelta(seconds=seconds, microseconds=part // 1000)).time(), part % 1000)
 
 
 def _with_nanoseconds(found: Any, nanoseconds: int) -> Any:
-    """A time, or as text with nine digits behind the second where it has nanoseconds."""
+    """A time, or, if it has nanoseconds, text with nine digits after the second."""
     if not nanoseconds:
         return found
     text = found.isoformat(timespec="microseconds")

@@ -1,4 +1,4 @@
-"""A row of a source and where it was read: what every kind of source gives."""
+"""A row of a source and the place where it was read, as every kind of source gives it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ USUAL = ("text", "content", "contents", "body", "raw_content", "document", "mark
 
 
 class Row(NamedTuple):
-    """A row that was read, not yet looked at, and its location: file and line, or row."""
+    """A row that was read but not checked, and its location: file and line, or row."""
 
     values: dict[str, Any]
     place: str
 
 
 class Refused(NamedTuple):
-    """A row that cannot be used: the reason in a word, its location, and perhaps a sentence that names the key; if it
-    lacks the columns that are read, those it has."""
+    """A row that can't be used: the reason in a word, its location, and perhaps a sentence that names the key. If it
+    lacks the columns that are read, also the columns that it has."""
 
     reason: str
     place: str
@@ -30,17 +30,17 @@ class Refused(NamedTuple):
 
     @classmethod
     def by(cls, error: BadDocument, place: str) -> Refused:
-        """The row at a place, which can't be used by what an error says."""
+        """The row at a place, which can't be used because of this error."""
         return cls(error.message, place, error.facts.get("columns"), error.facts.get("why", ""))
 
     @property
     def detail(self) -> str:
-        """Where the row is, and what is wrong with which key. It quotes no text."""
+        """The row's place, and the key with its problem. Quotes no text."""
         return f"{self.place}: {self.why}" if self.why else self.place
 
 
 def columns_of(values: Iterable[str]) -> tuple[str, ...]:
-    """The names of a row's first columns, as they can be printed; of one with names in it, those as paths."""
+    """The names of a row's first columns, printable. A column with inner names gives those, as paths."""
     names = (
         path
         for name in values
@@ -54,7 +54,7 @@ def columns_of(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def nearest(column: str, refused: Iterable[Refused]) -> str | None:
-    """The column that was perhaps meant, of those that rows have instead."""
+    """The likely intended column, of those that the rows have instead."""
     names = list(dict.fromkeys(name for row in refused for name in row.columns or ()))
     close = difflib.get_close_matches(column, names, 1)
     within = [name for name in names if name.rpartition(".")[2] == column]
@@ -63,7 +63,7 @@ def nearest(column: str, refused: Iterable[Refused]) -> str | None:
 
 
 def describe_columns(refused: Iterable[Refused]) -> str:
-    """The columns of the first three rows that lack what is read, each once."""
+    """The columns of the first three rows that lack the columns to read, each once."""
     lacking: Iterator[tuple[str, ...]] = (row.columns for row in refused if row.columns is not None)
     names = list(dict.fromkeys(name for columns, _ in zip(lacking, range(3), strict=False) for name in columns))
     return ", ".join([*names[:SHOWN], *(["…"] if len(names) > SHOWN else [])]) or "none at all"

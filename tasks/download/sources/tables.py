@@ -1,7 +1,7 @@
 """Rows of .csv and .tsv files, as a stream: a header, fields in quotes with line ends in them, a row of any length.
 
-A quote opens a field only where the field begins (RFC 4180), so `5" disk` is text. What a quote opens and nothing
-closes would swallow the rest of the file: that ends the run.
+A quote opens a field only where the field begins (RFC 4180), so `5" disk` is text. A quote that is never closed would
+swallow the rest of the file, so it ends the run.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 class BrokenTable(ValueError):
-    """The file is no table; the message says why."""
+    """The file isn't a table. The message says why."""
 
 
 class Dialect(NamedTuple):
-    """How fields are told apart: a character of ASCII between them, and whether they may stand in quotes."""
+    """How fields are separated: an ASCII character between them, and whether quotes may enclose them."""
 
     delimiter: str
     quotes: bool
 
     def still_open(self, line: bytes, inside: bool, begins: bool) -> bool:
-        """Whether a quote is open at the end of a line or of a part of one, given whether one was before it, and
-        whether a field begins there."""
+        """Whether a quote is open at the end of a line or of a part of one, given whether one was open before it
+        (`inside`), and whether a field begins there."""
         if not self.quotes:
             return False
         place, sign = 0, self.delimiter.encode()
@@ -96,7 +96,7 @@ def _header(record: bytes, dialect: Dialect) -> list[str]:
     except UnicodeDecodeError as error:
         raise BrokenTable("its header is not UTF-8") from error
     except (csv.Error, ValueError) as error:
-        said = "its lines end in a carriage return alone" if b"\r" in record else f"its header is broken ({error})"
+        said = "its lines end with a carriage return only" if b"\r" in record else f"its header is broken ({error})"
         raise BrokenTable(said) from error
     twice = [column for column, times in Counter(columns).items() if times > 1]
     if twice:
@@ -113,5 +113,5 @@ def _row(record: bytes, place: str, columns: list[str], dialect: Dialect) -> Row
         why = "a carriage return outside quotes" if b"\r" in record else str(error)
         return Refused("broken_row", place, why=why)
     if len(fields) != len(columns):
-        return Refused("wrong_columns", place, why=f"{len(fields)} fields, and the header has {len(columns)}")
+        return Refused("wrong_columns", place, why=f"{len(fields)} fields, but the header has {len(columns)}")
     return Row(dict(zip(columns, fields, strict=True)), place)

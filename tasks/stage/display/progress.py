@@ -24,7 +24,7 @@ class Progress:
 
 
 class Observer:
-    """The silent observer; subclasses show what interests them."""
+    """The silent observer. Subclasses show what interests them."""
 
     def started(self, stage: str, why: str) -> None:
         """A stage starts to work, because of `why`."""

@@ -20,5 +20,5 @@ def spell(token: bytes) -> str:
 
 
 def unspell(characters: str) -> bytes | None:
-    """The bytes that these characters represent; None if one of them represents none, such as a space."""
+    """The bytes that these characters represent. None if one of them represents no byte, such as a space."""
     return characters.translate(_BYTES).encode("latin-1") if _KNOWN.issuperset(characters) else None

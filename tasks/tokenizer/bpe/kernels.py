@@ -8,8 +8,8 @@ checked when it is merged; that is the inverted index.
 
 Merges are ordered as by the trainer of `tokenizers` (src/models/bpe/trainer.rs): the highest count, then the smaller
 pair. No two merges spell the same token: a merge is applied everywhere at once and from the left, so what lies within a
-token was merged as if it stood alone, and equal bytes were merged alike. Hence all occurrences of a pair appear in a
-single step, its count only falls afterwards, and a pair below the minimum frequency can be forgotten.
+token was merged as if nothing surrounded it, and equal bytes were merged alike. Hence all occurrences of a pair appear
+in a single step, its count only falls afterwards, and a pair below the minimum frequency can be forgotten.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Pairs(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a merge does to the pairs with the token before and with the token after it (BEFORE, AFTER): indexed by that
-    token's id, the sum of the counts and the number of positions; the ids in the order found, and how many; the
-    positions, each with its id, and how many. Allocated once; `apply` resets only what a merge has touched."""
+    """The effect of a merge on the pairs with the token before and with the token after it (BEFORE, AFTER): indexed by
+    that token's id, the sum of the counts and the number of positions; the ids in the order found, and how many; the
+    positions, each with its id, and how many. Allocated once. `apply` resets only what a merge has touched."""
 
     sums: Int64
     numbers: Int64

@@ -52,7 +52,7 @@ def longer(rows):
 
 @njit(cache=True, nogil=True)
 def push(queue, count, pair, first, places):
-    """The queue with one row added; its arrays are replaced by longer ones when full."""
+    """The queue with one row added. Its arrays are replaced by longer ones when full."""
     heap, rest, sizes, limit = queue
     if count < limit[0]:
         if sizes[1] == len(rest):
@@ -100,7 +100,7 @@ def refill(queue):
     for i in range(left):
         greatest = max(greatest, rest[i, COUNT])
     queue.limit[0] = greatest // 4
-    # Pushed anew, rows that stay move down in place: a row is never written beyond where it was read
+    # Pushed again, rows that stay move down in place: a row is never written beyond where it was read
     queue.sizes[1] = 0
     for i in range(left):
         queue = push(queue, rest[i, COUNT], rest[i, PAIR], rest[i, FIRST], rest[i, PLACES])

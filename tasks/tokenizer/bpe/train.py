@@ -42,7 +42,7 @@ def train(
     """Learn merges from W distinct words, word i being `words[ends[i - 1]:ends[i]]`, seen `counts[i]` times.
 
     There are fewer than `vocab_size` ids if no pair is left with a count of `min_frequency`, and more if special tokens
-    and bytes alone exceed it. The order of the words does not matter. Raises ConfigError for 2 GB of distinct words or
+    and bytes already exceed it. The order of the words doesn't matter. Raises ConfigError for 2 GB of distinct words or
     more, for counts whose sum may overflow 64 bits, and for a special token that is duplicated or also a text token.
     """
     byte_ids, vocabulary = _first_ids(special_tokens)
@@ -59,7 +59,7 @@ def train(
 
 
 def settled_above(learnt: Learnt, *, vocab_size: int, min_frequency: int) -> int | None:
-    """The count above which every word must be a single token; None if there were no merges to make.
+    """The count above which every word must be a single token. None if there were no merges to make.
 
     A word of two or more tokens contains a pair that is at least as frequent as the word. Merges are made in decreasing
     order of frequency, so a remaining pair is no more frequent than the last merge and, if merging stopped before the
@@ -89,7 +89,7 @@ def to_tokenizer(
 
 def _check(ends: Int64, counts: Int64, size: int) -> None:
     if size > np.iinfo(np.int32).max:
-        raise ConfigError(f"The distinct pre-tokens to learn from have {size:,} bytes; the limit is 2 GB.", REMEDY)
+        raise ConfigError(f"The distinct pre-tokens to learn from have {size:,} bytes, but the limit is 2 GB.", REMEDY)
     letters = float(np.diff(ends, prepend=0).astype(float) @ counts.astype(float))
     if letters > np.iinfo(np.int64).max / 2:  # half, to allow for rounding
         raise ConfigError("The pre-tokens to learn from are more than 64 bits can count.", REMEDY)

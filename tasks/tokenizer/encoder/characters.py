@@ -1,4 +1,4 @@
-"""Which characters are letters, numbers and white space, according to the `tokenizers` library.
+"""The classes of characters (letters, numbers, white space) according to the `tokenizers` library.
 
 The regular expressions of `tokenizers` use another version of Unicode than Python does, so the table is built, once per
 process, by matching every code point against the character classes that the patterns use.

@@ -93,8 +93,8 @@ def run_of_letters(data, words, i, end, kinds):
         if others == 0:
             i += 8
             continue
-        # Index of the first byte that is no letter: x ^ (x - 1) has all bits up to the lowest set one; one bit of each
-        # byte is kept, and the multiplication adds them up in the highest byte
+        # Index of the first byte that isn't a letter: x ^ (x - 1) has all bits up to the lowest set one. One bit of
+        # each byte is kept, and the multiplication adds them up in the highest byte
         i += np.int64((((others ^ (others - ONE)) & ONES) * ONES) >> np.uint64(56)) - 1
         if i < end and data[i] >= 128:
             return run_of(LETTER, data, i, end, kinds)
@@ -113,7 +113,8 @@ def white_space(data, start, i, end, kinds, breaks):
     """The end of the white space from `start`, whose first character ends at `i`.
 
     `\\s+(?!\\S)|\\s+`: at the end of the text the whole run; before other characters the run without its last
-    character, or that character if it is alone. With `breaks`, `\\s*[\\r\\n]+` goes first: up to the last line break.
+    character, or that character if it is the only one. With `breaks`, `\\s*[\\r\\n]+` goes first: up to the last line
+    break.
     """
     # `last` is where the last character of the run starts, `line` the end of its last line break
     last = start
@@ -194,7 +195,7 @@ def cut_gpt4(data, words, start, end, kinds):
 
 @njit(cache=True, nogil=True)
 def split(data: UInt8, words: UInt64, offsets: Int64, kinds: UInt8, gpt2: bool, ends: Int64, documents: Int64) -> int:
-    """Cut D texts into pre-tokens, which cover their texts; returns the number of pre-tokens.
+    """Cut D texts into pre-tokens, which cover their texts. Returns the number of pre-tokens.
 
     Text d is `data[offsets[d]:offsets[d + 1]]` and valid UTF-8; `words[i]` are the 8 bytes from i on, little-endian;
     16 bytes after the texts must be readable. Written: to `ends` the end of each pre-token, to `documents[d]` the
@@ -244,7 +245,7 @@ def merge_of(left, right, pairs):
 
 @njit(cache=True, nogil=True)
 def merge_short(symbols, n, merges, pairs):
-    """Merge `symbols[:n]` in place, scanning all pairs before each merge; returns the number of symbols left.
+    """Merge `symbols[:n]` in place, scanning all pairs before each merge. Returns the number of symbols left.
 
     O(n²), but the fastest way for short pre-tokens. `merges` is scratch space of n elements.
     """
@@ -276,7 +277,7 @@ def merge_short(symbols, n, merges, pairs):
 
 @njit(cache=True, nogil=True)
 def merge_long(symbols, n, pairs):
-    """Merge `symbols[:n]` in place, with pairs in a heap; returns the number of symbols left.
+    """Merge `symbols[:n]` in place, with pairs in a heap. Returns the number of symbols left.
 
     O(n log n), for long pre-tokens: a megabyte of spaces is a single one.
     """
@@ -395,7 +396,7 @@ def encode(
     data: UInt8, words: UInt64, offsets: Int64, ends: Int64, documents: Int64, symbols: UInt32, pairs: UInt64,
     last_id: int, table: UInt64, pool: UInt32, texts: UInt8, used: Int64, out: UInt32, out_ends: Int64,
 ) -> int:  # fmt: skip
-    """Ids of D texts that `split` has cut, `last_id` after each; returns the number of ids.
+    """Write the ids of D texts that `split` has cut, `last_id` after each. Returns the number of ids.
 
     `data`, `words`, `offsets`, `ends` and `documents` are those of `split`, `symbols` the ids of the 256 bytes.
     Written: ids to `out`, which needs one element per byte and per text, and 3 to spare; to `out_ends[d]` the end of

@@ -42,7 +42,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def obstacle(settings: dict[str, Any]) -> str:
-    """Why the kernels do not support this tokenizer.json, as the end of a sentence; empty if they do."""
+    """Why the kernels don't support this tokenizer.json, as the end of a sentence. Empty if they do."""
     model = settings["model"]
     if model["type"] != "BPE" or any((model.get(name) or plain) != plain for name, plain in PLAIN.items()):
         return "is not plain byte-level BPE"

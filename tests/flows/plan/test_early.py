@@ -45,12 +45,12 @@ def written(folder: Path, *sources: str, extends: str = "smoke", more: str = "")
         ),
         (["documents", "instructions"], "", ConfigError, "dpo reads preferences, but no source"),
         (["documents"], "sft: null\ndpo: null\nkto: {}", ConfigError, "kto reads preferences"),
-        (["documents=odd", "instructions", "preferences"], "", SourceError, "no column text.*perhaps body"),
+        (["documents=odd", "instructions", "preferences"], "", SourceError, "lack the column text.*perhaps body"),
         (["documents=number", "instructions", "preferences"], "", SourceError, "can't be used.*no_text"),
         (["documents=nothing", "instructions", "preferences"], "", SourceError, "is empty"),
         (["documents=instructions", "instructions", "preferences"], "", SourceError, "write `role: instructions`"),
-        (["documents", "instructions=odd", "preferences"], "", SourceError, "not the keys of instructions"),
-        (["documents", "instructions", "preferences=instructions"], "", SourceError, "not the keys of preferences"),
+        (["documents", "instructions=odd", "preferences"], "", SourceError, "lack the keys of instructions"),
+        (["documents", "instructions", "preferences=instructions"], "", SourceError, "lack the keys of preferences"),
     ],
 )
 def test_what_a_stage_lacks_ends_the_plan(

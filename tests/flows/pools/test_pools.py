@@ -296,7 +296,7 @@ def test_a_machine_that_could_make_something_else_refuses(tmp_path: Path) -> Non
     assert profile.dedup is not None
     work = Work.of_call(STAGES["dedup"], "0" * 64, profile.dedup, [documents], ())
     order = Order.of(session, work=work)
-    with pytest.raises(ConfigError, match="has other code of Gristmill"):
+    with pytest.raises(ConfigError, match="has different code of Gristmill"):
         make_stage(order.model_copy(update={"code": "other"}), work)
     with pytest.raises(ConfigError, match=r"the run has numpy 1\.0"):
         make_stage(order.model_copy(update={"libraries": ["numpy 1.0"]}), work)

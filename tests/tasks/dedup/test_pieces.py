@@ -1,4 +1,4 @@
-"""What dedup brings together from its shards: all of it, in bounded memory and with few files open."""
+"""Dedup brings everything together from its shards, in bounded memory and with few files open."""
 
 from __future__ import annotations
 

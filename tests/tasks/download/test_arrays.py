@@ -49,7 +49,7 @@ def test_objects_a_line_are_read_from_json_files_too(tmp_path: Path) -> None:
     path.write_text(json.dumps({"data": ROWS}, indent=2))
     first = read(path)[0]
     assert isinstance(first, Refused)
-    assert first.detail == f"{path}:1: what does not begin with [ has an object a line"
+    assert first.detail == f"{path}:1: a file that doesn't begin with [ needs an object on each line"
 
 
 def test_a_bad_element_costs_no_other(tmp_path: Path) -> None:

@@ -220,19 +220,19 @@ def test_a_row_is_named_by_its_file_and_place_there_whatever_is_wrong(
         (
             "documents",
             [{"title": "a", "body": "b"}, {"title": "a", "\ud800": 1}] * 9,
-            "18 of 18 rows have no column text .*data.jsonl:1.*: title, body, '.ud800'",
+            "18 of 18 rows lack the column text .*data.jsonl:1.*: title, body, '.ud800'",
             "Set text_column",
         ),
         (
             "instructions",
             [{"question": "a", "answer": "b"}],
-            "1 of 1 rows have not the keys of instructions .*: question, answer",
+            "1 of 1 rows lack the keys of instructions .*: question, answer",
             "alpaca (instruction, output | ",
         ),
         (
             "preferences",
             [{"prompt": "a", "chosen": "b", "reject": "c"}],
-            "not the keys of preferences .*: prompt, chosen, reject",
+            "lack the keys of preferences .*: prompt, chosen, reject",
             "explicit_prompt (prompt, chosen, rejected)",
         ),
         ("documents", [{}], "none at all", "Set text_column"),
@@ -264,7 +264,7 @@ def test_a_data_set_of_the_hub_is_streamed_and_the_wrong_role_ends_it_at_its_fir
     def talk(**more: Any) -> HubSource:
         return HubSource(name="talk", dataset="owner/talk", revision="0123456", **more)
 
-    with pytest.raises(SourceError, match="have no column text") as caught:
+    with pytest.raises(SourceError, match="lack the column text") as caught:
         run(tmp_path / "wrong", books, talk())
     assert "write `role: instructions` for the source" in str(caught.value)
     assert not list((tmp_path / "wrong").rglob("*.parquet")), "nothing was made of the other source either"
@@ -283,12 +283,12 @@ def test_a_folder_instead_of_files_and_a_relative_path_say_what_to_write(
     for pattern, message, remedy in (
         ("pipe.jsonl", "pipe.jsonl is a pipe or a device", "plain files"),
         ("p*.jsonl", "p*.jsonl matches only a pipe or a device", "plain files"),
-        ("loop.jsonl", "loop.jsonl is a link that leads nowhere", "plain files"),
-        ("l*.jsonl", "loop.jsonl is a link that leads nowhere", "Mend the link"),
-        ("s3://bucket/a.jsonl", "s3://bucket/a.jsonl is a URL, which is not read", "Download it"),
+        ("loop.jsonl", "loop.jsonl is a broken link", "plain files"),
+        ("l*.jsonl", "loop.jsonl is a broken link", "Repair the link"),
+        ("s3://bucket/a.jsonl", "s3://bucket/a.jsonl is a URL, which can't be read", "Download it"),
         ("data", "data is a folder", "data/**/*.jsonl"),
         ("data/", "is a folder", "data/**/*.jsonl"),
-        ("data/*", "matches folders only", "data/*/**/*.jsonl"),
+        ("data/*", "matches only folders", "data/*/**/*.jsonl"),
         ("nowhere/*.md", f"no file matches nowhere/*.md in {tmp_path}", "Check the path"),
         (str(tmp_path / "a.md"), f"no file matches {tmp_path / 'a.md'}.", "Check the path"),
     ):

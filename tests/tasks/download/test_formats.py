@@ -67,7 +67,7 @@ def zstd(data: bytes) -> bytes:
 
 
 def parquet(bits: int = 64, **columns: pa.Array) -> bytes:
-    """A Parquet file; of wider integers in the schema that Arrow keeps in it, as Polars writes those of 128 bits."""
+    """A Parquet file, perhaps with wider integers in Arrow's own schema in it, as Polars writes those of 128 bits."""
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink)
     file = sink.getvalue()
@@ -128,8 +128,8 @@ def test_a_bad_row_of_a_table_is_named_by_its_line_and_the_rest_goes_on(tmp_path
     out = run(tmp_path, source(tmp_path / "data.csv"), max_quarantined_share=0.9, max_document_bytes=1000)
     assert texts(out) == ["two\nlines", "last"]
     assert [(reason, place.partition(":")[2]) for reason, place in refused(out)] == [
-        ("wrong_columns", "4: 3 fields, and the header has 2"),
-        ("wrong_columns", "5: 1 fields, and the header has 2"),
+        ("wrong_columns", "4: 3 fields, but the header has 2"),
+        ("wrong_columns", "5: 1 fields, but the header has 2"),
         ("invalid_utf8", "6"),
         ("nul", "7"),
         ("too_long", "8"),
@@ -141,25 +141,30 @@ def test_a_bad_row_of_a_table_is_named_by_its_line_and_the_rest_goes_on(tmp_path
 @pytest.mark.parametrize(
     ("name", "content", "said", "remedy"),
     [
-        ("a.csv", b"a;text\n1;x\n", "no column text .*: a;text", "Set delimiter of the source, perhaps to ';'"),
+        ("a.csv", b"a;text\n1;x\n", "lack the column text .*: a;text", "Set delimiter of the source, perhaps to ';'"),
         ("a.csv", b"text,text\na,b\n", "two columns text", "Correct it"),
-        ("a.csv", b"text,n\rgood,1\rgood,2\r", "its lines end in a carriage return alone", "Correct it"),
+        ("a.csv", b"text,n\rgood,1\rgood,2\r", "its lines end with a carriage return only", "Correct it"),
         ("a.csv", b"text,n\n", "is empty", "Check its paths"),
         ("a.csv", b"", "is empty", "Check its paths"),
-        ("a.jsonl", b'{"text": "a"}\r{"text": "b"}\r', "its lines end in a carriage return alone", "Correct them"),
-        ("a.jsonl", '{"text": "a"}\n'.encode("utf-16"), "is UTF-16, and not text in UTF-8", "iconv -f UTF-16"),
+        ("a.jsonl", b'{"text": "a"}\r{"text": "b"}\r', "its lines end with a carriage return only", "Correct them"),
+        ("a.jsonl", '{"text": "a"}\n'.encode("utf-16"), "is UTF-16, not text in UTF-8", "iconv -f UTF-16"),
         ("a.jsonl", '{"text": "a"}\n'.encode("utf-16-le"), "is UTF-16", "iconv -f UTF-16"),
         ("a.csv", "text\na\n".encode("utf-32"), "is UTF-32", "iconv -f UTF-32"),
         ("a.json", '[{"text": "a"}]\n'.encode("utf-16-be"), "is UTF-16", "iconv"),
         ("a.txt", "text".encode("utf-16"), "invalid_utf8, it is UTF-16", "Correct them"),
-        ("a.jsonl", gzip.compress(b'{"text": "a"}\n', mtime=0), "is gzip", "Give it the ending of what it is"),
-        ("a.csv", zstd(b"text\na\n"), "is Zstandard", "Give it the ending"),
+        ("a.jsonl", gzip.compress(b'{"text": "a"}\n', mtime=0), "is gzip", "Give it the extension of what it is"),
+        ("a.csv", zstd(b"text\na\n"), "is Zstandard", "Give it the extension"),
         ("a.jsonl.gz", b'{"text": "a"}\n', "Not a gzipped file", "Replace the file"),
         ("a.txt.gz", gzip.compress(b"text " * 999, mtime=0)[:-9], "can't be read", "Replace the file"),
         ("a.csv.zst", zstd(b"text\n" + b"word\n" * 999)[:-9], "can't be read", "Replace the file"),
-        ("a.jsonl", b'{"content": "a"}\n', "no column text .*: content", "perhaps content"),
-        ("a.jsonl", b'{"meta": {"text": "a", "n": 1}}\n', "no column text .*: meta.text, meta.n", "perhaps meta.text"),
-        ("a.jsonl", b'{"txt": "a", "n": 1}\n', "no column text .*: txt, n", "perhaps txt"),
+        ("a.jsonl", b'{"content": "a"}\n', "lack the column text .*: content", "perhaps content"),
+        (
+            "a.jsonl",
+            b'{"meta": {"text": "a", "n": 1}}\n',
+            "lack the column text .*: meta.text, meta.n",
+            "perhaps meta.text",
+        ),
+        ("a.jsonl", b'{"txt": "a", "n": 1}\n', "lack the column text .*: txt, n", "perhaps txt"),
         ("a.jsonl", b'{"text": {"body": "a"}}\n', "text is an object with body; text_column may be a path", "Correct"),
         ("a.parquet", b"PAR1", "is not a Parquet file", "Replace it"),
         ("a.jsonl.gz", gzip.compress(tar(b'{"text": "a"}\n'), mtime=0), "is a tar archive", "Unpack it"),

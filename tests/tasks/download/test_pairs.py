@@ -448,7 +448,7 @@ def test_whatever_is_malformed_is_a_pair_in_order_or_refused_in_a_sentence(
 def test_a_form_is_one_of_the_sources_role() -> None:
     FileSource(name="a", paths=["a"], role="instructions", form="alpaca")
     for role, form in (("documents", "alpaca"), ("instructions", "implicit_prompt"), ("preferences", "messages")):
-        with pytest.raises(ValidationError, match=f"{form} is no form of {role}"):
+        with pytest.raises(ValidationError, match=f"{form} is not a form of {role}"):
             FileSource.model_validate({"name": "a", "paths": ["a"], "role": role, "form": form})
     with pytest.raises(ValidationError, match="Input should be 'messages'"):
         FileSource.model_validate({"name": "a", "paths": ["a"], "role": "instructions", "form": "other"})

@@ -192,7 +192,7 @@ def test_an_earlier_artifact_with_other_bytes_is_measured_anew(tmp_path: Path) -
     _, (anew,), _ = measure_stores(tmp_path / "anew", 80)
     assert loose.digest == anew.digest
     assert 0 < facts_of(loose)[1] < facts_of(strict)[0], "the other shard is taken"
-    assert any("changed bytes: made anew" in note for note in watching.notes)
+    assert any("changed bytes: made again" in note for note in watching.notes)
     assert damaged.read_bytes() != content, "nothing is mended there"
     assert list((tmp_path / "store").rglob("earlier.parquet")) == []
 

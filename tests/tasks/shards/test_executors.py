@@ -134,7 +134,7 @@ def test_a_function_whose_file_was_replaced_is_refused_and_does_not_run(tmp_path
         with closing(Processes(1)) as elsewhere:
             answer = elsewhere.submit(Call(sent, 0, tmp_path / "shard", False)).exception()
     assert isinstance(answer, ConfigError)
-    assert re.search(r"does not see the files of this run in .*: other bytes there", answer.message)
+    assert re.search(r"doesn't see the files of this run in .*: different bytes there", answer.message)
     assert not list(tmp_path.glob("*.pickle"))
     assert not (tmp_path / "trace").exists()
 
@@ -521,7 +521,7 @@ def test_a_worker_that_sees_other_files_is_named(tmp_path: Path, scheduler: str)
     unshare = ("unshare", "-m", "sh", "-c", mount, "sh")
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount")
-    refused(out, worker(scheduler, before=unshare), r"does not see the files of this run in .*: .* same path")
+    refused(out, worker(scheduler, before=unshare), r"doesn't see the files of this run in .*: .* same path")
 
 
 @pytest.mark.soak
@@ -531,7 +531,7 @@ def test_a_worker_with_other_code_is_named(tmp_path: Path, scheduler: str) -> No
     with (tmp_path / "code" / "tasks" / "text" / "scan.py").open("a") as file:
         file.write("CHANGED = 1\n")
     out = output(tmp_path, "dask", address=scheduler)
-    refused(out, worker(scheduler, code=tmp_path / "code"), "has other code of Gristmill. Install the same version")
+    refused(out, worker(scheduler, code=tmp_path / "code"), "has different code of Gristmill. Install the same version")
 
 
 def refused(out: Output, process: subprocess.Popen[bytes], message: str) -> None:

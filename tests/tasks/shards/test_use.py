@@ -1,4 +1,4 @@
-"""What workers use is counted for the stage that they work for, although they outlive it."""
+"""The use of resources by workers counts for the stage that they work for, although they outlive it."""
 
 from __future__ import annotations
 

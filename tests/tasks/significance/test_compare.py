@@ -1,4 +1,4 @@
-"""Comparing evaluations: what is matched, what is refused, what is said; folders that are damaged or hostile."""
+"""Comparing evaluations: matches, refusals, messages, and damaged or hostile folders."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_questions_that_only_one_was_asked_are_counted_and_said(tmp_path: Path) 
     (row,) = found.rows
     assert (row.found.items, row.only_first, row.only_second) == (80, 20, 0)
     assert row.found.first == 50 / 80  # of the questions of both
-    assert "80 (not 20 of A alone)" in text_of(found)
+    assert "80 (not 20 only A has)" in text_of(found)
 
 
 def test_a_task_is_not_compared_with_another_of_its_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What was made elsewhere is checked by the stage that it stands for, and refused in two sentences."""
+"""A stage checks files made elsewhere that are to be its artifact, and refuses them in two sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a manifest says of where an artifact was made: commit, changes since, processor; no host name."""
+"""A manifest records where an artifact was made: commit, changes since, processor, but no host name."""
 
 from __future__ import annotations
 

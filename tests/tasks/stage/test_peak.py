@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def take(size: int, folder: Path | None = None) -> dict[str, int]:
-    """Hold so many bytes for a moment."""
+    """Hold this number of bytes for a moment."""
     return {"sum": int(np.ones(size, np.uint8)[::4096].sum())}
 
 

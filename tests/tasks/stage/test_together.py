@@ -1,4 +1,4 @@
-"""Several artifacts made together: each is found alone, published alone, and lost alone."""
+"""Several artifacts made together: each is found, published and lost separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No tokenizer is published that loses a byte, misreads text or splits words needlessly; and its report is readable."""
+"""No tokenizer is published that loses a byte, misreads text or splits words needlessly. Its report is readable."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_common_word_that_lost_its_merge_is_noticed(folder: Path, tmp_path: Pa
 
     broken = load_for_documents(damaged(folder, tmp_path / "damaged", change, "tokenizer.json"))
     assert tokens_of(broken, b" the") == [b" t", b"he"]
-    with pytest.raises(DamagedArtifact, match=r"splits `␣the`, which was seen [\d,]+ times, into 2 tokens"):
+    with pytest.raises(DamagedArtifact, match=r"splits `␣the`, which occurs [\d,]+ times, into 2 tokens"):
         prove_words(broken, pretokens, 1)
 
 
@@ -395,7 +395,7 @@ def test_a_vocabulary_to_compare_with_enters_the_key_by_its_content(folder: Path
     (tmp_path / "other" / "tokenizer.json").write_text("{}")
     assert fingerprints(config) != before
     (tmp_path / "other" / "tokenizer.json").unlink()
-    with pytest.raises(SourceError, match=r"names other, and .* holds no vocabulary"):
+    with pytest.raises(SourceError, match=r"names other, but .* has no vocabulary"):
         fingerprints(config)
 
 

@@ -35,7 +35,7 @@ WORDS = [f"word{number}" for number in range(4000)]
 
 
 def some_words(seed: int, count: int) -> str:
-    """This many words; texts of different seeds share no two consecutive words."""
+    """This many words. Texts of different seeds share no two consecutive words."""
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
@@ -416,7 +416,7 @@ def test_a_shard_is_worked_through_in_portions(tmp_path: Path, monkeypatch: pyte
 @given(small_corpora())
 @settings(max_examples=60)
 def test_no_window_is_left_in_two_places_and_no_word_is_lost(documents: list[Document]) -> None:
-    """Equal windows that remain overlap; and what was cut is found by following its owners.
+    """Equal windows that remain overlap, and what was cut is found by following its owners.
 
     Windows across a cut are new: they may be equal to others, and no run of the original had them.
     """

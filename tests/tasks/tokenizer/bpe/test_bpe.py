@@ -246,7 +246,7 @@ def test_counts_of_shards_add_up_beyond_32_bits() -> None:
 def test_a_word_commoner_than_the_last_merge_is_one_token(
     words: list[str], vocab_size: int, min_frequency: int
 ) -> None:
-    """What every tokenizer is checked for; and the counts of merges never rise."""
+    """The checks of every tokenizer, and that the counts of merges never rise."""
     learnt = train(
         *counted(word.encode() for word in words), vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=()
     )
