@@ -39,7 +39,11 @@ DEDUP: dict[str, Bad] = {
 }
 FILTER: dict[str, Bad] = {
     "empty": (lambda at: gm.filter([], at / "new"), SourceError, "The list of texts is empty."),
-    "preset": (lambda at: gm.filter(TEXTS, at / "new", preset="finweb"), ConfigError, "there are web, clean, gopher"),
+    "preset": (
+        lambda at: gm.filter(TEXTS, at / "new", preset="finweb"),
+        ConfigError,
+        "choose one of web, clean, gopher",
+    ),
     "preset type": (lambda at: gm.filter(TEXTS, at / "new", preset=3), ConfigError, "filter.preset"),  # type: ignore[arg-type]
     "full": (lambda at: gm.filter(TEXTS, at / "full"), ConfigError, "is not an empty folder"),
     "a file": (lambda at: gm.filter(TEXTS, at / "full" / "file.bin"), ConfigError, "is not an empty folder"),
@@ -71,7 +75,7 @@ TOKENIZER: dict[str, Bad] = {
     "damaged": (lambda at: gm.load_tokenizer(at / "damaged"), DamagedArtifact, "can't be loaded"),
 }
 PLAN: dict[str, Bad] = {
-    "profile": (lambda at: gm.plan("tinny"), ConfigError, "There is no profile tinny"),
+    "profile": (lambda at: gm.plan("tinny"), ConfigError, "Profile tinny does not exist"),
     "profile type": (lambda at: gm.plan(3), ConfigError, "A profile can't be of type int"),  # type: ignore[arg-type]
     "mapping": (lambda at: gm.plan({"extends": "smoke", "tokeniser": {}}), ConfigError, "unknown key tokeniser"),
     "not YAML": (lambda at: gm.plan({"extends": "smoke", "name": {1, 2}}), ConfigError, "can't be written as YAML"),
@@ -79,7 +83,7 @@ PLAN: dict[str, Bad] = {
     "value": (lambda at: gm.plan("smoke", {"pretrain.steps": -1}), ConfigError, "pretrain.steps = -1"),
     "NaN": (lambda at: gm.plan("smoke", {"sft.learning_rate": float("nan")}), ConfigError, "can't be written as YAML"),
     "text": (lambda at: gm.plan("smoke", "pretrain.steps=1"), ConfigError, "The overrides are a single text"),
-    "no value": (lambda at: gm.plan("smoke", ["pretrain.steps"]), ConfigError, "has no value"),
+    "no value": (lambda at: gm.plan("smoke", ["pretrain.steps"]), ConfigError, "lacks a value"),
     "stage": (lambda at: gm.plan("smoke", to="tokenise"), ConfigError, "Unknown stage tokenise"),
     "secret": (
         lambda at: gm.plan({"extends": "smoke", "runtime": {"store": "ftp://me:hunter22@host/x"}}),
@@ -90,9 +94,9 @@ PLAN: dict[str, Bad] = {
     "store": (lambda at: gm.run("smoke", to="download", store=at / "full"), StoreError, "not empty and not a store"),
 }
 STORE: dict[str, Bad] = {
-    "none": (lambda at: gm.store(at / "nowhere"), StoreError, "There is no store"),
+    "none": (lambda at: gm.store(at / "nowhere"), StoreError, "No store exists"),
     "no store": (lambda at: gm.store(at / "full"), StoreError, "not a store"),
-    "no name": (lambda at: gm.store(""), ConfigError, "No store is named"),
+    "no name": (lambda at: gm.store(""), ConfigError, "The address of the store is empty"),
     "protocol": (lambda at: gm.store("nosuch://bucket"), StoreError, "nosuch"),
 }
 TABLES = {"dedup": DEDUP, "filter": FILTER, "tokenizer": TOKENIZER, "plan": PLAN, "store": STORE}

@@ -85,7 +85,7 @@ def _check_stage(name: str) -> None:
 
     if name not in STAGES:
         near = difflib.get_close_matches(name, STAGES, 1)
-        raise ConfigError(f"There is no stage {name}.", f"Did you mean {near[0]}?" if near else "See `gristmill plan`.")
+        raise ConfigError(f"Unknown stage {name}.", f"Did you mean {near[0]}?" if near else "See `gristmill plan`.")
 
 
 @app.command()

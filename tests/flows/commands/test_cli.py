@@ -80,7 +80,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         (["plan", ""], "The profile's name is empty.", "Choose one of cluster"),
         (["plan", f"{'a' * 300}.yaml"], "Profile aaa", "give the path"),
         (["plan", "tiny", "--set", "runtime.approve_hours=1e9"], "runtime.approve_hours", "profile schema"),
-        (["runs", "--store", ""], "The store's address is empty.", "--store to a folder"),
+        (["runs", "--store", ""], "The address of the store is empty.", "--store to a folder"),
         (["run", "tiny", "--set", "filter.toxicty.max_score=1"], "unknown key filter.toxicty", "profile schema"),
         (["run", "tiny", "--to", "pretrian"], "Unknown stage pretrian.", "Did you mean pretrain?"),
         (["run", "tiny", "--to", "form"], "form is made within filter", "End after filter"),

@@ -89,7 +89,7 @@ def test_processes_on_a_cpu_share_its_cores() -> None:
 
 
 def test_a_device_that_nobody_knows_and_devices_that_cant_be_shared_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no device h101.*Choose one of cpu, h200"):
+    with pytest.raises(ConfigError, match=r"Device h101 is unknown. Choose one of cpu, h200"):
         planned("gpu", device="h101")
 
 

@@ -56,7 +56,7 @@ def test_a_plan_for_another_machine_works(setting: str, tmp_path: Path) -> None:
 def test_a_plan_refuses_what_no_machine_can_do(tmp_path: Path) -> None:
     grouped = ["runtime.pretrain.engine=fsdp", "runtime.pretrain.replicate=2"]
     for settings, named in (
-        (grouped, "replicate 2"),
+        (grouped, r"into 2 groups \(replicate\)"),
         ([*grouped, "runtime.training.processes=3"], "3 processes"),
         *(([setting], named) for setting, named in NOWHERE.items()),
     ):
