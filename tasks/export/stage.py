@@ -35,7 +35,7 @@ def check_here(config: ExportConfig, runtime: Runtime) -> None:
             raise ConfigError(f"The format {name} can't be made here.", lacking)
 
 
-@stage(version=9, runtime=("compute",), check_here=check_here)
+@stage(version=10, runtime=("compute",), check_here=check_here)
 def export(
     config: ExportConfig,
     model: Artifact,

@@ -122,7 +122,7 @@ def test_files_of_ones_own_under_a_recipe_are_clean_unless_it_says_more(name: st
     ("given", "message", "remedy"),
     [
         (("mine.yaml", "--from", "germn"), "Profile germn does not exist.", "Did you mean recipes/german?"),
-        (("mine.yaml", "--from", "qqqqqq"), "Profile qqqqqq does not exist.", "`gristmill new` lists the recipes."),
+        (("mine.yaml", "--from", "qqqqqq"), "Profile qqqqqq does not exist.", "a recipe that `gristmill new` lists"),
         (("there.yaml",), "there.yaml exists already.", "nothing is overwritten"),
         (("mine",), "mine is not the name of a profile.", "ends in .yaml"),
         (("My Own.yaml",), "My Own can't be the name of a profile.", "lower-case letters"),

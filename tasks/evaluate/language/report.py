@@ -63,7 +63,7 @@ def tables(measured: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
             {
                 "position in the window": row["position"],
                 "tokens": f"{row['tokens']:,}",
-                "nats per token": _with_error(row["nats_per_token"], row["nats_per_token_stderr"]),
+                "nats a token": _with_error(row["nats_per_token"], row["nats_per_token_stderr"]),
             }
             for row in held_out["by_position"]
         ]
@@ -87,13 +87,13 @@ def notes(measured: Mapping[str, Any]) -> list[str]:
     if "held_out" in measured:
         if measured["held_out"]["is_sample"]:
             lines.append(
-                "A sample was measured: bits per byte of `all` use the bytes of the whole split in proportion, the "
-                "other rows those of the measured tokens."
+                "A sample was measured: bits per byte of all take the bytes of the whole split in proportion, the "
+                "other rows those of the tokens measured."
             )
         result = measured["held_out"]["calibration"]
         lines.append(
-            f"Expected calibration error: {result['ece']:.4f} (a calibrated model would show "
-            f"{result['ece_if_calibrated']:.4f} on as many tokens). The most likely token is right "
+            f"Expected calibration error: {result['ece']:.4f}; a calibrated model would show "
+            f"{result['ece_if_calibrated']:.4f} on as many tokens. The most likely token is right "
             f"{result['accuracy']:.1%} of the time, with a mean confidence of {result['confidence']:.1%}."
         )
     return lines
@@ -142,7 +142,7 @@ def plot_positions(rows: Sequence[Row], path: Path) -> None:
         label="held-out text",
     )
     axes.set_xscale("log", base=2)
-    axes.set(xlabel="position in the window (tokens)", ylabel="loss (nats per token)", title="Loss by position")
+    axes.set(xlabel="position in the window (tokens)", ylabel="loss (nats a token)", title="Loss by position")
     _finish(figure, axes, path)
 
 

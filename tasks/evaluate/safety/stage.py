@@ -91,7 +91,7 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
 
 
 @stage(
-    version=6,
+    version=7,
     part_of="evaluate",
     runtime=("compute", "data", "endpoint"),
     sources=fingerprints,
