@@ -191,7 +191,7 @@ def plan(
         gristmill plan tiny --scale 1TB --scale 15TB --workers 1000
 
     Memory is right to within a few per cent: tests count what torch allocates.
-    Utilisation and price are assumptions: replace them by your own.
+    Utilisation and price are assumptions: replace them with your own.
     """
     from flows.commands.plan import show_plan
     from flows.records.recorder import Asked
@@ -478,7 +478,7 @@ def join(store: StoreUrl = None) -> None:
 
 @app.command()
 def dependencies(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """List every package that Gristmill requires: version, licence, and who requires it."""
+    """List every package that Gristmill requires: version, licence, and the package that requires it."""
     from flows.commands.dependencies import show_dependencies
 
     show_dependencies(console, as_json)

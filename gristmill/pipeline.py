@@ -9,7 +9,7 @@ from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, overload
 
-from gristmill.settings import Overrides, ProfileLike, override_list, profile_name
+from gristmill.settings import Overrides, ProfileLike, override_list, profile_name, stage_list, stage_name
 from gristmill.stored import Artifact
 from storage.errors import StoreError
 from storage.units import duration, size_of
@@ -126,7 +126,7 @@ def plan(
     from profiles.load import load
 
     loaded = load(profile_name(profile), override_list(overrides, store))
-    session = session_of(loaded, to, refresh)
+    session = session_of(loaded, stage_name(to), stage_list(refresh))
     lines = plan_stages(loaded, session)
     gpu = gpu_of(loaded.runtime)
     work = training_work(loaded, cuda=gpu is not None)
@@ -207,10 +207,17 @@ def run(
     hook = sys.excepthook
     guard()
     try:
+        console, settings = Terminal(quiet=not progress), override_list(overrides, store)
         done = run_pipeline(
-            Terminal(quiet=not progress), profile_name(profile), override_list(overrides, store), to, [*refresh],
-            paranoid=False, yes=approve, own_server=False,
-        )  # fmt: skip
+            console,
+            profile_name(profile),
+            settings,
+            stage_name(to),
+            stage_list(refresh),
+            paranoid=False,
+            yes=approve,
+            own_server=False,
+        )
     except SystemExit as ended:  # how the command ends after a signal: in a notebook an interrupt
         raise KeyboardInterrupt(f"exit status {ended.code}") from None
     finally:

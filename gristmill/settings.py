@@ -43,6 +43,33 @@ def profile_name(profile: ProfileLike) -> str:
     return str(path)
 
 
+def path_of(value: Any, name: str) -> Path:
+    """An argument that names a file or folder. Raises ConfigError for any other value."""
+    if not isinstance(value, str | PathLike) or "\0" in fspath(value) or not _is_text(fspath(value)):
+        raise ConfigError(f"{name} is {value!r}.", "Give the path of a file or folder.")
+    return Path(value)
+
+
+def _is_text(value: str) -> bool:
+    """Whether a string can be written as UTF-8."""
+    return not re.search("[\ud800-\udfff]", value)
+
+
+def stage_name(stage: Any) -> str | None:
+    """The stage to end with. Raises ConfigError for any value but a name and None."""
+    if stage is not None and not isinstance(stage, str):
+        raise ConfigError(f"to is {stage!r}.", 'Give the name of a stage, such as "filter".')
+    return stage
+
+
+def stage_list(stages: Any) -> list[str]:
+    """Stages to rebuild: a name, several, or none. Raises ConfigError."""
+    names = [stages] if isinstance(stages, str) else list(stages or ())
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"refresh is {stages!r}.", 'Give names of stages, such as ["filter"].')
+    return names
+
+
 def override_list(overrides: Overrides, store: str | PathLike[str] | None) -> list[str]:
     """Overrides as the option --set takes them, with the store among them. Raises ConfigError."""
     if isinstance(overrides, Mapping):
@@ -75,7 +102,9 @@ def config_of(kind: type[Config], name: str, given: Mapping[str, Any] | None, **
 def _as_yaml(value: Any, what: str) -> str:
     """A value as JSON, which is YAML too."""
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+        text.encode()  # a lone surrogate can't be written
+        return text
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{what} can't be written as YAML: {error}.", "Use texts, numbers, booleans, None, lists and mappings."
@@ -89,4 +118,6 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
+    if hasattr(value, "item"):  # a NumPy number
+        return value.item()
     raise TypeError(f"{value!r} is of type {type(value).__name__}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gristmill.settings import path_of
 from storage import artifact as stored
 from storage import refs
 from storage.errors import ConfigError, StoreError, no_artifact
@@ -184,4 +185,4 @@ def store(url: str | PathLike[str] = "store") -> Store:
 
     >>> gm.store("store")["tiny/filter"].documents(as_="pandas")
     """
-    return Store(fspath(url))
+    return Store(str(path_of(url, "store")) if not isinstance(url, str) else url)

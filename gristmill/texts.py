@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gristmill.folders import DOCUMENTS, items_of, made, read, rows_of, scratch, texts_of, watcher, write_texts
-from gristmill.settings import config_of
+from gristmill.settings import config_of, path_of
 from gristmill.stored import Artifact, Form, rows
 from storage import artifact as stored
 from storage.errors import ConfigError
@@ -157,21 +157,21 @@ def filter(
 
     `source` is a folder or a file of documents, an artifact, or an iterable of texts. `target` is a new or empty
     folder, which gets documents/, removed/ and ledger/ in Parquet and report.md. `preset` names rules: web, clean,
-    gopher, c4, fineweb, fineweb2 or dclm. Without it and without `config` it is clean, as for a profile of one's own
-    files. `config` has keys of `filter:` in a profile, with the last word over the preset. Nothing is compared with
-    benchmarks. Raises ConfigError for unknown rules and for a folder that is not empty, SourceError for files that
-    can't be read, EmptyOutput where nothing is kept.
+    gopher, c4, fineweb, fineweb2 or dclm. The default is clean, as for a profile of your own files. `config` has keys
+    of `filter:` in a profile, with the last word over the preset. Nothing is compared with benchmarks.
+
+    Raises ConfigError for unknown rules and for a folder that is not empty, SourceError for files that can't be read,
+    EmptyOutput if nothing is kept.
 
     >>> gm.filter("corpus/", "clean/", preset="fineweb").removed
     >>> gm.filter("corpus/", "strict/", config={"gopher_quality": {"min_words": 100}})
     """
-    given = dict(config) if isinstance(config, Mapping) else config
-    if preset is None and given is None:
+    if preset is None and not (isinstance(config, Mapping) and "preset" in config):
         preset = "clean"
-    chosen = config_of(FilterConfig, "filter", given, preset=preset)
+    chosen = config_of(FilterConfig, "filter", config, preset=preset)
     if chosen.contamination is not None:
         chosen = chosen.model_copy(update={"contamination": None})
-    place = _empty(Path(target), source)
+    place = _empty(path_of(target, "target"), source)
     observer = watcher(progress)
     with scratch(place.parent) as folder:
         found = read(source, folder, observer)

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, overload
 
 from gristmill.folders import items_of, made, read, scratch, texts_of, watcher
-from gristmill.settings import config_of
+from gristmill.settings import config_of, path_of
 from models.tokenizer import EOS
 from storage.errors import BadDocument, ConfigError, SourceError
 from tasks.tokenizer import TokenizerConfig, load_for_documents
@@ -68,6 +68,10 @@ class Tokenizer:
 
         >>> tokenizer.decode([[257, 300], [301]])
         """
+        if not isinstance(ids, Iterable):
+            raise BadDocument(
+                f"The ids are of type {type(ids).__name__}.", "Give a list of ids, or a list of such lists."
+            )
         rows = [*ids]
         if rows and isinstance(rows[0], Iterable):
             return [self._decode([*row], number) for number, row in enumerate(rows)]
@@ -86,7 +90,7 @@ class Tokenizer:
 
         >>> tokenizer.save("my-tokenizer")
         """
-        target = Path(path)
+        target = path_of(path, "path")
         if target.is_file() or (target.is_dir() and any(target.iterdir())):
             raise ConfigError(f"{target} is not an empty folder.", "Name a new one, or remove what is in it.")
         shutil.copytree(self.path, target, dirs_exist_ok=True)
@@ -134,7 +138,7 @@ def load_tokenizer(path: str | PathLike[str]) -> Tokenizer:
 
     >>> gm.load_tokenizer("my-tokenizer").vocab_size
     """
-    given = Path(path)
+    given = path_of(path, "path")
     folder = given.parent if given.name == "tokenizer.json" else given
     if not (folder / "tokenizer.json").is_file():
         raise SourceError(f"{folder} lacks a tokenizer.json.", "Give the folder of a tokenizer.")

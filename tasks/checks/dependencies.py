@@ -1,4 +1,4 @@
-"""The packages of an installation: each one that Gristmill requires, its version, its licence, who requires it.
+"""The packages of an installation: each one that Gristmill requires, its version, its licence, and what requires it.
 
 Read from the metadata of the installed packages, so it describes this environment, not a lock file.
 """

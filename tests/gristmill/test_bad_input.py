@@ -38,6 +38,8 @@ DEDUP: dict[str, Bad] = {
     "config": (lambda at: gm.dedup(TEXTS, config=["a"]), ConfigError, "config is of type list"),  # type: ignore[arg-type]
 }
 FILTER: dict[str, Bad] = {
+    "no target": (lambda at: gm.filter(TEXTS, None), ConfigError, "target is None"),  # type: ignore[arg-type]
+    "surrogate in target": (lambda at: gm.filter(TEXTS, "k\ud800"), ConfigError, "target is 'k"),
     "empty": (lambda at: gm.filter([], at / "new"), SourceError, "The list of texts is empty."),
     "preset": (
         lambda at: gm.filter(TEXTS, at / "new", preset="finweb"),
@@ -63,6 +65,7 @@ FILTER: dict[str, Bad] = {
     ),
 }
 TOKENIZER: dict[str, Bad] = {
+    "not a path": (lambda at: gm.load_tokenizer(None), ConfigError, "path is None"),  # type: ignore[arg-type]
     "empty": (lambda at: gm.train_tokenizer([]), SourceError, "The list of texts is empty."),
     "too small": (lambda at: gm.train_tokenizer(TEXTS, vocab_size=10), ConfigError, "vocab_size is 10"),
     "negative": (lambda at: gm.train_tokenizer(TEXTS, vocab_size=-1), ConfigError, "tokenizer.vocab_size = -1"),
@@ -75,6 +78,9 @@ TOKENIZER: dict[str, Bad] = {
     "damaged": (lambda at: gm.load_tokenizer(at / "damaged"), DamagedArtifact, "can't be loaded"),
 }
 PLAN: dict[str, Bad] = {
+    "to": (lambda at: gm.plan("smoke", to=5), ConfigError, "to is 5"),  # type: ignore[arg-type]
+    "refresh": (lambda at: gm.plan("smoke", refresh="downlaod"), ConfigError, "Unknown stage downlaod"),
+    "surrogate": (lambda at: gm.plan({"extends": "smoke", "name": "a\ud800"}), ConfigError, "can't be written as YAML"),
     "profile": (lambda at: gm.plan("tinny"), ConfigError, "Profile tinny does not exist"),
     "profile type": (lambda at: gm.plan(3), ConfigError, "A profile can't be of type int"),  # type: ignore[arg-type]
     "mapping": (lambda at: gm.plan({"extends": "smoke", "tokeniser": {}}), ConfigError, "unknown key tokeniser"),
@@ -94,6 +100,7 @@ PLAN: dict[str, Bad] = {
     "store": (lambda at: gm.run("smoke", to="download", store=at / "full"), StoreError, "not empty and not a store"),
 }
 STORE: dict[str, Bad] = {
+    "not a path": (lambda at: gm.store(None), ConfigError, "store is None"),  # type: ignore[arg-type]
     "none": (lambda at: gm.store(at / "nowhere"), StoreError, "No store exists"),
     "no store": (lambda at: gm.store(at / "full"), StoreError, "not a store"),
     "no name": (lambda at: gm.store(""), ConfigError, "The address of the store is empty"),

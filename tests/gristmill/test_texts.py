@@ -115,3 +115,11 @@ def test_rules_of_a_user_have_the_last_word_over_a_preset(tmp_path: Path) -> Non
     with pytest.raises(gm.GristmillError, match=r"kept none of 4 documents .*gopher_quality.min_words"):
         gm.filter(texts, tmp_path / "b", preset="web", config={**loose, "gopher_quality": {"min_words": 50}})
     assert not (tmp_path / "b").exists()
+
+
+def test_settings_of_ones_own_change_the_rules_that_they_name_and_no_others(tmp_path: Path) -> None:
+    texts = [f"This sentence about the {thing} is long enough for text of one's own." for thing in ("mill", "river")]
+    assert gm.filter(texts, tmp_path / "own", config={"pii": None}, progress=False).kept == 2
+    strict = {"gopher_quality": {"min_words": 100}}
+    with pytest.raises(gm.GristmillError, match="min_words"):
+        gm.filter(texts, tmp_path / "strict", config=strict, progress=False)

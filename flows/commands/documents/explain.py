@@ -258,7 +258,8 @@ def list_removed(
         known = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(reasons.items()))
         raise ConfigError(
             f"{rule} removed nothing in {name}.",
-            _to_be_made(name, missing) + (f"Rules that did: {known}." if known else "No rule removed anything."),
+            _to_be_made(name, missing)
+            + (f"Rules that did: {known}." if known else "No rule removed anything: there is nothing to explain."),
         )
 
 
