@@ -35,6 +35,7 @@ RECIPES = "recipes/"
 SOURCES_OF_BASE = {"folder", "repository", "gguf", "artifact"}
 PRESET, CLEAN = "filter.preset", "clean"
 LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's errors for values that aren't lists
+TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text"}  # by pydantic's name
 MOST_NODES = 100_000  # a profile has a few hundred values,
 MOST_BYTES = 1_000_000  # and a few thousand bytes; PyYAML takes three seconds for a million
 
@@ -318,11 +319,12 @@ def _set(data: dict[str, Any], override: str) -> None:
 
 
 def _explain(error: ValidationError, above: tuple[str, ...] = ()) -> str:
-    lines = []
+    lines: list[str] = []
     for problem in error.errors():
-        location = (*above, *problem["loc"])
+        location = (*above, *(part for part in problem["loc"] if "[" not in str(part)))  # pydantic's own parts
         path = ".".join(str(part) for part in location)
         message = problem["msg"].removeprefix("Value error, ")
+        context = problem.get("ctx", {})
         if problem["type"] == "default_factory_not_called":
             continue  # a default that depends on a wrong value above
         if problem["type"] == "extra_forbidden":
@@ -337,11 +339,30 @@ def _explain(error: ValidationError, above: tuple[str, ...] = ()) -> str:
         elif problem["type"] == "string_pattern_mismatch":  # the description first, if any
             wanted = ", ".join(filter(None, [_description(location), f"as {problem['ctx']['pattern']}"]))
             lines.append(f"{path} = {problem['input']!r} has the wrong form: {wanted}")
+        elif problem["type"] == "union_tag_invalid":
+            key = context["discriminator"].strip("'")
+            lines.append(
+                f"{path}.{key} = {context['tag']!r} is unknown: choose one of {_choices(context['expected_tags'])}"
+            )
+        elif problem["type"] == "literal_error":
+            lines.append(f"{path} = {problem['input']!r} is unknown: choose one of {_choices(context['expected'])}")
+        elif problem["type"] == "too_short":
+            least = context["min_length"]
+            lines.append(f"{path} needs at least {least} value{'s' * (least != 1)}")
+        elif (kind := problem["type"].partition("_")[0]) in TYPES and problem["type"].endswith(
+            ("_type", "_parsing", "_from_float")
+        ):
+            lines.append(f"{path} = {problem['input']!r} is not {TYPES[kind]}")
         elif isinstance(problem["input"], Mapping):  # a whole section, whose keys contradict each other
             lines.append(f"{path}: {message}" if path else message)
         else:
             lines.append(f"{path} = {problem['input']!r}: {message}")
-    return "; ".join(lines) + "."
+    return "; ".join(dict.fromkeys(lines)) + "."
+
+
+def _choices(expected: str) -> str:
+    """Pydantic's list of choices as words."""
+    return ", ".join(re.findall(r"'([^']*)'", expected)) or expected
 
 
 def _description(location: Sequence[int | str]) -> str:

@@ -204,7 +204,7 @@ def test_numbers_are_those_of_yaml_1_2() -> None:
     assert {text: pretraining_of(load("tiny", [f"pretrain.seed={text}"])).seed for text in written} == written
     assert pretraining_of(load("tiny", ["pretrain.decay_share=.5e0"])).decay_share == 0.5
     for text in ("1:30", "1e-3", "0x10", "1.5", "-"):
-        with pytest.raises(ConfigError, match="valid integer"):
+        with pytest.raises(ConfigError, match="not a whole number"):
             load("tiny", [f"pretrain.seed={text}"])
 
 
@@ -328,7 +328,7 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
         ("=1", "lacks a key"),
         (f"name={'a' * 200}", "name = .*has the wrong form: lower-case letters, digits, - and _"),
         ('pretrain.sample_prompts=["\\ud800"]', r"pretrain\.sample_prompts\.0 has half of a surrogate pair"),
-        ("pretrain.steps=yes", "valid integer"),
+        ("pretrain.steps=yes", "not a whole number"),
         ("runtime.tracking.pipeline=mlflow", r"pipeline is a list, such as \[mlflow\], not 'mlflow'"),
         ("filter=[1", "the value is not YAML"),
         ("tokenizer.vocab_size=100000000", "less than or equal to 1048576"),
@@ -581,3 +581,21 @@ def test_all_that_does_not_agree_is_said_at_once_but_on_a_chain_that_is_whole() 
     with pytest.raises(ConfigError, match="chain does not name dpo") as caught:
         load("tiny", ["chain=[sft]", "export.link=grpo"])
     assert "export.link" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("filter.pii.actions={EMIAL: surrogate}", "actions.EMIAL = 'EMIAL' is unknown: choose one of EMAIL_ADDRESS"),
+        ("download.sources=[{kind: fils}]", "sources.0.kind = 'fils' is unknown: choose one of embedded, files, hub"),
+        ("download.sources=[{kind: files, name: a, paths: []}]", "paths needs at least 1 value"),
+        ("pretrain.optimizer=adm", "choose one of adamw, muon"),
+        ("tokenizer.vocab_size=", "None is not a whole number"),
+        ("dedup.threshold=abc", "'abc' is not a number"),
+    ],
+)
+def test_a_refusal_speaks_of_the_profile_and_not_of_its_library(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("tiny", [setting])
+    assert message in caught.value.message
+    assert "[" not in caught.value.message.replace("[A-", "")
