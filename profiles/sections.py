@@ -43,60 +43,60 @@ class Sections(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(
-        description="lower-case letters, digits, - and _; names the refs: NAME/pretrain, NAME/export, …; default for a "
+        description="lower-case letters, digits, - and _. Names the refs: NAME/pretrain, NAME/export, …. Default for a "
         "profile that extends another: the name of its file",
         pattern=NAME,
     )
     description: str = Field("", description="one line for `gristmill profile list`")
     download: DownloadConfig = Field(description="sources of documents, instructions, preferences and benchmarks")
     dedup: DedupConfig | None = Field(
-        default_factory=DedupConfig, description="exact and near-duplicate removal; null: none"
+        default_factory=DedupConfig, description="exact and near-duplicate removal (null: none)"
     )
     filter: FilterConfig | None = Field(
-        default_factory=FilterConfig, description="signals and the thresholds over them; null: everything is kept"
+        default_factory=FilterConfig, description="signals and the thresholds over them (null: everything is kept)"
     )
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig, description="byte-level BPE")
     tokenize: TokenizeConfig = Field(default_factory=TokenizeConfig, description="token shards and their split")
-    pretrain: PretrainConfig | None = Field(None, description="the model and how it is trained; null with a `base`")
+    pretrain: PretrainConfig | None = Field(None, description="the model and how it is trained (null with a `base`)")
     base: BaseConfig | None = Field(
         None,
-        description="an existing model instead of `pretrain`; of the stages before it, only download then runs, and "
+        description="an existing model instead of `pretrain`. Of the stages before it, only download then runs, and "
         "`filter.pii` on its pairs",
     )
     prune: PruneConfig | None = Field(
-        None, description="remove what the model uses least; the links after it heal the model; null: none"
+        None, description="remove what the model uses least. The links after it heal the model (null: none)"
     )
-    distill: DistillConfig | None = Field(None, description="learning the distributions of a teacher; null: none")
-    sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning; null: none")
+    distill: DistillConfig | None = Field(None, description="learning the distributions of a teacher (null: none)")
+    sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning (null: none)")
     feedback: FeedbackConfig | None = Field(
-        None, description="a model's preferences among its own answers, made beside the chain; null: none"
+        None, description="a model's preferences among its own answers, made beside the chain (null: none)"
     )
-    orpo: OrpoConfig | None = Field(None, description="odds ratio preference optimization; null: none")
-    cpo: CpoConfig | None = Field(None, description="contrastive preference optimization, or SimPO; null: none")
-    kto: KtoConfig | None = Field(None, description="Kahneman-Tversky optimization; null: none")
-    dpo: DpoConfig | None = Field(default_factory=DpoConfig, description="direct preference optimization; null: none")
+    orpo: OrpoConfig | None = Field(None, description="odds ratio preference optimization (null: none)")
+    cpo: CpoConfig | None = Field(None, description="contrastive preference optimization, or SimPO (null: none)")
+    kto: KtoConfig | None = Field(None, description="Kahneman-Tversky optimization (null: none)")
+    dpo: DpoConfig | None = Field(default_factory=DpoConfig, description="direct preference optimization (null: none)")
     reward: RewardConfig | None = Field(
-        None, description="a reward model, trained beside the chain from the link before it; null: none"
+        None, description="a reward model, trained beside the chain from the link before it (null: none)"
     )
     ppo: PpoConfig | None = Field(
-        None, description="proximal policy optimization, from rewards of the model of `reward`; null: none"
+        None, description="proximal policy optimization, from rewards of the model of `reward` (null: none)"
     )
     grpo: GrpoConfig | None = Field(
-        None, description="group relative policy optimization, from rewards of sampled answers; null: none"
+        None, description="group relative policy optimization, from rewards of sampled answers (null: none)"
     )
     chain: list[LinkName] | None = Field(
-        None, description=f"order of post-training (default: {', '.join(LINKS)}); a link that it omits must be null"
+        None, description=f"order of post-training (default: {', '.join(LINKS)}). A link that it omits must be null"
     )
     evaluate: EvaluateConfig | None = Field(
-        default_factory=EvaluateConfig, description="benchmarks and bits per byte; null: none"
+        default_factory=EvaluateConfig, description="benchmarks and bits per byte (null: none)"
     )
     draft: DraftConfig | None = Field(
-        None, description="a small model that predicts the released one's tokens, released with it; null: none"
+        None, description="a small model that predicts the released one's tokens, released with it (null: none)"
     )
     export: ExportConfig | None = Field(
-        default_factory=ExportConfig, description="formats of the release and tolerances; null: no release"
+        default_factory=ExportConfig, description="formats of the release and tolerances (null: no release)"
     )
-    runtime: Runtime = Field(default_factory=Runtime, description="how to run; never part of a key")
+    runtime: Runtime = Field(default_factory=Runtime, description="how to run. Never part of a key")
 
     @property
     def stage_names(self) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from tasks.stage.config import StageConfig
 class SketchConfig(StageConfig):
     """The measurements of each document. Changing them measures the corpus again, changing a threshold doesn't."""
 
-    ngram: int = Field(5, ge=1, le=1000, description="words per shingle; in scripts without spaces, characters")
+    ngram: int = Field(5, ge=1, le=1000, description="words per shingle. In scripts without spaces, characters")
     permutations: int = Field(
-        128, ge=16, le=4096, description="length of a MinHash signature; bands are derived from it"
+        128, ge=16, le=4096, description="length of a MinHash signature. Bands are derived from it"
     )
     seed: int = Field(1, ge=0, lt=2**32, description="seed for the MinHash permutations")
     ignore_case: bool = Field(True, description="compare case-folded text")
@@ -34,7 +34,7 @@ class SpansConfig(StageConfig):
         50,
         ge=8,
         le=10_000,
-        description="minimum length of a repeated span, in words; in scripts without spaces, characters",
+        description="minimum length of a repeated span, in words. In scripts without spaces, characters",
     )
 
 
@@ -64,7 +64,7 @@ class DedupConfig(StageConfig):
         64,
         ge=2,
         le=4096,
-        description="largest bucket that is compared pair by pair; larger ones are compared by leaders",
+        description="largest bucket that is compared pair by pair. Larger ones are compared by leaders",
     )
     source_order: list[str] = Field(
         [], description="sources from most to least trusted: of duplicates, the one of the first source is kept"
@@ -73,18 +73,18 @@ class DedupConfig(StageConfig):
         0.9,
         ge=0,
         le=1,
-        description="largest share of a source that may be removed; more ends the run with an error. Copies of what "
+        description="largest share of a source that may be removed. More ends the run with an error. Copies of what "
         "the artifacts of `against` kept don't count",
     )
     against: list[str] = Field(
         [],
-        description="earlier dedup artifacts (refs or locations); duplicates of what they kept are removed. If nothing "
+        description="earlier dedup artifacts (refs or locations). Duplicates of what they kept are removed. If nothing "
         "is left, the run ends here, without an error",
     )
-    simhash: SimHashConfig | None = Field(None, description="also find near-duplicates by SimHash; off by default")
-    sentences: SentencesConfig | None = Field(None, description="also remove repeated sentences; off by default")
-    lines: LinesConfig | None = Field(None, description="also remove lines that a host repeats; off by default")
-    spans: SpansConfig | None = Field(None, description="also remove repeated spans of text; off by default")
+    simhash: SimHashConfig | None = Field(None, description="also find near-duplicates by SimHash. Off by default")
+    sentences: SentencesConfig | None = Field(None, description="also remove repeated sentences. Off by default")
+    lines: LinesConfig | None = Field(None, description="also remove lines that a host repeats. Off by default")
+    spans: SpansConfig | None = Field(None, description="also remove repeated spans of text. Off by default")
 
     def named_sources(self) -> dict[str, list[str]]:
         """The sources of documents that this config names, by the path of the field. Empty with `against`, as the

@@ -34,19 +34,19 @@ class EmbeddedSource(StageConfig):
         ["speeches", "encyclopedia", "packages"], description="parts to use"
     )
     limit: int | None = Field(
-        None, ge=1, description="maximum number of documents per source, the first by id; null for all"
+        None, ge=1, description="maximum number of documents per source, the first by id. Null for all"
     )
     held_out_share: float = Field(
         0.3,
         ge=0,
         lt=1,
-        description="share of English titles excluded from the documents; a third of them each is used for "
+        description="share of English titles excluded from the documents. A third of them each is used for "
         "instructions, preferences and the benchmark `descriptions`",
     )
     instructions: int = Field(4000, ge=0, description="maximum number of question and answer pairs")
     preferences: int = Field(500, ge=0, description="maximum number of preference pairs")
     answer_words: int = Field(
-        40, ge=5, description="minimum length of an answer in words; it ends with the sentence that reaches this"
+        40, ge=5, description="minimum length of an answer in words. It ends with the sentence that reaches this"
     )
 
     @property
@@ -65,9 +65,9 @@ class ExternalSource(StageConfig):
         "text", description="column of the text, or a path to it such as content.text, in sources of documents"
     )
     form: FormName | None = Field(
-        None, description="form of the rows of pairs; null: recognised by the keys of each row"
+        None, description="form of the rows of pairs (null: recognised by the keys of each row)"
     )
-    limit: int | None = Field(None, ge=1, description="maximum number of rows, from the first; null for all")
+    limit: int | None = Field(None, ge=1, description="maximum number of rows, from the first. Null for all")
 
     @model_validator(mode="after")
     def _form_suits_role(self) -> Self:
@@ -99,7 +99,7 @@ class FileSource(ExternalSource):
     delimiter: str | None = Field(
         None,
         pattern=r'^[^"\r\n\x00\x80-\U0010ffff]$',
-        description="character between the fields of .csv and .tsv; null: a comma, and a tab",
+        description="character between the fields of .csv and .tsv (null: a comma, and a tab)",
     )
     quotes: bool = Field(True, description="whether double quotes may enclose a field of .csv and .tsv")
 
@@ -130,16 +130,16 @@ class DownloadConfig(StageConfig):
     harness: list[HarnessSource] = Field([], description="tasks of lm-evaluation-harness, each with its data")
     benchmark_items: int = Field(200, ge=1, description="questions per benchmark, selected by hash")
     max_document_bytes: int = Field(
-        50_000_000, ge=1, description="maximum size of a line or file; longer ones are quarantined unread"
+        50_000_000, ge=1, description="maximum size of a line or file. Longer ones are quarantined unread"
     )
     max_metadata_bytes: int = Field(
         100_000,
         ge=2,
-        description="maximum size of a document's metadata; if a row has more, its largest fields are left out and "
+        description="maximum size of a document's metadata. If a row has more, its largest fields are left out and "
         "counted",
     )
     max_quarantined_share: float = Field(
-        0.01, ge=0, le=1, description="largest share of a source that may be quarantined; more ends the run"
+        0.01, ge=0, le=1, description="largest share of a source that may be quarantined. More ends the run"
     )
     shard_documents: int = Field(2048, ge=1, description="maximum number of documents per shard")
     shard_bytes: int = Field(4_000_000, ge=1, description="UTF-8 bytes of text after which a shard is closed")

@@ -41,7 +41,7 @@ ZeroStage = Annotated[
     Literal[0, 1, 2, 3],
     Field(
         description="what DeepSpeed shards: 1 optimizer states, 2 gradients too, 3 weights too. FSDP always shards all "
-        "three; with 3 it frees the weights after the forward pass and gathers them again for the backward pass"
+        "three. With 3 it frees the weights after the forward pass and gathers them again for the backward pass"
     ),
 ]
 
@@ -60,19 +60,19 @@ class DataRuntime(RuntimeGroup):
     )
     memory_limit: Annotated[ByteSize, BeforeValidator(_size), Field(ge=LEAST_MEMORY)] | None = Field(
         None,
-        description="memory for a stage's tables, such as 8GB, at least 16MB; larger tables are partitioned and "
+        description="memory for a stage's tables, such as 8GB, at least 16MB. Larger tables are partitioned and "
         "spilled to disk (default: a quarter of the memory)",
     )
 
     executor: Literal["auto", "process", "thread", "dask", "ray"] = Field(
         "auto",
         description="what processes shards. auto: threads for work that releases the interpreter's lock, processes "
-        "for other work; dask and ray are extras to install, for one host or many",
+        "for other work. dask and ray are extras to install, for one host or many",
     )
     address: Annotated[str, Field(pattern=r"^(auto|(tcp|tls|ray)://\S+|[^\s/:]+:\d{1,5})$")] | None = Field(
         None,
-        description="a running cluster: of Dask its scheduler, tcp://host:8786; of Ray ray://host:10001, host:6379 or "
-        "auto, the one of this host (default: `workers` workers on this host, which end with the run)",
+        description="a running cluster: for Dask its scheduler, tcp://host:8786, for Ray ray://host:10001, host:6379 "
+        "or auto, the one of this host (default: `workers` workers on this host, which end with the run)",
     )
 
     @model_validator(mode="after")
@@ -100,10 +100,10 @@ class ComputeRuntime(RuntimeGroup):
         ge=1,
         le=MOST,
         description="CPU threads of each process (default: every core, which the training processes of a host share "
-        "evenly); another number rounds sums differently",
+        "evenly). Another number rounds sums differently",
     )
     timeout_minutes: float | None = Field(
-        None, gt=0, description="end a child process that runs longer; a rerun resumes from its last checkpoint"
+        None, gt=0, description="end a child process that runs longer. A rerun resumes from its last checkpoint"
     )
 
     def cpu_threads(self, processes: int = 1) -> int:
@@ -117,26 +117,26 @@ class TrainingRuntime(RuntimeGroup):
     processes: int = Field(1, ge=1, le=MOST, description="training processes per host, one for each GPU")
     launcher: Literal["auto", "deepspeed", "torchrun"] = Field(
         "auto",
-        description="what starts the processes of several hosts; auto: DeepSpeed's runner for a hostfile, torchrun "
+        description="what starts the processes of several hosts. auto: DeepSpeed's runner for a hostfile, torchrun "
         "otherwise. On one host deepspeed is DeepSpeed's launcher, and the others are ours",
     )
     hostfile: str | None = Field(None, description="DeepSpeed hostfile, for training on several hosts")
     rendezvous: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$"), AfterValidator(_port)] | None = Field(
         None, description="host:port of the host where all hosts of a training meet"
     )
-    hosts: int = Field(1, ge=1, description="hosts that meet at the rendezvous; under Slurm, those of the allocation")
+    hosts: int = Field(1, ge=1, description="hosts that meet at the rendezvous. Under Slurm, those of the allocation")
     log_every: int = Field(10, ge=1, description="training steps between two progress lines")
     checkpoint_every: int = Field(100, ge=1, description="training steps between two checkpoints")
     stop_grace_seconds: float = Field(
         25,
         ge=0,
-        description="how long an interrupted training may take to finish its step and write a checkpoint; Slurm and "
+        description="how long an interrupted training may take to finish its step and write a checkpoint. Slurm and "
         "Kubernetes kill 30 seconds after SIGTERM, Docker after 10. 0: end at once, a rerun goes on from the last one",
     )
     keep_checkpoints: int = Field(2, ge=1, description="how many of the newest checkpoints to keep")
     side_by_side: bool = Field(
         False,
-        description="train even while another run trains on the same GPUs, or on the CPU of this machine; otherwise "
+        description="train even while another run trains on the same GPUs, or on the CPU of this machine. Otherwise "
         "wait until it has finished",
     )
 
@@ -150,10 +150,11 @@ class Pools(BaseModel):
     training: PoolName | None = Field(None, description="work pool of pretrain and of all post-training")
     release: PoolName | None = Field(None, description="work pool of evaluate, draft and export")
     stages: dict[str, PoolName | None] = Field(
-        {}, description="work pools of single stages, which override those of their group; null: made by the run itself"
+        {},
+        description="work pools of single stages, which override those of their group (null: made by the run itself)",
     )
     wait_minutes: float = Field(
-        5, gt=0, description="how long to wait for a worker of a pool; then the run ends, and a rerun resumes"
+        5, gt=0, description="how long to wait for a worker of a pool. Then the run ends, and a rerun resumes"
     )
 
 
@@ -168,7 +169,7 @@ class PretrainRuntime(RuntimeGroup):
         1,
         ge=1,
         description="hybrid sharding (engine fsdp): number of groups that each hold a full copy of the shards, for "
-        "instance one per host; only gradients travel between groups",
+        "instance one per host. Only gradients travel between groups",
     )
     offload: Literal["none", "optimizer"] = Field(
         "none",
@@ -181,7 +182,8 @@ class PretrainRuntime(RuntimeGroup):
         1,
         ge=1,
         description="processes that each hold a part of every row's tokens, and exchange them for heads in attention "
-        "(Ulysses; engine ddp or fsdp, without pipeline_parallel): for contexts whose activations fit no device",
+        "(Ulysses, with engine ddp or fsdp and without pipeline_parallel): for "
+        "contexts whose activations fit no device",
     )
     pipeline_parallel: int = Field(
         1, ge=1, description="pipeline stages: processes that each hold a run of blocks (engine ddp)"
@@ -189,7 +191,7 @@ class PretrainRuntime(RuntimeGroup):
     micro_batch: int | None = Field(
         None,
         ge=1,
-        description="sequences in a forward pass; the global batch stays what the profile says (default: what fits "
+        description="sequences in a forward pass. The global batch stays what the profile says (default: what fits "
         "the usual device)",
     )
     recompute: Literal["none", "selective", "full"] = Field(
@@ -199,11 +201,11 @@ class PretrainRuntime(RuntimeGroup):
     )
     compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = Field(
         "off",
-        description="torch.compile mode of each block (engine ddp or fsdp); reduce-overhead uses CUDA graphs, for "
+        description="torch.compile mode of each block (engine ddp or fsdp). reduce-overhead uses CUDA graphs, for "
         "small models on a GPU (ddp only)",
     )
     async_checkpoints: Literal["auto", "on", "off"] = Field(
-        "auto", description="write checkpoints while training continues; auto: on a GPU, where the engine can"
+        "auto", description="write checkpoints while training continues. auto: on a GPU, where the engine can"
     )
     keep_every: int | None = Field(
         None,
@@ -213,13 +215,13 @@ class PretrainRuntime(RuntimeGroup):
     )
     preflight: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="check before the first step that the run can learn, fits and resumes; auto: before new runs of "
+        description="check before the first step that the run can learn, fits and resumes. auto: before new runs of "
         "500 steps or more",
     )
     restarts: int = Field(
         2,
         ge=0,
-        description="how often to restart from the last checkpoint when a process dies or hangs; the count starts "
+        description="how often to restart from the last checkpoint when a process dies or hangs. The count starts "
         "again at each new checkpoint",
     )
     hang_minutes: float = Field(30, gt=0, description="end and restart a run whose step takes longer than this")
@@ -237,12 +239,12 @@ class PosttrainRuntime(RuntimeGroup):
     )
     compile: Literal["off", "default"] = Field("off", description="torch.compile the model (engine ddp)")
     micro_batch: int | None = Field(
-        None, ge=1, description="rows in a forward pass; the global batch stays what the profile says"
+        None, ge=1, description="rows in a forward pass. The global batch stays what the profile says"
     )
     recompute: Literal["none", "full"] = Field("none", description="activation checkpointing of every block")
     packing: bool = Field(
         False,
-        description="sft: several conversations in a row of up to max_length tokens, kept apart, in place of padding; "
+        description="sft: several conversations in a row of up to max_length tokens, kept apart, in place of padding. "
         "micro_batch counts such rows",
     )
 
@@ -255,7 +257,7 @@ class EndpointRuntime(RuntimeGroup):
     retries: int = Field(
         6,
         ge=0,
-        description="how often to repeat a request after 408, 429, 5xx, a timeout, no answer or an invalid one; after "
+        description="how often to repeat a request after 408, 429, 5xx, a timeout, no answer or an invalid one. After "
         "another 4xx never",
     )
     backoff_seconds: float = Field(
@@ -276,7 +278,7 @@ class TrackingRuntime(RuntimeGroup):
         (), description="steps to record with torch's profiler, one trace each"
     )
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field(
-        (), description="experiment trackers to report to; each is an extra to install"
+        (), description="experiment trackers to report to. Each is an extra to install"
     )
     pipeline: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field(
         (),
@@ -284,7 +286,7 @@ class TrackingRuntime(RuntimeGroup):
         "places of artifacts, under `tracking/` of the store or of its local cache",
     )
     wandb_online: bool = Field(
-        False, description="let Weights & Biases upload; by default it writes to this machine only"
+        False, description="let Weights & Biases upload. By default it writes to this machine only"
     )
 
 
@@ -297,7 +299,7 @@ class Runtime(RuntimeGroup):
     approve: tuple[str, ...] = Field(
         (),
         description="stages that a person must approve before they are made: with y at a terminal, or with Resume on "
-        "the page of a Prefect run; scheduled runs go on by themselves",
+        "the page of a Prefect run. Scheduled runs go on by themselves",
     )
     approve_hours: float = Field(
         24, gt=0, le=LONGEST_HOURS, description="how long a Prefect run waits for approval before it fails"

@@ -23,29 +23,29 @@ class TokenizerConfig(StageConfig):
         0,
         ge=0,
         description="number of special tokens <|reserved_0|>, <|reserved_1|>, … for your own use, with the ids after "
-        "the pipeline's; they do not occur in training until you use them",
+        "the pipeline's. They do not occur in training until you use them",
     )
     pattern: PatternName = Field(
         "gpt2",
-        description="how text is split into pre-tokens before merging; no token crosses a boundary. gpt2: runs of "
-        "letters, of digits of any length, or of other characters, each with one preceding space; white space in one "
+        description="how text is split into pre-tokens before merging. No token crosses a boundary. gpt2: runs of "
+        "letters, of digits of any length, or of other characters, each with one preceding space. White space in one "
         "run except for its last character. gpt4 and llama3 split alike and differ in name only: digits in groups of "
         "three from the left, one space or other character goes with the letters after it, white space ends at its "
         "last line break, contractions in upper case too",
     )
     sample_bytes_per_source: int = Field(
-        50_000_000, ge=1, description="UTF-8 bytes per source to learn merges from; whole documents, selected by hash"
+        50_000_000, ge=1, description="UTF-8 bytes per source to learn merges from. Whole documents, selected by hash"
     )
     min_frequency: int = Field(2, ge=1, description="minimum count of a pair to be merged")
     keep: str | None = Field(
         None,
         description="an earlier tokenizer with its version, such as tiny/tokenizer@1, to use unchanged: with more "
-        "documents nothing is retrained and only new shards are tokenized; vocab_size, reserved_tokens and pattern "
+        "documents nothing is retrained and only new shards are tokenized. vocab_size, reserved_tokens and pattern "
         "must match it",
     )
     compare: dict[str, str] = Field(
         default_factory=dict,
-        description="other vocabularies to measure on the same text, as {name: folder}; a folder has a tokenizer.json, "
+        description="other vocabularies to measure on the same text, as {name: folder}. A folder has a tokenizer.json, "
         "or GPT-2's vocab.json and merges.txt, or a SentencePiece tokenizer.model (needs the extra `sentencepiece`). "
         "Adds only a table and doesn't change the tokenizer",
     )

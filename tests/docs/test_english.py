@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.docs.english import HABITS, KINDS, counts, of_module
 
 MOST = 1.0  # of any habit in a thousand words of a kind
+HAS_NO = 2.0  # of messages: "the model has no tokenizer" is as short as it gets
 SEMICOLONS = {"page": 1.0, "description": 2.0, "docstring": 2.0, "comment": 3.0, "message": 5.0}
 
 
@@ -14,6 +15,7 @@ def test_no_habit_comes_back() -> None:
     words, habits = counts()
     shares = {(name, kind): 1000 * habits[name][kind] / words[kind] for name in HABITS for kind in KINDS}
     limits = {(name, kind): SEMICOLONS[kind] if name == "semicolon" else MOST for name, kind in shares}
+    limits["has not", "message"] = HAS_NO
     assert {cell: round(share, 2) for cell, share in shares.items() if share > limits[cell]} == {}
 
 
