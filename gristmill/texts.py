@@ -91,11 +91,15 @@ def dedup(
         found = [verdict for path in _shards(out.path / "ledger") for verdict in read_ledger(path)]
     removed = [
         Removed(
-            index := int(verdict.id, 16), _id(items[index], index), verdict.reason, float(verdict.value or 0),
-            float(verdict.threshold or 0), _twin(verdict.detail),
+            index := int(verdict.id, 16),
+            _id(items[index], index),
+            verdict.reason,
+            float(verdict.value or 0),
+            float(verdict.threshold or 0),
+            _twin(verdict.detail),
         )
         for verdict in found
-    ]  # fmt: skip
+    ]
     assert len(kept) + len(removed) == len(items), "the stage accounts for every text"
     return Deduplicated([items[index] for index in sorted(kept)], sorted(removed, key=lambda one: one.index))
 
