@@ -167,6 +167,8 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
         source = "measured now" if device.name == "cpu" else "data sheet"
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e12 else f"{peak / 1e9:,.0f} GFLOP/s"
         reach = f"{device.utilisation:.0%} of {speed} ({source})"
+        if plan.measured and device.utilisation > 1:  # an earlier run was faster than the peak under the present load
+            reach += ". The machine is busy now, and was not then"
         how = f"which is {reach}" if plan.measured else f"at {'' if plan.given_share else 'an assumed '}{reach}"
         shared = ", whose cores they share" if plan.busy < plan.setup.devices else ""
         table.add_row("time", duration(bill.hours * 3600), f"on {many}{device.title}{shared}, {how}")
