@@ -15,6 +15,7 @@ from pathlib import Path
 from tasks.stage.source import PACKAGES, ROOT, imports
 
 ALL = (*PACKAGES, "flows", "gristmill", "profiles", "tests", "benchmarks")
+FILES = (".json", ".yaml", ".md", ".toml")  # strings such as gristmill.json look like modules
 EVERYTHING = {"pyproject.toml", "constraints.txt", "requirements-data.txt", "tests/conftest.py"}
 
 
@@ -48,6 +49,8 @@ def _importers() -> dict[str, set[str]]:
             name = _name(path.relative_to(ROOT))
             importers.setdefault(name, set())
             for used in imports(name):
+                if used.endswith(FILES):
+                    continue
                 for end in (*(place for place, letter in enumerate(used) if letter == "."), len(used)):
                     importers.setdefault(used[:end], set()).add(name)  # the packages that it is in, too
             if path.stem == "__main__":

@@ -78,7 +78,11 @@ def test_a_store_is_read_by_ref_and_by_its_history(made: Made) -> None:
     assert store["smoke/filter@1"].location == store["smoke/filter"].location == made.run["filter"].location
     assert [one.location for one in store.history("smoke/filter")] == [made.run["filter"].location]
     assert store.history("smoke/nothing") == []
-    for wrong, said in (("smoke/fliter", "Did you mean smoke/filter"), ("smoke/filter@9", "@9"), ("", "No artifact")):
+    for wrong, said in (
+        ("smoke/fliter", "Did you mean smoke/filter"),
+        ("smoke/filter@9", "@9"),
+        ("", "The name is empty"),
+    ):
         with pytest.raises(gm.GristmillError) as raised:
             store[wrong]
         assert said in str(raised.value)

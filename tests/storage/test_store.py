@@ -143,7 +143,7 @@ def test_an_error_names_some_of_many_refs(store: Store, make: Make) -> None:
         refs.move(store, f"run-{number:02}/dedup", made.location, made.digest)
     with pytest.raises(StoreError) as caught:
         refs.resolve(store, "run-03/dedop")
-    assert caught.value.remedy.startswith("Did you mean run-03/dedup? Refs there: run-00/dedup, ")
+    assert caught.value.remedy.startswith("Did you mean run-03/dedup? Its refs: run-00/dedup, ")
     assert caught.value.remedy.endswith("run-11/dedup and 2 more (`gristmill store ls`).")
 
 

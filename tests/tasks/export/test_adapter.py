@@ -226,7 +226,7 @@ def test_a_damaged_file_and_an_adapter_alone_are_refused(chain: Path, tmp_path: 
 
 def test_dora_is_refused_where_it_is_handed_on_all_the_same(chain: Path, tmp_path: Path) -> None:
     adapt(chain / "base", tmp_path / "sft", LoraConfig(rank=4, dora=True), 4)
-    with pytest.raises(ConfigError, match="one of DoRA"):
+    with pytest.raises(ConfigError, match="is DoRA, not plain LoRA"):
         write(tmp_path, chain / "base", tmp_path / "sft")
 
 
@@ -238,7 +238,7 @@ def test_dora_is_refused_where_it_is_handed_on_all_the_same(chain: Path, tmp_pat
             ["sft.adapter={rank: 8}", "dpo.adapter={rank: 8}"],
             "adapter, but the model doesn't start from a public base",
         ),
-        ("finetune", ["dpo={}"], "adapter, but dpo trains all weights: give it an adapter, or leave adapter out"),
+        ("finetune", ["dpo={}"], "adapter, but dpo trains all weights: give it an adapter, or remove adapter"),
         ("finetune", ["sft.adapter={dora: true}"], r"sft\.adapter\.dora scales the base's own rows"),
         ("finetune", ["sft.adapter={quantize: nf4}"], r"sft\.adapter\.quantize rounds the base.*set it to none"),
         ("finetune", ["export.link=base"], "nothing was trained on the base"),

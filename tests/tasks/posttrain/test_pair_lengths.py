@@ -46,7 +46,7 @@ def test_how_many_pairs_fit_at_which_context_is_told_with_the_tokenizer_alone(tm
         check_pairs({"sft": SftConfig(max_length=200)}, pairs, tokenizer, 128)
     for grpo, told in (
         (GrpoConfig(max_new_tokens=256), r"grpo\.max_new_tokens is 256, which leaves none of 256 tokens for a prompt"),
-        (GrpoConfig(rewards=[RegexReward(pattern="(ZQZ)")]), r"'\(ZQZ\)' finds nothing in any of \d+ references"),
+        (GrpoConfig(rewards=[RegexReward(pattern="(ZQZ)")]), r"'\(ZQZ\)' matches none of \d+ references"),
         (GrpoConfig(validation_share=1e-9), r"grpo\.max_drop watches .* but none of \d+ is held out"),
     ):
         with pytest.raises(ConfigError, match=told):

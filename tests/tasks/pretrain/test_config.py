@@ -14,7 +14,7 @@ from tasks.pretrain import PretrainConfig
         ({"width": 100, "heads": 3}, "100 is not a multiple of 3"),
         ({"heads": 4, "kv_heads": 3}, "kv_heads"),
         ({"family": "gpt2", "kv_heads": 2}, "does not apply to gpt2"),
-        ({"sliding_window": 8}, "mistral only"),
+        ({"sliding_window": 8}, "only to mistral"),
         ({"width": 36, "heads": 12}, "even head size"),
         ({"depht": 3}, "depht"),
     ],

@@ -74,7 +74,7 @@ def killed_unless(mended: Path, shard: int, folder: Path) -> dict[str, int]:
 def test_a_killed_worker_is_named_with_what_to_do(tmp_path: Path) -> None:
     out = Output.at(tmp_path, stage="dedup", runtime=runtime_of(workers=2, executor="process"))
     work = functools.partial(killed_unless, tmp_path / "mended")
-    with pytest.raises(LostWorker, match=r"of dedup was killed \(sketch\), .*memory\. Lower .*workers, now 2;"):
+    with pytest.raises(LostWorker, match=r"of dedup was killed \(sketch\), .*memory\. Lower .*workers, now 2\."):
         map_shards(work, [1, 2, 13], out, "sketch")
     (tmp_path / "mended").touch()
     assert len(map_shards(work, [1, 2, 13], out, "sketch")) == 3

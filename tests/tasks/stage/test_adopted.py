@@ -65,7 +65,7 @@ def test_a_tokenizer_must_load_and_be_that_of_the_config(data: tuple[Artifact, A
         assert named in refused(train_tokenizer, config, folder, documents)
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "data.jsonl").write_text("{}\n")
-    assert "no tokenizer.json" in refused(train_tokenizer, TokenizerConfig(), tmp_path / "plain", documents)
+    assert "tokenizer.json is missing" in refused(train_tokenizer, TokenizerConfig(), tmp_path / "plain", documents)
     broken = copied(folder, tmp_path / "broken")
     for text in ("[]", "{", '{"model": {"type": "BPE", "vocab": [], "merges": []}}'):
         (broken / "tokenizer.json").write_text(text)

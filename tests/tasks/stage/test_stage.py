@@ -343,7 +343,7 @@ def test_what_was_made_alike_of_other_inputs_is_found_and_nothing_else(
     ("text", "error", "message"),
     [
         ("empty", EmptyOutput, "wrote no file"),
-        ("lost", AccountingError, "saw 3 documents and accounts for 2"),
+        ("lost", AccountingError, "read 3 documents and accounts for 2"),
         ("none", EmptyOutput, "kept none of 1 documents"),
         ("nan", EmptyOutput, "counted loss = nan"),
         ("full", StoreError, "disk .* is full"),
@@ -362,7 +362,7 @@ def test_an_account_is_of_what_was_quarantined_too_and_no_count_is_without_end(t
     (out.path / "a.txt").write_text("text")
     out.account(documents_in=6, kept=3, removed={"short": 2}, quarantined=1)
     assert out.counts["documents"] == {"in": 6, "kept": 3, "removed": {"short": 2}, "quarantined": 1}
-    with pytest.raises(AccountingError, match="saw 5 documents and accounts for 6"):
+    with pytest.raises(AccountingError, match="read 5 documents and accounts for 6"):
         out.account(documents_in=5, kept=3, removed={"short": 2}, quarantined=1)
     out.check()
     out.count(losses=[1.0, math.inf])
