@@ -35,6 +35,7 @@ RECIPES = "recipes/"
 SOURCES_OF_BASE = {"folder", "repository", "gguf", "artifact"}
 PRESET, CLEAN = "filter.preset", "clean"
 LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's errors for values that aren't lists
+OF_PYDANTIC = re.compile(r"\[key\]|literal\[.*\]")  # parts of an error's place that are in no profile
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text"}  # by pydantic's name
 MOST_NODES = 100_000  # a profile has a few hundred values,
 MOST_BYTES = 1_000_000  # and a few thousand bytes; PyYAML takes three seconds for a million
@@ -321,7 +322,7 @@ def _set(data: dict[str, Any], override: str) -> None:
 def _explain(error: ValidationError, above: tuple[str, ...] = ()) -> str:
     lines: list[str] = []
     for problem in error.errors():
-        location = (*above, *(part for part in problem["loc"] if "[" not in str(part)))  # pydantic's own parts
+        location = (*above, *(part for part in problem["loc"] if not OF_PYDANTIC.fullmatch(str(part))))
         path = ".".join(str(part) for part in location)
         message = problem["msg"].removeprefix("Value error, ")
         context = problem.get("ctx", {})
