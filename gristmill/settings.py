@@ -50,6 +50,14 @@ def path_of(value: Any, name: str) -> Path:
     return Path(value)
 
 
+def new_folder(value: Any, name: str) -> Path:
+    """An argument that names a folder to write, new or empty. Raises ConfigError for any other."""
+    target = path_of(value, name)
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise ConfigError(f"{target} is not an empty folder.", "Name a new one, or remove what is in it.")
+    return target
+
+
 def _is_text(value: str) -> bool:
     """Whether a string can be written as UTF-8."""
     return not re.search("[\ud800-\udfff]", value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gristmill.folders import DOCUMENTS, items_of, made, read, rows_of, scratch, texts_of, watcher, write_texts
-from gristmill.settings import config_of, path_of
+from gristmill.settings import config_of, new_folder
 from gristmill.stored import Artifact, Form, rows
 from storage import artifact as stored
 from storage.errors import ConfigError
@@ -175,7 +175,7 @@ def filter(
     chosen = config_of(FilterConfig, "filter", config, preset=preset)
     if chosen.contamination is not None:
         chosen = chosen.model_copy(update={"contamination": None})
-    place = _empty(path_of(target, "target"), source)
+    place = _outside(new_folder(target, "target"), source)
     observer = watcher(progress)
     with scratch(place.parent) as folder:
         found = read(source, folder, observer)
@@ -191,11 +191,9 @@ def filter(
     return Filtered(place, counts["kept"], counts["removed"], counts["quarantined"], found.unreadable)
 
 
-def _empty(target: Path, source: Any) -> Path:
-    """The target, which can be made. Raises ConfigError."""
+def _outside(target: Path, source: Any) -> Path:
+    """The target, outside of what is read. Raises ConfigError."""
     place = target.resolve()
-    if place.is_file() or (place.is_dir() and any(place.iterdir())):
-        raise ConfigError(f"{target} is not an empty folder.", "Name a new one, or remove what is in it.")
     if isinstance(source, str | PathLike) and place.is_relative_to(Path(source).resolve()):
         raise ConfigError(f"{target} lies in {source}, which is read.", "Write to a folder beside it.")
     if isinstance(source, Artifact) and place.is_relative_to(source.path.resolve()):

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, overload
 
 from gristmill.folders import items_of, made, read, scratch, texts_of, watcher
-from gristmill.settings import config_of, path_of
+from gristmill.settings import config_of, new_folder, path_of
 from models.tokenizer import EOS
 from storage.errors import BadDocument, ConfigError, SourceError
 from tasks.tokenizer import TokenizerConfig, load_for_documents
@@ -90,9 +90,7 @@ class Tokenizer:
 
         >>> tokenizer.save("my-tokenizer")
         """
-        target = path_of(path, "path")
-        if target.is_file() or (target.is_dir() and any(target.iterdir())):
-            raise ConfigError(f"{target} is not an empty folder.", "Name a new one, or remove what is in it.")
+        target = new_folder(path, "path")
         shutil.copytree(self.path, target, dirs_exist_ok=True)
         return target
 

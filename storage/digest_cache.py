@@ -44,7 +44,7 @@ def remembered_digests(
     anew: bool = False,
     hashed: Callable[[int], None] = lambda size: None,
 ) -> dict[Path, str]:
-    """SHA-256 of each file, remembered or hashed now; with `anew` all are hashed now. `hashed` is called with the bytes
+    """SHA-256 of each file, remembered or hashed now. `anew` hashes all of them now. `hashed` is called with the bytes
     of each hashed file. Raises OSError if a file can't be read."""
     cache = cache or cache_folder() / "digests.sqlite"
     states = {path: (path.resolve(), _state(path)) for path in paths}

@@ -113,7 +113,7 @@ class Copies:
 class Copy:
     """The copy of one artifact. Call it with names of files to fetch them.
 
-    Each file is hashed before its first use, unless its digest is remembered; with `anew` it is always hashed. `heard`
+    Each file is hashed before its first use, unless its digest is remembered. `anew` always hashes it. `heard`
     receives the progress of hashing.
     """
 

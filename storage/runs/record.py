@@ -102,7 +102,7 @@ class RunRecord(Part):
 
     @property
     def seconds(self) -> float | None:
-        """The run's duration without the time without a process, or None if it has not ended. If the clock was set back
+        """The run's duration without the time without a process, or None while it runs. If the clock was set back
         meanwhile, 0."""
         if self.ended is None:
             return None
