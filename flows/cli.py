@@ -170,8 +170,9 @@ def plan(
 ) -> None:
     """Show what a run would do and what it would cost, without running anything.
 
-    Each stage is a HIT or a MISS, with the reason, its size, its time, and the source of that time: an earlier run,
-    scaled by the present amount of work, or arithmetic. A training that would resume is priced from its checkpoint.
+    Each stage is a HIT or a MISS, with the reason, its size, its time, and the
+    source of that time: an earlier run, scaled by the present amount of work,
+    or arithmetic. A training that would resume is priced from its checkpoint.
     --to and --refresh are those of a run.
 
     Then the model that the size dial gives, and the arithmetic of training it:

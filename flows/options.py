@@ -39,7 +39,7 @@ StoreUrl = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="K=V", help="override a key: --set filter.toxicity.max_score=0.5 (repeatable)"),
+    typer.Option("--set", metavar="K=V", help="override a key, such as dedup.threshold=0.7 (repeatable)"),
 ]
 Paranoid = Annotated[
     bool,

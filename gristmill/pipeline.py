@@ -9,7 +9,7 @@ from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, overload
 
-from gristmill.settings import Overrides, ProfileLike, override_list, profile_name, stage_list, stage_name
+from gristmill.settings import Overrides, ProfileLike, override_list, python_words, stage_list, stage_name
 from gristmill.stored import Artifact
 from storage.errors import StoreError
 from storage.units import duration, size_of
@@ -77,13 +77,16 @@ class Plan(Sequence[PlannedStage]):
     @property
     def seconds(self) -> float | None:
         """How long these take together, or None if nothing is known of one of them."""
-        known = [stage.seconds for stage in self._stages if not stage.hit]
-        return None if None in known else sum(one for one in known if one is not None)
+        known = self._known_seconds()
+        return sum(known) if len(known) == len(self.missing) else None
+
+    def _known_seconds(self) -> list[float]:
+        return [stage.seconds for stage in self._stages if not stage.hit and stage.seconds is not None]
 
     def _summary(self) -> str:
         if not self.missing:
             return f"{self.profile}: nothing to make."
-        known = [stage.seconds for stage in self._stages if not stage.hit and stage.seconds is not None]
+        known = self._known_seconds()
         unknown = len(self.missing) - len(known)
         about = [f"about {duration(sum(known))}"] * bool(known) + [f"unknown for {unknown}"] * bool(unknown)
         return f"{self.profile}: {len(self.missing)} of {len(self)} stages to make, {', '.join(about)}."
@@ -125,9 +128,10 @@ def plan(
     from flows.session import session_of
     from profiles.load import load
 
-    loaded = load(profile_name(profile), override_list(overrides, store))
-    session = session_of(loaded, stage_name(to), stage_list(refresh))
-    lines = plan_stages(loaded, session)
+    with python_words(profile) as name:
+        loaded = load(name, override_list(overrides, store))
+        session = session_of(loaded, stage_name(to), stage_list(refresh))
+        lines = plan_stages(loaded, session)
     gpu = gpu_of(loaded.runtime)
     work = training_work(loaded, cuda=gpu is not None)
     expected = estimates(loaded, session.store, lines, work, gpu)
@@ -208,16 +212,17 @@ def run(
     guard()
     try:
         console, settings = Terminal(quiet=not progress), override_list(overrides, store)
-        done = run_pipeline(
-            console,
-            profile_name(profile),
-            settings,
-            stage_name(to),
-            stage_list(refresh),
-            paranoid=False,
-            yes=approve,
-            own_server=False,
-        )
+        with python_words(profile) as name:
+            done = run_pipeline(
+                console,
+                name,
+                settings,
+                stage_name(to),
+                stage_list(refresh),
+                paranoid=False,
+                yes=approve,
+                own_server=False,
+            )
     except SystemExit as ended:  # how the command ends after a signal: in a notebook an interrupt
         raise KeyboardInterrupt(f"exit status {ended.code}") from None
     finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +16,21 @@ from pydantic import BaseModel
 from flows.options import settings
 from profiles.load import check_credentials, section
 from profiles.sections import NAME
-from storage.errors import ConfigError
+from storage.errors import ConfigError, GristmillError
 from storage.files.cache import cache_folder
 
 Config = TypeVar("Config", bound=BaseModel)
 ProfileLike = str | PathLike[str] | Mapping[str, Any]
 Overrides = Mapping[str, Any] | Sequence[str] | None
+ARGUMENTS = (  # by option of the commands
+    (r"--set section\.key=value", 'overrides such as {"section.key": value}'),
+    (r"--set ([\w.]+)=(\S+?)(?=[:;,.)]*(\s|$))", r'{"\1": \2}'),
+    (r"--refresh (\w+)", r'refresh=["\1"]'),
+    (r"--store\b", "the argument store"),
+    (r"--refresh\b", "the argument refresh"),
+    (r"--set\b", "the overrides"),
+    (r"--yes\b", "approve=True"),
+)
 
 
 def profile_name(profile: ProfileLike) -> str:
@@ -41,6 +51,30 @@ def profile_name(profile: ProfileLike) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", encoding="utf-8")
     return str(path)
+
+
+@contextmanager
+def python_words(profile: ProfileLike) -> Iterator[str]:
+    """The name of a profile for the commands. Errors inside name what was given from Python: "the profile" for a
+    mapping, and arguments in place of options."""
+    name = profile_name(profile)
+    try:
+        yield name
+    except GristmillError as error:
+        message, remedy = error.message, error.remedy
+        if isinstance(profile, Mapping):
+            message = message.replace(f"Profile {name}", "The profile").replace(name, "the profile")
+        error.message, error.remedy = _as_arguments(message), _as_arguments(remedy)
+        error.args = (error.message, error.remedy)
+        raise
+
+
+def _as_arguments(sentence: str) -> str:
+    """A sentence with the arguments of `plan` and `run` in place of options. Commands in backticks stay."""
+    parts = re.split("(`[^`]*`)", sentence)
+    for option, argument in ARGUMENTS:
+        parts[::2] = [re.sub(option, argument, part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def path_of(value: Any, name: str) -> Path:

@@ -118,6 +118,20 @@ def benchmarks_exist(profile: Sections) -> Iterator[str]:
         yield f"evaluate.gates names {task}, but the measured tasks are {_nearest(task, labels)}"
 
 
+def gates_can_be_met(profile: Sections) -> Iterator[str]:
+    """No gate asks more than all answers of a benchmark right. Tasks of the harness may have scores above 1."""
+    if profile.evaluate is None:
+        return
+    harness = [source.name for source in profile.download.harness]
+    ours = [name for name in profile.download.benchmark_names if name not in harness]
+    for number, gate in enumerate(profile.evaluate.gates):
+        if gate.metric is None and gate.task in ours and gate.at_least is not None and gate.at_least > 1:
+            yield (
+                f"evaluate.gates.{number}.at_least is {gate.at_least:g}, but {gate.task} is scored as a share of right "
+                "answers, at most 1"
+            )
+
+
 def runtime_names_stages(profile: Sections) -> Iterator[str]:
     """Work pools and approvals are of stages that exist."""
     for key, names in (("pools.stages", profile.runtime.pools.stages), ("approve", profile.runtime.approve)):
@@ -266,6 +280,7 @@ CHECKS: tuple[Check, ...] = (
     evaluated_models_exist,
     memorised_text_exists,
     benchmarks_exist,
+    gates_can_be_met,
     runtime_names_stages,
     enough_is_left_to_prune,
     teacher_comes_before,

@@ -175,7 +175,8 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     except yaml.YAMLError as error:
         raise ConfigError(f"Profile {path} is not YAML: {_problem(error)}.", "Correct it.") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"Profile {path} is not a mapping.", "Start it with `name:`.")
+        problem = "is empty" if data is None else "is not a mapping"
+        raise ConfigError(f"Profile {path} {problem}.", "Begin it with `extends: tiny`, or `gristmill new` writes one.")
     parent = data.pop("extends", None)
     if "filter" not in data and path.parent != FOLDER and _leaves_filter(parent) and _in_files(data):
         data["filter"] = {"preset": CLEAN}  # own files are not web pages
@@ -382,6 +383,8 @@ def _nearest(location: Sequence[int | str]) -> str:
     """The key that was meant: the same name one group deeper (runtime.workers: data.workers), or a similar sibling."""
     last = str(location[-1])
     known = _models_at(location)
+    if len(location) == 1 and difflib.get_close_matches(last, ["extends"]):
+        return "extends"
     below = [
         f"{name}.{last}"
         for model in known

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -51,14 +51,21 @@ def canonical_json(value: Any) -> bytes:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
     """The fields in which two payloads differ, as (dotted path, old value, new value), in order of path.
 
-    A field that only one side has is reported as None on the other.
+    A field that only one side has is reported as None on the other. Lists of groups, such as sources, are compared
+    group by group if they have the same length.
     """
     fields: list[tuple[str, Any, Any]] = []
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)
         path = f"{prefix}{name}"
+        if _groups(before) and _groups(after) and len(before) == len(after):
+            before, after = dict(enumerate(before)), dict(enumerate(after))
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             fields += differences(before, after, f"{path}.")
         elif before != after:
             fields.append((path, before, after))
     return fields
+
+
+def _groups(value: Any) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    return isinstance(value, list | tuple) and all(isinstance(one, Mapping) for one in value)

@@ -140,6 +140,8 @@ def verify(
     """Hash every file again and report damage."""
     opened = open_store(store)
     locations = [refs.resolve(opened, name)] if name else list(opened.locations())
+    if not locations:
+        console.print(f"{store} has no artifacts.", highlight=False)
     wrong = {} if name else inspect.verify_refs(opened)
     damaged: dict[str, list[str]] = {}
     for number, location in enumerate(locations, 1):

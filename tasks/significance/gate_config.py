@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from tasks.stage.config import StageConfig
 
 BITS = "bits_per_byte"
+SHARES = ("acc", "acc_norm", "exact_match", "pass@1", "prompt_level_strict_acc")  # metrics between 0 and 1
 SAFETY = "safety-"  # the prefix of its tasks' names
 _REF = re.compile(r"(?P<ref>[^/:@\s]+/evaluate(@\d+)?|evaluate/[0-9a-f]+(\.\d+)?)(:(?P<model>.+))?", re.DOTALL)
 
@@ -52,6 +53,10 @@ class GateConfig(StageConfig):
             raise ValueError("a gate needs at_least, at_most or no_worse_than")
         if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
             raise ValueError(f"no score is at least {self.at_least:g} and at most {self.at_most:g}")
+        if self.at_most is not None and self.at_most < 0 and self._never_negative:
+            raise ValueError(f"at_most is {self.at_most:g}, but no score of {self.metric or self.task} is below 0")
+        if self.at_least is not None and self.at_least > 1 and self.metric in SHARES:
+            raise ValueError(f"at_least is {self.at_least:g}, but {self.metric} is a share, at most 1")
         if self.by and self.no_worse_than is None:
             raise ValueError("`by` needs no_worse_than")
         if self.task == BITS and self.metric is not None:
@@ -59,6 +64,10 @@ class GateConfig(StageConfig):
         if self.model is not None and self.no_worse_than == self.model:
             raise ValueError(f"{self.model} is never worse than itself")
         return self
+
+    @property
+    def _never_negative(self) -> bool:
+        return self.task == BITS or self.metric in SHARES
 
 
 def unknown_tasks(gates: Sequence[GateConfig], tasks: Collection[str], safety: bool) -> list[str]:

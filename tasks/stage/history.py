@@ -131,5 +131,8 @@ def attempted(work: Path) -> Iterator[None]:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:12]}…"
+    """A value as a profile has it. Long lists and texts are shortened."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if len(text) <= 40:
+        return text
+    return f"{len(value)} values" if isinstance(value, list | tuple) else f"{text[:12]}…"

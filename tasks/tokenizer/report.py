@@ -73,7 +73,12 @@ def publish(
     measured = measure(tokenizer, sample.measured)
     split, words = _words(tokenizer, sample)
     if split:
-        out.warn(f"{len(split)} of the {words} most frequent words are split: the vocabulary is too small for them")
+        small = (
+            "the sample is too small for their pairs"
+            if size < config.vocab_size
+            else "the vocabulary is too small for them"
+        )
+        out.warn(f"{len(split)} of the {words} most frequent words are split: {small}")
     per_token = measured.bytes.total() / measured.tokens.total()
     out.count(
         vocab_size=size,

@@ -81,6 +81,12 @@ PLAN: dict[str, Bad] = {
     "to": (lambda at: gm.plan("smoke", to=5), ConfigError, "to is 5"),  # type: ignore[arg-type]
     "refresh": (lambda at: gm.plan("smoke", refresh="downlaod"), ConfigError, "Unknown stage downlaod"),
     "surrogate": (lambda at: gm.plan({"extends": "smoke", "name": "a\ud800"}), ConfigError, "can't be written as YAML"),
+    "named": (
+        lambda at: gm.plan({"extends": "smoke", "dedup": {"a": 1}}),
+        ConfigError,
+        "The profile: unknown key dedup.a",
+    ),
+    "override": (lambda at: gm.plan("smoke", {"pretrain.steps.a": 1}), ConfigError, '{"pretrain.steps.a": 1}: steps'),
     "profile": (lambda at: gm.plan("tinny"), ConfigError, "Profile tinny does not exist"),
     "profile type": (lambda at: gm.plan(3), ConfigError, "A profile can't be of type int"),  # type: ignore[arg-type]
     "mapping": (lambda at: gm.plan({"extends": "smoke", "tokeniser": {}}), ConfigError, "unknown key tokeniser"),
@@ -130,3 +136,10 @@ def test_a_wrong_call_is_one_typed_error_and_leaves_nothing(
     assert raised.value.remedy
     assert "hunter22" not in str(raised.value)
     assert sorted(place.rglob("*")) == before
+
+
+def test_remedies_name_arguments_in_place_of_options() -> None:
+    with pytest.raises(ConfigError) as caught:
+        gm.plan("smoke", to="signals")
+    assert caught.value.remedy == "End after filter, or name it in the argument refresh."
+    assert str(caught.value).endswith(caught.value.remedy)

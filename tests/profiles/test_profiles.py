@@ -420,7 +420,17 @@ def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("name: [", "is not YAML"),
+        ("", "is empty"),
         ("- a\n", "is not a mapping"),
+        ("extend: tiny\n", "did you mean extends?"),
+        ("extends: tiny\nfilter: {language: {allowed: [english]}}\n", "two or three letters, such as en"),
+        ("extends: tiny\nfilter: {language: {scores: {En: 0.5}}}\n", "'En' is not a language code"),
+        ("extends: tiny\nevaluate: {gates: [{task: arc_easy, at_least: 40}]}\n", "a share of right answers, at most 1"),
+        ("extends: tiny\nevaluate: {gates: [{task: piqa, metric: acc, at_least: 2}]}\n", "acc is a share, at most 1"),
+        (
+            "extends: tiny\nevaluate: {gates: [{task: bits_per_byte, at_most: -1}]}\n",
+            "no score of bits_per_byte is below",
+        ),
         ("extends: self.yaml\n", "extends itself"),
         ("extends: tinny\n", "Did you mean tiny"),
         ("name: Mine Own\nextends: tiny\n", "name = 'Mine Own'"),

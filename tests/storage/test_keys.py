@@ -53,3 +53,11 @@ def test_differences_name_the_dotted_field_and_both_values() -> None:
     old = {"config": {"toxicity": {"max_score": 0.8}, "same": 1}, "version": 1}
     new = {"config": {"toxicity": {"max_score": 0.5}, "same": 1, "added": True}, "version": 1}
     assert differences(old, new) == [("config.added", None, True), ("config.toxicity.max_score", 0.8, 0.5)]
+
+
+def test_differences_of_lists_of_groups_name_the_group() -> None:
+    old = {"sources": [{"name": "a", "limit": 1}, {"name": "b"}], "names": ["a"]}
+    new = {"sources": [{"name": "a", "limit": 2}, {"name": "b"}], "names": ["a", "b"]}
+    assert differences(old, new) == [("names", ["a"], ["a", "b"]), ("sources.0.limit", 1, 2)]
+    new["sources"] = [{"name": "a", "limit": 1}]
+    assert differences(old, new)[1] == ("sources", old["sources"], new["sources"])

@@ -6,6 +6,7 @@ It reads the column of ids and compares it by Arrow, and reads texts only to sho
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 from bisect import bisect_left
@@ -28,7 +29,9 @@ from storage.errors import ConfigError, harmless
 from storage.shards.documents import DOCUMENT_SCHEMA, LEDGER_SCHEMA, Document, Verdict, read_batches
 from storage.shards.lines import read_json_lines
 from storage.store import Store
+from tasks.dedup.duplicates import REASONS
 from tasks.download.config import PAIR_ROLES
+from tasks.filter.families import rules
 from tasks.filter.pairs.measure import texts_of
 
 DOCUMENT_STAGES = ("download", "dedup", "filter", "pairs")
@@ -254,13 +257,25 @@ def list_removed(
             for verdict in shown:
                 for line in _removal(verdict, texts.get(verdict.id)):
                     console.print(line, soft_wrap=True, highlight=False)
-    if not any(_names(rule, reason) for reason in reasons):
-        known = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(reasons.items()))
-        raise ConfigError(
-            f"{rule} removed nothing in {name}.",
-            _to_be_made(name, missing)
-            + (f"Rules that did: {known}." if known else "No rule removed anything: there is nothing to explain."),
-        )
+    if any(_names(rule, reason) for reason in reasons):
+        return
+    listed = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(reasons.items()))
+    did = f"Rules that did: {listed}." if listed else "No rule removed anything."
+    known = _rules(profile_name, overrides)
+    if not any(_names(rule, one) for one in known):
+        near = difflib.get_close_matches(rule, {*known, *reasons, *(one.partition(".")[0] for one in known)}, 1)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"{rule} is not a rule of {name}.", f"{meant}{_to_be_made(name, missing)}{did}")
+    if missing:
+        raise ConfigError(f"{rule} removed nothing in {name}.", f"{_to_be_made(name, missing)}{did}")
+    console.print(f"{escape(rule)} removed nothing in {name}. {escape(did)}", soft_wrap=True, highlight=False)
+
+
+def _rules(profile_name: str, overrides: list[str]) -> list[str]:
+    """The names of the rules by which a profile removes documents."""
+    profile = load(profile_name, overrides)
+    of_filter = [rule.name for rule in rules(profile.filter)] if profile.filter else []
+    return [*(REASONS if profile.dedup else ()), *of_filter]
 
 
 def _names(rule: str, reason: str) -> bool:

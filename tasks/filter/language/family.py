@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tasks.filter.family import Family, measuring_half
 from tasks.filter.language.config import LanguageConfig
@@ -36,6 +37,12 @@ class LanguageRules(Section):
     agreement: bool = Field(
         True, description="remove documents whose second opinion differs, if `measure.second` is set"
     )
+
+    @model_validator(mode="after")
+    def _codes(self) -> Self:
+        if wrong := [name for name in (*self.allowed, *self.scores) if not re.fullmatch("[a-z]{2,3}", name)]:
+            raise ValueError(f"{wrong[0]!r} is not a language code of two or three letters, such as en for English")
+        return self
 
 
 @dataclass(frozen=True)

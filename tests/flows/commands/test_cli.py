@@ -377,9 +377,17 @@ def test_explain_refuses_an_ambiguous_beginning_and_lists_the_ids(tmp_path: Path
     wrong = gristmill("explain", "--removed-by", "toxicity", at)
     assert (wrong.returncode, "gopher.min_words (30)" in wrong.stderr) == (1, True)
     assert "No ref names an artifact of dedup: run `gristmill run tiny --to dedup --store " in wrong.stderr
+    nothing = gristmill("explain", "--removed-by", "toxicity", "--stage=filter", at)
+    assert (nothing.returncode, nothing.stdout) == (
+        0,
+        "toxicity removed nothing in tiny. Rules that did: gopher.min_words (30).\n",
+    )
+    wrong = gristmill("explain", "--removed-by", "toxicty", "--stage=filter", at)
+    assert (wrong.returncode, "toxicty is not a rule of tiny." in wrong.stderr) == (1, True)
+    assert "Did you mean toxicity? Rules that did: gopher.min_words (30)." in wrong.stderr
     (tmp_path / "store" / "refs" / "tiny" / "filter.json").unlink()
     wrong = gristmill("explain", "--removed-by", "gopher", "--stage=filter", at)
-    assert "gopher removed nothing in tiny." in wrong.stderr
+    assert "gopher is not a rule of tiny." in wrong.stderr
     assert "No ref names an artifact of filter: run `gristmill run tiny --to filter --store " in wrong.stderr
 
 
