@@ -75,6 +75,7 @@ app = typer.Typer(
 )
 console = Terminal()
 GROUPS = {
+    "serve": ("flows.commands.serve", "Serve a release: OpenAI's API, keys, limits, guards, metrics."),
     "filter": ("flows.commands.documents.filter", "Inspect the filter's rules and their decisions."),
     "runs": ("flows.commands.runs", "List runs, show one, compare two."),
     "store": ("flows.commands.store", "Inspect and maintain the store."),

@@ -84,6 +84,25 @@ def section(kind: type[Section], name: str, given: Mapping[str, Any]) -> Section
     return made
 
 
+def read_settings(kind: type[Section], path: Path | None, overrides: Sequence[str] = ()) -> Section:
+    """The settings of a YAML file that isn't a profile, such as a server's, with `a.b=value` overrides. Raises
+    ConfigError as `load` does."""
+    if path is not None and not path.is_file():
+        raise ConfigError(f"{path} is not a file.", "Give the path of a YAML file.")
+    data = {} if path is None else _mapping(path)
+    for override in overrides:
+        _set(data, override)
+    what = "The settings" if path is None else str(path)
+    check_credentials(data, what)
+    try:
+        made = kind.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{what}: {_explain(error, root=kind)}", "docs/serving.md lists every key.") from error
+    for key in _numbers_from_booleans(data, made.model_dump(), ""):
+        raise ConfigError(f"{what}: {key} is true or false, but must be a number.", "docs/serving.md lists every key.")
+    return made
+
+
 def _numbers_from_booleans(given: Any, taken: Any, path: str) -> Iterator[str]:
     """The keys at which pydantic took `true` or `false` for 1 or 0."""
     if isinstance(given, Mapping) and isinstance(taken, Mapping):
@@ -163,6 +182,21 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     path = _find(name, relative_to)
     if path in children:
         raise ConfigError(f"Profile {path.name} extends itself.", "Remove one `extends`.")
+    data = _mapping(path)
+    parent = data.pop("extends", None)
+    if "filter" not in data and path.parent != FOLDER and _leaves_filter(parent) and _in_files(data):
+        data["filter"] = {"preset": CLEAN}  # own files are not web pages
+    if parent is None:
+        return data
+    if not isinstance(parent, str):
+        raise ConfigError(f"{path} extends {parent!r}, which is not a name.", "Name one profile, or a path to one.")
+    data.setdefault("name", path.stem)  # the parent's name would move the parent's refs
+    below = _read(parent, (*children, path), path)
+    return _merge(_for_base(_for_preset(below, data), data), data)
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """The mapping of a YAML file. Raises ConfigError for any other content."""
     if (size := path.stat().st_size) > MOST_BYTES:
         raise ConfigError(
             f"Profile {path} has {size:,} bytes, more than {MOST_BYTES:,}.",
@@ -177,16 +211,7 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     if not isinstance(data, dict):
         problem = "is empty" if data is None else "is not a mapping"
         raise ConfigError(f"Profile {path} {problem}.", "Begin it with `extends: tiny`, or `gristmill new` writes one.")
-    parent = data.pop("extends", None)
-    if "filter" not in data and path.parent != FOLDER and _leaves_filter(parent) and _in_files(data):
-        data["filter"] = {"preset": CLEAN}  # own files are not web pages
-    if parent is None:
-        return data
-    if not isinstance(parent, str):
-        raise ConfigError(f"{path} extends {parent!r}, which is not a name.", "Name one profile, or a path to one.")
-    data.setdefault("name", path.stem)  # the parent's name would move the parent's refs
-    below = _read(parent, (*children, path), path)
-    return _merge(_for_base(_for_preset(below, data), data), data)
+    return data
 
 
 def _leaves_filter(parent: object) -> bool:
@@ -320,7 +345,7 @@ def _set(data: dict[str, Any], override: str) -> None:
         ) from error
 
 
-def _explain(error: ValidationError, above: tuple[str, ...] = ()) -> str:
+def _explain(error: ValidationError, above: tuple[str, ...] = (), root: type[BaseModel] = Profile) -> str:
     lines: list[str] = []
     for problem in error.errors():
         location = (*above, *(part for part in problem["loc"] if not OF_PYDANTIC.fullmatch(str(part))))
@@ -330,7 +355,7 @@ def _explain(error: ValidationError, above: tuple[str, ...] = ()) -> str:
         if problem["type"] == "default_factory_not_called":
             continue  # a default that depends on a wrong value above
         if problem["type"] == "extra_forbidden":
-            nearest = _nearest(location)
+            nearest = _nearest(location, root)
             lines.append(f"unknown key {path}" + (f" (did you mean {nearest}?)" if nearest else ""))
         elif problem["type"] == "missing":
             lines.append(f"{path} is missing")
@@ -339,7 +364,7 @@ def _explain(error: ValidationError, above: tuple[str, ...] = ()) -> str:
         elif problem["type"] in LISTS:
             lines.append(f"{path} is a list, such as [{problem['input']}], not {problem['input']!r}")
         elif problem["type"] == "string_pattern_mismatch":  # the description first, if any
-            wanted = ", ".join(filter(None, [_description(location), f"as {problem['ctx']['pattern']}"]))
+            wanted = ", ".join(filter(None, [_description(location, root), f"as {problem['ctx']['pattern']}"]))
             lines.append(f"{path} = {problem['input']!r} has the wrong form: {wanted}")
         elif problem["type"] == "union_tag_invalid":
             key = context["discriminator"].strip("'")
@@ -367,23 +392,23 @@ def _choices(expected: str) -> str:
     return ", ".join(re.findall(r"'([^']*)'", expected)) or expected
 
 
-def _description(location: Sequence[int | str]) -> str:
+def _description(location: Sequence[int | str], root: type[BaseModel]) -> str:
     """The description of the field at a location, or of the field whose value contains it."""
     names = [part for part in location if isinstance(part, str)]
     descriptions = [
         field.description or ""
-        for model in _models_at(location[: location.index(names[-1]) + 1])
+        for model in _models_at(location[: location.index(names[-1]) + 1], root)
         for name, field in model.model_fields.items()
         if name == names[-1]
     ]
     return descriptions[0] if descriptions else ""
 
 
-def _nearest(location: Sequence[int | str]) -> str:
+def _nearest(location: Sequence[int | str], root: type[BaseModel]) -> str:
     """The key that was meant: the same name one group deeper (runtime.workers: data.workers), or a similar sibling."""
     last = str(location[-1])
-    known = _models_at(location)
-    if len(location) == 1 and difflib.get_close_matches(last, ["extends"]):
+    known = _models_at(location, root)
+    if root is Profile and len(location) == 1 and difflib.get_close_matches(last, ["extends"]):
         return "extends"
     below = [
         f"{name}.{last}"
@@ -397,9 +422,9 @@ def _nearest(location: Sequence[int | str]) -> str:
     return ".".join([*(str(part) for part in location[:-1]), near[0]]) if near else ""
 
 
-def _models_at(location: Sequence[int | str]) -> list[type[BaseModel]]:
+def _models_at(location: Sequence[int | str], root: type[BaseModel]) -> list[type[BaseModel]]:
     """The models whose keys are valid at `location`, through lists and unions."""
-    models: list[type[BaseModel]] = [Profile]
+    models: list[type[BaseModel]] = [root]
     for part in location[:-1]:
         inner = [
             model

@@ -34,6 +34,7 @@ class Sampling:
     logprobs: int | None = None  # alternatives to report for each token
     json_schema: Mapping[str, Any] | None = None
     grammar: str | None = None
+    adapter: str | None = None  # the name of a LoRA adapter over the model
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,13 @@ class TokenChoice:
 @dataclass(frozen=True)
 class Piece:
     """What an engine adds to an answer. `ids` are the tokens behind it, empty if the engine doesn't report them. The
-    last piece has `finish`."""
+    last piece has `finish`, and `stop` if a stop text ended the answer."""
 
     text: str
     ids: tuple[int, ...] = ()
     choices: tuple[TokenChoice, ...] = ()
     finish: Finish | None = None
+    stop: str | None = None
 
 
 class Engine(Protocol):
@@ -70,9 +72,13 @@ class Engine(Protocol):
         """End the engine and its processes."""
         ...
 
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs. An engine elsewhere counts as alive."""
+        ...
+
     def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Piece]:
-        """Answer a prompt. Closing the iterator aborts the request in the engine. Raises EngineFault and EngineRefusal.
-        """
+        """Answer a prompt. Closing the iterator aborts it in the engine. Raises EngineFault and EngineRefusal."""
         ...
 
     async def running(self) -> int:

@@ -1,0 +1,162 @@
+"""llama.cpp's server in a supervised child, on a Unix socket that only this user reaches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+
+from models.runtimes.llama_server import LlamaServerSpec
+from tasks.children.die_with_parent import tied_to
+from tasks.serve.engines.client import answer, events
+from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Finish, Piece, Sampling, TokenChoice
+
+START_SECONDS = 600.0  # for a large file on a slow disk
+STOP_SECONDS = 5.0  # from SIGTERM to SIGKILL
+RUNNING = re.compile(r"^llamacpp:requests_(?:processing|deferred) (\d+)", re.MULTILINE)
+
+
+class LlamaCppEngine:
+    """A GGUF file, served by llama.cpp. `adapters` are GGUF files of adapters by name."""
+
+    name = "llama.cpp"
+    features = frozenset({"ids", "logprobs", "json_schema", "grammar"})
+
+    def __init__(self, spec: LlamaServerSpec, log: Path, adapters: Sequence[str] = ()) -> None:
+        self._spec, self._log, self._adapters = spec, log, tuple(adapters)
+        self._process: asyncio.subprocess.Process | None = None
+        self._folder: TemporaryDirectory[str] | None = None
+        self._client: httpx.AsyncClient | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        await self.stop()
+        self._folder = TemporaryDirectory(prefix="gristmill-", dir="/tmp")  # the path of a socket must be short
+        socket = f"{self._folder.name}/llama.sock"
+        spec = replace(self._spec, socket=socket)
+        command = tied_to(os.getpid(), [sys.executable, "-m", "models.runtimes.llama_server", spec.as_json()])
+        environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log, env=environment
+            )
+        assert self._process.stdout is not None
+        try:
+            line = await asyncio.wait_for(self._process.stdout.readline(), START_SECONDS)
+        except TimeoutError:
+            line = b""
+        if line.strip() != b"ready":
+            await self.stop()
+            raise EngineFault(f"llama.cpp didn't start: {_last_line(self._log)}")
+        transport = httpx.AsyncHTTPTransport(uds=socket, limits=httpx.Limits(max_connections=None))
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://llama.cpp", timeout=None)
+
+    async def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+                try:
+                    await asyncio.wait_for(process.wait(), STOP_SECONDS)
+                except TimeoutError:
+                    process.kill()
+                    await process.wait()
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Piece]:
+        async with contextlib.aclosing(events(self._open(), "/completion", self._request(ids, sampling))) as answered:
+            async for event in answered:
+                finish: Finish | None = None
+                if event["stop"]:
+                    finish = "length" if event["stop_type"] == "limit" else "stop"
+                yield Piece(
+                    event["content"],
+                    tuple(event.get("tokens", ())),
+                    tuple(map(_choice, event.get("completion_probabilities", ()))),
+                    finish,
+                    event.get("stopping_word") or None,
+                )
+                if finish:
+                    return
+        raise EngineFault("llama.cpp ended its answer without a reason")
+
+    async def running(self) -> int:
+        try:
+            page = (await self._open().get("/metrics", timeout=STOP_SECONDS)).text
+        except httpx.HTTPError as error:
+            raise EngineFault(f"llama.cpp doesn't answer: {error}") from error
+        return sum(map(int, RUNNING.findall(page)))
+
+    async def next_token(self, ids: Sequence[int], count: int) -> list[tuple[int, float]]:
+        # Drawing one token and reporting it needs a whole character: `a` is forced, the reported values are without
+        request = {"prompt": list(ids), "n_predict": 1, "n_probs": count, "temperature": 0, "cache_prompt": False}
+        answered = await answer(self._open(), "/completion", {**request, "logit_bias": [["a", 1e3]]})
+        (token,) = answered["completion_probabilities"]
+        return [(int(one["id"]), float(one["logprob"])) for one in token["top_logprobs"]]
+
+    async def embed(self, ids: Sequence[int]) -> list[float]:
+        raise EngineRefusal("llama.cpp serves this model for text, not for embeddings")
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._client is None or not self.alive:
+            raise EngineFault("llama.cpp isn't running")
+        return self._client
+
+    def _request(self, ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
+        """A request in llama.cpp's own form, with every field that changes an answer."""
+        request: dict[str, Any] = {
+            "prompt": list(ids),
+            "stream": True,
+            "return_tokens": True,
+            "n_predict": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "repeat_penalty": sampling.repetition_penalty,
+            "repeat_last_n": self._spec.context,
+            "seed": -1 if sampling.seed is None else sampling.seed & 0x7FFFFFFF,
+            "stop": list(sampling.stop),
+            "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],  # the order of vLLM
+            "cache_prompt": True,
+        }
+        if sampling.logprobs is not None:
+            request["n_probs"] = max(sampling.logprobs, 1)
+        if sampling.json_schema is not None:
+            request["json_schema"] = sampling.json_schema
+        if sampling.grammar is not None:
+            request["grammar"] = sampling.grammar
+        if self._adapters:
+            chosen = [self._adapters.index(sampling.adapter)] if sampling.adapter else []
+            request["lora"] = [{"id": place, "scale": 1.0} for place in chosen]
+        return request
+
+
+def _choice(token: dict[str, Any]) -> TokenChoice:
+    top = tuple((one["token"], one["logprob"]) for one in token["top_logprobs"])
+    return TokenChoice(token["token"], token["logprob"], top)
+
+
+def _last_line(log: Path) -> str:
+    """The end of what the process wrote to its log."""
+    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it gave no reason")

@@ -1,0 +1,198 @@
+"""One HTTP exchange: the body within its bounds, the answer as it comes, and the end when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from tasks.serve.api.errors import Refusal
+from tasks.serve.api.stream import Form
+from tasks.serve.ask import Ask, Client, Delta
+from tasks.serve.config import RequestConfig
+from tasks.serve.service import Answering, Service
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
+Reader = Callable[[bytes], Ask]
+
+
+class ClientGone(Exception):
+    """The client closed the connection."""
+
+
+class Exchange:
+    """A request and its answer, as an ASGI application for one route."""
+
+    def __init__(self, service: Service, read: Reader, form: type[Form], refused: Callable[[Refusal], Any]) -> None:
+        self.service, self.read, self.form, self.refused = service, read, form, refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer. When the client leaves, the work is cancelled at once, and with it the request in the engine."""
+        client, bounds = client_of(scope), self.service.config.requests
+        try:
+            await self.service.access.check(client.presented, local=client.local)
+            ask = self.read(await body_of(Request(scope, receive), bounds))
+        except Refusal as refusal:
+            self.service.watch.refused(client.route, refusal.status)
+            await send_json(send, refusal.status, self.refused(refusal), client, refusal)
+            return
+        except ClientGone:
+            return
+        work = asyncio.create_task(self._work(ask, client, send))
+        gone = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not work.done():
+                work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+
+    async def _work(self, ask: Ask, client: Client, send: Send) -> None:
+        seconds = self.service.config.requests.total_seconds
+        begun = False
+        answering: Answering | None = None
+        refusal: Refusal | None = None
+        form: Form | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                answering = await self.service.begin(ask, client)
+                served = answering.served
+                form = self.form(ask, served.name, client.request_id, int(time.time()), served.digest)
+                if ask.stream:
+                    await self._stream(answering, form, client, send)
+                else:
+                    answers: list[list[Delta]] = [[] for _ in range(ask.answers)]
+                    async for delta in answering.deltas():
+                        answers[delta.answer].append(delta)
+                    body = form.whole(answers, answering.count())
+                    begun = True
+                    await send_json(send, 200, body, client)
+        except Refusal as caught:
+            refusal = caught
+        except TimeoutError:
+            refusal = Refusal(504, f"The answer took longer than {seconds:g} s.", "timeout")
+        except asyncio.CancelledError:
+            if answering is not None:
+                await asyncio.shield(answering.close(None, gone=True))
+            raise
+        except ClientGone:
+            if answering is not None:
+                await answering.close(None, gone=True)
+            return
+        if answering is not None:
+            await answering.close(refusal)
+            begun = begun or answering.begun
+        if refusal is None:
+            return
+        if form is not None and begun and ask.stream:
+            for part in form.fail(refusal):
+                await _send(send, part, self.service.config.requests)
+            await send({"type": "http.response.body", "body": b""})
+        elif not begun:
+            await send_json(send, refusal.status, self.refused(refusal), client, refusal)
+
+    async def _stream(self, answering: Answering, form: Form, client: Client, send: Send) -> None:
+        """Send the answer as events. Nothing is sent before the first token, so that a refusal keeps its status."""
+        bounds = self.service.config.requests
+        async for delta in answering.deltas():
+            if not answering.begun:
+                answering.begun = True
+                headers = [*head(client), (b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                for part in form.begin(answering.usage):
+                    await _send(send, part, bounds)
+            await _send(send, b"".join(form.add(delta)), bounds)
+        await _send(send, b"".join(form.end(answering.count())), bounds)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _send(send: Send, data: bytes, bounds: RequestConfig) -> None:
+    """Send a part of the body. Raises ClientGone for a client that doesn't read it in time."""
+    try:
+        async with asyncio.timeout(bounds.write_seconds):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+    except (TimeoutError, OSError):
+        raise ClientGone from None
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def body_of(request: Request, bounds: RequestConfig) -> bytes:
+    """The body. Raises Refusal if it is too large, too slow, encoded or not JSON by its type, and ClientGone."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refusal(415, "The Content-Type is not application/json.", "unsupported_media_type")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refusal(415, "Encoded bodies are not supported.", "unsupported_media_type")
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(bounds.read_seconds):
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part = message.get("body", b"")
+                size += len(part)
+                if size > bounds.max_bytes:
+                    raise Refusal(413, f"The body has over {bounds.max_bytes:,} bytes.", "request_too_large")
+                parts.append(part)
+                if not message.get("more_body"):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise Refusal(408, f"The body took longer than {bounds.read_seconds:g} s.", "timeout") from None
+
+
+def client_of(scope: Scope) -> Client:
+    """Who asks: the key of the request, and whether it came from this machine and through no proxy."""
+    request = Request(scope)
+    bearer = request.headers.get("authorization", "")
+    scheme, _, token = bearer.partition(" ")
+    presented = token.strip() if scheme.lower() == "bearer" else bearer or None
+    presented = presented or request.headers.get("x-api-key")
+    forwarded = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "via"))
+    asked = request.headers.get("x-request-id", "")
+    request_id = asked if REQUEST_ID.fullmatch(asked) else secrets.token_hex(12)
+    return Client(request_id, scope["path"], presented, is_loopback(scope) and not forwarded)
+
+
+def is_loopback(scope: Scope) -> bool:
+    """Whether the other end is this machine."""
+    host = (scope.get("client") or ("",))[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def head(client: Client) -> list[tuple[bytes, bytes]]:
+    """The headers of every answer."""
+    return [(b"x-request-id", client.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+
+
+async def send_json(
+    send: Callable[[Any], Awaitable[None]], status: int, body: Any, client: Client, refusal: Refusal | None = None
+) -> None:
+    """Send a whole answer as JSON."""
+    data = orjson.dumps(body)
+    headers = [*head(client), (b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
+    if refusal is not None and refusal.retry_after is not None:
+        headers.append((b"retry-after", str(max(1, round(refusal.retry_after + 0.5))).encode()))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    with contextlib.suppress(OSError):
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": data})

@@ -1,0 +1,160 @@
+"""A release that is served: its files checked, its proof and its gates read, its tokenizer and template opened.
+
+The template is the release's, applied here: roles become control tokens, and the text of a message never does. The
+engine only sees token ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.conversation import TemplateFaultError, render
+from models.conversation.render import special_ids
+from models.pretrained import context_of, load_config
+from models.tokenizer import NEEDED_FILES, beginning, load_tokenizer, text_ids
+from storage.errors import ParityError, StoreError
+from storage.store import Store
+from tasks.export.formats import FORMATS
+from tasks.export.release import find_release
+from tasks.export.release_folder import verify_unsigned
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+LIMITS = (  # of a format's proof: the measure and its limit
+    ("mean_divergence", "max_divergence"),
+    ("runtime_divergence", "max_runtime_divergence"),
+    ("increase_high", "max_perplexity_increase"),
+    ("weight_error", "max_weight_error"),
+)
+LLAMA, FOLDERS = "gguf-", ("w4a16", "gptq", "awq", "w8a8", "safetensors")  # formats of llama.cpp, and of vLLM
+
+
+@dataclass(frozen=True)
+class Release:
+    """A checked release. `digest` is that of its list of files, `parity` the proof of its formats."""
+
+    name: str
+    folder: Path
+    digest: str
+    parity: Mapping[str, Any]
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer with the chat template."""
+        return load_tokenizer(self.folder)
+
+    @cached_property
+    def context(self) -> int:
+        """The most tokens that the model sees at a time."""
+        return context_of(load_config(self.folder))
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the chat template writes tools."""
+        return "tools" in str(self.tokenizer.chat_template)
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that a prompt of ids may not hold, except at its beginning."""
+        return special_ids(self.tokenizer)
+
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()) -> list[int]:
+        """The prompt that asks for an answer. Raises TemplateFaultError if the template refuses the conversation."""
+        options = {"tools": list(tools)} if tools else {}
+        return render(self.tokenizer, messages, add_generation_prompt=True, **options)["input_ids"]
+
+    def text_ids(self, text: str) -> list[int]:
+        """The ids of a plain text, in which special tokens stay text."""
+        return text_ids(self.tokenizer, text)
+
+    def checked_ids(self, ids: Sequence[int]) -> list[int]:
+        """A prompt of ids. Raises ValueError for ids beyond the vocabulary, and for control tokens after the
+        beginning."""
+        begun = beginning(self.tokenizer)
+        rest = ids[len(begun) :] if list(ids[: len(begun)]) == begun else ids
+        if any(not 0 <= id < len(self.tokenizer) for id in ids):
+            raise ValueError(f"the vocabulary has {len(self.tokenizer):,} tokens, from 0")
+        if control := next((id for id in rest if id in self.control_ids), None):
+            raise ValueError(f"token {control} is a control token")
+        return list(ids)
+
+    def count(self, text: str) -> int:
+        """The number of tokens of a text that was sent."""
+        return len(text_ids(self.tokenizer, text, begun=False))
+
+    def describe(self) -> dict[str, Any]:
+        """Card, licence, gates and proof, for `/v1/models/NAME`."""
+        card, licence = (self._text(name) for name in ("README.md", "LICENSE"))
+        return {"digest": self.digest, "card": card, "licence": licence, "lineage": self._json("lineage.json")}
+
+    def _text(self, name: str) -> str | None:
+        path = self.folder / name
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    def _json(self, name: str) -> Any:
+        text = self._text(name)
+        return None if text is None else json.loads(text)
+
+
+def open_release(where: str, store_url: str) -> Release:
+    """The release of a folder or a ref, every byte checked. Raises StoreError, DamagedArtifact, and ParityError if its
+    own proof is beyond a limit."""
+    folder = Path(where)
+    if folder.is_dir():
+        name, digest = folder.resolve().name, verify_unsigned(folder)
+    else:
+        name = where if "/" in where else f"{where}/export"
+        store = Store(store_url)
+        store.check_exists()
+        artifact = find_release(store, name)
+        name, folder, digest = name.removesuffix("/export"), artifact.path, artifact.digest
+    missing = [file for file in ("parity.json", "config.json", *NEEDED_FILES) if not (folder / file).is_file()]
+    if missing:
+        raise StoreError(
+            f"The release {where} lacks {', '.join(missing)}, which a server needs.",
+            "Export it again, with safetensors among export.formats.",
+        )
+    parity = json.loads((folder / "parity.json").read_text())
+    for name_of_format, proof in parity["formats"].items():
+        _check_proof(where, name_of_format, proof)
+    release = Release(name, folder, digest, parity)
+    try:
+        release.chat_ids([{"role": "user", "content": "a"}])
+    except TemplateFaultError as error:
+        raise StoreError(f"The chat template of {where} refuses a question ({error}).", "Export it again.") from error
+    return release
+
+
+def choose_format(release: Release, kind: str, wanted: str | None) -> str:
+    """The format of a release for an engine: the one that `gristmill chat` prefers for llama.cpp, the smallest for
+    vLLM. Raises StoreError if the release doesn't hold one."""
+    held = [name for name, known in FORMATS.items() if known.files(release.folder)]
+    fitting = [name for name in held if name.startswith(LLAMA)] if kind == "llama.cpp" else []
+    if kind == "vllm":
+        fitting = [name for name in FOLDERS if name in held]
+    if wanted is not None:
+        fitting = [name for name in fitting if name == wanted]
+    if not fitting:
+        needed = "a GGUF file" if kind == "llama.cpp" else f"one of {', '.join(FOLDERS)}"
+        raise StoreError(
+            f"{release.name} doesn't hold {wanted or needed} for {kind}: it holds {', '.join(held) or 'no model'}.",
+            "Add the format to export.formats and export again, or choose another engine with --engine.",
+        )
+    return min(fitting, key=lambda name: FORMATS[name].chat_rank) if kind == "llama.cpp" else fitting[0]
+
+
+def _check_proof(where: str, name: str, proof: Mapping[str, Any]) -> None:
+    limits = proof["tolerance"]
+    for measure, limit in LIMITS:
+        value = proof.get(measure)
+        if value is not None and not value <= limits[limit]:
+            raise ParityError(
+                f"The format {name} of {where} is beyond its limit: {measure} {value:g}, at most {limits[limit]:g}.",
+                "Export it again.",
+            )

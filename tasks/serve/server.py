@@ -1,0 +1,178 @@
+"""The server as a process: releases opened, engines started, a socket bound, requests answered until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from storage.errors import ConfigError, ServerError
+from tasks.serve.access import Access
+from tasks.serve.app import build
+from tasks.serve.config import ServeConfig
+from tasks.serve.control import controlled
+from tasks.serve.guards import Guards
+from tasks.serve.open_models import open_model
+from tasks.serve.served import Served
+from tasks.serve.service import Service
+from tasks.serve.watch import Watch
+
+Say = Callable[[str], None]
+BACKLOG = 1024
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 with a time limit for the head of a request, which uvicorn lacks."""
+
+    head_seconds = 30.0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(self.head_seconds, self._close_if_silent)
+
+    def _close_if_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens, and when it drains."""
+
+    def __init__(self, config: uvicorn.Config, say: Say, address: str) -> None:
+        super().__init__(config)
+        self._say, self._address = say, address
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._say(f"Listening at {self._address}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._say("Answering what was accepted, then ending. A second signal ends at once.")
+        await super().shutdown(sockets)
+
+
+@dataclass
+class Running:
+    """What a server consists of."""
+
+    service: Service
+    say: Say
+    watchers: dict[int, asyncio.Task[None]]
+
+    def watch_over(self, served: Served) -> None:
+        """Restart the engine of a release when it ends."""
+
+        def changed(one: Served) -> None:
+            self.say(f"{one.name}: the engine {'answers again' if one.ready else 'ended or does not answer'}")
+
+        task = asyncio.create_task(served.supervise(changed, self.service.config.ready_seconds))
+        self.watchers[id(served)] = task
+
+    async def end(self, served: Served, drain_seconds: float = 0.0) -> None:
+        """Stop watching a release, and end it."""
+        task = self.watchers.pop(id(served), None)
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await served.end(drain_seconds)
+
+
+async def run(config: ServeConfig, say: Say, pages: Callable[[Service], Mapping[str, ASGIApp]] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. Raises what opening a release raises, ConfigError for settings that contradict
+    each other, and ServerError for an address that is in use."""
+    check(config)
+    listening = bind(config)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(listening))
+        config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        access = stack.enter_context(contextlib.closing(Access(config.limits, config.state)))
+        if not is_loopback(config.host) and not access.has_keys():
+            raise ConfigError(f"{config.host} is open to others, and there is no key.", "`gristmill serve keys make`")
+        guards = Guards(config.guards)
+        watch = stack.enter_context(contextlib.closing(Watch(config.watch, config.state)))
+        running = Running(Service(config, access, guards, watch), say, {})
+        try:
+            for model in config.models:
+                await open_model(running, model)
+            async with controlled(running, config.state):
+                await _listen(config, running, listening, pages)
+        finally:
+            for served in [*running.service.models.values(), *(one for one, _ in running.service.also.values())]:
+                await running.end(served)
+
+
+async def _listen(
+    config: ServeConfig,
+    running: Running,
+    listening: socket.socket,
+    pages: Callable[[Service], Mapping[str, ASGIApp]] | None,
+) -> None:
+    scheme = "https" if config.tls_certificate else "http"
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    _Protocol.head_seconds = config.requests.read_seconds
+    settings = uvicorn.Config(
+        build(running.service, pages(running.service) if pages else {}),
+        http=_Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=max(1, round(config.drain_seconds)),
+        ssl_certfile=config.tls_certificate,
+        ssl_keyfile=config.tls_key,
+        backlog=BACKLOG,
+    )
+    await _Server(settings, running.say, f"{scheme}://{shown}:{port}").serve(sockets=[listening])
+
+
+def check(config: ServeConfig) -> None:
+    """Raises ConfigError for settings that contradict each other or that this machine can't honour."""
+    if not config.models:
+        raise ConfigError("No model is named.", "Name a release: gristmill serve tiny/export")
+    names = [model.name or model.release for model in config.models]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"Two models have the name {twice[0]}.", "Give one a `name`.")
+    if (config.tls_certificate is None) != (config.tls_key is None):
+        raise ConfigError("TLS needs both tls_certificate and tls_key.", "Set both, or none.")
+    if config.tls_certificate is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(config.tls_certificate, config.tls_key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"{config.tls_certificate} with {config.tls_key} is not usable: {error}.", "Give PEM files."
+            ) from error
+    for model in config.models:
+        if (model.also is None) != (model.share == 0):
+            raise ConfigError(f"{model.release}: `also` and `share` need each other.", "Set both, or none.")
+
+
+def bind(config: ServeConfig) -> socket.socket:
+    """The socket to listen at. Raises ServerError for an address that is in use, or isn't one of this machine."""
+    try:
+        family, *_, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise ServerError(
+            f"The server can't listen at {config.host}:{config.port}: {error.strerror}.",
+            "Choose another --port or --host.",
+        ) from error
+    return listening
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine only."""
+    return host == "localhost" or host.startswith("127.") or host == "::1"

@@ -1,0 +1,356 @@
+"""Answers a request: who asks, what may be asked, the template, the guards, the engine, and what it cost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from models.conversation import TemplateFaultError
+from tasks.serve.access import Access, AccessRefused, Admission
+from tasks.serve.api.errors import Refusal, unfit
+from tasks.serve.ask import Ask, Client, Conversation, Delta, FinishReason, Usage
+from tasks.serve.config import ServeConfig
+from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Piece, Sampling, TokenChoice
+from tasks.serve.guards import Guards
+from tasks.serve.served import Served
+from tasks.serve.tools import ToolText
+from tasks.serve.turns import QueueFull, Waited
+from tasks.serve.watch import Watch
+
+if TYPE_CHECKING:
+    from tasks.serve.watch import Observed
+
+
+class Service:
+    """The models that are served by name, and what every request passes."""
+
+    def __init__(self, config: ServeConfig, access: Access, guards: Guards, watch: Watch) -> None:
+        self.config, self.access, self.guards, self.watch = config, access, guards, watch
+        self.models: dict[str, Served] = {}
+        self.also: dict[str, tuple[Served, float]] = {}  # a second release under a name, and its share
+
+    def find(self, name: str) -> Served:
+        """The model of this name, the first one for an empty name. Raises Refusal."""
+        name = name or next(iter(self.models), "")
+        if name not in self.models:
+            known = ", ".join(self.models)
+            raise Refusal(404, f"The model {name[:100]!r} is not served. There is {known}.", "model_not_found", "model")
+        other, share = self.also.get(name, (None, 0.0))
+        return other if other is not None and other.ready and random.random() < share else self.models[name]
+
+    def status(self) -> dict[str, Any]:
+        """Models, engines and queues, and the figures of the last minutes."""
+        models = [
+            {
+                "name": served.name,
+                "release": served.release.name,
+                "digest": served.digest,
+                "format": served.format,
+                "engine": served.engine.name,
+                "ready": served.ready,
+                "restarts": served.restarts,
+                "running": served.turns.running,
+                "waiting": served.turns.waiting,
+                "slots": served.turns.slots,
+                "context": served.context,
+                "served_is_released": None if served.proof is None else served.proof.in_words(),
+            }
+            for served in (*self.models.values(), *(other for other, _ in self.also.values()))
+        ]
+        return {"models": models, **self.watch.status()}
+
+    async def embed(self, served: Served, client: Client, texts: Sequence[str]) -> dict[str, Any]:
+        """The embeddings of texts. Raises Refusal."""
+        observed = self.watch.request(
+            request_id=client.request_id, route=client.route, model=served.name, streamed=False
+        )
+        status, tokens, cost, admission = 200, 0, 0.0, None
+        try:
+            if "embeddings" not in served.engine.features:
+                raise unfit(f"{served.engine.name} gives no embeddings of {served.name}.", "model", "unsupported")
+            prompts = [served.release.text_ids(text) for text in self._guarded(texts, observed, "input")]
+            tokens = sum(map(len, prompts))
+            admission = await self._admit(client, served, tokens, 0)
+            observed.key = admission.key
+            vectors = [await served.engine.embed(ids) for ids in prompts]
+        except Refusal as refusal:
+            status, tokens = refusal.status, 0
+            raise
+        except EngineFault as error:
+            status, tokens = 503, 0
+            raise Refusal(503, f"The engine failed: {error}.", "engine_failed", retry_after=2.0) from error
+        except EngineRefusal as error:
+            status, tokens = 400, 0
+            raise unfit(f"The engine refuses the request: {error}.") from error
+        finally:
+            if admission is not None:
+                cost = admission.settle(tokens, 0)
+            observed.end(
+                status=status,
+                finish="stop",
+                prompt_tokens=tokens,
+                completion_tokens=0,
+                cost=cost,
+                request_text="\n".join(texts),
+                answer_text="",
+                engine=served.engine.name,
+                client_gone=False,
+            )
+        rows = [{"object": "embedding", "index": place, "embedding": vector} for place, vector in enumerate(vectors)]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return {"object": "list", "data": rows, "model": served.name, "usage": usage}
+
+    async def begin(self, ask: Ask, client: Client) -> Answering:
+        """Everything before the first token: the request is checked, admitted and has its turn. Raises Refusal."""
+        served = self.find(ask.model)
+        observed = self.watch.request(
+            request_id=client.request_id, route=client.route, model=served.name, streamed=ask.stream
+        )
+        answering = Answering(ask, served, observed)
+        try:
+            ids = self._prompt(ask, served, observed)
+            room = served.context - len(ids)
+            if room < 1:
+                raise unfit(
+                    f"The prompt has {len(ids):,} tokens, and the context is {served.context:,}.",
+                    "messages",
+                    "context_length_exceeded",
+                )
+            most = min(ask.sampling.max_tokens or room, room, self.config.requests.max_tokens or room)
+            if not served.ready:
+                raise _away()
+            admission = await self._admit(client, served, len(ids), most * ask.answers)
+            answering.admit(admission, len(ids))
+            if admission.tokens_left is not None:
+                most = min(most, max(admission.tokens_left // ask.answers, 1))
+            answering.prepare(ids, replace(ask.sampling, max_tokens=most), self.guards)
+            await answering.take_turn(admission.key)
+        except Refusal as refusal:
+            await answering.close(refusal)
+            raise
+        except BaseException:
+            await answering.close(None)
+            raise
+        return answering
+
+    def _prompt(self, ask: Ask, served: Served, observed: Observed) -> list[int]:
+        """The ids of the prompt, after the guards. Raises Refusal."""
+        release, prompt = served.release, ask.prompt
+        if isinstance(prompt, Conversation):
+            if prompt.tools and not release.takes_tools:
+                raise unfit(f"The chat template of {served.name} has no tools.", "tools", "unsupported_field")
+            messages = [dict(message) for message in prompt.messages]
+            texts = self._guarded([message["content"] for message in messages], observed, "messages")
+            messages = [{**message, "content": text} for message, text in zip(messages, texts, strict=True)]
+            try:
+                return release.chat_ids(messages, prompt.tools)
+            except TemplateFaultError as error:
+                raise unfit(f"The chat template refuses the conversation: {error}.", "messages") from error
+        if isinstance(prompt, str):
+            return release.text_ids(self._guarded([prompt], observed, "prompt")[0])
+        try:
+            ids = release.checked_ids(prompt)
+        except ValueError as error:
+            raise unfit(f"prompt: {error}.", "prompt") from error
+        text = release.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        if self._guarded([text], observed, "prompt") != [text]:
+            raise unfit("A guard would mask a part of the prompt, which it can't do with ids: send text.", "prompt")
+        return ids
+
+    def _guarded(self, texts: Sequence[str], observed: Observed, param: str) -> list[str]:
+        verdict = self.guards.check_input(texts)
+        for finding in verdict.findings:
+            observed.finding(finding)
+        if verdict.action == "refuse":
+            raise unfit(verdict.message, param, "content_policy_violation")
+        return list(verdict.texts)
+
+    async def _admit(self, client: Client, served: Served, prompt: int, most: int) -> Admission:
+        try:
+            return await self.access.admit(
+                client.presented,
+                prompt_tokens=prompt,
+                max_tokens=most,
+                model=served.name,
+                price=served.price,
+                local=client.local,
+            )
+        except AccessRefused as error:
+            raise Refusal(error.status, error.message, error.code, retry_after=error.retry_after) from error
+
+
+def _away() -> Refusal:
+    return Refusal(503, "The engine is not ready. Try again soon.", "engine_not_ready", retry_after=2.0)
+
+
+class Answering:
+    """One request's answers, as additions in the order in which they come. Close it in any case: that frees its turn,
+    books what was sent, and ends the observation."""
+
+    def __init__(self, ask: Ask, served: Served, observed: Observed) -> None:
+        self.ask, self.served, self.observed = ask, served, observed
+        self.usage, self.begun = Usage(0, 0), False  # begun: the client has the head of the answer
+        self._stack, self._admission = AsyncExitStack(), None
+        self._sent = [""] * ask.answers
+        self._finish: FinishReason | None = None
+        self._closed = False
+
+    def admit(self, admission: Admission, prompt_tokens: int) -> None:
+        """The request is booked from here on."""
+        self._admission, self.usage = admission, Usage(prompt_tokens, 0)
+        self.observed.key = admission.key
+
+    def prepare(self, ids: list[int], sampling: Sampling, guards: Guards) -> None:
+        """The prompt and the settings for the engine."""
+        self._ids, self._sampling, self._guards = ids, sampling, guards
+
+    async def take_turn(self, key: str) -> None:
+        """Wait for the engine. Raises Refusal."""
+        await self._stack.enter_async_context(self.served.used())
+        try:
+            await self._stack.enter_async_context(self.served.turns.turn(key))
+        except QueueFull:
+            wait = self.served.turns.retry_after()
+            longest = self.served.turns.longest
+            raise Refusal(429, f"The queue has {longest} requests.", "queue_full", retry_after=wait) from None
+        except Waited:
+            message = f"The request waited {self.served.turns.seconds:g} s for its turn."
+            raise Refusal(503, message, "queue_timeout", retry_after=self.served.turns.retry_after()) from None
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """The additions to all answers. Raises Refusal for a failure of the engine."""
+        try:
+            source = self._one(0) if self.ask.answers == 1 else self._several()
+            async with contextlib.aclosing(source) as merged:
+                async for delta in merged:
+                    if delta.text:
+                        self._sent[delta.answer] += delta.text
+                        self.observed.sent()
+                    self._finish = delta.finish or self._finish
+                    yield delta
+        except EngineRefusal as error:
+            raise unfit(f"The engine refuses the request: {error}.") from error
+        except EngineFault as error:
+            raise Refusal(503, f"The engine failed: {error}.", "engine_failed", retry_after=2.0) from error
+
+    async def _one(self, number: int) -> AsyncIterator[Delta]:
+        """The additions to one answer, through its guard."""
+        guard, tools = self._guards.output(), ToolText() if _tools(self.ask) else None
+        shown = _Shown() if self._sampling.logprobs is not None else None
+        sampling = self._sampling
+        if sampling.seed is not None and number:
+            sampling = replace(sampling, seed=sampling.seed + number)
+        async with contextlib.aclosing(self.served.engine.generate(self._ids, sampling)) as pieces:
+            async for piece in pieces:
+                text = guard.feed(piece.text)
+                if piece.finish:
+                    text += guard.finish()
+                choices = shown.due(piece, text) if shown else ()
+                if guard.refused is not None:
+                    yield Delta(number, text, choices, "content_filter")
+                    break
+                calls = ()
+                if tools is not None:
+                    text = tools.feed(text) + (tools.finish() if piece.finish else "")
+                    calls = tuple(tools.calls) if piece.finish else ()
+                if piece.finish or text or choices:
+                    finish: FinishReason | None = piece.finish
+                    if calls and finish == "stop":
+                        finish = "tool_calls"
+                    yield Delta(number, text, choices, finish, piece.stop, calls)
+        for finding in guard.findings:
+            self.observed.finding(finding)
+
+    async def _several(self) -> AsyncIterator[Delta]:
+        """The additions to several answers, as they come."""
+        queue: asyncio.Queue[Delta | BaseException | None] = asyncio.Queue()
+
+        async def collect(number: int) -> None:
+            try:
+                async with contextlib.aclosing(self._one(number)) as deltas:
+                    async for delta in deltas:
+                        queue.put_nowait(delta)
+                queue.put_nowait(None)
+            except (EngineFault, EngineRefusal) as error:
+                queue.put_nowait(error)
+
+        tasks = [asyncio.create_task(collect(number)) for number in range(self.ask.answers)]
+        try:
+            left = len(tasks)
+            while left:
+                item = await queue.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if item is None:
+                    left -= 1
+                else:
+                    yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def count(self) -> Usage:
+        """The tokens of what was sent so far, by the release's tokenizer."""
+        self.usage = Usage(self.usage.prompt, sum(self.served.release.count(text) for text in self._sent if text))
+        return self.usage
+
+    async def close(self, refusal: Refusal | None, *, gone: bool = False) -> None:
+        """Free the turn, book what was sent, and end the observation, once. `gone`: the client left."""
+        if self._closed:
+            return
+        self._closed = True
+        usage, cost = self.count(), 0.0
+        try:
+            await self._stack.aclose()
+        finally:
+            if self._admission is not None:
+                cost = self._admission.settle(usage.prompt, usage.completion)
+            self.observed.end(
+                status=refusal.status if refusal else 200,
+                finish=self._finish,
+                prompt_tokens=usage.prompt,
+                completion_tokens=usage.completion,
+                cost=cost,
+                request_text=_text(self.ask),
+                answer_text="\n".join(self._sent),
+                engine=self.served.engine.name,
+                client_gone=gone,
+            )
+
+
+class _Shown:
+    """Reports the probabilities of tokens whose text was released. Once a guard has changed the text, none: they would
+    tell what it masked."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, TokenChoice]] = []
+        self._raw, self._released, self._open = "", "", True
+
+    def due(self, piece: Piece, released: str) -> tuple[TokenChoice, ...]:
+        """The choices of the tokens that `released` completes."""
+        self._raw += piece.text
+        self._released += released
+        self._waiting += [(len(self._raw), choice) for choice in piece.choices]
+        self._open = self._open and self._raw.startswith(self._released)
+        if not self._open:
+            return ()
+        due = [choice for end, choice in self._waiting if end <= len(self._released)]
+        self._waiting = [(end, choice) for end, choice in self._waiting if end > len(self._released)]
+        return tuple(due)
+
+
+def _tools(ask: Ask) -> bool:
+    return isinstance(ask.prompt, Conversation) and bool(ask.prompt.tools)
+
+
+def _text(ask: Ask) -> str:
+    """The text of a request, for the audit log."""
+    if isinstance(ask.prompt, Conversation):
+        return "\n".join(str(message["content"]) for message in ask.prompt.messages)
+    return ask.prompt if isinstance(ask.prompt, str) else " ".join(map(str, ask.prompt))

@@ -1,0 +1,67 @@
+"""Calls of tools in an answer's text, in the tags of Hermes: `<tool_call>{"name": …, "arguments": …}</tool_call>`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+
+class ToolText:
+    """Separates calls from text as both arrive. A call that isn't valid JSON stays text, so that nothing is lost."""
+
+    def __init__(self) -> None:
+        self.calls: list[Mapping[str, Any]] = []
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """The text that isn't part of a call, as far as that is known."""
+        self._held += text
+        released = ""
+        while True:
+            start = self._held.find(OPEN)
+            if start < 0:
+                kept = _begun(self._held)
+                released += self._held[: len(self._held) - kept]
+                self._held = self._held[len(self._held) - kept :]
+                return released
+            end = self._held.find(CLOSE, start)
+            if end < 0:
+                released += self._held[:start]
+                self._held = self._held[start:]
+                return released
+            call = _call(self._held[start + len(OPEN) : end])
+            whole = self._held[start : end + len(CLOSE)]
+            released += self._held[:start] + ("" if call else whole)
+            self.calls += [call] if call else []
+            self._held = self._held[end + len(CLOSE) :]
+
+    def finish(self) -> str:
+        """The rest, at the end of the answer."""
+        rest, self._held = self._held, ""
+        if rest.startswith(OPEN) and (call := _call(rest.removeprefix(OPEN))):  # the closing tag ended the answer
+            self.calls.append(call)
+            return ""
+        return rest
+
+
+def _begun(text: str) -> int:
+    """The length of the end of a text that may begin a tag."""
+    return next((size for size in range(min(len(OPEN) - 1, len(text)), 0, -1) if OPEN.startswith(text[-size:])), 0)
+
+
+def _call(text: str) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        return None
+    arguments = found.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return None
+    function = {"name": found["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
