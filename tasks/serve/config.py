@@ -40,6 +40,9 @@ class ModelConfig(StageConfig):
     release: str = Field(description="a ref of the store such as tiny/export, or a folder that `release save` wrote")
     name: str | None = Field(None, pattern=NAME, description="name in requests (default: that of the release)")
     format: str | None = Field(None, description="format of the release (default: the best for the engine)")
+    adapters: dict[str, str] = Field(
+        {}, description="releases with the format gguf-adapter over this one, by the names under which they are served"
+    )
     also: str | None = Field(None, description="a second release under the same name, for a share of the requests")
     share: float = Field(0.0, ge=0, le=1, description="share of the requests that `also` answers")
     usd_per_million_prompt: float | None = Field(
@@ -77,6 +80,9 @@ class ServeConfig(StageConfig):
     origins: list[str] = Field([], description="web origins whose pages may call the API (CORS). Usually none")
     state: Path = Field(Path("serve-state"), description="folder of keys, audit log and logs, mode 0700")
     usd_per_hour: float | None = Field(None, ge=0, description="price of this machine, from which tokens get theirs")
+    swap_seconds: float = Field(
+        10.0, ge=0, description="time for which a release that was replaced waits, to come back if the new one fails"
+    )
     drain_seconds: float = Field(120.0, ge=0, description="time for running answers after SIGTERM")
     ready_seconds: float = Field(10.0, gt=0, description="time for one token, beyond which the engine isn't ready")
     page: bool = Field(True, description="the chat page at /")

@@ -38,10 +38,15 @@ async def controlled(running: Running, state: Path) -> AsyncIterator[None]:
     path.unlink(missing_ok=True)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        say, tell = running.say, lambda step: writer.write(_line({"step": step}))
+        say = running.say
+
+        def tell(step: str) -> None:
+            say(step)
+            writer.write(_line({"step": step}))
+
         try:
             command = json.loads(await reader.readuntil(b"\n"))
-            running.say = lambda step: (say(step), tell(step))[0]
+            running.say = tell
             writer.write(_line({"done": await _obey(running, command)}))
         except GristmillError as error:
             writer.write(_line({"error": error.message, "remedy": error.remedy}))

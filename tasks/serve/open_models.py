@@ -5,83 +5,105 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-from pathlib import Path
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from models.runtimes.llama_server import LlamaServerSpec
 from storage.errors import ConfigError, ServerError
 from tasks.export.formats import FORMATS, GUESSED
+from tasks.export.formats.adapter.gguf import FILE
 from tasks.serve.access import Price
-from tasks.serve.config import EngineConfig, ModelConfig
+from tasks.serve.config import EngineConfig, ModelConfig, ServeConfig
 from tasks.serve.engines.llama_cpp import LlamaCppEngine
 from tasks.serve.engines.protocol import Engine, EngineFault
 from tasks.serve.release import Release, choose_format, open_release
-from tasks.serve.served import Served
+from tasks.serve.served import POLL_SECONDS, Served
 from tasks.serve.turns import Turns
 
 if TYPE_CHECKING:
     from tasks.serve.server import Running
 
-CACHE_SHARE = 0.25  # of the memory, for the keys and values of all slots
+ADAPTER = f"gguf-adapter/{FILE}"
 
 
-async def open_model(running: Running, model: ModelConfig) -> Served:
+async def open_model(running: Running, model: ModelConfig) -> None:
     """Open a release and its engine, and serve it under its name. Raises what `open_served` raises."""
-    served = await open_served(running, model, model.release)
-    running.service.models[served.name] = served
+    served, *adapted = await open_served(running, model, model.release)
+    running.service.models |= {one.name: one for one in (served, *adapted)}
     running.watch_over(served)
     if model.also is not None:
-        other = await open_served(running, model, model.also, served.name)
+        other, *_ = await open_served(running, model, model.also, served.name)
         running.service.also[served.name] = other, model.share
         running.watch_over(other)
-    return served
 
 
 async def swap(running: Running, name: str, where: str) -> Served:
     """Serve another release under a name: open it beside the old one, hand new requests to it once it is proved and
-    ready, and end the old one when its requests are answered. If it fails, the old one stays, and the error is raised.
-    """
-    service = running.service
+    ready, and end the old one when its requests are answered. If the new one fails, before or within `swap_seconds`
+    after that, the old one answers again, and the error is raised."""
+    service, config = running.service, running.service.config
     old = service.models.get(name)
-    if old is None:
-        raise ConfigError(f"The model {name} is not served.", f"Choose one of {', '.join(service.models)}.")
-    model = next(one for one in service.config.models if (one.name or one.release) in (name, old.release.name))
-    new = await open_served(running, model.model_copy(update={"release": where}), where, name)
-    service.models[name] = new
+    if old is None or old.base is not None:
+        known = ", ".join(one.name for one in service.models.values() if one.base is None)
+        raise ConfigError(f"{name} is not a release that is served.", f"Choose one of {known}.")
+    new, *adapted = await open_served(running, old.model, where, name)
+    before = {one.name: one for one in service.models.values() if old in (one, one.base)}
+    after = {one.name: one for one in (new, *adapted)}
+    service.models |= after
     running.watch_over(new)
-    asyncio.get_running_loop().create_task(running.end(old, service.config.drain_seconds))
+    running.say(f"{name}: answers from {where}. The old release waits {config.swap_seconds:g} s")
+    until = time.monotonic() + config.swap_seconds
+    while new.ready and time.monotonic() < until:
+        await asyncio.sleep(POLL_SECONDS)
+    if not new.ready:
+        service.models |= before
+        await running.end(new)
+        raise ServerError(f"The engine of {where} ended, so {name} answers from the old release again.", "See its log.")
+    for gone in before.keys() - after.keys():
+        del service.models[gone]
+    running.ending.append(asyncio.create_task(running.end(old, config.drain_seconds)))
     return new
 
 
-async def open_served(running: Running, model: ModelConfig, where: str, name: str | None = None) -> Served:
-    """A release with its engine, started and proved. Raises StoreError, DamagedArtifact, ParityError, and ServerError
-    for an engine that doesn't start."""
+async def open_served(running: Running, model: ModelConfig, where: str, name: str | None = None) -> list[Served]:
+    """A release with its engine, started and proved, then its adapters, which share the engine. Raises StoreError,
+    DamagedArtifact, ParityError, and ServerError for an engine that doesn't start."""
     config = running.service.config
     running.say(f"Checking the release {where}")
     release = await asyncio.to_thread(open_release, where, config.store)
+    adapted = {one: await asyncio.to_thread(open_release, at, config.store) for one, at in model.adapters.items()}
     kind = kind_of(config.engine)
     format = "" if kind == "url" else choose_format(release, kind, model.format)
     context = min(config.engine.context or release.context, release.context)
     served_name = name or model.name or release.name
-    engine = make_engine(config.engine, kind, release, format, context, config.state, served_name)
+    engine = make_engine(config, kind, release, format, context, served_name, adapted)
     turns = Turns(config.engine.slots, config.requests.queue, config.requests.queue_seconds)
-    served = Served(served_name, release, format, engine, turns, context, price_of(model))
+    served = Served(served_name, release, format, engine, turns, context, model, Price(0.0, 0.0))
     running.say(f"Starting {engine.name} with {release.name}{f', {format}' if format else ''}")
     try:
         await served.start()
+        served.price = await _price(model, config.usd_per_hour, served)
     except EngineFault as error:
         await engine.stop()
         raise ServerError(
-            f"{engine.name} doesn't start with {where}: {error}.", "Its log is in the state folder."
+            f"{engine.name} doesn't start with {where}: {error}.", "See its log in the state folder."
         ) from error
     except BaseException:
         await engine.stop()
         raise
     proof = served.proof.in_words() if served.proof else "not compared"
     running.say(
-        f"{served_name}: ready, {context:,} tokens of context, {config.engine.slots} slots; served = released: {proof}"
+        f"{served_name}: {context:,} tokens of context, {config.engine.slots} slots; served = released: {proof}"
     )
-    return served
+    if served.price.completion:
+        prices = f"USD {served.price.prompt:.4g} a million prompt tokens, {served.price.completion:.4g} answered"
+        running.say(f"{served_name}: {prices}")
+    return [
+        served,
+        *(replace(served, name=one, release=at, adapter=one, base=served, proof=None) for one, at in adapted.items()),
+    ]
 
 
 def kind_of(config: EngineConfig) -> str:
@@ -96,30 +118,44 @@ def kind_of(config: EngineConfig) -> str:
 
 
 def make_engine(
-    config: EngineConfig, kind: str, release: Release, format: str, context: int, state: Path, name: str
+    config: ServeConfig,
+    kind: str,
+    release: Release,
+    format: str,
+    context: int,
+    name: str,
+    adapted: Mapping[str, Release],
 ) -> Engine:
     """The engine of a kind, not started. Raises ConfigError for settings that it can't honour."""
-    log = state / f"engine-{name.replace('/', '-')}.log"
-    if kind == "llama.cpp":
-        file = FORMATS[format].path(release.folder)
-        draft = str(GUESSED[format].draft(release.folder)) if config.draft else None
-        if draft is not None and not os.path.exists(draft):
+    chosen, log = config.engine, config.state / f"engine-{name.replace('/', '-')}.log"
+    if kind != "llama.cpp":
+        raise ConfigError(f"The engine {kind} is not supported.", "Choose llama.cpp.")
+    draft = str(GUESSED[format].draft(release.folder)) if chosen.draft else None
+    if draft is not None and not os.path.exists(draft):
+        raise ConfigError(f"The release {release.name} holds no draft.", "Set engine.draft to false, or add `draft`.")
+    for other in adapted.values():
+        if not (other.folder / ADAPTER).is_file() or other.tokenizer_digest != release.tokenizer_digest:
             raise ConfigError(
-                f"The release {release.name} holds no draft.", "Set engine.draft to false, or add `draft`."
+                f"{other.name} isn't an adapter for {release.name}: it lacks {ADAPTER}, or has another tokenizer.",
+                "Add gguf-adapter to export.formats, and name the base that it was trained on.",
             )
-        spec = LlamaServerSpec(
-            model=str(file),
-            socket="",
-            context=context,
-            slots=config.slots,
-            threads=config.threads or os.cpu_count() or 1,
-            gpu_layers=config.gpu_layers,
-            draft=draft,
-        )
-        return LlamaCppEngine(spec, log)
-    raise ConfigError(f"The engine {kind} is not supported.", "Choose llama.cpp.")
+    spec = LlamaServerSpec(
+        model=str(FORMATS[format].path(release.folder)),
+        socket="",
+        context=context,
+        slots=chosen.slots,
+        threads=chosen.threads or os.cpu_count() or 1,
+        gpu_layers=chosen.gpu_layers,
+        adapters=tuple(str(other.folder / ADAPTER) for other in adapted.values()),
+        draft=draft,
+    )
+    return LlamaCppEngine(spec, log, list(adapted))
 
 
-def price_of(model: ModelConfig) -> Price:
-    """USD per million tokens."""
-    return Price(model.usd_per_million_prompt or 0.0, model.usd_per_million_completion or 0.0)
+async def _price(model: ModelConfig, usd_per_hour: float | None, served: Served) -> Price:
+    """USD per million tokens: as given, or else what this machine costs while it reads or writes as many."""
+    prompt, completion = model.usd_per_million_prompt, model.usd_per_million_completion
+    if usd_per_hour and (prompt is None or completion is None):
+        read, written = (usd_per_hour / 3600 / pace * 1e6 for pace in await served.pace())
+        prompt, completion = read if prompt is None else prompt, written if completion is None else completion
+    return Price(prompt or 0.0, completion or 0.0)

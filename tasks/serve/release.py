@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from models.conversation import TemplateFaultError, render
 from models.conversation.render import special_ids
 from models.pretrained import context_of, load_config
-from models.tokenizer import NEEDED_FILES, beginning, load_tokenizer, text_ids
+from models.tokenizer import NEEDED_FILES, beginning, load_tokenizer, text_ids, tokenizer_digest
 from storage.errors import ParityError, StoreError
 from storage.store import Store
 from tasks.export.formats import FORMATS
 from tasks.export.release import find_release
 from tasks.export.release_folder import verify_unsigned
+from tasks.significance.gates import check_gates
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -53,6 +54,11 @@ class Release:
     def context(self) -> int:
         """The most tokens that the model sees at a time."""
         return context_of(load_config(self.folder))
+
+    @cached_property
+    def tokenizer_digest(self) -> str:
+        """That of the vocabulary and the template."""
+        return tokenizer_digest(self.folder)
 
     @cached_property
     def takes_tools(self) -> bool:
@@ -103,8 +109,8 @@ class Release:
 
 
 def open_release(where: str, store_url: str) -> Release:
-    """The release of a folder or a ref, every byte checked. Raises StoreError, DamagedArtifact, and ParityError if its
-    own proof is beyond a limit."""
+    """The release of a folder or a ref, every byte checked. Raises StoreError, DamagedArtifact, GateError for a
+    ref whose evaluation missed a gate, and ParityError for a proof beyond its limit."""
     folder = Path(where)
     if folder.is_dir():
         name, digest = folder.resolve().name, verify_unsigned(folder)
@@ -113,6 +119,9 @@ def open_release(where: str, store_url: str) -> Release:
         store = Store(store_url)
         store.check_exists()
         artifact = find_release(store, name)
+        assert artifact.manifest is not None
+        if scores := artifact.manifest.origins.get("scores"):
+            check_gates(store.get(scores.location))
         name, folder, digest = name.removesuffix("/export"), artifact.path, artifact.digest
     missing = [file for file in ("parity.json", "config.json", *NEEDED_FILES) if not (folder / file).is_file()]
     if missing:

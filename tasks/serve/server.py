@@ -66,6 +66,7 @@ class Running:
     service: Service
     say: Say
     watchers: dict[int, asyncio.Task[None]]
+    ending: list[asyncio.Task[None]]
 
     def watch_over(self, served: Served) -> None:
         """Restart the engine of a release when it ends."""
@@ -99,15 +100,15 @@ async def run(config: ServeConfig, say: Say, pages: Callable[[Service], Mapping[
             raise ConfigError(f"{config.host} is open to others, and there is no key.", "`gristmill serve keys make`")
         guards = Guards(config.guards)
         watch = stack.enter_context(contextlib.closing(Watch(config.watch, config.state)))
-        running = Running(Service(config, access, guards, watch), say, {})
+        running = Running(Service(config, access, guards, watch), say, {}, [])
         try:
             for model in config.models:
                 await open_model(running, model)
             async with controlled(running, config.state):
                 await _listen(config, running, listening, pages)
         finally:
-            for served in [*running.service.models.values(), *(one for one, _ in running.service.also.values())]:
-                await running.end(served)
+            served = [*running.service.models.values(), *(one for one, _ in running.service.also.values())]
+            await asyncio.gather(*(running.end(one) for one in served if one.base is None), *running.ending)
 
 
 async def _listen(

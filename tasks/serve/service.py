@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -128,7 +128,7 @@ class Service:
             answering.admit(admission, len(ids))
             if admission.tokens_left is not None:
                 most = min(most, max(admission.tokens_left // ask.answers, 1))
-            answering.prepare(ids, replace(ask.sampling, max_tokens=most), self.guards)
+            answering.prepare(ids, replace(ask.sampling, max_tokens=most, adapter=served.adapter), self.guards)
             await answering.take_turn(admission.key)
         except Refusal as refusal:
             await answering.close(refusal)
@@ -195,7 +195,8 @@ class Answering:
     def __init__(self, ask: Ask, served: Served, observed: Observed) -> None:
         self.ask, self.served, self.observed = ask, served, observed
         self.usage, self.begun = Usage(0, 0), False  # begun: the client has the head of the answer
-        self._stack, self._admission = AsyncExitStack(), None
+        self._stack = AsyncExitStack()
+        self._admission: Admission | None = None
         self._sent = [""] * ask.answers
         self._finish: FinishReason | None = None
         self._closed = False
@@ -222,7 +223,7 @@ class Answering:
             message = f"The request waited {self.served.turns.seconds:g} s for its turn."
             raise Refusal(503, message, "queue_timeout", retry_after=self.served.turns.retry_after()) from None
 
-    async def deltas(self) -> AsyncIterator[Delta]:
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
         """The additions to all answers. Raises Refusal for a failure of the engine."""
         try:
             source = self._one(0) if self.ask.answers == 1 else self._several()
@@ -238,7 +239,7 @@ class Answering:
         except EngineFault as error:
             raise Refusal(503, f"The engine failed: {error}.", "engine_failed", retry_after=2.0) from error
 
-    async def _one(self, number: int) -> AsyncIterator[Delta]:
+    async def _one(self, number: int) -> AsyncGenerator[Delta, None]:
         """The additions to one answer, through its guard."""
         guard, tools = self._guards.output(), ToolText() if _tools(self.ask) else None
         shown = _Shown() if self._sampling.logprobs is not None else None
@@ -254,7 +255,7 @@ class Answering:
                 if guard.refused is not None:
                     yield Delta(number, text, choices, "content_filter")
                     break
-                calls = ()
+                calls: tuple[Mapping[str, Any], ...] = ()
                 if tools is not None:
                     text = tools.feed(text) + (tools.finish() if piece.finish else "")
                     calls = tuple(tools.calls) if piece.finish else ()
@@ -266,7 +267,7 @@ class Answering:
         for finding in guard.findings:
             self.observed.finding(finding)
 
-    async def _several(self) -> AsyncIterator[Delta]:
+    async def _several(self) -> AsyncGenerator[Delta, None]:
         """The additions to several answers, as they come."""
         queue: asyncio.Queue[Delta | BaseException | None] = asyncio.Queue()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import httpx
@@ -11,7 +11,9 @@ import orjson
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal
 
 
-async def events(client: httpx.AsyncClient, path: str, request: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+async def events(
+    client: httpx.AsyncClient, path: str, request: Mapping[str, Any]
+) -> AsyncGenerator[dict[str, Any], None]:
     """The events of a streamed answer, up to `[DONE]` or the end. Closing the iterator closes the connection, by which
     an engine aborts the request. Raises EngineFault, and EngineRefusal for a status from 400 to 499."""
     try:

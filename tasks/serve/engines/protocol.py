@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -77,7 +77,7 @@ class Engine(Protocol):
         """Whether its process runs. An engine elsewhere counts as alive."""
         ...
 
-    def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Piece]:
+    def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[Piece, None]:
         """Answer a prompt. Closing the iterator aborts it in the engine. Raises EngineFault and EngineRefusal."""
         ...
 

@@ -1,0 +1,1 @@
+"""What our server costs beside the bare engine that it uses."""
