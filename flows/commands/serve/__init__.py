@@ -1,0 +1,4 @@
+"""The commands of `gristmill serve`.
+
+keys.py     make, list and revoke keys
+"""
