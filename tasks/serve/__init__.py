@@ -2,4 +2,5 @@
 
 access/     keys, limits, budgets, and the ledger that counts them
 engines/    llama.cpp, vLLM, or a server by its URL, behind one interface
+watch/      metrics, audit log, logs, readiness and traces
 """
