@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import orjson
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +20,7 @@ from tasks.serve.api.errors import Refusal, unfit
 from tasks.serve.api.fields import Fields, parse, text_of
 from tasks.serve.api.messages import MessageForm
 from tasks.serve.api.openapi import document
-from tasks.serve.exchange import ClientGone, Exchange, body_of, client_of, send_json
+from tasks.serve.exchange import ClientGone, Exchange, body_of, client_of, identify, send_json
 from tasks.serve.served import Served
 from tasks.serve.service import Service
 
@@ -50,7 +52,7 @@ def build(service: Service, extra: Mapping[str, ASGIApp] | None = None) -> ASGIA
         Route("/v1/models", _Methods({"GET": _Json(service, lambda request: _models(service))})),
         Route("/v1/models/{name:path}", _Methods({"GET": _Json(service, lambda request: _model(service, request))})),
         Route("/openapi.json", _Methods({"GET": _Json(service, lambda request: _document(service))})),
-        Route("/health", _Methods({"GET": _Open(lambda: Response("ok\n", media_type="text/plain"))})),
+        Route("/health", _Methods({"GET": _Open(_health)})),
         Route("/ready", _Methods({"GET": _Open(lambda: _ready(service))})),
         Route("/metrics", _Methods({"GET": _Json(service, lambda request: _metrics(service))})),
         Route("/status.json", _Methods({"GET": _Json(service, lambda request: _status(service))})),
@@ -134,7 +136,7 @@ class _Json:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client, request = client_of(scope), Request(scope, receive)
         try:
-            await self._service.access.check(client.presented, local=client.local)
+            await identify(self._service, client)
             answer = await self._answer(request)
         except Refusal as refusal:
             await send_json(send, refusal.status, refusal.openai(), client, refusal)
@@ -150,11 +152,12 @@ class _Json:
 class _Open:
     """An answer for everybody."""
 
-    def __init__(self, answer: Callable[[], Response]) -> None:
+    def __init__(self, answer: Callable[[], Awaitable[Response]]) -> None:
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._answer()(scope, receive, send)
+        response = await self._answer()
+        await response(scope, receive, send)
 
 
 async def _missing(scope: Scope, receive: Receive, send: Send) -> None:
@@ -162,15 +165,20 @@ async def _missing(scope: Scope, receive: Receive, send: Send) -> None:
     await send_json(send, 404, refusal.openai(), client_of(scope))
 
 
-def _ready(service: Service) -> Response:
-    away = [name for name, served in service.models.items() if not served.ready]
-    if away or not service.models:
-        return Response(f"not ready: {', '.join(away)}\n", 503, {"retry-after": "2"}, "text/plain")
-    return Response("ready\n", media_type="text/plain")
+async def _ready(service: Service) -> Response:
+    found = {name: (await served.health.check()).as_json() for name, served in service.models.items()}
+    ready = bool(found) and all(each["ready"] for each in found.values())
+    body = orjson.dumps({"ready": ready, "models": found})
+    return Response(body, 200 if ready else 503, None if ready else {"retry-after": "2"}, "application/json")
+
+
+async def _health() -> Response:
+    return Response("ok\n", media_type="text/plain")
 
 
 async def _metrics(service: Service) -> Response:
-    return Response(service.watch.metrics_page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    service.gauge()
+    return Response(service.watch.metrics_page(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _status(service: Service) -> Any:

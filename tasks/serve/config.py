@@ -78,16 +78,17 @@ class ServeConfig(StageConfig):
     tls_key: Path | None = Field(None, description="private key, PEM")
     hosts: list[str] = Field([], description="further names by which clients reach this server (header Host)")
     origins: list[str] = Field([], description="web origins whose pages may call the API (CORS). Usually none")
-    state: Path = Field(Path("serve-state"), description="folder of keys, audit log and logs, mode 0700")
+    state: Path = Field(Path("serve"), description="folder of keys, audit log and logs, mode 0700")
     usd_per_hour: float | None = Field(None, ge=0, description="price of this machine, from which tokens get theirs")
     swap_seconds: float = Field(
         10.0, ge=0, description="time for which a release that was replaced waits, to come back if the new one fails"
     )
     drain_seconds: float = Field(120.0, ge=0, description="time for running answers after SIGTERM")
-    ready_seconds: float = Field(10.0, gt=0, description="time for one token, beyond which the engine isn't ready")
     page: bool = Field(True, description="the chat page at /")
     engine: EngineConfig = Field(default_factory=EngineConfig, description="what computes the answers")
     requests: RequestConfig = Field(default_factory=RequestConfig, description="bounds of a request")
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="limits of each key")
     guards: GuardsConfig = Field(default_factory=GuardsConfig, description="checks of prompts and answers")
-    watch: WatchConfig = Field(default_factory=WatchConfig, description="audit log, logs and traces")
+    watch: WatchConfig = Field(
+        default_factory=WatchConfig, description="audit log, logs, metrics and traces"
+    )

@@ -15,11 +15,13 @@ import orjson
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from tasks.serve.access import AccessRefused
 from tasks.serve.api.errors import Refusal
 from tasks.serve.api.stream import Form
 from tasks.serve.ask import Ask, Client, Delta
 from tasks.serve.config import RequestConfig
-from tasks.serve.service import Answering, Service
+from tasks.serve.service import Answering, Service, refused_access
+from tasks.serve.watch import Observed
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 Reader = Callable[[bytes], Ask]
@@ -37,17 +39,28 @@ class Exchange:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer. When the client leaves, the work is cancelled at once, and with it the request in the engine."""
-        client, bounds = client_of(scope), self.service.config.requests
+        client, bounds, watch = client_of(scope), self.service.config.requests, self.service.watch
+        headers = {name: scope_header(scope, name) for name in (b"traceparent", b"tracestate")}
+        observed = watch.request(
+            request_id=client.request_id,
+            route=client.route,
+            client=(scope.get("client") or ("",))[0],
+            headers={name.decode(): value for name, value in headers.items() if value},
+        )
         try:
-            await self.service.access.check(client.presented, local=client.local)
+            if watch.refusing:
+                raise Refusal(503, "The audit log can't be written.", "audit_failing", retry_after=5.0)
+            observed.names("", await identify(self.service, client))
             ask = self.read(await body_of(Request(scope, receive), bounds))
+            observed.names(self.service.find(ask.model).name, streamed=ask.stream)
         except Refusal as refusal:
-            self.service.watch.refused(client.route, refusal.status)
+            observed.end(status=refusal.status, finish=None)
             await send_json(send, refusal.status, self.refused(refusal), client, refusal)
             return
         except ClientGone:
+            observed.end(status=499, finish=None, client_gone=True)
             return
-        work = asyncio.create_task(self._work(ask, client, send))
+        work = asyncio.create_task(self._work(ask, client, observed, send))
         gone = asyncio.create_task(_until_gone(receive))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -58,7 +71,7 @@ class Exchange:
             with contextlib.suppress(asyncio.CancelledError):
                 await work
 
-    async def _work(self, ask: Ask, client: Client, send: Send) -> None:
+    async def _work(self, ask: Ask, client: Client, observed: Observed, send: Send) -> None:
         seconds = self.service.config.requests.total_seconds
         begun = False
         answering: Answering | None = None
@@ -66,7 +79,7 @@ class Exchange:
         form: Form | None = None
         try:
             async with asyncio.timeout(seconds):
-                answering = await self.service.begin(ask, client)
+                answering = await self.service.begin(ask, client, observed)
                 served = answering.served
                 form = self.form(ask, served.name, client.request_id, int(time.time()), served.digest)
                 if ask.stream:
@@ -154,6 +167,19 @@ async def body_of(request: Request, bounds: RequestConfig) -> bytes:
                     return b"".join(parts)
     except TimeoutError:
         raise Refusal(408, f"The body took longer than {bounds.read_seconds:g} s.", "timeout") from None
+
+
+async def identify(service: Service, client: Client) -> str:
+    """The public id of the client's key. Raises Refusal."""
+    try:
+        return await service.access.identify(client.presented, local=client.local)
+    except AccessRefused as error:
+        raise refused_access(error) from error
+
+
+def scope_header(scope: Scope, name: bytes) -> str:
+    """A header of a request, empty if it is missing."""
+    return next((value.decode("latin-1") for found, value in scope["headers"] if found == name), "")
 
 
 def client_of(scope: Scope) -> Client:

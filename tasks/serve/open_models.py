@@ -6,7 +6,7 @@ import asyncio
 import importlib.util
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from tasks.serve.engines.protocol import Engine, EngineFault
 from tasks.serve.release import Release, choose_format, open_release
 from tasks.serve.served import POLL_SECONDS, Served
 from tasks.serve.turns import Turns
+from tasks.serve.watch import Health
 
 if TYPE_CHECKING:
     from tasks.serve.server import Running
@@ -31,8 +32,7 @@ ADAPTER = f"gguf-adapter/{FILE}"
 async def open_model(running: Running, model: ModelConfig) -> None:
     """Open a release and its engine, and serve it under its name. Raises what `open_served` raises."""
     served, *adapted = await open_served(running, model, model.release)
-    running.service.models |= {one.name: one for one in (served, *adapted)}
-    running.watch_over(served)
+    _serve(running, [served, *adapted])
     if model.also is not None:
         other, *_ = await open_served(running, model, model.also, served.name)
         running.service.also[served.name] = other, model.share
@@ -51,13 +51,13 @@ async def swap(running: Running, name: str, where: str) -> Served:
     new, *adapted = await open_served(running, old.model, where, name)
     before = {one.name: one for one in service.models.values() if old in (one, one.base)}
     after = {one.name: one for one in (new, *adapted)}
-    service.models |= after
-    running.watch_over(new)
+    _serve(running, [new, *adapted])
     running.say(f"{name}: answers from {where}. The old release waits {config.swap_seconds:g} s")
     until = time.monotonic() + config.swap_seconds
     while new.ready and time.monotonic() < until:
         await asyncio.sleep(POLL_SECONDS)
     if not new.ready:
+        _name(running, before.values())
         service.models |= before
         await running.end(new)
         raise ServerError(f"The engine of {where} ended, so {name} answers from the old release again.", "See its log.")
@@ -65,6 +65,20 @@ async def swap(running: Running, name: str, where: str) -> Served:
         del service.models[gone]
     running.ending.append(asyncio.create_task(running.end(old, config.drain_seconds)))
     return new
+
+
+def _serve(running: Running, opened: Sequence[Served]) -> None:
+    """Answer from a release and its adapters from now on, under their names."""
+    running.service.models |= {one.name: one for one in opened}
+    _name(running, opened)
+    running.watch_over(opened[0])
+
+
+def _name(running: Running, opened: Iterable[Served]) -> None:
+    for one in opened:
+        about = {"digest": one.digest, "release": one.release.name, "format": one.format, "engine": one.engine.name}
+        running.service.watch.serves(one.name, about)
+        running.service.watch.ready(one.name, one.ready)
 
 
 async def open_served(running: Running, model: ModelConfig, where: str, name: str | None = None) -> list[Served]:
@@ -80,7 +94,9 @@ async def open_served(running: Running, model: ModelConfig, where: str, name: st
     served_name = name or model.name or release.name
     engine = make_engine(config, kind, release, format, context, served_name, adapted)
     turns = Turns(config.engine.slots, config.requests.queue, config.requests.queue_seconds)
-    served = Served(served_name, release, format, engine, turns, context, model, Price(0.0, 0.0))
+    watch = running.service.watch
+    health = Health(engine, release.text_ids("a"), config.watch.health, lambda now: watch.ready(served_name, now))
+    served = Served(served_name, release, format, engine, turns, health, context, model, Price(0.0, 0.0))
     running.say(f"Starting {engine.name} with {release.name}{f', {format}' if format else ''}")
     try:
         await served.start()
@@ -91,7 +107,7 @@ async def open_served(running: Running, model: ModelConfig, where: str, name: st
             f"{engine.name} doesn't start with {where}: {error}.", "See its log in the state folder."
         ) from error
     except BaseException:
-        await engine.stop()
+        await served.end()
         raise
     proof = served.proof.in_words() if served.proof else "not compared"
     running.say(

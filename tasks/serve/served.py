@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,10 +17,14 @@ from tasks.serve.engines.protocol import Engine, EngineFault, Sampling
 from tasks.serve.proof import ServedProof, check_served
 from tasks.serve.release import Release
 from tasks.serve.turns import Turns
+from tasks.serve.watch import Health
 
 POLL_SECONDS = 0.2
 MEASURED = 32  # tokens of an answer by which the pace is measured
+SILENT_SECONDS = 120.0  # without a token, after which an engine that runs is restarted
 LONGEST_PAUSE = 30.0  # seconds between two attempts to restart an engine
+
+log = logging.getLogger("gristmill.serve")
 
 
 @dataclass
@@ -31,14 +36,13 @@ class Served:
     format: str
     engine: Engine
     turns: Turns
+    health: Health
     context: int
     model: ModelConfig
     price: Price
     adapter: str | None = None  # over the release of `base`, whose engine it shares
     base: Served | None = None
     proof: ServedProof | None = None
-    answers: bool = False
-    restarts: int = 0
     users: int = 0
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -50,47 +54,32 @@ class Served:
     @property
     def ready(self) -> bool:
         """Whether the engine answers."""
-        return self.base.ready if self.base is not None else self.answers
+        return self.health.ready
 
     async def start(self) -> None:
         """Start the engine and compare it with the release's proof. Raises EngineFault and ParityError."""
         await self.engine.start()
         self.proof = await check_served(self.engine, self.release.parity, self.format)
-        self.answers = True
+        await self.health.check()
 
-    async def supervise(self, changed: Callable[[Served], None], ready_seconds: float) -> None:
-        """Until cancelled: restart the engine when it ends or no longer answers, and report each change of `ready`."""
-        pause, next_check = 1.0, time.monotonic() + ready_seconds
+    async def supervise(self, restarted: Callable[[], None]) -> None:
+        """Until cancelled: restart the engine when its process ends, or hasn't answered for long."""
+        pause, silent_since = 1.0, time.monotonic()
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            sound = self.engine.alive
-            if sound and time.monotonic() >= next_check:
-                sound = await self._answers(ready_seconds)
-                next_check = time.monotonic() + ready_seconds
-            if sound:
-                pause = 1.0
+            if self.health.ready:
+                pause, silent_since = 1.0, time.monotonic()
+            if self.engine.alive and time.monotonic() - silent_since < SILENT_SECONDS:
                 continue
-            self.answers = False
-            changed(self)
+            self.health.gone()
             try:
                 await self.start()
-                self.restarts += 1
-            except (EngineFault, ParityError):
+                restarted()
+            except (EngineFault, ParityError) as error:
+                log.error("%s: %s", self.name, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-            changed(self)
-            next_check = time.monotonic() + ready_seconds
-
-    async def _answers(self, seconds: float) -> bool:
-        """Whether the engine gives a token in time. While it is busy with requests, only whether it counts them."""
-        try:
-            if self.turns.running:
-                await asyncio.wait_for(self.engine.running(), seconds)
-            else:
-                await asyncio.wait_for(self.engine.next_token(self.release.text_ids("a"), 1), seconds)
-        except (EngineFault, TimeoutError):
-            return False
-        return True
+            silent_since = time.monotonic()
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
@@ -108,7 +97,8 @@ class Served:
             async with asyncio.timeout(drain_seconds):
                 while self.users:
                     await asyncio.sleep(POLL_SECONDS / 4)
-        self.answers = False
+        await self.health.stop()
+        self.health.gone("the release is no longer served")
         await self.engine.stop()
 
     async def pace(self) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from tasks.serve.guards import Guards
 from tasks.serve.open_models import open_model
 from tasks.serve.served import Served
 from tasks.serve.service import Service
-from tasks.serve.watch import Watch
+from tasks.serve.watch import Logs, Watch
 
 Say = Callable[[str], None]
 BACKLOG = 1024
@@ -69,13 +70,10 @@ class Running:
     ending: list[asyncio.Task[None]]
 
     def watch_over(self, served: Served) -> None:
-        """Restart the engine of a release when it ends."""
-
-        def changed(one: Served) -> None:
-            self.say(f"{one.name}: the engine {'answers again' if one.ready else 'ended or does not answer'}")
-
-        task = asyncio.create_task(served.supervise(changed, self.service.config.ready_seconds))
-        self.watchers[id(served)] = task
+        """Check the engine of a release, and restart it when it ends."""
+        served.health.start()
+        restarted = functools.partial(self.service.watch.restarted, served.name)
+        self.watchers[id(served)] = asyncio.create_task(served.supervise(restarted))
 
     async def end(self, served: Served, drain_seconds: float = 0.0) -> None:
         """Stop watching a release, and end it."""
@@ -95,9 +93,11 @@ async def run(config: ServeConfig, say: Say, pages: Callable[[Service], Mapping[
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(listening))
         config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        logs = Logs(config.watch.logs)
+        stack.callback(logs.stop)
         access = stack.enter_context(contextlib.closing(Access(config.limits, config.state)))
-        if not is_loopback(config.host) and not access.has_keys():
-            raise ConfigError(f"{config.host} is open to others, and there is no key.", "`gristmill serve keys make`")
+        if not is_loopback(config.host):
+            say("Requests of other machines need a key: gristmill serve keys make")
         guards = Guards(config.guards)
         watch = stack.enter_context(contextlib.closing(Watch(config.watch, config.state)))
         running = Running(Service(config, access, guards, watch), say, {}, [])

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from models.conversation import TemplateFaultError
+from storage.errors import StoreError
 from tasks.serve.access import Access, AccessRefused, Admission
 from tasks.serve.api.errors import Refusal, unfit
 from tasks.serve.ask import Ask, Client, Conversation, Delta, FinishReason, Usage
@@ -43,32 +44,27 @@ class Service:
         other, share = self.also.get(name, (None, 0.0))
         return other if other is not None and other.ready and random.random() < share else self.models[name]
 
+    def gauge(self) -> None:
+        """Report the load of each engine."""
+        for served in self.models.values():
+            self.watch.load(served.name, running=served.turns.running, waiting=served.turns.waiting)
+
     def status(self) -> dict[str, Any]:
         """Models, engines and queues, and the figures of the last minutes."""
-        models = [
-            {
-                "name": served.name,
-                "release": served.release.name,
-                "digest": served.digest,
-                "format": served.format,
-                "engine": served.engine.name,
+        self.gauge()
+        status = self.watch.status()
+        for served in self.models.values():
+            status["models"][served.name] |= {
                 "ready": served.ready,
-                "restarts": served.restarts,
-                "running": served.turns.running,
-                "waiting": served.turns.waiting,
                 "slots": served.turns.slots,
                 "context": served.context,
                 "served_is_released": None if served.proof is None else served.proof.in_words(),
             }
-            for served in (*self.models.values(), *(other for other, _ in self.also.values()))
-        ]
-        return {"models": models, **self.watch.status()}
+        return status
 
     async def embed(self, served: Served, client: Client, texts: Sequence[str]) -> dict[str, Any]:
         """The embeddings of texts. Raises Refusal."""
-        observed = self.watch.request(
-            request_id=client.request_id, route=client.route, model=served.name, streamed=False
-        )
+        observed = self.watch.request(request_id=client.request_id, route=client.route, model=served.name)
         status, tokens, cost, admission = 200, 0, 0.0, None
         try:
             if "embeddings" not in served.engine.features:
@@ -76,7 +72,7 @@ class Service:
             prompts = [served.release.text_ids(text) for text in self._guarded(texts, observed, "input")]
             tokens = sum(map(len, prompts))
             admission = await self._admit(client, served, tokens, 0)
-            observed.key = admission.key
+            observed.names(served.name, admission.key)
             vectors = [await served.engine.embed(ids) for ids in prompts]
         except Refusal as refusal:
             status, tokens = refusal.status, 0
@@ -105,12 +101,9 @@ class Service:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": rows, "model": served.name, "usage": usage}
 
-    async def begin(self, ask: Ask, client: Client) -> Answering:
+    async def begin(self, ask: Ask, client: Client, observed: Observed) -> Answering:
         """Everything before the first token: the request is checked, admitted and has its turn. Raises Refusal."""
         served = self.find(ask.model)
-        observed = self.watch.request(
-            request_id=client.request_id, route=client.route, model=served.name, streamed=ask.stream
-        )
         answering = Answering(ask, served, observed)
         try:
             ids = self._prompt(ask, served, observed)
@@ -130,6 +123,7 @@ class Service:
                 most = min(most, max(admission.tokens_left // ask.answers, 1))
             answering.prepare(ids, replace(ask.sampling, max_tokens=most, adapter=served.adapter), self.guards)
             await answering.take_turn(admission.key)
+            observed.started(most, served.digest)
         except Refusal as refusal:
             await answering.close(refusal)
             raise
@@ -181,7 +175,14 @@ class Service:
                 local=client.local,
             )
         except AccessRefused as error:
-            raise Refusal(error.status, error.message, error.code, retry_after=error.retry_after) from error
+            raise refused_access(error) from error
+        except StoreError as error:
+            raise Refusal(503, "The ledger of the keys can't be used.", "ledger_failing", retry_after=5.0) from error
+
+
+def refused_access(error: AccessRefused) -> Refusal:
+    """The answer to a client without a key, or beyond its limits."""
+    return Refusal(error.status, error.message, error.code, retry_after=error.retry_after)
 
 
 def _away() -> Refusal:
@@ -204,7 +205,6 @@ class Answering:
     def admit(self, admission: Admission, prompt_tokens: int) -> None:
         """The request is booked from here on."""
         self._admission, self.usage = admission, Usage(prompt_tokens, 0)
-        self.observed.key = admission.key
 
     def prepare(self, ids: list[int], sampling: Sampling, guards: Guards) -> None:
         """The prompt and the settings for the engine."""
@@ -229,9 +229,7 @@ class Answering:
             source = self._one(0) if self.ask.answers == 1 else self._several()
             async with contextlib.aclosing(source) as merged:
                 async for delta in merged:
-                    if delta.text:
-                        self._sent[delta.answer] += delta.text
-                        self.observed.sent()
+                    self._sent[delta.answer] += delta.text
                     self._finish = delta.finish or self._finish
                     yield delta
         except EngineRefusal as error:
@@ -248,6 +246,9 @@ class Answering:
             sampling = replace(sampling, seed=sampling.seed + number)
         async with contextlib.aclosing(self.served.engine.generate(self._ids, sampling)) as pieces:
             async for piece in pieces:
+                self.served.health.token()
+                if new := len(piece.ids) or bool(piece.text):
+                    self.observed.tokens(new)
                 text = guard.feed(piece.text)
                 if piece.finish:
                     text += guard.finish()
@@ -314,7 +315,7 @@ class Answering:
                 cost = self._admission.settle(usage.prompt, usage.completion)
             self.observed.end(
                 status=refusal.status if refusal else 200,
-                finish=self._finish,
+                finish="error" if refusal and self.begun else self._finish,
                 prompt_tokens=usage.prompt,
                 completion_tokens=usage.completion,
                 cost=cost,

@@ -9,6 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from flows.commands.serve import keys
+from flows.commands.serve.audit import audit
+from flows.commands.serve.status import status
 from flows.options import DEFAULT_STORE
 from flows.tables import Terminal
 
@@ -27,10 +29,12 @@ class _Group(TyperGroup):
 
 app = typer.Typer(cls=_Group, no_args_is_help=False)
 app.add_typer(keys.app, name="keys", help="Make, list and revoke keys.")
+app.command()(audit)
+app.command()(status)
 console = Terminal(soft_wrap=True, highlight=False)
 
 State = Annotated[Path, typer.Option(help="the server's folder of keys, audit log and logs")]
-STATE = Path("serve-state")
+STATE = Path("serve")
 
 
 @app.command()

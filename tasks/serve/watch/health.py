@@ -50,6 +50,11 @@ class Health:
         self._probe: asyncio.Task[Readiness] | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def ready(self) -> bool:
+        """Whether the last check passed."""
+        return self._last.ready
+
     def token(self) -> None:
         """A token came from the engine, for a user."""
         if self._last.ready:  # what was once found dead must pass a check: a token may have been on its way
@@ -103,7 +108,7 @@ class Health:
 
     async def _one_token(self) -> None:
         pieces = self._engine.generate(self._prompt, PROBE)
-        async with aclosing(pieces):  # type: ignore[type-var]  # generators of every engine can be closed
+        async with aclosing(pieces):
             async for _ in pieces:
                 return
         raise EngineFault("no piece")

@@ -42,10 +42,9 @@ class Finding(Protocol):
 
 
 class Watch:
-    """Everything that watches one process. `folder` is the state folder. `release` describes what is served: its
-    `model_name` and `digest`, and more. Raises StoreError and ConfigError."""
+    """Everything that watches one process. `folder` is the state folder. Raises StoreError and ConfigError."""
 
-    def __init__(self, config: WatchConfig, folder: Path, *, release: Mapping[str, str]) -> None:
+    def __init__(self, config: WatchConfig, folder: Path) -> None:
         self.metrics = Metrics(config.metrics.keys, config.metrics.window)
         self.began = time.monotonic()
         self.verdicts, self.statuses = Counter[tuple[str, str, str]](), Counter[str]()
@@ -53,15 +52,15 @@ class Watch:
         self.audit: AuditLog | None = None
         self.traces: Traces | None = None
         self.hashes_clients = config.audit.client == "hashed"
-        self.serves(release["model_name"], release)
         if config.traces.endpoint:
-            self.traces = Traces(config.traces, release)
+            self.traces = Traces(config.traces)
         if config.audit.enabled:
             lost = self.metrics.counters["gristmill_audit_lost"].inc
             self.audit = AuditLog(config.audit, folder, lost=lost, failing=self.metrics.audit_failing.set)
 
     def serves(self, model: str, release: Mapping[str, str]) -> None:
-        """Name the release behind a model, at the start and after a swap. Other models count as `other`."""
+        """Name the release behind a model, such as its `digest`, at the start and after a swap. Other models count as
+        `other`."""
         self.metrics.serves(model, release)
 
     @property

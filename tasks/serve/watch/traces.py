@@ -23,7 +23,7 @@ class Traces:
 
     Raises ConfigError without the extra."""
 
-    def __init__(self, config: TracesConfig, release: Mapping[str, str], exporter: Any = None) -> None:
+    def __init__(self, config: TracesConfig, exporter: Any = None) -> None:
         try:
             sdk, export = import_module("opentelemetry.sdk.trace"), import_module("opentelemetry.sdk.trace.export")
             sampling, resources = (
@@ -41,7 +41,7 @@ class Traces:
         self._context: Any = import_module(
             "opentelemetry.trace.propagation.tracecontext"
         ).TraceContextTextMapPropagator()
-        named = {"service.name": "gristmill", **{f"gristmill.release.{name}": value for name, value in release.items()}}
+        named = {"service.name": "gristmill"}
         self._provider = sdk.TracerProvider(
             resource=resources.Resource.create(named),
             sampler=sampling.ParentBased(sampling.TraceIdRatioBased(config.share)),

@@ -31,7 +31,8 @@ class Found:
 @contextmanager
 def watching(folder: Path, **sections: Any) -> Iterator[Watch]:
     """A Watch in a folder, closed at the end."""
-    watch = Watch(WatchConfig.model_validate(sections), folder, release=RELEASE)
+    watch = Watch(WatchConfig.model_validate(sections), folder)
+    watch.serves(RELEASE["model_name"], RELEASE)
     try:
         yield watch
     finally:

@@ -30,7 +30,7 @@ UNSAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 def spans(tmp_path: Path) -> Iterator[tuple[Watch, Any]]:
     kept = import_module("opentelemetry.sdk.trace.export.in_memory_span_exporter").InMemorySpanExporter()
     with watching(tmp_path) as watch:
-        watch.traces = Traces(TracesConfig(endpoint="http://127.0.0.1:9/v1/traces"), RELEASE, kept)
+        watch.traces = Traces(TracesConfig(endpoint="http://127.0.0.1:9/v1/traces"), kept)
         yield watch, kept
 
 
@@ -114,5 +114,5 @@ def test_without_an_endpoint_nothing_is_imported(tmp_path: Path) -> None:
 def test_the_missing_extra_is_named(tmp_path: Path) -> None:
     config = WatchConfig(traces=TracesConfig(endpoint="http://127.0.0.1:4318/v1/traces"))
     with pytest.raises(ConfigError, match="lacks opentelemetry") as error:
-        Watch(config, tmp_path, release=RELEASE)
+        Watch(config, tmp_path)
     assert error.value.remedy == "Install it: pip install 'gristmill[otel]'"
