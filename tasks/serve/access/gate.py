@@ -44,7 +44,7 @@ class Access:
         self._clock = clock
         self._ledger = open_ledger(config, folder)
         self._process = secrets.token_hex(8)
-        self._verified: dict[bytes, bytes] = {}  # SHA-256 of a whole key: scrypt of its secret
+        self._verified: set[bytes] = set()  # SHA-256 of keys whose secret is right
         self._checks = 0
         self._fault: StoreError | None = None  # the ledger's, until it works again
         self._unbooked: list[tuple[Request, int, int]] = []
@@ -59,7 +59,7 @@ class Access:
     async def identify(self, presented: str | None, *, local: bool) -> str:
         """The public id of a key, for a request that uses no tokens. Raises AccessRefused."""
         holder = await self._verify(presented, local)
-        return LOCAL if holder is None else (await self._run(lambda: self._read(*holder))).id
+        return LOCAL if holder is None else (await self._run(lambda: self._read(holder))).id
 
     async def admit(
         self, presented: str | None, *, prompt_tokens: int, max_tokens: int, model: str, price: Price, local: bool
@@ -87,8 +87,8 @@ class Access:
         self._digester.shutdown()
         self._ledger.close()
 
-    async def _verify(self, presented: str | None, local: bool) -> tuple[str, bytes] | None:
-        """The id of a key and the digest of its secret, None for a request that needs no key."""
+    async def _verify(self, presented: str | None, local: bool) -> str | None:
+        """The id of a key whose secret is right, None for a request that needs no key. Raises AccessRefused."""
         match = FORM.fullmatch(presented or "")
         if match is None or presented is None:
             if local and self._config.keyless and not (presented or "").startswith(PREFIX):
@@ -100,8 +100,8 @@ class Access:
             key = await self._run(lambda: self._ledger.find(identity))
             if key is None or not compare_digest(await self._digest(secret, key.salt), key.digest):
                 raise _unauthorized(INVALID)
-            self._verified[seen] = key.digest
-        return identity, self._verified[seen]
+            self._verified.add(seen)
+        return identity
 
     async def _digest(self, secret: str, salt: bytes) -> bytes:
         if self._checks >= MAX_CHECKS:
@@ -112,10 +112,10 @@ class Access:
         finally:
             self._checks -= 1
 
-    def _enter(self, holder: tuple[str, bytes] | None, ask: Ask, model: str) -> Admission:
+    def _enter(self, holder: str | None, ask: Ask, model: str) -> Admission:
         if self._fault is not None:  # at once: every try may take seconds
             raise StoreError(self._fault.message, self._fault.remedy)
-        key = None if holder is None else self._read(*holder)
+        key = None if holder is None else self._read(holder)
         limits = self._limits("{}" if key is None else key.limits)
         if limits.models is not None and model not in limits.models:
             raise AccessRefused(403, "model_not_found", f"This key may use {', '.join(limits.models)}, not {model}.")
@@ -128,10 +128,10 @@ class Access:
             raise
         return Admission(self, request, ask.price, granted.tokens_left)
 
-    def _read(self, identity: str, digest: bytes) -> Key:
-        """The key as it is now. Raises AccessRefused."""
+    def _read(self, identity: str) -> Key:
+        """A key that is active now. Raises AccessRefused."""
         key = self._ledger.find(identity)
-        if key is None or not compare_digest(key.digest, digest):
+        if key is None:
             raise _unauthorized(INVALID)
         state = key.state(self._now())
         if state == "expired" and key.expires is not None:

@@ -75,7 +75,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Grant:
-    """The tokens and money that an admitted request reserves. `tokens_left` is its longest answer, None if unlimited."""
+    """The tokens and money that an admitted request reserves. `tokens_left` is its longest answer, None if any."""
 
     tokens_left: int | None
     tokens: int

@@ -2,6 +2,7 @@
 
 Every step is a Lua script, which Redis runs as one. To admit, one script reads a key's counters, `quota` decides, and a
 second script reserves if the counters still have the version that was read. Otherwise the request is decided again.
+The client repeats a script whose answer was lost, so each may run twice.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from storage.errors import ConfigError, StoreError
 from tasks.serve.access.config import Limits
 from tasks.serve.access.keys import Key
 from tasks.serve.access.ledger import LEASE, Request, name_taken
-from tasks.serve.access.quota import MINUTE, AccessRefused, Ask, Grant, Usage, grant, period
+from tasks.serve.access.quota import MINUTE, Ask, Grant, Usage, grant, period
 
 TIMEOUT_SECONDS = 2.0
 ATTEMPTS = 200
@@ -47,7 +48,8 @@ local function leave(process)
 end
 """
 ADD = """
-if redis.call('HEXISTS', P..'names', ARGV[2]) == 1 then return 0 end
+local holder = redis.call('HGET', P..'names', ARGV[2])
+if holder and holder ~= ARGV[1] then return 0 end
 redis.call('HSET', P..'names', ARGV[2], ARGV[1])
 redis.call('SADD', P..'keys', ARGV[1])
 for i = 3, #ARGV, 2 do redis.call('HSET', P..'key:'..ARGV[1], ARGV[i], ARGV[i + 1]) end
@@ -176,14 +178,9 @@ class RedisLedger:
     def admit(self, request: Request, limits: Limits, ask: Ask) -> Grant:
         key, now = request.key, request.at
         current = period(limits.budget_period, now)
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             version, *counts = self._run(READ, key, now - MINUTE, current.start, current.label)
-            try:
-                granted = grant(limits, Usage(*map(int, counts)), ask, now, lambda: self._window(key))
-            except AccessRefused:
-                if attempt:  # the answer to a reservation may have been lost
-                    self.settle(request, 0, 0)
-                raise
+            granted = grant(limits, Usage(*map(int, counts)), ask, now, lambda: self._window(key))
             row = (key, request.id, now, granted.tokens, granted.nano, request.process)
             if self._run(RESERVE, version, *row):
                 return granted

@@ -31,7 +31,8 @@ PROCESS = "a-process"
 
 
 class Embedded:
-    """The client of an embedded Redis, as far as the ledger uses one."""
+    """The client of an embedded Redis, as far as the ledger uses one. It runs every script twice, as a client does that
+    lost the first answer."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -42,6 +43,7 @@ class Embedded:
         script = self._database.register_script(text)
 
         async def run(arguments: tuple[object, ...]) -> Any:
+            await script(args=list(arguments))
             return await script(args=list(arguments))
 
         return lambda args: self._runner.run(run(args))

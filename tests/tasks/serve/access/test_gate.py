@@ -93,7 +93,7 @@ def test_hostile_keys_are_refused(tmp_path: Path, form: str) -> None:
     with opened(tmp_path / "state") as access:
         began = time.perf_counter()
         refused = refusal(admit(access, presented))
-        assert time.perf_counter() - began < 0.1
+        assert time.perf_counter() - began < 2
     assert (refused.status, refused.code) == (401, "invalid_api_key")
     assert refused.message == (gate.INVALID if form else gate.MISSING)
 
@@ -116,6 +116,7 @@ def test_only_the_machine_itself_needs_no_key_and_only_if_allowed(tmp_path: Path
             assert refusal(admit(access, presented, local=True)).status == 429
             assert refusal(admit(access, presented)).status == 401
             admission.settle(0, 0)
+        assert refusal(admit(access, "gsk-cut-off", local=True)).message == gate.INVALID
     with opened(tmp_path / "state", LimitsConfig(keyless=False)) as access:
         assert refusal(admit(access, None, local=True)).message == gate.MISSING
 
@@ -164,9 +165,8 @@ def test_a_secret_is_digested_once_and_few_at_a_time(tmp_path: Path, monkeypatch
         monkeypatch.setattr(gate, "digest_of", slow)
         wrong = [f"{text[:13]}{index:043d}" for index in range(40)]
         flood = [asyncio.create_task(admit(access, key)) for key in wrong]
-        began = time.perf_counter()
         await admit(access, text)  # a known key waits for none of them
-        assert time.perf_counter() - began < 0.5
+        assert text.split("-")[2] not in digested
         await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
         gone_on.set()
         answers = await asyncio.gather(*flood, return_exceptions=True)
@@ -191,8 +191,13 @@ def test_a_client_that_leaves_while_it_is_admitted_leaves_nothing_reserved(tmp_p
             task.cancel()
             with suppress(asyncio.CancelledError):
                 (await task).settle(0, 0)
-            await asyncio.sleep(0.01)
-            (await admit(access, text)).settle(0, 0)
+            for _ in range(1000):
+                with suppress(AccessRefused):
+                    (await admit(access, text)).settle(0, 0)
+                    break
+                await asyncio.sleep(0.01)
+            else:
+                pytest.fail("its slot is still taken")
 
     with opened(state) as access:
         asyncio.run(leave(access))
@@ -212,6 +217,7 @@ def test_what_a_broken_ledger_can_not_book_is_booked_later(tmp_path: Path, caplo
         with pytest.raises(StoreError, match="can't be written"):  # at once, until a beat finds it working
             asyncio.run(admit(access, text))
         access._counter.submit(access._beat).result()
+        assert access._ledger.spent(text[4:12], "total") == (9, 17_000)
         asyncio.run(admit(access, text)).settle(1, 0)
     assert "1 requests are not booked yet" in caplog.text
     assert open_at(str(state)).spent(text[4:12], "total") == (10, 17_000 + 1_000)
@@ -224,11 +230,15 @@ def test_a_process_that_ends_frees_its_slots_and_one_that_lives_keeps_them(
     text, now = make_key(str(tmp_path / "state"), concurrent=1), [2e9]
     with opened(tmp_path / "state", clock=lambda: now[0]) as access:
         asyncio.run(admit(access, text))
-        for _ in range(5):
+        other = open_at(str(tmp_path / "state"))
+        for _ in range(3):
             now[0] += LEASE_SECONDS / 2
-            time.sleep(0.1)
-        open_ledger = open_at(str(tmp_path / "state"))
-        open_ledger.beat("another", int(now[0] * SECOND))
+            for _ in range(1000):
+                (seen,) = other._db.execute("SELECT seen FROM processes").fetchone()  # type: ignore[attr-defined]
+                if seen == int(now[0] * SECOND):
+                    break
+                time.sleep(0.01)
+        other.beat("another", int(now[0] * SECOND))
         assert refusal(admit(access, text)).status == 429
     with opened(tmp_path / "state", clock=lambda: now[0]) as access:
         asyncio.run(admit(access, text)).settle(0, 0)
@@ -237,6 +247,7 @@ def test_a_process_that_ends_frees_its_slots_and_one_that_lives_keeps_them(
 def test_the_ledger_is_its_users_alone(tmp_path: Path) -> None:
     state = tmp_path / "new" / "state"
     text = make_key(str(state))
+    (state / "serve.sqlite").chmod(0o644)
     with opened(state) as access:
         asyncio.run(admit(access, text)).settle(0, 0)
         assert stat.S_IMODE(state.stat().st_mode) == 0o700

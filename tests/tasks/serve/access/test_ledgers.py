@@ -80,16 +80,15 @@ def test_a_moving_window_is_that_of_a_list(ledger: Ledger, steps: list[Step], re
 @each_ledger
 @given(
     steps=STEPS,
-    tokens=st.integers(1, 300),
-    dollars=st.decimals("0.000001", "0.01", places=6),
-    price=st.builds(Price, *[st.sampled_from([0.0, 0.05, 0.333, 3.0, 75.0])] * 2),
+    tokens=st.sampled_from([1, 40, 150, 10_000]),
+    budget=st.sampled_from([1, 20, 33, 90_001, 10**9]),  # in nano-dollars
+    price=st.builds(Price, *[st.sampled_from([0.0, 0.0007, 0.333, 3.0])] * 2),
 )
 def test_streams_side_by_side_never_overrun_a_budget(
-    ledger: Ledger, steps: list[Step], tokens: int, dollars: Decimal, price: Price
+    ledger: Ledger, steps: list[Step], tokens: int, budget: int, price: Price
 ) -> None:
-    limits = Limits(budget_tokens=tokens, budget_usd=float(dollars), budget_period="total")
+    limits = Limits(budget_tokens=tokens, budget_usd=budget / DOLLAR, budget_period="total")
     key, running, spent, money = new_name(), list[tuple[Request, int, int, Grant]](), 0, 0
-    budget = int(dollars * DOLLAR)
     for index, (_, prompt, completion, share, ends) in enumerate(steps):
         one = request(key, START + index)
         reserved = sum(grant.tokens for *_, grant in running), sum(grant.nano for *_, grant in running)
@@ -166,6 +165,17 @@ def test_a_silent_process_loses_its_slots_but_not_what_it_books_later(ledger: Le
     assert ledger.spent(key, "total") == (12, 7)
     ledger.leave("another", START + LEASE)
     assert ledger.admit(request(key, START + LEASE, "another"), limits, ask(10, 40)).tokens_left == 28
+
+
+def test_a_process_that_ends_takes_back_nothing_that_was_settled(ledger: Ledger) -> None:
+    key, limits = new_name(), Limits(tokens_per_minute=10)
+    ledger.beat(PROCESS, START)
+    settled = request(key, START)
+    ledger.admit(settled, limits, ask(3, 7))
+    ledger.settle(settled, 10, 0)
+    ledger.leave(PROCESS, START)
+    with pytest.raises(AccessRefused, match="10 of its 10 tokens a minute"):
+        ledger.admit(request(key, START), limits, ask(1, 0))
 
 
 def test_keys_are_kept_and_revoked_once(ledger: Ledger) -> None:
