@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 import sys
 import threading
@@ -114,13 +115,14 @@ def test_follow_prints_new_lines_of_every_process_and_ends_with_ctrl_c(tmp_path:
         time.sleep(0.5)
         command = [sys.executable, "-c", FOLLOW, "--state", str(tmp_path), "--follow", "--json"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        time.sleep(2.5)
         assert process.stdout
-        ask(watch, 2)
+        while not select.select([process.stdout], [], [], 0.5)[0]:  # until the command has started
+            ask(watch, 2)
         assert json.loads(process.stdout.readline())["id"] == "r2"
         with watching(tmp_path) as other:
             ask(other, 3)
-        assert json.loads(process.stdout.readline())["id"] == "r3"
+        while (identity := json.loads(process.stdout.readline())["id"]) != "r3":
+            assert identity == "r2"
         process.send_signal(2)
         assert process.wait(timeout=20) == 0
 
