@@ -119,7 +119,8 @@ def _ref() -> dict[str, Any]:
 
 def _address() -> dict[str, Any]:
     return {
-        "description": "The destination: hf://OWNER/NAME, the URL of a bucket or a server, or a folder of the worker.",
+        "description": "The destination: hf://OWNER/NAME, the URL of a bucket or a server, a folder of the worker, or "
+        "serve:FOLDER, a running `gristmill serve` by its state folder (serve:FOLDER#MODEL for one of its models).",
         "type": "string",
         **ADDRESS,
     }

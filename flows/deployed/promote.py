@@ -1,4 +1,4 @@
-"""Promotes a release: checks its gates, asks a person, copies it and names it `released`."""
+"""Promotes a release: checks its gates, asks a person, copies or serves it, and names it `released`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,14 @@ RELEASED = "released"
 @flow(flow_run_name=name_as("promote {ref}"))
 @told
 def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public = False, hours: Hours = 24.0) -> str:
-    """Copy a release to a hub, a bucket or a folder, once its gates are met and a person presses Resume."""
-    from tasks.export.push.address import HUB, address
-    from tasks.export.push.hub import repository
+    """Copy a release to a hub, a bucket or a folder, or swap it into a running server, once its gates are met and a
+    person presses Resume."""
+    from flows.deployed.destinations import destination
     from tasks.export.push.outgoing import look, secrets_of
-    from tasks.export.push.send import place, send
     from tasks.export.release_folder import save
 
     guard()
-    scheme, url = address(to)
-    if scheme == HUB:
-        repository(url)
+    end = destination(to, public)
     opened = Store(store)
     opened.check_exists()
     artifact = find_release(opened, ref)
@@ -48,24 +45,23 @@ def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public =
         saved = Path(folder) / "release"
         save(artifact, saved)
         outgoing = look(saved)
-        if scheme != HUB:
-            place(outgoing, scheme, url)  # fail before asking a person about a place that can't take it
+        end.check(outgoing)
         if secrets := secrets_of(outgoing):
             raise StoreError(
                 f"Found a password or a token in {', '.join(secrets.values())}.",
                 "Remove it and export again. If it isn't one, push with `gristmill release push --allow-secret`.",
             )
-        lines = [f"# {ref} to {url}", f"`{artifact.location}`", _table(outgoing.sizes)]
+        lines = [f"# {ref} to {end.name}", f"`{artifact.location}`", _table(outgoing.sizes)]
         lines.append(gates_met(gates))
         lines += [f"Licences: {warning}" for warning in outgoing.warnings]
         lines += [f"Found in {finding.where}: {finding.what}" for finding in outgoing.findings]
         create_markdown_artifact("\n\n".join(lines), key="release", description="What would go out")
-        what = f"goes out to {url} (the artifact `release` of this run lists its files)"
+        what = f"goes out to {end.name} (the artifact `release` of this run lists its files)"
         wait_for_resume(ref, what, hours, of=artifact.digest, always=True)
-        send(outgoing, scheme, url, public)
+        end.take(artifact, outgoing, get_run_logger().info)
     name = f"{RELEASED}/{ref.partition('@')[0].partition('/')[0]}"
     number = refs.move(opened, name, artifact.location, artifact.digest)
-    get_run_logger().info("%s holds the release, which is now %s@%d", url, name, number)
+    get_run_logger().info("%s holds the release, which is now %s@%d", end.name, name, number)
     return artifact.location
 
 

@@ -17,6 +17,7 @@ HUB = "hf"
 BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "tos")  # have keys, not folders
 SERVERS = ("sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs", "webdav", "dbfs")  # have folders, which must be made
 HERE = ("file", "local")
+SERVE = "serve"  # a running server by its state folder, which only a promotion takes
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(/*)(.*)", re.DOTALL)
 _INSTEAD = "Give hf://OWNER/NAME, the URL of a bucket such as s3://BUCKET/FOLDER, or a folder."
 
@@ -31,11 +32,13 @@ def address(url: str) -> tuple[str, str]:
     if not url.strip() or "\0" in url:
         raise ConfigError("The address is empty or isn't a file name.", _INSTEAD)
     match = _SCHEME.fullmatch(url)
-    known = {*known_implementations, HUB, *BUCKETS, *SERVERS}
+    known = {*known_implementations, HUB, SERVE, *BUCKETS, *SERVERS}
     if not match or (match[2] != "//" and not url.startswith(f"{match[1]}://") and match[1].lower() not in known):
         return "", url
     scheme, rest = match[1].lower(), match[3]
     if scheme not in (HUB, *BUCKETS, *SERVERS, *HERE):
+        if scheme == SERVE:
+            raise ConfigError(f"{url} is a server, which gets no copy.", "Swap it in: `gristmill serve swap RELEASE`.")
         why = "which ends with this process" if scheme == "memory" else "which doesn't keep files for other people"
         raise ConfigError(f"{url} is an address of {scheme}, {why}.", _INSTEAD)
     if len(match[2]) < 2:

@@ -125,6 +125,7 @@ def test_a_repaired_file_keeps_its_other_names_as_they_are(folder: Path, tmp_pat
     ("url", "named"),
     [
         ("memory://x", "ends with this process"),
+        ("serve:state", "gristmill serve swap"),
         ("data:text,x", "data"),
         ("zip://x::file:///tmp/x.zip", "chain"),
         ("simplecache::s3://b/x", "chain"),

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from flows.deployed.automations import SILENT_SECONDS, automate
 from flows.server import answers, credentials
 from storage import refs
 from storage.store import Store
+from tasks.children.launchers import free_port
 from tests.flows.running_ui import END, Ui, artifacts, cancel, processes_of, resume, running_ui, started, state, until
 from tests.flows.small import SMALL, plain
 from tests.pipeline.runs import digests
@@ -54,7 +58,7 @@ def test_a_release_goes_out_once_a_person_has_read_what_it_holds_and_has_approve
     store, out = tmp_path / "store", tmp_path / "out"
     plain(store, "export", "export.formats=[safetensors]")
     nowhere = started(ui, "promote", ref="smoke/export", store=str(store), to=str(store / "refs"))
-    assert "lies in a store" in state(ui, nowhere, "PAUSED", *END)["message"], "nobody is asked about such a place"
+    assert "is in a store" in state(ui, nowhere, "PAUSED", *END)["message"], "nobody is asked about such a place"
     run = started(ui, "promote", ref="smoke/export", store=str(store), to=str(out))
     assert "goes out to" in state(ui, run, "PAUSED", *END)["message"]
     assert not out.exists()
@@ -63,6 +67,52 @@ def test_a_release_goes_out_once_a_person_has_read_what_it_holds_and_has_approve
     resume(ui, run)
     assert state(ui, run, *END)["type"] == "COMPLETED"
     assert [*out.rglob("*.safetensors")]
+    assert len(refs.history(Store(str(store)), "released/smoke")) == 1
+
+
+@contextmanager
+def serving(store: Path, state: Path) -> Iterator[str]:
+    """`gristmill serve` on the release of a store: its address."""
+    url, log = f"http://127.0.0.1:{free_port()}", state.with_suffix(".log")
+    command = [sys.executable, "-m", "flows.cli", "serve", "smoke/export", "--store", str(store)]
+    options = ["--state", str(state), "--port", url.rpartition(":")[2]]
+    with log.open("wb") as out, subprocess.Popen([*command, *options], stdout=out, stderr=out) as process:
+
+        def ready() -> bool:
+            assert process.poll() is None, log.read_text()
+            with suppress(httpx.TransportError):
+                return httpx.get(f"{url}/ready").status_code == httpx.codes.OK
+            return False
+
+        until("the server does not answer", ready)
+        yield url
+        process.send_signal(signal.SIGTERM)
+
+
+def test_a_release_is_swapped_into_the_running_server_once_a_person_has_approved(ui: Ui, tmp_path: Path) -> None:
+    store, state_folder = tmp_path / "store", tmp_path / "state"
+    plain(store, "export", "export.formats=[safetensors, gguf-f16]")
+    with serving(store, state_folder) as url:
+        (before,) = httpx.get(f"{url}/v1/models").json()["data"]
+        plain(store, "export", "export.formats=[safetensors, gguf-f16]", "export.name=Another")
+        (released,) = refs.history(Store(str(store)), "smoke/export")[1:]
+        run = started(ui, "promote", ref="smoke/export", store=str(store), to=f"serve:{state_folder}")
+        assert "goes out to the server of" in state(ui, run, "PAUSED", *END)["message"]
+        assert httpx.get(f"{url}/v1/models").json()["data"] == [before]
+        resume(ui, run)
+        assert state(ui, run, *END)["type"] == "COMPLETED"
+        ui.tells(run, f"Checking the release {released.location}")
+        (after,) = httpx.get(f"{url}/v1/models").json()["data"]
+        assert (after["id"], after["digest"]) == (before["id"], released.digest)
+        assert released.digest != before["digest"]
+        assert [step.digest for step in refs.history(Store(str(store)), "released/smoke")] == [released.digest]
+        other = started(ui, "promote", ref="smoke/export@1", store=str(store), to=f"serve:{state_folder}#other")
+        state(ui, other, "PAUSED", *END)
+        resume(ui, other)
+        failed = state(ui, other, *END)
+        assert failed["type"] == "FAILED"
+        assert "other is not" in failed["message"]
+        assert httpx.get(f"{url}/v1/models").json()["data"][0]["digest"] == released.digest
     assert len(refs.history(Store(str(store)), "released/smoke")) == 1
 
 
