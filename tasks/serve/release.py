@@ -86,7 +86,7 @@ class Release:
         rest = ids[len(begun) :] if list(ids[: len(begun)]) == begun else ids
         if any(not 0 <= id < len(self.tokenizer) for id in ids):
             raise ValueError(f"the vocabulary has {len(self.tokenizer):,} tokens, from 0")
-        if control := next((id for id in rest if id in self.control_ids), None):
+        if (control := next((id for id in rest if id in self.control_ids), None)) is not None:
             raise ValueError(f"token {control} is a control token")
         return list(ids)
 

@@ -59,8 +59,9 @@ class Turns:
         mine = asyncio.get_running_loop().create_future()
         self._queues.setdefault(key, deque()).append(mine)
         try:
-            await asyncio.wait_for(mine, self.seconds)
-        except BaseException as error:
+            async with asyncio.timeout(self.seconds):  # wait_for would drop a cancellation that comes with the turn
+                await mine
+        except (TimeoutError, asyncio.CancelledError) as error:
             if mine.done() and not mine.cancelled():  # the turn came at the moment of the end: pass it on
                 self.running -= 1
                 self._next()

@@ -74,19 +74,24 @@ def _message(row: Any, name: str) -> dict[str, Any]:
     else:
         message["content"] = contents(row.get("content"), f"{name}.content")
     if calls:
-        if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-            raise unfit(f"{name}.tool_calls is not a list of calls.", f"{name}.tool_calls")
+        if not isinstance(calls, list) or not all(map(_is_of_function, calls)):
+            raise unfit(f"{name}.tool_calls is not a list of calls of functions.", f"{name}.tool_calls")
         message["tool_calls"] = calls
     if role == "tool" and row.get("name") is not None:
         message["name"] = text_of(row["name"], f"{name}.name")
     return message
 
 
+def _is_of_function(value: Any) -> bool:
+    """Whether this is a tool, or a call of one: it has a function with a name."""
+    function = value.get("function") if isinstance(value, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
+
+
 def _tools(fields: Fields) -> list[Mapping[str, Any]]:
     tools, choice = fields.rows("tools") or [], fields.raw("tool_choice")
     for number, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        if not _is_of_function(tool):
             raise unfit(f"tools.{number} is not a function with a name.", f"tools.{number}")
     if choice not in (None, "auto", "none"):
         raise unfit("tool_choice is neither auto nor none, the only ones that are supported.", "tool_choice")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 from tasks.serve.api.errors import unfit
@@ -26,14 +26,17 @@ IGNORED = (  # fields of OpenAI's API that change no answer
 MOST_STOPS = 16
 LONGEST_STOP = 256  # characters
 MOST_LOGPROBS = 20
-DEEPEST = 64  # levels of a JSON schema
+DEEPEST = 64  # levels of JSON
+MOST_DIGITS = 20  # of a whole number of 64 bits, with its sign
 LONGEST_GRAMMAR = 64 << 10  # characters of a grammar or a schema
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """The object of a body. Raises Refusal for anything else, for NaN, and for a key that is given twice."""
+    """The object of a body. Raises Refusal for anything else, and for what can't be written as JSON again: NaN, a key
+    that is given twice, a number of over 64 bits, half of a surrogate pair, and more levels than DEEPEST."""
     try:
-        value = json.loads(body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_number)
+        text = body.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number, parse_int=_whole_number)
     except UnicodeDecodeError:
         raise unfit("The body is not UTF-8.", code="invalid_json") from None
     except RecursionError:
@@ -42,20 +45,48 @@ def parse(body: bytes) -> dict[str, Any]:
         raise unfit(f"The body is not JSON: {_short(str(error))}.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise unfit("The body is not a JSON object.", code="invalid_json")
+    if is_deeper(value, DEEPEST):
+        raise unfit("The body is nested too deep.", code="invalid_json")
+    if b"\\ud" in body.lower():  # what else is in UTF-8 has no half of a pair
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise unfit("The body has half of a surrogate pair.", code="invalid_json") from None
     return value
+
+
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether JSON is nested deeper than this."""
+    level = [value]
+    for _ in range(levels):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise ValueError(f"the key {_short(repr(twice))} is given twice")
     return found
 
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MOST_DIGITS or not -(2**63) <= (value := int(digits)) < 2**64:
+        raise ValueError("a whole number has more than 64 bits")
+    return value
 
 
 def _short(text: str) -> str:
@@ -79,11 +110,9 @@ class Fields:
         return self._left.pop(name, None)
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """A text. Raises Refusal for another type, and for half of a surrogate pair."""
+        """A text."""
         value = self._typed(name, str, "a text")
-        if value is None:
-            return default
-        return text_of(value, name)
+        return default if value is None else str(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A boolean."""
@@ -127,12 +156,12 @@ class Fields:
     def stops(self, name: str) -> tuple[str, ...]:
         """Texts that end an answer."""
         value = self._left.pop(name, None)
-        values = [value] if isinstance(value, str) else value or []
+        values = [] if value is None else [value] if isinstance(value, str) else value
         if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values):
             raise unfit(f"{name} is neither a text nor a list of texts.", name)
         if len(values) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in values):
             raise unfit(f"{name} has more than {MOST_STOPS} texts, or one of over {LONGEST_STOP} characters.", name)
-        return tuple(text_of(one, name) for one in values)
+        return tuple(values)
 
     def _typed(self, name: str, kind: type, words: str) -> Any:
         value = self._left.pop(name, None)
@@ -142,13 +171,9 @@ class Fields:
 
 
 def text_of(value: Any, name: str) -> str:
-    """A text of a request. Raises Refusal for another type and for half of a surrogate pair."""
+    """A text of a request. Raises Refusal for another type."""
     if not isinstance(value, str):
         raise unfit(f"{name} is not a text.", name)
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise unfit(f"{name} has half of a surrogate pair.", name) from None
     return value
 
 
@@ -190,19 +215,12 @@ def _form(fields: Fields) -> tuple[Mapping[str, Any] | None, str | None]:
     if schema is not None and grammar is not None:
         raise unfit("An answer can't follow both a schema and a grammar.", "grammar")
     written = grammar if grammar is not None else json.dumps(schema) if schema is not None else ""
-    if len(written) > LONGEST_GRAMMAR or (schema is not None and _depth(schema) > DEEPEST):
+    if len(written) > LONGEST_GRAMMAR:
         raise unfit(
-            f"The schema or grammar has more than {LONGEST_GRAMMAR:,} characters or {DEEPEST} levels.",
+            f"The schema or grammar has more than {LONGEST_GRAMMAR:,} characters.",
             "response_format" if grammar is None else "grammar",
         )
     return schema, grammar
-
-
-def _depth(value: Any) -> int:
-    inner: Sequence[Any] = (
-        list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    )
-    return 1 + max(map(_depth, inner), default=0)
 
 
 def contents(value: Any, name: str) -> str:

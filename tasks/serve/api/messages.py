@@ -58,15 +58,17 @@ def _messages(row: Any, name: str) -> list[dict[str, Any]]:
         raise unfit(f"{name} has the field {unknown[0][:60]!r}, which is not supported.", name)
     if not isinstance(blocks, list):
         return [{"role": role, "content": text_of(blocks, f"{name}.content")}]
-    kinds = {block.get("type") if isinstance(block, Mapping) else None for block in blocks}
-    if not kinds & {"tool_use", "tool_result"}:
+    kinds = [block.get("type") if isinstance(block, Mapping) else None for block in blocks]
+    if "tool_use" not in kinds and "tool_result" not in kinds:
         return [{"role": role, "content": contents(blocks, f"{name}.content")}]
     texts, calls, results = [], [], []
     for number, block in enumerate(blocks):
         where = f"{name}.content.{number}"
         kind = block.get("type") if isinstance(block, Mapping) else None
         if kind == "tool_use":
-            call = {"name": block.get("name"), "arguments": block.get("input")}
+            call = {"name": text_of(block.get("name"), f"{where}.name"), "arguments": block.get("input")}
+            if not isinstance(call["arguments"], Mapping):
+                raise unfit(f"{where}.input is not an object.", where)
             calls.append({"id": block.get("id"), "type": "function", "function": call})
         elif kind == "tool_result":
             results.append({"role": "tool", "content": contents(block.get("content") or "", f"{where}.content")})

@@ -50,7 +50,12 @@ class LlamaCppEngine:
         environment = {**os.environ, "PYTHONSAFEPATH": "1"}
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log, env=environment
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C at a terminal is for the parent, which ends this process in order
             )
         assert self._process.stdout is not None
         try:
