@@ -89,6 +89,4 @@ class ServeConfig(StageConfig):
     requests: RequestConfig = Field(default_factory=RequestConfig, description="bounds of a request")
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="limits of each key")
     guards: GuardsConfig = Field(default_factory=GuardsConfig, description="checks of prompts and answers")
-    watch: WatchConfig = Field(
-        default_factory=WatchConfig, description="audit log, logs, metrics and traces"
-    )
+    watch: WatchConfig = Field(default_factory=WatchConfig, description="audit log, logs, metrics and traces")

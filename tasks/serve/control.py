@@ -10,12 +10,11 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ConfigError, GristmillError, ServerError
-from tasks.serve.open_models import swap
 
 if TYPE_CHECKING:
     from tasks.serve.server import Running
@@ -38,24 +37,12 @@ async def controlled(running: Running, state: Path) -> AsyncIterator[None]:
     path.unlink(missing_ok=True)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        say = running.say
-
-        def tell(step: str) -> None:
-            say(step)
-            writer.write(_line({"step": step}))
-
         try:
-            command = json.loads(await reader.readuntil(b"\n"))
-            running.say = tell
-            writer.write(_line({"done": await _obey(running, command)}))
-        except GristmillError as error:
-            writer.write(_line({"error": error.message, "remedy": error.remedy}))
-        except (ValueError, KeyError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            writer.write(_line({"error": "The command is not valid.", "remedy": ""}))
+            writer.write(_line(await _answer(running, reader, writer)))
+            await writer.drain()
+        except ConnectionError:
+            pass  # the command was interrupted. What it began goes on
         finally:
-            running.say = say
-            with suppress(ConnectionError):
-                await writer.drain()
             writer.close()
 
     server = await asyncio.start_unix_server(answer, str(path), limit=LONGEST)
@@ -67,29 +54,56 @@ async def controlled(running: Running, state: Path) -> AsyncIterator[None]:
         path.unlink(missing_ok=True)
 
 
-async def _obey(running: Running, command: Mapping[str, Any]) -> Any:
-    if command["command"] == "swap":
-        names = list(running.service.models)
-        served = await swap(running, str(command.get("model") or names[0]), str(command["release"]))
-        return {"model": served.name, "digest": served.digest}
-    raise ValueError("unknown command")
+async def _answer(running: Running, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
+    """Obey a command, one at a time, and report its steps. Returns the last line."""
+    try:
+        asked = json.loads(await reader.readuntil(b"\n"))
+        if not isinstance(asked, dict) or asked.get("command") != "swap" or not isinstance(asked.get("release"), str):
+            raise ValueError
+    except (ValueError, RecursionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        return {"error": "The command is not valid.", "remedy": "Use the gristmill that runs the server."}
+    async with running.changing:
+        say = running.say
+
+        def tell(step: str) -> None:
+            say(step)
+            writer.write(_line({"step": step}))
+
+        running.say = tell
+        try:
+            return {"done": await _swap(running, asked)}
+        except GristmillError as error:
+            return {"error": error.message, "remedy": error.remedy}
+        finally:
+            running.say = say
+
+
+async def _swap(running: Running, asked: Mapping[str, Any]) -> dict[str, str]:
+    from tasks.serve.open_models import swap
+
+    name = asked.get("model") or next(iter(running.service.models), "")
+    served = await swap(running, str(name), asked["release"])
+    return {"model": served.name, "digest": served.digest}
 
 
 def command(state: Path, **fields: Any) -> Iterator[dict[str, Any]]:
-    """Send a command, and yield its steps and its result. Raises ServerError if no server runs, and for its error."""
-    path = state / SOCKET
+    """Send a command, and yield its steps and its result. Raises ServerError if no server runs, for its error, and if
+    it ends before the result."""
+    path, answered = state / SOCKET, dict[str, Any]()
     try:
         with socket.socket(socket.AF_UNIX) as connected:
             connected.connect(str(path))
             connected.sendall(_line(fields))
             with connected.makefile("rb") as lines:
                 for line in lines:
-                    answered = json.loads(line)
+                    answered = json.loads(line) if line.endswith(b"\n") else {}
                     if "error" in answered:
                         raise ServerError(answered["error"], answered["remedy"])
                     yield answered
     except OSError as error:
         raise ServerError(f"No server uses the state folder {state}: {error.strerror}.", "Name its --state.") from error
+    if "done" not in answered:
+        raise ServerError("The server ended before it had answered.", "See its log, and start it again.")
 
 
 def _answers(path: Path) -> bool:

@@ -22,6 +22,7 @@ from tasks.serve.release import Release, choose_format, open_release
 from tasks.serve.served import POLL_SECONDS, Served
 from tasks.serve.turns import Turns
 from tasks.serve.watch import Health
+from tasks.stage.machine import cores
 
 if TYPE_CHECKING:
     from tasks.serve.server import Running
@@ -32,6 +33,9 @@ ADAPTER = f"gguf-adapter/{FILE}"
 async def open_model(running: Running, model: ModelConfig) -> None:
     """Open a release and its engine, and serve it under its name. Raises what `open_served` raises."""
     served, *adapted = await open_served(running, model, model.release)
+    if twice := running.service.models.keys() & {one.name for one in (served, *adapted)}:
+        await served.end()
+        raise ConfigError(f"Two models have the name {min(twice)}.", "Give one a `name`.")
     _serve(running, [served, *adapted])
     if model.also is not None:
         other, *_ = await open_served(running, model, model.also, served.name)
@@ -160,7 +164,7 @@ def make_engine(
         socket="",
         context=context,
         slots=chosen.slots,
-        threads=chosen.threads or os.cpu_count() or 1,
+        threads=chosen.threads or cores(),
         gpu_layers=chosen.gpu_layers,
         adapters=tuple(str(other.folder / ADAPTER) for other in adapted.values()),
         draft=draft,

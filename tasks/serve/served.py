@@ -98,7 +98,6 @@ class Served:
                 while self.users:
                     await asyncio.sleep(POLL_SECONDS / 4)
         await self.health.stop()
-        self.health.gone("the release is no longer served")
         await self.engine.stop()
 
     async def pace(self) -> tuple[float, float]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import ipaddress
+import signal
 import socket
 import ssl
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
@@ -45,7 +47,12 @@ class _Protocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens, and when it drains."""
+    """Says when it listens, and when it drains. Signals are handled by `Stopping`, from before models are loaded until
+    engines have ended."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
     def __init__(self, config: uvicorn.Config, say: Say, address: str) -> None:
         super().__init__(config)
@@ -60,14 +67,34 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+class Stopping:
+    """What a signal does: it interrupts the loading of models, and has a server drain. A second one ends that."""
+
+    def __init__(self) -> None:
+        self.server: _Server | None = None
+        loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._stop)
+
+    def _stop(self) -> None:
+        if self.server is None:
+            assert self._task is not None
+            self._task.cancel()
+        elif self.server.should_exit:
+            self.server.force_exit = True
+        else:
+            self.server.should_exit = True
+
+
 @dataclass
 class Running:
-    """What a server consists of."""
+    """What a server consists of. `changing` is held while a release is swapped."""
 
     service: Service
     say: Say
-    watchers: dict[int, asyncio.Task[None]]
-    ending: list[asyncio.Task[None]]
+    watchers: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    ending: list[asyncio.Task[None]] = field(default_factory=list)
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def watch_over(self, served: Served) -> None:
         """Check the engine of a release, and restart it when it ends."""
@@ -89,10 +116,11 @@ async def run(config: ServeConfig, say: Say, pages: Callable[[Service], Mapping[
     """Serve until SIGTERM or SIGINT. Raises what opening a release raises, ConfigError for settings that contradict
     each other, and ServerError for an address that is in use."""
     check(config)
-    listening = bind(config)
+    stopping, listening = Stopping(), bind(config)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(listening))
-        config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        config.state.mkdir(parents=True, exist_ok=True)
+        config.state.chmod(0o700)
         logs = Logs(config.watch.logs)
         stack.callback(logs.stop)
         access = stack.enter_context(contextlib.closing(Access(config.limits, config.state)))
@@ -100,12 +128,12 @@ async def run(config: ServeConfig, say: Say, pages: Callable[[Service], Mapping[
             say("Requests of other machines need a key: gristmill serve keys make")
         guards = Guards(config.guards)
         watch = stack.enter_context(contextlib.closing(Watch(config.watch, config.state)))
-        running = Running(Service(config, access, guards, watch), say, {}, [])
+        running = Running(Service(config, access, guards, watch), say)
         try:
-            for model in config.models:
-                await open_model(running, model)
             async with controlled(running, config.state):
-                await _listen(config, running, listening, pages)
+                for model in config.models:
+                    await open_model(running, model)
+                await _listen(config, running, listening, stopping, pages)
         finally:
             served = [*running.service.models.values(), *(one for one, _ in running.service.also.values())]
             await asyncio.gather(*(running.end(one) for one in served if one.base is None), *running.ending)
@@ -115,6 +143,7 @@ async def _listen(
     config: ServeConfig,
     running: Running,
     listening: socket.socket,
+    stopping: Stopping,
     pages: Callable[[Service], Mapping[str, ASGIApp]] | None,
 ) -> None:
     scheme = "https" if config.tls_certificate else "http"
@@ -135,16 +164,14 @@ async def _listen(
         ssl_keyfile=config.tls_key,
         backlog=BACKLOG,
     )
-    await _Server(settings, running.say, f"{scheme}://{shown}:{port}").serve(sockets=[listening])
+    stopping.server = _Server(settings, running.say, f"{scheme}://{shown}:{port}")
+    await stopping.server.serve(sockets=[listening])
 
 
 def check(config: ServeConfig) -> None:
     """Raises ConfigError for settings that contradict each other or that this machine can't honour."""
     if not config.models:
         raise ConfigError("No model is named.", "Name a release: gristmill serve tiny/export")
-    names = [model.name or model.release for model in config.models]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"Two models have the name {twice[0]}.", "Give one a `name`.")
     if (config.tls_certificate is None) != (config.tls_key is None):
         raise ConfigError("TLS needs both tls_certificate and tls_key.", "Set both, or none.")
     if config.tls_certificate is not None:
@@ -176,4 +203,7 @@ def bind(config: ServeConfig) -> socket.socket:
 
 def is_loopback(host: str) -> bool:
     """Whether an address is reached from this machine only."""
-    return host == "localhost" or host.startswith("127.") or host == "::1"
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -30,4 +30,7 @@ def serve(
     def say(step: str) -> None:
         console.print(harmless(step), markup=False)
 
-    asyncio.run(run(chosen, say))
+    try:
+        asyncio.run(run(chosen, say))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import httpx
 
@@ -58,7 +58,7 @@ class HttpEngine:
         """How many tokens it was asked for."""
         return int(httpx.get(f"http://127.0.0.1:{self._port}/count").text)
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Piece]:
+    async def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[Piece, None]:
         """One token at a time."""
         for _ in range(sampling.max_tokens):
             try:
@@ -67,6 +67,10 @@ class HttpEngine:
             except httpx.TransportError as error:
                 raise EngineFault("gone") from error
             yield Piece(answer.text, (1,))
+
+    @property
+    def alive(self) -> bool:
+        return True
 
     async def start(self) -> None:
         """Start it."""

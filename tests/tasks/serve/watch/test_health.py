@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -131,7 +131,7 @@ class Refusing(HttpEngine):
         super().__init__(1)
         self._error = error
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Piece]:
+    async def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[Piece, None]:
         """Raises."""
         raise self._error
         yield Piece("")
