@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,7 +85,7 @@ class LlamaCppEngine:
             self._folder.cleanup()
             self._folder = None
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Piece]:
+    async def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[Piece, None]:
         async with contextlib.aclosing(events(self._open(), "/completion", self._request(ids, sampling))) as answered:
             async for event in answered:
                 finish: Finish | None = None
