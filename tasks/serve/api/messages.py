@@ -85,7 +85,7 @@ def _tools(fields: Fields) -> list[Mapping[str, Any]]:
     choice = fields.section("tool_choice") or {"type": "auto"}
     if choice.get("type") not in ("auto", "none"):
         raise unfit("tool_choice.type is neither auto nor none, the only ones that are supported.", "tool_choice")
-    found = []
+    found: list[Mapping[str, Any]] = []
     for number, tool in enumerate(fields.rows("tools") or ()):
         if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str):
             raise unfit(f"tools.{number} is not a tool with a name.", f"tools.{number}")
