@@ -64,7 +64,7 @@ with beginning():
     from flows.stop import end_undisturbed
     from flows.tables import Terminal
     from storage.credentials import guard
-    from storage.errors import GristmillError, harmless
+    from storage.errors import ConfigError, GristmillError, harmless
     from storage.files.disk import DiskFaults
 
 app = typer.Typer(
@@ -307,7 +307,11 @@ def compare(
 @app.command()
 def chat(
     ref: Annotated[
-        str | None, typer.Argument(help="a release: a ref such as tiny/export, or stage/key, by default the last run's")
+        str | None,
+        typer.Argument(
+            help="a release: a ref such as tiny/export, stage/key, or a folder that `release save` wrote, by default "
+            "the last run's"
+        ),
     ] = None,
     store: StoreUrl = None,
     prompt: Annotated[str | None, typer.Option(help="answer this message and exit")] = None,
@@ -320,11 +324,30 @@ def chat(
         str | None,
         typer.Option(help="the format to load, such as gguf-q8_0 or safetensors, by default the best for a CPU"),
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="talk to a running server with OpenAI's API instead, such as http://127.0.0.1:8000"),
+    ] = None,
+    key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="environment variable with the key of that server")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="name of the model there, by default its first")
+    ] = None,
 ) -> None:
-    """Chat with a release in llama.cpp, or else transformers, through the chat template it was trained with."""
-    from flows.commands.chat import Manner, talk
+    """Chat with a release in llama.cpp, or else transformers, through the chat template it was trained with.
 
-    talk(console, store or DEFAULT_STORE, ref, prompt, Manner(max_tokens, temperature, system), format)
+    With --url, the server applies the template. /help lists the commands of a conversation.
+    """
+    from flows.commands.chat.start import At, Of, talk
+    from tasks.serve.chat.answerer import Manner
+
+    if url is None and (key_env or model):
+        raise ConfigError("--key-env and --model are about a server.", "Give its address too: --url.")
+    if url is not None and (ref or store or format):
+        raise ConfigError("--url talks to a server, not to a release.", "Leave out the release, --store and --format.")
+    where = Of(store or DEFAULT_STORE, ref, format) if url is None else At(url, key_env, model)
+    talk(console, where, prompt, Manner(max_tokens, temperature, system))
 
 
 @app.command()

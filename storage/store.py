@@ -129,7 +129,9 @@ class Store:
     def check_exists(self) -> None:
         """Raises StoreError if nothing was ever written here: a mistyped address looks like an empty store."""
         if not self.fs.exists(f"{self.root}/{STORE_FILE}"):
-            raise StoreError(f"No store exists at {self.url}.", "Check --store. A run creates a store.")
+            raise StoreError(
+                f"No store exists at {self.url}.", "Check --store. `gristmill run PROFILE` creates a store."
+            )
 
     def begin(self) -> None:
         """Create the store before the first write, so that opening one leaves nothing on disk."""

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 import gristmill as gm
-from flows.commands.chat import Manner, talk
+from flows.commands.chat.start import Of, talk
 from flows.tables import Terminal
 from storage.errors import ConfigError
 from tasks.checks import extras
 from tasks.checks.extras import MODULES, NEEDS, check_extras, missing_extras, need, told_of_extras
+from tasks.serve.chat.answerer import Manner
 from tests.gristmill.hidden.sitecustomize import HIDDEN
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +84,7 @@ def test_what_is_lacking_is_named_with_one_command(monkeypatch: pytest.MonkeyPat
     assert raised.value.remedy == "Install: pip install 'gristmill[train,eval]'"
     assert list(told_of_extras(TO_TOKENIZE)) == []
     with pytest.raises(ConfigError, match="gristmill chat needs the extra serve, which lacks xllamacpp here"):
-        talk(Terminal(), "store", None, "hi", Manner(1, 0.0, None), None)
+        talk(Terminal(), Of("store"), "hi", Manner(1, 0.0, None))
     need("models", "it is there")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
@@ -73,8 +74,7 @@ def is_deeper(value: Any, levels: int) -> bool:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"the key {_short(repr(twice))} is given twice")
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from typing import Any
 
 import httpx
@@ -30,32 +30,43 @@ async def events(
                         return
                     event = orjson.loads(line[6:])
                     if "error" in event:
-                        raise EngineFault(f"the engine failed in its answer: {event['error']}")
+                        raise EngineFault(f"it failed in its answer: {event['error']}")
                     yield event
     except (httpx.HTTPError, orjson.JSONDecodeError) as error:
-        raise EngineFault(f"the engine doesn't answer: {error or type(error).__name__}") from error
+        raise EngineFault(f"it doesn't answer: {error or type(error).__name__}") from error
 
 
 async def answer(client: httpx.AsyncClient, path: str, request: Mapping[str, Any]) -> Any:
     """The answer to a request that isn't streamed. Raises EngineFault and EngineRefusal."""
+    return await _whole(client.post(path, content=orjson.dumps(request), headers=JSON))
+
+
+async def fetched(client: httpx.AsyncClient, path: str) -> Any:
+    """What a path has. Raises EngineFault and EngineRefusal."""
+    return await _whole(client.get(path))
+
+
+async def _whole(request: Awaitable[httpx.Response]) -> Any:
     try:
-        response = await client.post(path, content=orjson.dumps(request), headers=JSON)
+        response = await request
         if response.status_code != httpx.codes.OK:
             raise _refusal(response.status_code, response.content)
         return orjson.loads(response.content)
     except (httpx.HTTPError, orjson.JSONDecodeError) as error:
-        raise EngineFault(f"the engine doesn't answer: {error or type(error).__name__}") from error
+        raise EngineFault(f"it doesn't answer: {error or type(error).__name__}") from error
 
 
 JSON = {"Content-Type": "application/json"}
 
 
 def _refusal(status: int, body: bytes) -> EngineFault | EngineRefusal:
+    code: str | None = None
     try:
         error = orjson.loads(body)["error"]
         message = str(error["message"] if isinstance(error, dict) else error)
+        code = error.get("code") if isinstance(error, dict) else None
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        message = body[:200].decode(errors="replace")
+        message = body[:200].decode(errors="replace") or f"status {status}"
     if 400 <= status < 500:
-        return EngineRefusal(message)
-    return EngineFault(f"the engine answered {status}: {message}")
+        return EngineRefusal(message, code if isinstance(code, str) else None)
+    return EngineFault(f"it answered {status}: {message}")

@@ -14,7 +14,12 @@ class EngineFault(RuntimeError):
 
 
 class EngineRefusal(RuntimeError):
-    """An engine refuses a request that it can't honour, such as a grammar that it can't parse."""
+    """An engine refuses a request that it can't honour, such as a grammar that it can't parse. `code` is its name for
+    the reason, if it gave one."""
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True)

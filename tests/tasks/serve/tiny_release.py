@@ -19,7 +19,7 @@ def make_release(folder: Path, says: str = "", *, again: bool = False, **shape: 
     must have each token once, the likeliest answer to anything is that text, `again` and again."""
     from tasks.export.formats.gguf.file import write_gguf
 
-    made = make_model(folder / "release", **({"tie_embeddings": False} if says else {}), **shape)
+    made = make_model(folder / "release", **{"tie_embeddings": not says, **shape})
     if says:
         _teach(made, says, again)
     (made / "gguf").mkdir()

@@ -258,8 +258,8 @@ def test_a_chat_as_the_client_of_openai_sends_it() -> None:
 def test_prompts_of_completions_are_a_text_or_ids() -> None:
     for prompt in ("Where?", ["Where?"]):
         assert read("completions", prompt=prompt).prompt == "Where?"
-    for prompt in ([1, 2], [[1, 2]]):
-        assert read("completions", prompt=prompt).prompt == [1, 2]
+    for ids in ([1, 2], [[1, 2]]):
+        assert read("completions", prompt=ids).prompt == [1, 2]
     ask = read("completions", logprobs=0, echo=False, best_of=1, suffix=None)
     assert (ask.sampling.max_tokens, ask.sampling.logprobs) == (16, 0)
 

@@ -122,7 +122,7 @@ def test_a_closed_answer_stops_within_a_second(release: Release, tmp_path: Path)
         pieces = engine.generate(ids, Sampling(CONTEXT - len(ids), temperature=0))
         await anext(pieces)
         assert await engine.running() == 1
-        await pieces.aclose()  # type: ignore[attr-defined]
+        await pieces.aclose()
         assert await _falls(engine)
 
         cancelled = asyncio.create_task(answered(engine, release, max_tokens=CONTEXT - len(ids)))
