@@ -51,7 +51,7 @@ async def client(number: int, clients: int, asked: argparse.Namespace, answers: 
         began = time.perf_counter()
         writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         received, first = bytearray(), 0.0
-        while not received.endswith(b"0\r\n\r\n"):
+        while not (received.endswith(b"\r\n0\r\n\r\n") and b"[DONE]" in received[-64:]):
             part = await reader.read(65536)
             if not part:
                 answers.lost.append(received[:200].decode(errors="replace"))
