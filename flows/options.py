@@ -20,6 +20,7 @@ STORELESS = (
     "release push",
     "release sign",
     "release verify",
+    "serve keys",
     "ui",
 )
 OF_PROFILE = ("doctor", "hosts", "plan", "run")  # commands whose first argument is a profile

@@ -1,6 +1,6 @@
 """A load of streamed chat completions: `python -m benchmarks.serving.load`. Prints one line of JSON.
 
-Each client keeps one connection and asks its next question once it has the answer. Only the standard library is used,
+Each client asks its next question once it has the answer. Only the standard library is used,
 and answers are searched, not parsed: the client should cost little beside the server on the same cores.
 """
 
@@ -42,13 +42,13 @@ class Answers:
 async def client(number: int, clients: int, asked: argparse.Namespace, answers: Answers) -> None:
     """Ask every `clients`-th question from `number` on."""
     address = urlsplit(asked.url)
-    reader, writer = await asyncio.open_connection(address.hostname, address.port)
     for place in range(number, asked.requests, clients):
         messages = [{"role": "user", "content": QUESTIONS[place % len(QUESTIONS)]}]
         body = {"messages": messages, "max_tokens": asked.tokens, "temperature": 0, "stream": True}
         data = json.dumps(body).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
         began = time.perf_counter()
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
         writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         received, first = bytearray(), 0.0
         while not (received.endswith(b"\r\n0\r\n\r\n") and b"[DONE]" in received[-64:]):
@@ -66,7 +66,7 @@ async def client(number: int, clients: int, asked: argparse.Namespace, answers: 
         answers.first.append(first or answers.whole[-1])
         answers.characters += sum(map(len, TEXT.findall(bytes(received))))
         answers.finished += bool(FINISHED.search(received)) and b"data: [DONE]" in received
-    writer.close()
+        writer.close()
 
 
 async def load(asked: argparse.Namespace) -> dict[str, object]:

@@ -27,6 +27,7 @@ HELD = {
     "https://host/file?api_key=abc": "https://host/file?api_key=***",
     "https://host/file?tokenSecret=abc": "https://host/file?tokenSecret=***",
     "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH": "***",
+    f"the key gsk-0aA1bB2c-{'aZ09' * 10}xyz.": "the key ***.",
     "s3://bucket/x?pass=abcdef123": "s3://bucket/x?pass=***",
     "s3://bucket/x?jwt=abcdef123": "s3://bucket/x?jwt=***",
 }

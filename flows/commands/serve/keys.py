@@ -120,9 +120,10 @@ def list_keys(as_json: Json = False, config: Config = None, state: State = DEFAU
         return
     table = new_table(*COLUMNS, right=("tokens", "usd"))
     for row in rows:
-        own_limits = ", ".join(f"{name} {'none' if one is None else one}" for name, one in row["limits"].items())
-        shown = row | {"tokens": f"{row['tokens']:,}", "usd": f"{row['usd']:,.4f}", "limits": own_limits}
-        table.add_row(*(escape(shown[str(column.header)] or "") for column in table.columns))
+        days = {name: (row[name] or "")[:10] for name in ("created", "expires", "used")}
+        own_limits = "\n".join(f"{name} {'none' if one is None else one}" for name, one in row["limits"].items())
+        shown = row | days | {"tokens": f"{row['tokens']:,}", "usd": f"{row['usd']:,.4f}", "limits": own_limits}
+        table.add_row(*(escape(shown[str(column.header)]) for column in table.columns))
     console.print(table)
 
 

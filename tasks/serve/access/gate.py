@@ -71,7 +71,7 @@ class Access:
         """
         holder = await self._verify(presented, local)
         ask = Ask(prompt_tokens, max_tokens, price)
-        future = self._counter.submit(self._enter, holder, ask, model)
+        future = self._counter.submit(self._try, lambda: self._enter(holder, ask, model))
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:  # the client left, and nobody else settles what is being admitted
@@ -113,8 +113,6 @@ class Access:
             self._checks -= 1
 
     def _enter(self, holder: str | None, ask: Ask, model: str) -> Admission:
-        if self._fault is not None:  # at once: every try may take seconds
-            raise StoreError(self._fault.message, self._fault.remedy)
         key = None if holder is None else self._read(holder)
         limits = self._limits("{}" if key is None else key.limits)
         if limits.models is not None and model not in limits.models:
@@ -122,8 +120,7 @@ class Access:
         request = Request(secrets.randbits(63), LOCAL if key is None else key.id, self._now(), self._process)
         try:
             granted = self._ledger.admit(request, limits, ask)
-        except StoreError as error:
-            self._fault = error
+        except StoreError:
             self._unbooked.append((request, 0, 0))  # it may have reserved
             raise
         return Admission(self, request, ask.price, granted.tokens_left)
@@ -188,7 +185,17 @@ class Access:
         return int(self._clock() * SECOND)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._counter, work)
+        return await asyncio.get_running_loop().run_in_executor(self._counter, self._try, work)
+
+    def _try(self, work: Callable[[], T]) -> T:
+        """Use the ledger. After a failure, which may take seconds, fail at once until a beat finds it working."""
+        if self._fault is not None:
+            raise StoreError(self._fault.message, self._fault.remedy)
+        try:
+            return work()
+        except StoreError as error:
+            self._fault = error
+            raise
 
 
 class Admission:

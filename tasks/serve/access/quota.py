@@ -142,7 +142,7 @@ def _within_budgets(limits: Limits, usage: Usage, ask: Ask, least: int, now: int
         completion = min(completion, free - ask.prompt)
     if (money := limits.budget_nano) is not None:
         free = money - usage.spent_nano - usage.reserved_nano
-        least_price = max(ask.price.nano(ask.prompt, least), Decimal(1))
+        least_price = ask.price.nano(ask.prompt, least)
         if free < least_price:
             used = f"${Decimal(usage.spent_nano) / DOLLAR:f} of ${Decimal(money) / DOLLAR:f}"
             raise _over_budget(limits, now, used, f"${least_price / DOLLAR:f}", money - usage.spent_nano >= least_price)

@@ -223,6 +223,23 @@ def test_what_a_broken_ledger_can_not_book_is_booked_later(tmp_path: Path, caplo
     assert open_at(str(state)).spent(text[4:12], "total") == (10, 17_000 + 1_000)
 
 
+def test_a_reservation_whose_answer_was_lost_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = make_key(str(tmp_path / "state"), concurrent=1)
+    with opened(tmp_path / "state") as access:
+        admit_there = access._ledger.admit
+
+        def lose(*arguments: Any) -> None:
+            admit_there(*arguments)
+            raise StoreError("Lost.")
+
+        monkeypatch.setattr(access._ledger, "admit", lose)
+        with pytest.raises(StoreError, match="Lost"):
+            asyncio.run(admit(access, text))
+        monkeypatch.undo()
+        access._counter.submit(access._beat).result()
+        asyncio.run(admit(access, text)).settle(0, 0)
+
+
 def test_a_process_that_ends_frees_its_slots_and_one_that_lives_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import secrets
 import subprocess
 import sys
 from datetime import UTC, datetime
-from decimal import Decimal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -94,7 +93,7 @@ def test_streams_side_by_side_never_overrun_a_budget(
         reserved = sum(grant.tokens for *_, grant in running), sum(grant.nano for *_, grant in running)
         free, free_money = tokens - spent - reserved[0], budget - money - reserved[1]
         least = min(1, completion)
-        least_price = max(price.nano(prompt, least), Decimal(1))
+        least_price = price.nano(prompt, least)
         granted = attempt(ledger, one, limits, ask(prompt, completion, price))
         if isinstance(granted, AccessRefused):
             assert free < prompt + least or free_money < least_price
@@ -105,7 +104,7 @@ def test_streams_side_by_side_never_overrun_a_budget(
             assert left is not None
             assert least <= left <= completion
             assert granted.tokens <= free
-            assert granted.nano <= free_money
+            assert price.nano(prompt, left) <= granted.nano <= free_money
             more = left + 1  # the answer is as long as both budgets allow
             assert left == completion or prompt + more > free or price.nano(prompt, more) > free_money
             running.append((one, prompt, int(left * share), granted))
@@ -200,13 +199,13 @@ def test_keys_are_kept_and_revoked_once(ledger: Ledger) -> None:
 
 def test_processes_together_admit_no_more_than_the_limit_and_a_kill_frees_their_slots(place: str) -> None:
     most = {  # of requests with 7 tokens, of which 3 are the prompt
-        '{"requests_per_minute":40}': 40,
-        '{"tokens_per_minute":105}': 15,
-        '{"concurrent":9}': 9,
-        '{"budget_tokens":105}': 15,
+        '{"requests_per_minute":300}': 300,
+        '{"tokens_per_minute":1400}': 200,
+        '{"concurrent":200}': 200,
+        '{"budget_tokens":1400}': 200,
     }
     ledger = open_at(place)
-    command = [sys.executable, "-m", "tests.tasks.serve.access.ledgers", place, "60", *most]
+    command = [sys.executable, "-m", "tests.tasks.serve.access.ledgers", place, "250", *most]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
     try:
         assert [said(process) for process in processes] == [b"ready\n"] * 3
