@@ -6,7 +6,8 @@ from tests.mutants.aligned import ALIGNED
 from tests.mutants.data import DATA
 from tests.mutants.ordered import ORDERED
 from tests.mutants.released import RELEASED
+from tests.mutants.served import SERVED
 from tests.mutants.stored import STORED
 from tests.mutants.training import TRAINING
 
-MUTANTS = (*STORED, *DATA, *TRAINING, *ALIGNED, *RELEASED, *ORDERED)
+MUTANTS = (*STORED, *DATA, *TRAINING, *ALIGNED, *RELEASED, *SERVED, *ORDERED)

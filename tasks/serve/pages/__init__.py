@@ -1,0 +1,8 @@
+"""The votes of readers.
+
+feedback.py     votes as rows that `download` reads
+"""
+
+from tasks.serve.pages.feedback import Feedback
+
+__all__ = ["Feedback"]
