@@ -20,7 +20,7 @@ from models.tokenizer import NEEDED_FILES, beginning, load_tokenizer, text_ids, 
 from storage.errors import ParityError, StoreError
 from storage.store import Store
 from tasks.export.formats import FORMATS
-from tasks.export.release import find_release
+from tasks.export.release import find_release, release_name
 from tasks.export.release_folder import verify_unsigned
 from tasks.significance.gates import check_gates
 
@@ -115,7 +115,7 @@ def open_release(where: str, store_url: str) -> Release:
     if folder.is_dir():
         name, digest = folder.resolve().name, verify_unsigned(folder)
     else:
-        name = where if "/" in where else f"{where}/export"
+        name = release_name(where)
         store = Store(store_url)
         store.check_exists()
         artifact = find_release(store, name)
@@ -144,9 +144,10 @@ def choose_format(release: Release, kind: str, wanted: str | None) -> str:
     """The format of a release for an engine: the one that `gristmill chat` prefers for llama.cpp, the smallest for
     vLLM. Raises StoreError if the release doesn't hold one."""
     held = [name for name, known in FORMATS.items() if known.files(release.folder)]
-    fitting = [name for name in held if name.startswith(LLAMA)] if kind == "llama.cpp" else []
     if kind == "vllm":
         fitting = [name for name in FOLDERS if name in held]
+    else:
+        fitting = [name for name in held if name.startswith(LLAMA) and not FORMATS[name].needs_base]
     if wanted is not None:
         fitting = [name for name in fitting if name == wanted]
     if not fitting:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from models.conversation import TemplateFaultError
 from models.tokenizer import SPECIAL_TOKENS, beginning, save_tokenizer
 from storage.errors import StoreError
+from tasks.export.formats import FORMATS
+from tasks.export.release import release_name
 from tasks.serve.release import Release, choose_format
 from tests.models.families import FAMILIES
 from tests.tasks.serve.tiny_release import make_release
@@ -121,9 +123,20 @@ def test_a_conversation_that_the_template_refuses_is_an_error(opened: dict[str, 
 
 def test_the_format_is_one_that_the_engine_opens(tmp_path: Path) -> None:
     release = Release("tiny", make_release(tmp_path), "", {})
+    adapter = FORMATS["gguf-adapter"].path(release.folder)
+    adapter.parent.mkdir(exist_ok=True)
+    adapter.write_bytes(b"")
+    assert FORMATS["gguf-adapter"].files(release.folder)
     assert choose_format(release, "llama.cpp", None) == "gguf-f32"
     assert choose_format(release, "vllm", None) == "safetensors"
     with pytest.raises(StoreError, match="tiny doesn't hold gguf-q8_0 for"):
         choose_format(release, "llama.cpp", "gguf-q8_0")
     with pytest.raises(StoreError, match="tiny doesn't hold safetensors for"):
         choose_format(release, "llama.cpp", "safetensors")
+
+
+def test_a_profile_is_meant_by_its_release_and_its_number() -> None:
+    assert release_name("tiny") == "tiny/export"
+    assert release_name("tiny@2") == "tiny/export@2"
+    assert release_name("tiny/export@2") == "tiny/export@2"
+    assert release_name("export/0123") == "export/0123"

@@ -151,7 +151,7 @@ def test_beyond_its_length_the_queue_refuses_and_beyond_its_time_it_gives_up() -
 
 def test_a_turn_that_comes_as_the_time_is_up_goes_to_the_next() -> None:
     async def live() -> None:
-        turns, loop = Turns(1, 8, 0.05), asyncio.get_running_loop()
+        turns, loop = Turns(1, 8, 0.5), asyncio.get_running_loop()
         held, following = turns.turn("a"), turns.turn("c")
         await held.__aenter__()
 
@@ -160,9 +160,9 @@ def test_a_turn_that_comes_as_the_time_is_up_goes_to_the_next() -> None:
                 held.__aexit__(None, None, None).send(None)
 
         late = asyncio.create_task(turns.turn("b").__aenter__())
-        loop.call_later(0.03, time.sleep, 0.04)  # the loop is late: the next two come in the same step
-        loop.call_later(0.04, give_back)  # to b, whose time is up then
-        await asyncio.sleep(0.02)
+        loop.call_later(0.45, time.sleep, 0.1)  # the loop is late: the next two come in the same step
+        loop.call_later(0.46, give_back)  # to b, whose time is up then
+        await asyncio.sleep(0.4)
         waits = asyncio.create_task(following.__aenter__())
         with pytest.raises(Waited):
             await late

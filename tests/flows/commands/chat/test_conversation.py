@@ -91,7 +91,7 @@ def test_commands_change_the_conversation(store: str, tmp_path: Path) -> None:
 
 def test_a_full_context_is_named_and_nothing_is_dropped_without_a_yes(store: str) -> None:
     with Terminal("chat", "tiny@1", f"--store={store}") as chat:
-        for _ in range(2):
+        for _ in range(3):
             chat.line("Where does the fox live, and the hen, and the owl?")
             chat.expect(SHOWN)
         chat.line("Where does the fox live, and the hen, and the owl?")
@@ -102,7 +102,7 @@ def test_a_full_context_is_named_and_nothing_is_dropped_without_a_yes(store: str
         chat.line("Where does the fox live, and the hen, and the owl?")
         chat.expect("Drop the oldest turns until it fits? [y/N] ")
         chat.press("y\r")
-        chat.expect("1 of 2 earlier turns dropped, the oldest first")
+        chat.expect("1 of 3 earlier turns dropped, the oldest first")
         chat.line("/clear")
         chat.line("fox " * 200)
         assert "Drop" not in chat.expect("and the context is 128. Shorten the message")
