@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ from tasks.serve.api.fields import Fields, parse, text_of
 from tasks.serve.api.messages import MessageForm
 from tasks.serve.api.openapi import document
 from tasks.serve.exchange import ClientGone, Exchange, body_of, client_of, identify, send_json
+from tasks.serve.pages.feedback import Feedback
+from tasks.serve.pages.files import page_files
 from tasks.serve.served import Served
 from tasks.serve.service import Service
 
@@ -28,8 +31,8 @@ MOST_INPUTS = 64  # texts of a request for embeddings
 Answer = Callable[[Request], Awaitable[Any]]
 
 
-def build(service: Service, extra: Mapping[str, ASGIApp] | None = None) -> ASGIApp:
-    """The application. `extra` are further routes, such as pages, by path."""
+def build(service: Service, feedback: Feedback) -> ASGIApp:
+    """The application. `feedback` keeps the votes of the chat page."""
     bounds = service.config.requests
 
     def chat_ask(body: bytes) -> Any:
@@ -56,7 +59,8 @@ def build(service: Service, extra: Mapping[str, ASGIApp] | None = None) -> ASGIA
         Route("/ready", _Methods({"GET": _Open(lambda: _ready(service))})),
         Route("/metrics", _Methods({"GET": _Json(service, lambda request: _metrics(service))})),
         Route("/status.json", _Methods({"GET": _Json(service, lambda request: _status(service))})),
-        *(Route(path, _Methods({"GET": app, "POST": app})) for path, app in (extra or {}).items()),
+        *(Route(path, _Methods({"GET": page})) for path, page in _pages(service.config.page).items()),
+        Route("/feedback", _Methods({"POST": _Json(service, lambda request: _vote(service, feedback, request))})),
         Mount("/", _missing),
     ]
     return _Gate(Starlette(routes=routes), service)
@@ -158,6 +162,31 @@ class _Open:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._answer()
         await response(scope, receive, send)
+
+
+def _pages(chat: bool) -> dict[str, ASGIApp]:
+    """The pages and their files by route. Without `chat`, only those of the status page."""
+    files = page_files()
+    return {
+        route: Response(file.content, headers=dict(file.headers))
+        for route, file in files.items()
+        if chat or route not in ("/", "/pages/chat.js")
+    }
+
+
+async def _vote(service: Service, feedback: Feedback, request: Request) -> Response:
+    payload = parse(await body_of(request, service.config.requests))
+    answered = service.answered.get(str(payload.get("request_id")))
+    if answered is None:
+        raise Refusal(404, "This server hasn't answered such a request lately.", "not_found", "request_id")
+    key, digest = answered
+    try:
+        await asyncio.to_thread(feedback.add, payload, key, digest)
+    except ValueError as error:
+        raise unfit(str(error)) from error
+    except OSError as error:
+        raise Refusal(503, "The vote can't be written.", "feedback_failing", retry_after=5.0) from error
+    return Response(status_code=204)
 
 
 async def _missing(scope: Scope, receive: Receive, send: Send) -> None:

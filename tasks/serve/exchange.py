@@ -88,7 +88,7 @@ class Exchange:
                     answers: list[list[Delta]] = [[] for _ in range(ask.answers)]
                     async for delta in answering.deltas():
                         answers[delta.answer].append(delta)
-                    body = form.whole(answers, answering.count())
+                    body = form.whole(answers, await answering.book())
                     begun = True
                     await send_json(send, 200, body, client)
         except Refusal as caught:
@@ -126,7 +126,7 @@ class Exchange:
                 for part in form.begin(answering.usage):
                     await _send(send, part, bounds)
             await _send(send, b"".join(form.add(delta)), bounds)
-        await _send(send, b"".join(form.end(answering.count())), bounds)
+        await _send(send, b"".join(form.end(await answering.book())), bounds)
         await send({"type": "http.response.body", "body": b""})
 
 

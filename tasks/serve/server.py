@@ -9,12 +9,11 @@ import ipaddress
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from storage.errors import ConfigError, ServerError
@@ -24,6 +23,7 @@ from tasks.serve.config import ServeConfig
 from tasks.serve.control import controlled
 from tasks.serve.guards import Guards
 from tasks.serve.open_models import open_model
+from tasks.serve.pages.feedback import Feedback
 from tasks.serve.served import Served
 from tasks.serve.service import Service
 from tasks.serve.watch import Logs, Watch
@@ -112,7 +112,7 @@ class Running:
         await served.end(drain_seconds)
 
 
-async def run(config: ServeConfig, say: Say, pages: Callable[[Service], Mapping[str, ASGIApp]] | None = None) -> None:
+async def run(config: ServeConfig, say: Say) -> None:
     """Serve until SIGTERM or SIGINT. Raises what opening a release raises, ConfigError for settings that contradict
     each other, and ServerError for an address that is in use."""
     check(config)
@@ -133,25 +133,19 @@ async def run(config: ServeConfig, say: Say, pages: Callable[[Service], Mapping[
             async with controlled(running, config.state):
                 for model in config.models:
                     await open_model(running, model)
-                await _listen(config, running, listening, stopping, pages)
+                await _listen(config, running, listening, stopping)
         finally:
             served = [*running.service.models.values(), *(one for one, _ in running.service.also.values())]
             await asyncio.gather(*(running.end(one) for one in served if one.base is None), *running.ending)
 
 
-async def _listen(
-    config: ServeConfig,
-    running: Running,
-    listening: socket.socket,
-    stopping: Stopping,
-    pages: Callable[[Service], Mapping[str, ASGIApp]] | None,
-) -> None:
+async def _listen(config: ServeConfig, running: Running, listening: socket.socket, stopping: Stopping) -> None:
     scheme = "https" if config.tls_certificate else "http"
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     _Protocol.head_seconds = config.requests.read_seconds
     settings = uvicorn.Config(
-        build(running.service, pages(running.service) if pages else {}),
+        build(running.service, Feedback(config.state / "feedback")),
         http=_Protocol,
         ws="none",
         lifespan="off",

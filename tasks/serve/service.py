@@ -26,6 +26,8 @@ from tasks.serve.watch import Watch
 if TYPE_CHECKING:
     from tasks.serve.watch import Observed
 
+REMEMBERED = 10_000  # requests that may still get a vote
+
 
 class Service:
     """The models that are served by name, and what every request passes."""
@@ -34,6 +36,7 @@ class Service:
         self.config, self.access, self.guards, self.watch = config, access, guards, watch
         self.models: dict[str, Served] = {}
         self.also: dict[str, tuple[Served, float]] = {}  # a second release under a name, and its share
+        self.answered = dict[str, tuple[str, str]]()  # of the last requests, by id: key and release
 
     def find(self, name: str) -> Served:
         """The model of this name, the first one for an empty name. Raises Refusal."""
@@ -124,6 +127,7 @@ class Service:
             answering.prepare(ids, replace(ask.sampling, max_tokens=most, adapter=served.adapter), self.guards)
             await answering.take_turn(admission.key)
             observed.started(most, served.digest)
+            self._remember(client.request_id, admission.key, served.digest)
         except Refusal as refusal:
             await answering.close(refusal)
             raise
@@ -131,6 +135,11 @@ class Service:
             await answering.close(None)
             raise
         return answering
+
+    def _remember(self, request_id: str, key: str, digest: str) -> None:
+        self.answered[request_id] = key, digest
+        if len(self.answered) > REMEMBERED:
+            del self.answered[next(iter(self.answered))]
 
     def _prompt(self, ask: Ask, served: Served, observed: Observed) -> list[int]:
         """The ids of the prompt, after the guards. Raises Refusal."""
@@ -200,6 +209,7 @@ class Answering:
         self._admission: Admission | None = None
         self._sent = [""] * ask.answers
         self._finish: FinishReason | None = None
+        self._cost = 0.0
         self._closed = False
 
     def admit(self, admission: Admission, prompt_tokens: int) -> None:
@@ -244,29 +254,31 @@ class Answering:
         sampling = self._sampling
         if sampling.seed is not None and number:
             sampling = replace(sampling, seed=sampling.seed + number)
-        async with contextlib.aclosing(self.served.engine.generate(self._ids, sampling)) as pieces:
-            async for piece in pieces:
-                self.served.health.token()
-                if new := len(piece.ids) or bool(piece.text):
-                    self.observed.tokens(new)
-                text = guard.feed(piece.text)
-                if piece.finish:
-                    text += guard.finish()
-                choices = shown.due(piece, text) if shown else ()
-                if guard.refused is not None:
-                    yield Delta(number, text, choices, "content_filter")
-                    break
-                calls: tuple[Mapping[str, Any], ...] = ()
-                if tools is not None:
-                    text = tools.feed(text) + (tools.finish() if piece.finish else "")
-                    calls = tuple(tools.calls) if piece.finish else ()
-                if piece.finish or text or choices:
-                    finish: FinishReason | None = piece.finish
-                    if calls and finish == "stop":
-                        finish = "tool_calls"
-                    yield Delta(number, text, choices, finish, piece.stop, calls)
-        for finding in guard.findings:
-            self.observed.finding(finding)
+        try:
+            async with contextlib.aclosing(self.served.engine.generate(self._ids, sampling)) as pieces:
+                async for piece in pieces:
+                    self.served.health.token()
+                    if new := len(piece.ids) or bool(piece.text):
+                        self.observed.tokens(new)
+                    text = guard.feed(piece.text)
+                    if piece.finish:
+                        text += guard.finish()
+                    choices = shown.due(piece, text) if shown else ()
+                    if guard.refused is not None:
+                        yield Delta(number, text, choices, "content_filter")
+                        break
+                    calls: tuple[Mapping[str, Any], ...] = ()
+                    if tools is not None:
+                        text = tools.feed(text) + (tools.finish() if piece.finish else "")
+                        calls = tuple(tools.calls) if piece.finish else ()
+                    if piece.finish or text or choices:
+                        finish: FinishReason | None = piece.finish
+                        if calls and finish == "stop":
+                            finish = "tool_calls"
+                        yield Delta(number, text, choices, finish, piece.stop, calls)
+        finally:
+            for finding in guard.findings:
+                self.observed.finding(finding)
 
     async def _several(self) -> AsyncGenerator[Delta, None]:
         """The additions to several answers, as they come."""
@@ -302,23 +314,31 @@ class Answering:
         self.usage = Usage(self.usage.prompt, sum(self.served.release.count(text) for text in self._sent if text))
         return self.usage
 
+    async def book(self) -> Usage:
+        """Book what was sent. Wait for that before the last byte: the client's next request may go to another process."""
+        usage = self.count()
+        if self._admission is not None:
+            self._cost = self._admission.settle(usage.prompt, usage.completion)
+            await self._admission.booked()
+        return usage
+
     async def close(self, refusal: Refusal | None, *, gone: bool = False) -> None:
         """Free the turn, book what was sent, and end the observation, once. `gone`: the client left."""
         if self._closed:
             return
         self._closed = True
-        usage, cost = self.count(), 0.0
+        usage = self.count()
         try:
             await self._stack.aclose()
         finally:
             if self._admission is not None:
-                cost = self._admission.settle(usage.prompt, usage.completion)
+                self._cost = self._admission.settle(usage.prompt, usage.completion)
             self.observed.end(
                 status=refusal.status if refusal else 200,
                 finish="error" if refusal and self.begun else self._finish,
                 prompt_tokens=usage.prompt,
                 completion_tokens=usage.completion,
-                cost=cost,
+                cost=self._cost,
                 request_text=_text(self.ask),
                 answer_text="\n".join(self._sent),
                 engine=self.served.engine.name,
