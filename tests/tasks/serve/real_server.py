@@ -1,0 +1,108 @@
+"""A real server with a real release of a tiny model, for tests from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from storage.artifact import Artifact
+from storage.digests import sums
+from storage.manifest import SUMS
+from tasks.export import ExportConfig, export
+from tasks.stage.output import Output
+from tests.tasks.tiny_model import RUNTIME, make_model, make_validation
+
+LISTENING = re.compile(r"Listening at (\S+)")
+START_SECONDS = 240
+
+
+def make_release(folder: Path, **shape: Any) -> Path:
+    """A release of a model with random weights, in safetensors and as a GGUF file."""
+    model = make_model(folder / "model", **shape)
+    make_validation(folder / "validation", model)
+    out = Output.at(folder / "made", stage="export", runtime=RUNTIME)
+    config = {"formats": ["safetensors", "gguf-f16"], "prompts": ["The fox"], "greedy_tokens": 4, "positions": 64}
+    given = (Artifact.at(model), None, Artifact.at(folder / "validation"))
+    export.function(ExportConfig.model_validate(config), *given, {}, None, out)
+    (out.path / SUMS).write_bytes(sums(out.path))
+    return out.path
+
+
+@dataclass
+class Server:
+    """A running server: its address, its process, its state folder, and what it has printed."""
+
+    process: subprocess.Popen[str]
+    state: Path
+    lines: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def engines(self) -> list[int]:
+        """The process ids of its engines."""
+        found = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+        rows = [line.split(None, 2) for line in found.splitlines()[1:]]
+        return [
+            int(pid) for pid, parent, words in rows if int(parent) == self.process.pid and "llama_server" in words
+        ]
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over its labels."""
+        import httpx
+
+        page = httpx.get(f"{self.url}/metrics").text
+        return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if re.match(rf"{name}[ {{]", line))
+
+    def audit(self) -> list[dict[str, Any]]:
+        """The lines of the audit log so far."""
+        files = sorted((self.state / "audit").glob("*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+@contextmanager
+def serving(release: Path, folder: Path, settings: Mapping[str, Any] | None = None, **variables: str) -> Iterator[Server]:
+    """A server of a release with these settings, at a free port, ended by SIGTERM."""
+    state = folder / "state"
+    chosen = {"engine": {"slots": 4, "threads": 1, "context": 128}, **(settings or {}), "port": 0, "state": str(state)}
+    chosen.setdefault("models", [{"release": str(release), "name": "tiny"}])
+    (folder / "serve.yaml").write_text(yaml.safe_dump(chosen))
+    command = [sys.executable, "-m", "flows.cli", "serve", "--config", str(folder / "serve.yaml")]
+    environment = {**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", **variables}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    server, listening = Server(process, state), threading.Event()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            server.lines.append(line.rstrip("\n"))
+            if match := LISTENING.search(line):
+                server.url = match[1]
+                listening.set()
+        listening.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        assert listening.wait(START_SECONDS) and server.url, "\n".join(server.lines)
+        yield server
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        reader.join(10)
