@@ -71,8 +71,7 @@ class Engine(Protocol):
         ...
 
     def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Piece]:
-        """Answer a prompt. Closing the iterator aborts the request in the engine. Raises EngineFault and EngineRefusal.
-        """
+        """Answer a prompt. Closing the iterator aborts it in the engine. Raises EngineFault and EngineRefusal."""
         ...
 
     async def running(self) -> int:
