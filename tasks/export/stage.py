@@ -112,8 +112,9 @@ def _write(
     out.fact(**facts)
     written = {"scores": measured} if measured else {}
     for name, value in {**written, "parity": result, "lineage": lineage}.items():
-        text = NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(value, indent=2))
-        (out.path / f"{name}.json").write_text(f"{text}\n")
+        indented = json.dumps(value, indent=2)
+        shorter = NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", indented)
+        (out.path / f"{name}.json").write_text(f"{shorter}\n")
     ollama = modelfile(model.path, out.path, config.formats)
     card = model_card(config, shape, measured, result, lineage, modelfile=ollama is not None, remarks=remarks)
     pages = {
