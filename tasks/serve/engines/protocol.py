@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,10 @@ class EngineFault(RuntimeError):
 
 class EngineRefusal(RuntimeError):
     """An engine refuses a request that it can't honour, such as a grammar that it can't parse."""
+
+
+class NotReported(EngineRefusal):
+    """An engine doesn't report tokens by their ids."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Engine(Protocol):
         """End the engine and its processes."""
         ...
 
-    def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Piece]:
+    def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[Piece, None]:
         """Answer a prompt. Closing the iterator aborts it in the engine. Raises EngineFault and EngineRefusal."""
         ...
 
