@@ -27,6 +27,7 @@ from tasks.export.proof.compare import Parity, compare, perplexity
 from tasks.export.proof.config import check_config
 from tasks.export.proof.held_out import held_out
 from tasks.export.proof.judge import require
+from tasks.export.proof.probes import probe
 from tasks.export.proof.reference import Reference, answers_of
 from tasks.export.proof.speculation import speculation, write_draft
 from tasks.export.proof.speed import Speed, measure
@@ -97,6 +98,7 @@ def run(path: Path) -> None:
     spec.finish(
         {
             "perplexity": round(perplexity(reference), 8),
+            "probes": probe(reference.runtime, reference.probed),
             "dtype": dtype,
             "parameters": count_parameters(spec.model),
             "samples": reference.samples(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from tasks.training.chain import BASE
 from tasks.training.held_out import held_out_shards
 from tasks.training.model_folder import check_tokenizer
 
+NUMBERS = re.compile(r"\[\n\s+([^\[\]{}\"]+)\n\s+\]")  # a list in indented JSON, whose strings don't hold a line feed
+
 
 def check_here(config: ExportConfig, runtime: Runtime) -> None:
     """Raises ConfigError for a format that this machine can't write or prove, and for a missing GPU, before the first
@@ -35,7 +38,7 @@ def check_here(config: ExportConfig, runtime: Runtime) -> None:
             raise ConfigError(f"The format {name} can't be made here.", lacking)
 
 
-@stage(version=10, runtime=("compute",), check_here=check_here)
+@stage(version=11, runtime=("compute",), check_here=check_here)
 def export(
     config: ExportConfig,
     model: Artifact,
@@ -109,7 +112,9 @@ def _write(
     out.fact(**facts)
     written = {"scores": measured} if measured else {}
     for name, value in {**written, "parity": result, "lineage": lineage}.items():
-        (out.path / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n")
+        indented = json.dumps(value, indent=2)
+        shorter = NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", indented)
+        (out.path / f"{name}.json").write_text(f"{shorter}\n")
     ollama = modelfile(model.path, out.path, config.formats)
     card = model_card(config, shape, measured, result, lineage, modelfile=ollama is not None, remarks=remarks)
     pages = {
@@ -135,7 +140,11 @@ def _write(
     if "speculation" in result:
         out.fact_table("Speculative decoding", _guesses(result["speculation"], facts["speculation_seconds"]))
     sizes = ", ".join(f"{name} {proof['bytes'] / 1e6:.1f} MB" for name, proof in result["formats"].items())
-    out.count(formats=result["formats"], summary=sizes)
+    counts = {
+        name: {key: value for key, value in proof.items() if key != "probes"}
+        for name, proof in result["formats"].items()
+    }
+    out.count(formats=counts, summary=sizes)
 
 
 def _guesses(counts: Mapping[str, Any], seconds: Mapping[str, Any]) -> list[dict[str, str]]:

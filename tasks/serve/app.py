@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -228,7 +229,7 @@ async def _model(service: Service, request: Request) -> Any:
 
 
 def _row(served: Served) -> dict[str, Any]:
-    proof = None if served.proof is None else served.proof.as_json()
+    proof = None if served.proof is None else asdict(served.proof)
     row = {"id": served.name, "object": "model", "created": served.created, "owned_by": "gristmill"}
     return {**row, "digest": served.digest, "context": served.context, "ready": served.ready, "proof": proof}
 

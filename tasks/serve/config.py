@@ -8,6 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.serve.access.config import LimitsConfig
+from tasks.serve.engines.openai_url import UrlConfig
+from tasks.serve.engines.vllm import VllmConfig
 from tasks.serve.guards.config import GuardsConfig
 from tasks.serve.watch.config import WatchConfig
 from tasks.stage.config import StageConfig
@@ -19,7 +21,7 @@ class EngineConfig(StageConfig):
     """What computes the answers."""
 
     kind: Literal["auto", "llama.cpp", "vllm", "url"] = Field(
-        "auto", description="auto: vLLM on a GPU if it is installed, otherwise llama.cpp"
+        "auto", description="auto: `url` if that is set, vLLM on a GPU if it is installed, otherwise llama.cpp"
     )
     slots: int = Field(8, ge=1, le=1024, description="requests that are answered at the same time")
     context: int | None = Field(
@@ -28,10 +30,8 @@ class EngineConfig(StageConfig):
     threads: int | None = Field(None, ge=1, description="CPU threads of llama.cpp (default: one a core)")
     gpu_layers: int = Field(0, ge=0, description="layers that llama.cpp puts on a GPU")
     draft: bool = Field(False, description="decode speculatively with the draft of the release")
-    url: str | None = Field(None, description="address of an OpenAI-compatible server, for kind url")
-    url_key: str | None = Field(None, description="environment variable with the key of that server")
-    url_model: str | None = Field(None, description="name of the model there (default: the served name)")
-    url_prompt: Literal["ids", "text"] = Field("ids", description="form in which that server takes prompts")
+    vllm: VllmConfig = Field(default_factory=VllmConfig, description="how vLLM runs, for kind vllm")
+    url: UrlConfig | None = Field(None, description="the server that holds the model, for kind url")
 
 
 class ModelConfig(StageConfig):

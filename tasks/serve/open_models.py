@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
+import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,9 @@ from tasks.export.formats.adapter.gguf import FILE
 from tasks.serve.access import Price
 from tasks.serve.config import EngineConfig, ModelConfig, ServeConfig
 from tasks.serve.engines.llama_cpp import LlamaCppEngine
+from tasks.serve.engines.openai_url import UrlEngine
 from tasks.serve.engines.protocol import Engine, EngineFault
+from tasks.serve.engines.vllm import VllmEngine
 from tasks.serve.release import Release, choose_format, open_release
 from tasks.serve.served import POLL_SECONDS, Served
 from tasks.serve.turns import Turns
@@ -96,7 +98,7 @@ async def open_served(running: Running, model: ModelConfig, where: str, name: st
     format = "" if kind == "url" else choose_format(release, kind, model.format)
     context = min(config.engine.context or release.context, release.context)
     served_name = name or model.name or release.name
-    engine = make_engine(config, kind, release, format, context, served_name, adapted)
+    engine = make_engine(config, kind, release, format, context, served_name, adapted, running.say)
     turns = Turns(config.engine.slots, config.requests.queue, config.requests.queue_seconds)
     watch = running.service.watch
     health = Health(engine, release.text_ids("a"), config.watch.health, lambda now: watch.ready(served_name, now))
@@ -113,10 +115,8 @@ async def open_served(running: Running, model: ModelConfig, where: str, name: st
     except BaseException:
         await served.end()
         raise
-    proof = served.proof.in_words() if served.proof else "not compared"
-    running.say(
-        f"{served_name}: {context:,} tokens of context, {config.engine.slots} slots; served = released: {proof}"
-    )
+    proof = served.proof or "not compared"
+    running.say(f"{served_name}: {context:,} tokens of context, {config.engine.slots} slots. {proof}")
     if served.price.completion:
         prices = f"USD {served.price.prompt:.4g} a million prompt tokens, {served.price.completion:.4g} answered"
         running.say(f"{served_name}: {prices}")
@@ -134,7 +134,7 @@ def kind_of(config: EngineConfig) -> str:
         return "url"
     import torch
 
-    return "vllm" if torch.cuda.is_available() and importlib.util.find_spec("vllm") else "llama.cpp"
+    return "vllm" if torch.cuda.is_available() and shutil.which(config.vllm.program) else "llama.cpp"
 
 
 def make_engine(
@@ -145,11 +145,19 @@ def make_engine(
     context: int,
     name: str,
     adapted: Mapping[str, Release],
+    say: Callable[[str], None],
 ) -> Engine:
     """The engine of a kind, not started. Raises ConfigError for settings that it can't honour."""
     chosen, log = config.engine, config.state / f"engine-{name.replace('/', '-')}.log"
-    if kind != "llama.cpp":
-        raise ConfigError(f"The engine {kind} is not supported.", "Choose llama.cpp.")
+    if kind == "url":
+        if chosen.url is None:
+            raise ConfigError("The engine url has no address.", "Set engine.url.url and engine.url.model.")
+        return UrlEngine(chosen.url, release.tokenizer, section="engine.url")
+    if kind == "vllm":
+        folders = {one: other.folder / "adapter" for one, other in adapted.items()}
+        return VllmEngine(
+            FORMATS[format].path(release.folder), config.state, chosen.vllm, context=context, adapters=folders, say=say
+        )
     draft = str(GUESSED[format].draft(release.folder)) if chosen.draft else None
     if draft is not None and not os.path.exists(draft):
         raise ConfigError(f"The release {release.name} holds no draft.", "Set engine.draft to false, or add `draft`.")

@@ -59,7 +59,8 @@ class Served:
     async def start(self) -> None:
         """Start the engine and compare it with the release's proof. Raises EngineFault and ParityError."""
         await self.engine.start()
-        self.proof = await check_served(self.engine, self.release.parity, self.format)
+        if self.format:  # a server elsewhere doesn't say which format it holds
+            self.proof = await check_served(self.engine, self.release.parity, self.format)
         await self.health.check()
 
     async def supervise(self, restarted: Callable[[], None]) -> None:

@@ -61,7 +61,7 @@ class Service:
                 "ready": served.ready,
                 "slots": served.turns.slots,
                 "context": served.context,
-                "served_is_released": None if served.proof is None else served.proof.in_words(),
+                "served_is_released": None if served.proof is None else str(served.proof),
             }
         return status
 
@@ -82,10 +82,10 @@ class Service:
             raise
         except EngineFault as error:
             status, tokens = 503, 0
-            raise Refusal(503, f"The engine failed: {error}.", "engine_failed", retry_after=2.0) from error
+            raise Refusal(503, str(error), "engine_failed", retry_after=2.0) from error
         except EngineRefusal as error:
             status, tokens = 400, 0
-            raise unfit(f"The engine refuses the request: {error}.") from error
+            raise unfit(str(error)) from error
         finally:
             if admission is not None:
                 cost = admission.settle(tokens, 0)
@@ -243,9 +243,9 @@ class Answering:
                     self._finish = delta.finish or self._finish
                     yield delta
         except EngineRefusal as error:
-            raise unfit(f"The engine refuses the request: {error}.") from error
+            raise unfit(str(error)) from error
         except EngineFault as error:
-            raise Refusal(503, f"The engine failed: {error}.", "engine_failed", retry_after=2.0) from error
+            raise Refusal(503, str(error), "engine_failed", retry_after=2.0) from error
 
     async def _one(self, number: int) -> AsyncGenerator[Delta, None]:
         """The additions to one answer, through its guard."""
@@ -315,7 +315,7 @@ class Answering:
         return self.usage
 
     async def book(self) -> Usage:
-        """Book what was sent. Wait for that before the last byte: the client's next request may go to another process."""
+        """Book what was sent, before the last byte: the client's next request may go to another process."""
         usage = self.count()
         if self._admission is not None:
             self._cost = self._admission.settle(usage.prompt, usage.completion)

@@ -249,6 +249,22 @@ RELEASED = (
         fails=("tests/tasks/export/test_gate.py::test_limits_are_held_against_the_worse_end_and_against_the_runtime",),
     ),
     Mutant(
+        name="served-is-not-released",
+        about="serve: what is served may differ from the release as much as it likes",
+        path="tasks/serve/proof.py",
+        before="    if not (mean <= limit and worst <= OF_ONE * limit):\n",
+        after="    if not (mean > limit and worst <= OF_ONE * limit):\n",
+        fails=("tests/tasks/serve/test_proof.py::test_another_model_is_not_served",),
+    ),
+    Mutant(
+        name="answer-ends-without-a-reason",
+        about="serve: an answer that the engine broke off seems whole",
+        path="tasks/serve/engines/completions.py",
+        before="        if not finished:\n",
+        after="        if finished:\n",
+        fails=("tests/tasks/serve/engines/test_openai_url.py::test_an_answer_that_breaks_off_is_a_fault",),
+    ),
+    Mutant(
         name="scale-of-the-wrong-axis",
         about="export, compressed: scales are those of columns and not of rows",
         path="tasks/export/formats/compressed/rounding.py",

@@ -6,6 +6,7 @@ compare.py      compares a format's answers with the reference
 config.py       compares its config with the checkpoint's
 weights.py      compares its matrices with the checkpoint's
 speed.py        tokens per second, and memory
+probes.py       the likeliest next tokens, for servers to compare themselves with
 speculation.py  how often a release's guesses are right, and that they change no text
 judge.py        the limits
 """

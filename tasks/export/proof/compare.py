@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from models.runtimes.protocol import AllLogProbabilities, ModelRuntime
 from storage.errors import ParityError
 from storage.shards.arrays import Float32, Float64
+from tasks.export.proof.probes import probe
 from tasks.export.proof.reference import Reference, without_end
 
 BLOCK = 64  # tokens that count as one observation
@@ -45,6 +47,7 @@ class Parity:
     prompts: int
     texts: int
     chats: int
+    probes: list[dict[str, Any]]
 
 
 LIKELY = 1e-4
@@ -75,6 +78,7 @@ def compare(reference: Reference, candidate: ModelRuntime, weights: Iterable[tup
         prompts=len(reference.prompts),
         texts=len(reference.texts),
         chats=len(reference.chats),
+        probes=probe(candidate, reference.probed),
     )
 
 

@@ -24,6 +24,7 @@ from storage.errors import ConfigError
 from storage.shards.arrays import Float32
 from tasks.export.config import ExportConfig
 from tasks.export.proof.held_out import Windows
+from tasks.export.proof.probes import OF_EACH
 from tasks.tokenizer.proof import HARD_TEXTS
 from tasks.training.chain import BASE
 
@@ -65,7 +66,8 @@ class Reference:
         self.vocabulary = self._vocabulary()
         self.chats = [(chat, ids) for chat in CONVERSATIONS if (ids := chat_ids(self.runtime, chat)) is not None]
         prompts = [self._fitting(text) for text in config.prompts]
-        self.prompts = [*prompts, *(list(window[:PROMPT_TOKENS]) for window in windows[:PROMPTS])]
+        of_text = [list(window[:PROMPT_TOKENS]) for window in windows[:PROMPTS]]
+        self.prompts, self.probed = [*prompts, *of_text], [*prompts[:OF_EACH], *of_text[:OF_EACH]]
         self.ends = _ends(self.runtime)
         self.continuations = [
             without_end(self.runtime.greedy(ids, config.greedy_tokens), self.ends) for ids in self.prompts

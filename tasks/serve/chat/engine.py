@@ -41,7 +41,7 @@ class EngineAnswerer:
         try:
             return self._runner.run(self._stream(ids, sampling, say))
         except EngineFault as error:
-            raise ServerError(f"The answer failed: {error}.", "Ask again: the engine is restarted.") from error
+            raise ServerError(f"The answer failed: {error}", "Ask again: the engine is restarted.") from error
 
     async def _stream(self, ids: list[int], sampling: Sampling, say: Callable[[str], None]) -> Ended:
         await asyncio.sleep(0)  # the loop learns that the process has ended
@@ -79,6 +79,6 @@ def opened_engine(folder: Path, name: str, format: str) -> Iterator[EngineAnswer
             yield EngineAnswerer(release, engine, f"{name}, {format}, {release.context:,} tokens of context", runner)
         except EngineFault as error:
             remedy = "Check it with `gristmill store verify`, or export it again."
-            raise StoreError(f"{error}.", remedy) from error
+            raise StoreError(str(error), remedy) from error
         finally:
             runner.run(engine.stop())

@@ -14,7 +14,7 @@ import httpx
 from models.runtimes.protocol import Message
 from storage.errors import ConfigError, ServerError
 from tasks.serve.chat.answerer import ContextFull, Ended, Manner
-from tasks.serve.engines.client import events, fetched
+from tasks.serve.engines.client import ask_json, events
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal
 
 CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 600.0  # to connect, and between two parts of an answer
@@ -70,7 +70,7 @@ def opened_server(url: str, key_env: str | None, model: str | None) -> Iterator[
 
 def _first_model(url: str, client: httpx.AsyncClient, runner: asyncio.Runner) -> str:
     with told(url):
-        listed = runner.run(fetched(client, "models"))
+        listed = runner.run(ask_json(client, "GET", "models"))
     try:
         return str(listed["data"][0]["id"])
     except (LookupError, TypeError) as error:
@@ -89,7 +89,7 @@ def told(url: str) -> Iterator[None]:
         raise ConfigError(f"The server {url} refuses the request: {str(error).rstrip('.')}.", remedy) from error
     except EngineFault as error:
         remedy = "Check that the server runs: `gristmill serve` starts one."
-        raise ServerError(f"The server {url} failed: {error}.", remedy) from error
+        raise ServerError(f"The server {url} failed: {error}", remedy) from error
 
 
 def _address(url: str) -> httpx.URL:

@@ -17,7 +17,7 @@ import httpx
 
 from models.runtimes.llama_server import LlamaServerSpec
 from tasks.children.die_with_parent import tied_to
-from tasks.serve.engines.client import answer, events
+from tasks.serve.engines.client import ask, ask_json, events, open_client
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Finish, Piece, Sampling, TokenChoice
 
 START_SECONDS = 600.0  # for a large file on a slow disk
@@ -64,9 +64,8 @@ class LlamaCppEngine:
             line = b""
         if line.strip() != b"ready":
             await self.stop()
-            raise EngineFault(f"llama.cpp didn't start: {_last_line(self._log)}")
-        transport = httpx.AsyncHTTPTransport(uds=socket, limits=httpx.Limits(max_connections=None))
-        self._client = httpx.AsyncClient(transport=transport, base_url="http://llama.cpp", timeout=None)
+            raise EngineFault(f"llama.cpp didn't start: {_last_line(self._log)}.")
+        self._client = open_client("http://llama.cpp", socket=socket)
 
     async def stop(self) -> None:
         process, self._process = self._process, None
@@ -100,28 +99,25 @@ class LlamaCppEngine:
                 )
                 if finish:
                     return
-        raise EngineFault("llama.cpp ended its answer without a reason")
+        raise EngineFault("llama.cpp ended its answer without a reason.")
 
     async def running(self) -> int:
-        try:
-            page = (await self._open().get("/metrics", timeout=STOP_SECONDS)).text
-        except httpx.HTTPError as error:
-            raise EngineFault(f"llama.cpp doesn't answer: {error}") from error
-        return sum(map(int, RUNNING.findall(page)))
+        page = await ask(self._open(), "GET", "/metrics")
+        return sum(map(int, RUNNING.findall(page.decode())))
 
     async def next_token(self, ids: Sequence[int], count: int) -> list[tuple[int, float]]:
         # Drawing one token and reporting it needs a whole character: `a` is forced, the reported values are without
         request = {"prompt": list(ids), "n_predict": 1, "n_probs": count, "temperature": 0, "cache_prompt": False}
-        answered = await answer(self._open(), "/completion", {**request, "logit_bias": [["a", 1e3]]})
+        answered = await ask_json(self._open(), "POST", "/completion", {**request, "logit_bias": [["a", 1e3]]})
         (token,) = answered["completion_probabilities"]
         return [(int(one["id"]), float(one["logprob"])) for one in token["top_logprobs"]]
 
     async def embed(self, ids: Sequence[int]) -> list[float]:
-        raise EngineRefusal("llama.cpp serves this model for text, not for embeddings")
+        raise EngineRefusal("llama.cpp serves this model for text, not for embeddings.")
 
     def _open(self) -> httpx.AsyncClient:
         if self._client is None or not self.alive:
-            raise EngineFault("llama.cpp isn't running")
+            raise EngineFault("llama.cpp isn't running.")
         return self._client
 
     def _request(self, ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:

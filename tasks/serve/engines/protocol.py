@@ -22,6 +22,10 @@ class EngineRefusal(RuntimeError):
         self.code = code
 
 
+class NotReported(EngineRefusal):
+    """An engine doesn't report tokens by their ids."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How an answer is drawn. The defaults are those of OpenAI's API."""

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -96,11 +97,11 @@ OF_BASE = ("swapped tokenizer", "wrong rope base")  # of an adapter they are fau
 FAULTS = (*BEFORE, "missing scale")
 
 
-def make_checkpoint(folder: Path) -> tuple[Path, Reference]:
+def make_checkpoint(folder: Path, **shape: Any) -> tuple[Path, Reference]:
     """A small model with weights large enough for attention to matter, and its answers."""
     from safetensors.torch import load_file, save_file
 
-    model = make_model(folder / "model", kv_heads=2, feed_forward=192, rope_theta=100.0)
+    model = make_model(folder / "model", **{"kv_heads": 2, "feed_forward": 192, "rope_theta": 100.0, **shape})
     tensors = load_file(model / "model.safetensors")
     for name, values in tensors.items():
         if values.ndim == 2 and "embed" not in name:

@@ -65,6 +65,7 @@ def test_a_release_holds_every_format_its_proof_and_its_card(
     assert proof["gguf-q8_0"]["mean_divergence"] < proof["gguf-q4_0"]["mean_divergence"]
     assert proof["gguf-q4_0"]["bytes"] < proof["gguf-q8_0"]["bytes"] < proof["gguf-f16"]["bytes"]
     assert proof["int4"]["bytes"] < proof["int8"]["bytes"] < proof["safetensors"]["bytes"]
+    assert "probes" not in out.counts["formats"]["gguf-f16"], "the manifest stays short"
     card = (out.path / "README.md").read_text()
     for name in proof:
         assert f"| {name} |" in card
@@ -75,6 +76,32 @@ def test_a_release_holds_every_format_its_proof_and_its_card(
         theirs, ours = load_model(out.path)(ids).logits, load(llama[0].path)(ids)
         assert (theirs - ours).abs().max() < 1e-4
         assert load_model(out.path / "int8")(ids).logits.shape == theirs.shape
+
+
+def test_a_release_records_the_likeliest_tokens_of_each_format(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    out = run(tmp_path, llama, formats=["safetensors", "gguf-q4_0"])
+    text = (out.path / "parity.json").read_text()
+    parity = json.loads(text)
+    model, tokenizer = load_model(llama[0].path), load_tokenizer(llama[0].path)
+    assert [probe["ids"] for probe in parity["probes"][:3]] == [tokenizer.encode(prompt) for prompt in PROMPTS]
+    assert len(parity["probes"]) > len(PROMPTS), "of held-out text too"
+    for probe in parity["probes"]:
+        with torch.no_grad():
+            logs = torch.log_softmax(model(torch.tensor([probe["ids"]])).logits[0, -1].double(), -1)
+        best = logs.topk(10)
+        assert [id for id, _ in probe["top"]] == best.indices.tolist()
+        assert [log for _, log in probe["top"]] == pytest.approx(best.values.tolist(), abs=1e-4)
+    formats = {name: proof["probes"] for name, proof in parity["formats"].items()}
+    assert formats["safetensors"] == parity["probes"]
+    with LlamaCppRuntime(out.path / "gguf" / "model-q4_0.gguf") as runtime:
+        logs = runtime.log_probabilities(parity["probes"][0]["ids"])
+    rounded = formats["gguf-q4_0"]
+    assert [probe["ids"] for probe in rounded] == [probe["ids"] for probe in parity["probes"]]
+    assert all(log == pytest.approx(logs[id], abs=1e-4) for id, log in rounded[0]["top"])
+    assert rounded[0]["top"] != parity["probes"][0]["top"]
+    assert f'"ids": {json.dumps(rounded[0]["ids"])}' in text, "numbers share a line"
 
 
 @pytest.mark.soak

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from storage.artifact import Artifact
-from storage.digests import sums
+from storage.digests import file_digest
 from storage.manifest import SUMS
 from tasks.export import ExportConfig, export
 from tasks.stage.output import Output
@@ -36,7 +36,8 @@ def make_release(folder: Path, **shape: Any) -> Path:
     config = {"formats": ["safetensors", "gguf-f16"], "prompts": ["The fox"], "greedy_tokens": 4, "positions": 64}
     given = (Artifact.at(model), None, Artifact.at(folder / "validation"))
     export.function(ExportConfig.model_validate(config), *given, {}, None, out)
-    (out.path / SUMS).write_bytes(sums(out.path))
+    listed = [(file_digest(path), path.relative_to(out.path)) for path in sorted(out.path.rglob("*")) if path.is_file()]
+    (out.path / SUMS).write_text("".join(f"{digest}  {name}\n" for digest, name in listed))
     return out.path
 
 
@@ -53,9 +54,7 @@ class Server:
         """The process ids of its engines."""
         found = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
         rows = [line.split(None, 2) for line in found.splitlines()[1:]]
-        return [
-            int(pid) for pid, parent, words in rows if int(parent) == self.process.pid and "llama_server" in words
-        ]
+        return [int(pid) for pid, parent, words in rows if int(parent) == self.process.pid and "llama_server" in words]
 
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
@@ -71,7 +70,9 @@ class Server:
 
 
 @contextmanager
-def serving(release: Path, folder: Path, settings: Mapping[str, Any] | None = None, **variables: str) -> Iterator[Server]:
+def serving(
+    release: Path, folder: Path, settings: Mapping[str, Any] | None = None, **variables: str
+) -> Iterator[Server]:
     """A server of a release with these settings, at a free port, ended by SIGTERM."""
     state = folder / "state"
     chosen = {"engine": {"slots": 4, "threads": 1, "context": 128}, **(settings or {}), "port": 0, "state": str(state)}
@@ -79,9 +80,7 @@ def serving(release: Path, folder: Path, settings: Mapping[str, Any] | None = No
     (folder / "serve.yaml").write_text(yaml.safe_dump(chosen))
     command = [sys.executable, "-m", "flows.cli", "serve", "--config", str(folder / "serve.yaml")]
     environment = {**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", **variables}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     server, listening = Server(process, state), threading.Event()
 
     def read() -> None:
@@ -96,7 +95,8 @@ def serving(release: Path, folder: Path, settings: Mapping[str, Any] | None = No
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        assert listening.wait(START_SECONDS) and server.url, "\n".join(server.lines)
+        listening.wait(START_SECONDS)
+        assert server.url, "\n".join(server.lines)
         yield server
     finally:
         if process.poll() is None:
