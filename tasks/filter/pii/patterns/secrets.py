@@ -75,7 +75,8 @@ def _pem(text: str, at: int) -> Finding | None:
     start = at
     while start and text[start - 1] in " -" and at - start < 6:
         start -= 1
-    match = _PEM.search(text, start, at + 17_000)
-    if match is None or match.start() > at or not _BASE64.search(match[0]):
+    matches = (_PEM.match(text, first, at + 17_000) for first in range(start, at + 1))
+    match = next(filter(None, matches), None)
+    if match is None or not _BASE64.search(match[0]):
         return None
     return Finding("PRIVATE_KEY", *match.span(), BY_FORM)

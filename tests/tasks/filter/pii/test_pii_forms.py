@@ -321,6 +321,7 @@ HOSTILE = {
     "unseen": "a\u200b@\u200ba." * 60_000,
     "users": "a://b:" * 160_000 + "@a",
     "schemes": "Authorization: Basic a1b2c3d4 " * 30_000,
+    "headers of keys": "-----BEGIN PRIVATE KEY-----" * 30_000,
 }
 
 
@@ -335,6 +336,7 @@ HOSTILE = {
     "dots",
     "users",
     "labels with values",
+    "headers of keys",
 )
 @pytest.mark.parametrize("name", list(HOSTILE))
 def test_hostile_forms_take_linear_time(name: str) -> None:

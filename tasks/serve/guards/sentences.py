@@ -1,0 +1,140 @@
+"""Guards that are asked about sentences: the toxicity classifier, and a user's function or classifier.
+
+A sentence ends at its mark and a space, at a line's end, or after LONGEST characters. Unless the guard only reports, an
+answer is held back to the sentence's end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from storage.artifact import Artifact
+from storage.errors import ConfigError, SourceError
+from tasks.filter.signals.config import ClassifierSignalConfig, PythonSignalConfig
+from tasks.serve.guards.config import OwnRule, ToxicityRule
+from tasks.serve.guards.rule import Mark
+from tasks.serve.guards.words import Entry
+from tasks.stage.output import Output
+
+LONGEST = 300  # characters of a sentence, as long as the filter's pieces: in a longer one, bad words are diluted
+BEHIND_MARK = 4  # characters of closing quotes and brackets
+
+_END = re.compile(r"[.!?…][\"')\]}»”’]{0,3}\s|[。！？]|\n")
+Measure = Callable[[pa.Array], pa.RecordBatch]
+
+
+class Sentences:
+    """The rule of a guard: `is_found` says whether a sentence is a finding."""
+
+    def __init__(self, is_found: Callable[[str], bool], entry: Entry) -> None:
+        self.is_found, self.entry = is_found, entry
+
+    def search(self) -> SentencesSearch:
+        """See `Rule`."""
+        return SentencesSearch(self)
+
+
+class SentencesSearch:
+    """The rule's state in a text."""
+
+    def __init__(self, rule: Sentences) -> None:
+        self.done = 0
+        self._rule = rule
+        self._begin = 0
+        self._waits = rule.entry.action != "allow"
+
+    def advance(self, text: str, base: int, step: int, final: bool) -> list[Mark]:
+        """See `Search`."""
+        marks: list[Mark] = []
+        at = max(len(text) - step - BEHIND_MARK, self._begin - base)
+        for sentence_end in _END.finditer(text, at):
+            marks += self._ask(text, base, base + sentence_end.end())
+        if final or base + len(text) - self._begin >= LONGEST:
+            marks += self._ask(text, base, base + len(text))
+        self.done = self._begin if self._waits else base + len(text)
+        return marks
+
+    def sure(self, part: str) -> int:
+        """See `Search`."""
+        return self.done
+
+    def _ask(self, text: str, base: int, end: int) -> list[Mark]:
+        whole = text[max(self._begin - base, 0) : end - base]
+        start = end - len(whole.lstrip())
+        self._begin = end
+        sentence = whole.strip()
+        return (
+            [Mark(start, start + len(sentence), *self._rule.entry)]
+            if sentence and self._rule.is_found(sentence)
+            else []
+        )
+
+
+def toxicity(rule: ToxicityRule) -> Sentences:
+    """The rule of the classifier. Raises SourceError without its folder or packages."""
+    from tasks.filter.toxicity.config import PackageModelConfig
+    from tasks.filter.toxicity.measure import load_model
+    from tasks.filter.toxicity.package import export_package
+
+    if rule.folder is not None and not Path(rule.folder).expanduser().is_dir():
+        raise SourceError(f"The folder {rule.folder} does not exist.", "Check guards.toxicity.folder.")
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Output.at(Path(scratch))
+        if rule.folder is None:
+            export_package(PackageModelConfig(), out)
+        model = load_model(out.path if rule.folder is None else Path(rule.folder).expanduser())
+
+    def is_toxic(sentence: str) -> bool:
+        scores, words = model.score(pa.array([sentence], pa.string()))
+        return bool(words[0]) and float(scores[0]) > rule.max_score
+
+    return Sentences(is_toxic, Entry("toxicity", rule.action, "<TOXIC>"))
+
+
+def own(name: str, rule: OwnRule) -> Sentences:
+    """The rule of a user's guard. Raises SourceError or ConfigError for one that can't be loaded."""
+    measure = _function(rule.measure) if isinstance(rule.measure, PythonSignalConfig) else _classifier(rule.measure)
+
+    def is_found(sentence: str) -> bool:
+        try:
+            row = measure(pa.array([sentence], pa.string())).to_pylist()[0]
+        except SourceError:
+            return True
+        low = any(row[column] is None or row[column] < bound for column, bound in rule.min.items())
+        return low or any(row[column] is None or row[column] > bound for column, bound in rule.max.items())
+
+    return Sentences(is_found, Entry(f"own.{name}", rule.action, f"<{name.upper()}>"))
+
+
+def _function(config: PythonSignalConfig) -> Measure:
+    from tasks.filter.signals.functions import measure_with
+    from tasks.filter.signals.hook import fingerprints, load
+
+    digests = fingerprints(config)
+    load(config, digests)  # so that a mistake ends the start
+    document = tuple(pa.array([value], pa.string()) for value in ("sentence", "serve", "{}"))
+    return lambda texts: measure_with(config, json.dumps(digests), texts, *document)
+
+
+def _classifier(config: ClassifierSignalConfig) -> Measure:
+    from tasks.filter.classifier.signal_model import make_classifier
+    from tasks.filter.signals.scores import measure_scores
+
+    if config.first is not None:
+        raise ConfigError("guards.own: a classifier has `first`, which is trained on a corpus.", "Leave it out.")
+    scratch = tempfile.TemporaryDirectory()
+    out = Output.at(Path(scratch.name))
+    make_classifier(config.scorer().model_copy(update={"labelled": []}), Artifact.at(out.scratch), out)
+
+    def measure(texts: pa.Array) -> pa.RecordBatch:
+        return measure_scores(config, out.path, texts)
+
+    weakref.finalize(measure, scratch.cleanup)
+    return measure
