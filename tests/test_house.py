@@ -37,7 +37,9 @@ ACROSS = {  # the imports from one stage into another
     ("evaluate", "filter"),  # what models say is searched for abuse and personal data as documents are
     ("draft", "base"),  # a draft is another model,
     ("draft", "posttrain"),  # or the released one pruned and distilled
-    ("serve", "download"),  # votes are checked by the code that will read them
+    ("serve", "download"),
+    ("serve", "export"),
+    ("serve", "filter"),  # votes are checked by the code that will read them
     ("posttrain", "dedup"),  # near-duplicates among pairs are those among documents
 }
 MAY_IMPORT = {

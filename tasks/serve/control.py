@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from storage.errors import ConfigError, GristmillError, ServerError
 
 if TYPE_CHECKING:
-    from tasks.serve.server import Running
+    from tasks.serve.running import Running
+
 
 SOCKET = "control.sock"
 LONGEST = 1 << 16  # bytes of a command

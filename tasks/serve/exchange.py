@@ -21,7 +21,6 @@ from tasks.serve.api.stream import Form
 from tasks.serve.ask import Ask, Client, Delta
 from tasks.serve.config import RequestConfig
 from tasks.serve.service import Answering, Service, refused_access
-from tasks.serve.watch import Observed
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 Reader = Callable[[bytes], Ask]
@@ -52,7 +51,7 @@ class Exchange:
                 raise Refusal(503, "The audit log can't be written.", "audit_failing", retry_after=5.0)
             observed.names("", await identify(self.service, client))
             ask = self.read(await body_of(Request(scope, receive), bounds))
-            observed.names(self.service.find(ask.model).name, streamed=ask.stream)
+            answering = self.service.open(ask, observed)
         except Refusal as refusal:
             observed.end(status=refusal.status, finish=None)
             await send_json(send, refusal.status, self.refused(refusal), client, refusal)
@@ -60,7 +59,7 @@ class Exchange:
         except ClientGone:
             observed.end(status=499, finish=None, client_gone=True)
             return
-        work = asyncio.create_task(self._work(ask, client, observed, send))
+        work = asyncio.create_task(self._work(answering, client, send))
         gone = asyncio.create_task(_until_gone(receive))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -71,49 +70,40 @@ class Exchange:
             with contextlib.suppress(asyncio.CancelledError):
                 await work
 
-    async def _work(self, ask: Ask, client: Client, observed: Observed, send: Send) -> None:
+    async def _work(self, answering: Answering, client: Client, send: Send) -> None:
         seconds = self.service.config.requests.total_seconds
-        begun = False
-        answering: Answering | None = None
+        ask, served = answering.ask, answering.served
+        form = self.form(ask, served.name, client.request_id, int(time.time()), served.digest)
         refusal: Refusal | None = None
-        form: Form | None = None
+        gone = True  # until the answer has ended in order
         try:
             async with asyncio.timeout(seconds):
-                answering = await self.service.begin(ask, client, observed)
-                served = answering.served
-                form = self.form(ask, served.name, client.request_id, int(time.time()), served.digest)
+                await self.service.begin(answering, client)
                 if ask.stream:
                     await self._stream(answering, form, client, send)
                 else:
                     answers: list[list[Delta]] = [[] for _ in range(ask.answers)]
                     async for delta in answering.deltas():
                         answers[delta.answer].append(delta)
-                    body = form.whole(answers, await answering.book())
-                    begun = True
-                    await send_json(send, 200, body, client)
+                    await send_json(send, 200, form.whole(answers, await answering.book()), client)
+            gone = False
         except Refusal as caught:
-            refusal = caught
+            refusal, gone = caught, False
         except TimeoutError:
-            refusal = Refusal(504, f"The answer took longer than {seconds:g} s.", "timeout")
-        except asyncio.CancelledError:
-            if answering is not None:
-                await asyncio.shield(answering.close(None, gone=True))
-            raise
+            refusal, gone = Refusal(504, f"The answer took longer than {seconds:g} s.", "timeout"), False
         except ClientGone:
-            if answering is not None:
-                await answering.close(None, gone=True)
-            return
-        if answering is not None:
-            await answering.close(refusal)
-            begun = begun or answering.begun
+            pass
+        finally:
+            await asyncio.shield(answering.close(refusal, gone=gone))
         if refusal is None:
             return
-        if form is not None and begun and ask.stream:
+        if not answering.begun:
+            await send_json(send, refusal.status, self.refused(refusal), client, refusal)
+            return
+        with contextlib.suppress(ClientGone):
             for part in form.fail(refusal):
                 await _send(send, part, self.service.config.requests)
             await send({"type": "http.response.body", "body": b""})
-        elif not begun:
-            await send_json(send, refusal.status, self.refused(refusal), client, refusal)
 
     async def _stream(self, answering: Answering, form: Form, client: Client, send: Send) -> None:
         """Send the answer as events. Nothing is sent before the first token, so that a refusal keeps its status."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from models.runtimes.llama_server import LlamaServerSpec
 from storage.errors import ConfigError, ServerError
@@ -21,13 +21,11 @@ from tasks.serve.engines.openai_url import UrlEngine
 from tasks.serve.engines.protocol import Engine, EngineFault
 from tasks.serve.engines.vllm import VllmEngine
 from tasks.serve.release import Release, choose_format, open_release
+from tasks.serve.running import Running
 from tasks.serve.served import POLL_SECONDS, Served
 from tasks.serve.turns import Turns
 from tasks.serve.watch import Health
 from tasks.stage.machine import cores
-
-if TYPE_CHECKING:
-    from tasks.serve.server import Running
 
 ADAPTER = f"gguf-adapter/{FILE}"
 
@@ -104,17 +102,16 @@ async def open_served(running: Running, model: ModelConfig, where: str, name: st
     health = Health(engine, release.text_ids("a"), config.watch.health, lambda now: watch.ready(served_name, now))
     served = Served(served_name, release, format, engine, turns, health, context, model, Price(0.0, 0.0))
     running.say(f"Starting {engine.name} with {release.name}{f', {format}' if format else ''}")
-    try:
-        await served.start()
-        served.price = await _price(model, config.usd_per_hour, served)
-    except EngineFault as error:
-        await engine.stop()
-        raise ServerError(
-            f"{engine.name} doesn't start with {where}: {error}.", "See its log in the state folder."
-        ) from error
-    except BaseException:
-        await served.end()
-        raise
+    async with contextlib.AsyncExitStack() as failing:
+        failing.push_async_callback(served.end)
+        try:
+            await served.start()
+            served.price = await _price(model, config.usd_per_hour, served)
+        except EngineFault as error:
+            raise ServerError(
+                f"{where} can't be served. {error}", f"See the engine's log in {config.state}."
+            ) from error
+        failing.pop_all()
     proof = served.proof or "not compared"
     running.say(f"{served_name}: {context:,} tokens of context, {config.engine.slots} slots. {proof}")
     if served.price.completion:

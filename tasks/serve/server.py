@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import ipaddress
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
@@ -24,11 +22,10 @@ from tasks.serve.control import controlled
 from tasks.serve.guards import Guards
 from tasks.serve.open_models import open_model
 from tasks.serve.pages.feedback import Feedback
-from tasks.serve.served import Served
+from tasks.serve.running import Running, Say
 from tasks.serve.service import Service
 from tasks.serve.watch import Logs, Watch
 
-Say = Callable[[str], None]
 BACKLOG = 1024
 
 
@@ -84,32 +81,6 @@ class Stopping:
             self.server.force_exit = True
         else:
             self.server.should_exit = True
-
-
-@dataclass
-class Running:
-    """What a server consists of. `changing` is held while a release is swapped."""
-
-    service: Service
-    say: Say
-    watchers: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    ending: list[asyncio.Task[None]] = field(default_factory=list)
-    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def watch_over(self, served: Served) -> None:
-        """Check the engine of a release, and restart it when it ends."""
-        served.health.start()
-        restarted = functools.partial(self.service.watch.restarted, served.name)
-        self.watchers[id(served)] = asyncio.create_task(served.supervise(restarted))
-
-    async def end(self, served: Served, drain_seconds: float = 0.0) -> None:
-        """Stop watching a release, and end it."""
-        task = self.watchers.pop(id(served), None)
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        await served.end(drain_seconds)
 
 
 async def run(config: ServeConfig, say: Say) -> None:

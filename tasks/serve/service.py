@@ -104,37 +104,34 @@ class Service:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": rows, "model": served.name, "usage": usage}
 
-    async def begin(self, ask: Ask, client: Client, observed: Observed) -> Answering:
-        """Everything before the first token: the request is checked, admitted and has its turn. Raises Refusal."""
-        served = self.find(ask.model)
-        answering = Answering(ask, served, observed)
-        try:
-            ids = self._prompt(ask, served, observed)
-            room = served.context - len(ids)
-            if room < 1:
-                raise unfit(
-                    f"The prompt has {len(ids):,} tokens, and the context is {served.context:,}.",
-                    "messages",
-                    "context_length_exceeded",
-                )
-            most = min(ask.sampling.max_tokens or room, room, self.config.requests.max_tokens or room)
-            if not served.ready:
-                raise _away()
-            admission = await self._admit(client, served, len(ids), most * ask.answers)
-            answering.admit(admission, len(ids))
-            if admission.tokens_left is not None:
-                most = min(most, max(admission.tokens_left // ask.answers, 1))
-            answering.prepare(ids, replace(ask.sampling, max_tokens=most, adapter=served.adapter), self.guards)
-            await answering.take_turn(admission.key)
-            observed.started(most, served.digest)
-            self._remember(client.request_id, admission.key, served.digest)
-        except Refusal as refusal:
-            await answering.close(refusal)
-            raise
-        except BaseException:
-            await answering.close(None)
-            raise
+    def open(self, ask: Ask, observed: Observed) -> Answering:
+        """The answer to a request, which has yet to begin. Close it in any case. Raises Refusal."""
+        answering = Answering(ask, self.find(ask.model), observed)
+        observed.names(answering.served.name, streamed=ask.stream)
         return answering
+
+    async def begin(self, answering: Answering, client: Client) -> None:
+        """Everything before the first token: the request is checked, admitted and has its turn. Raises Refusal."""
+        ask, served = answering.ask, answering.served
+        ids = self._prompt(ask, served, answering.observed)
+        room = served.context - len(ids)
+        if room < 1:
+            raise unfit(
+                f"The prompt has {len(ids):,} tokens, and the context is {served.context:,}.",
+                "messages",
+                "context_length_exceeded",
+            )
+        most = min(ask.sampling.max_tokens or room, room, self.config.requests.max_tokens or room)
+        if not served.ready:
+            raise Refusal(503, "The engine is not ready. Try again soon.", "engine_not_ready", retry_after=2.0)
+        admission = await self._admit(client, served, len(ids), most * ask.answers)
+        answering.admit(admission, len(ids))
+        if admission.tokens_left is not None:
+            most = min(most, max(admission.tokens_left // ask.answers, 1))
+        answering.prepare(ids, replace(ask.sampling, max_tokens=most, adapter=served.adapter), self.guards)
+        await answering.take_turn(admission.key)
+        answering.observed.started(most, served.digest)
+        self._remember(client.request_id, admission.key, served.digest)
 
     def _remember(self, request_id: str, key: str, digest: str) -> None:
         self.answered[request_id] = key, digest
@@ -192,10 +189,6 @@ class Service:
 def refused_access(error: AccessRefused) -> Refusal:
     """The answer to a client without a key, or beyond its limits."""
     return Refusal(error.status, error.message, error.code, retry_after=error.retry_after)
-
-
-def _away() -> Refusal:
-    return Refusal(503, "The engine is not ready. Try again soon.", "engine_not_ready", retry_after=2.0)
 
 
 class Answering:

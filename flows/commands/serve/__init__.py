@@ -48,6 +48,9 @@ def start(
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="a YAML file with the settings, see docs/serving.md")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="a YAML file with the policy of the guards, in place of `guards` of --config")
+    ] = None,
     engine: Annotated[str | None, typer.Option(help="llama.cpp, vllm, url or auto")] = None,
     host: Annotated[str | None, typer.Option(help="address to listen at: any but loopback requires keys")] = None,
     port: Annotated[int | None, typer.Option(help="port (0: any free one)")] = None,
@@ -75,7 +78,9 @@ def start(
         "state": None if state is None else str(state),
         "store": store or (DEFAULT_STORE if config is None else None),
     }
-    serve(console, release or [], config, [*(overrides or [])], {k: v for k, v in given.items() if v is not None})
+    serve(
+        console, release or [], config, policy, [*(overrides or [])], {k: v for k, v in given.items() if v is not None}
+    )
 
 
 @app.command()

@@ -26,9 +26,9 @@ slurs.py       the list of slurs
 sentences.py   the toxicity classifier, and the user's own guards
 """
 
-from tasks.serve.guards.config import GuardsConfig, read_policy
+from tasks.serve.guards.config import GuardsConfig
 from tasks.serve.guards.policy import Guards
 from tasks.serve.guards.request import InputVerdict
 from tasks.serve.guards.stream import Finding, OutputGuard
 
-__all__ = ["Finding", "Guards", "GuardsConfig", "InputVerdict", "OutputGuard", "read_policy"]
+__all__ = ["Finding", "Guards", "GuardsConfig", "InputVerdict", "OutputGuard"]

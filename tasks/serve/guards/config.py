@@ -9,14 +9,11 @@ refuse   a request ends with a 400, an answer with the finish reason `content_fi
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, Self
 
 import regex
-import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from storage.errors import ConfigError
 from tasks.filter.pii.config import PatternEntity
 from tasks.filter.signals.config import NAME
 from tasks.filter.signals.family import SignalRules
@@ -187,15 +184,3 @@ class GuardsConfig(StageConfig):
             if not NAME.fullmatch(name):
                 raise ValueError(f"a rule is named {name!r}: write names in lower-case letters, digits and _")
         return self
-
-
-def read_policy(path: Path) -> GuardsConfig:
-    """The policy in a YAML file. Raises ConfigError, which names the key."""
-    try:
-        return GuardsConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"The policy {path} can't be read: {error}.", "Name a YAML file.") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        raise ConfigError(f"The policy {path}: {place}: {first['msg']}.", "Correct this key.") from error

@@ -45,12 +45,14 @@ def with_whole_characters(text: str) -> tuple[str, int]:
     if text.isascii() or not _SURROGATE.search(text):
         return text, 0
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    return _SURROGATE.subn(REPLACEMENT, joined)
+    replaced: tuple[str, int] = _SURROGATE.subn(REPLACEMENT, joined)
+    return replaced
 
 
 def without_control(text: str) -> tuple[str, int]:
     """The text without control characters but tabs and line ends, and their number."""
-    return _CONTROL.subn("", text)
+    removed: tuple[str, int] = _CONTROL.subn("", text)
+    return removed
 
 
 def without_invisible(text: str) -> tuple[str, int]:
@@ -63,7 +65,7 @@ def without_invisible(text: str) -> tuple[str, int]:
     def kept(match: regex.Match[str]) -> str:
         nonlocal removed
         if match["needed"] or (keeps_direction and _DIRECTION.match(match[0])):
-            return match[0]
+            return str(match[0])
         removed += 1
         return ""
 

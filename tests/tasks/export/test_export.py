@@ -96,10 +96,10 @@ def test_a_release_records_the_likeliest_tokens_of_each_format(
     formats = {name: proof["probes"] for name, proof in parity["formats"].items()}
     assert formats["safetensors"] == parity["probes"]
     with LlamaCppRuntime(out.path / "gguf" / "model-q4_0.gguf") as runtime:
-        logs = runtime.log_probabilities(parity["probes"][0]["ids"])
+        written = runtime.log_probabilities(parity["probes"][0]["ids"])
     rounded = formats["gguf-q4_0"]
     assert [probe["ids"] for probe in rounded] == [probe["ids"] for probe in parity["probes"]]
-    assert all(log == pytest.approx(logs[id], abs=1e-4) for id, log in rounded[0]["top"])
+    assert all(log == pytest.approx(written[id], abs=1e-4) for id, log in rounded[0]["top"])
     assert rounded[0]["top"] != parity["probes"][0]["top"]
     assert f'"ids": {json.dumps(rounded[0]["ids"])}' in text, "numbers share a line"
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from profiles.load import read_settings
 from storage.errors import ConfigError
-from tasks.serve.guards import Guards, GuardsConfig, read_policy
+from tasks.serve.guards import Guards, GuardsConfig
 
 EXAMPLE = """
 input:
@@ -44,7 +45,7 @@ def test_the_example_loads_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "def measure(texts):\n    return {'score': [text.count('!') for text in texts]}\n"
     )
     monkeypatch.chdir(tmp_path)
-    config = read_policy(tmp_path / "policy.yaml")
+    config = read_settings(GuardsConfig, tmp_path / "policy.yaml")
     assert config.output.action_of("CREDIT_CARD") == "refuse"
     assert config.output.action_of("MAC_ADDRESS") == "allow"
     assert config.output.action_of("EMAIL_ADDRESS") == "mask"
@@ -61,7 +62,7 @@ def test_the_example_loads_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text("# nothing\n")
-    assert read_policy(tmp_path / "policy.yaml") == GuardsConfig()
+    assert read_settings(GuardsConfig, tmp_path / "policy.yaml") == GuardsConfig()
 
 
 @pytest.mark.parametrize(
@@ -72,11 +73,11 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
         ("lists: {Mine: {words: [a]}}", "lower-case"),
         ("lists: {mine: {action: mask}}", "name words, files or patterns"),
         ("own: {mine: {measure: {kind: python, file: a.py}}}", "set a bound"),
-        ("- a", "valid dictionary"),
-        ("a: [", "can't be read"),
+        ("- a", "is not a mapping"),
+        ("a: [", "is not YAML"),
     ],
 )
 def test_mistakes_name_the_key(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "policy.yaml").write_text(text)
     with pytest.raises(ConfigError, match=says):
-        read_policy(tmp_path / "policy.yaml")
+        read_settings(GuardsConfig, tmp_path / "policy.yaml")
