@@ -89,7 +89,7 @@ def read_settings(kind: type[Section], path: Path | None, overrides: Sequence[st
     ConfigError as `load` does."""
     if path is not None and not path.is_file():
         raise ConfigError(f"{path} is not a file.", "Give the path of a YAML file.")
-    data = {} if path is None else _mapping(path)
+    data = {} if path is None else _mapping(path, may_be_empty=True)
     for override in overrides:
         _set(data, override)
     what = "The settings" if path is None else str(path)
@@ -195,7 +195,7 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     return _merge(_for_base(_for_preset(below, data), data), data)
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def _mapping(path: Path, *, may_be_empty: bool = False) -> dict[str, Any]:
     """The mapping of a YAML file. Raises ConfigError for any other content."""
     if (size := path.stat().st_size) > MOST_BYTES:
         raise ConfigError(
@@ -208,6 +208,8 @@ def _mapping(path: Path) -> dict[str, Any]:
         raise ConfigError(f"Profile {path} is not UTF-8: {_byte(error)}.", "Save it as UTF-8.") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"Profile {path} is not YAML: {_problem(error)}.", "Correct it.") from error
+    if data is None and may_be_empty:
+        return {}
     if not isinstance(data, dict):
         problem = "is empty" if data is None else "is not a mapping"
         raise ConfigError(f"Profile {path} {problem}.", "Begin it with `extends: tiny`, or `gristmill new` writes one.")

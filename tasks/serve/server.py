@@ -35,6 +35,7 @@ class _Protocol(H11Protocol):
     head_seconds = 30.0
 
     def connection_made(self, transport: Any) -> None:
+        """Begin the time for the head of the first request."""
         super().connection_made(transport)
         self.loop.call_later(self.head_seconds, self._close_if_silent)
 
@@ -49,6 +50,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
         yield
 
     def __init__(self, config: uvicorn.Config, say: Say, address: str) -> None:
