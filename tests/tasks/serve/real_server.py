@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +28,12 @@ LISTENING = re.compile(r"Listening at (\S+)")
 START_SECONDS = 240
 
 
-def make_release(folder: Path, **shape: Any) -> Path:
-    """A release of a model with random weights, in safetensors and as a GGUF file."""
+def make_release(folder: Path, formats: Sequence[str] = ("safetensors", "gguf-f16"), **shape: Any) -> Path:
+    """A release of a model with random weights in these formats."""
     model = make_model(folder / "model", **shape)
     make_validation(folder / "validation", model)
     out = Output.at(folder / "made", stage="export", runtime=RUNTIME)
-    config = {"formats": ["safetensors", "gguf-f16"], "prompts": ["The fox"], "greedy_tokens": 4, "positions": 64}
+    config = {"formats": list(formats), "prompts": ["The fox"], "greedy_tokens": 4, "positions": 64}
     given = (Artifact.at(model), None, Artifact.at(folder / "validation"))
     export.function(ExportConfig.model_validate(config), *given, {}, None, out)
     listed = [(file_digest(path), path.relative_to(out.path)) for path in sorted(out.path.rglob("*")) if path.is_file()]

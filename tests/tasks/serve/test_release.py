@@ -14,8 +14,9 @@ from models.tokenizer import SPECIAL_TOKENS, beginning, save_tokenizer
 from storage.errors import StoreError
 from tasks.export.formats import FORMATS
 from tasks.export.release import release_name
-from tasks.serve.release import Release, choose_format
+from tasks.serve.release import Release, choose_format, open_release
 from tests.models.families import FAMILIES
+from tests.tasks.serve import real_server
 from tests.tasks.serve.tiny_release import make_release
 from tests.tasks.tiny_model import make_tokenizer
 
@@ -140,3 +141,10 @@ def test_a_profile_is_meant_by_its_release_and_its_number() -> None:
     assert release_name("tiny@2") == "tiny/export@2"
     assert release_name("tiny/export@2") == "tiny/export@2"
     assert release_name("export/0123") == "export/0123"
+
+
+def test_a_release_of_only_a_gguf_file_can_be_served(tmp_path: Path) -> None:
+    release = open_release(str(real_server.make_release(tmp_path, ["gguf-f16"])), "store")
+    assert choose_format(release, "llama.cpp", None) == "gguf-f16"
+    assert release.context > 16
+    assert release.chat_ids([{"role": "user", "content": "Hello"}])
