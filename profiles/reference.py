@@ -1,4 +1,5 @@
-"""The reference of all profile keys, as Markdown from the schema: `gristmill profile docs` prints docs/profiles.md.
+"""The reference of all profile keys, as Markdown from the schema: `gristmill profile docs` prints docs/profiles.md, and
+`gristmill serve settings` that of a server.
 
 Types, bounds and defaults come from the JSON Schema that pydantic derives, so the page can't drift from the code. Each
 group of keys has its own table, which the table above links to.
@@ -64,10 +65,10 @@ BOUNDS = {
 }
 
 
-def markdown() -> str:
-    """The whole page."""
-    lines = [INTRODUCTION, *_table(Profile, "", {})]
-    for name, field in Profile.model_fields.items():
+def markdown(root: type[BaseModel] = Profile, introduction: str = INTRODUCTION) -> str:
+    """The page of all keys below `root`, after an introduction."""
+    lines = [introduction, *_table(root, "", {})]
+    for name, field in root.model_fields.items():
         groups = list(models_in(field.annotation))
         if groups:
             lines += [f"\n## {name}", *(line for group in groups for line in _group(group, name))]

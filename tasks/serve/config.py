@@ -20,7 +20,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._/@:-]*"
 class EngineConfig(StageConfig):
     """What computes the answers."""
 
-    kind: Literal["auto", "llama.cpp", "vllm", "url"] = Field(
+    name: Literal["auto", "llama.cpp", "vllm", "url"] = Field(
         "auto", description="auto: `url` if that is set, vLLM on a GPU if it is installed, otherwise llama.cpp"
     )
     slots: int = Field(8, ge=1, le=1024, description="requests that are answered at the same time")
@@ -30,8 +30,8 @@ class EngineConfig(StageConfig):
     threads: int | None = Field(None, ge=1, description="CPU threads of llama.cpp (default: one a core)")
     gpu_layers: int = Field(0, ge=0, description="layers that llama.cpp puts on a GPU")
     draft: bool = Field(False, description="decode speculatively with the draft of the release")
-    vllm: VllmConfig = Field(default_factory=VllmConfig, description="how vLLM runs, for kind vllm")
-    url: UrlConfig | None = Field(None, description="the server that holds the model, for kind url")
+    vllm: VllmConfig = Field(default_factory=VllmConfig, description="how vLLM runs, for the engine vllm")
+    url: UrlConfig | None = Field(None, description="the server that holds the model, for the engine url")
 
 
 class ModelConfig(StageConfig):

@@ -125,8 +125,8 @@ async def open_served(running: Running, model: ModelConfig, where: str, name: st
 
 def kind_of(config: EngineConfig) -> str:
     """The engine: the chosen one, or vLLM where a GPU and it are there, otherwise llama.cpp."""
-    if config.kind != "auto":
-        return config.kind
+    if config.name != "auto":
+        return config.name
     if config.url is not None:
         return "url"
     import torch

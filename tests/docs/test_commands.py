@@ -16,12 +16,14 @@ from typer.testing import CliRunner
 
 from flows import cli, options
 from flows.session import session_of
-from profiles.load import load
+from profiles.load import load, read_settings
 from profiles.schema import Profile
 from storage import refs
 from storage.errors import GristmillError
 from storage.store import Store
 from tasks.export.release_folder import save, sign_folder
+from tasks.serve.config import ServeConfig
+from tasks.serve.guards import GuardsConfig
 from tasks.stage.decorator import STAGES
 from tests.docs.pages import Block, Command, blocks, commands
 from tests.flows.commands.test_cli import publish
@@ -29,7 +31,8 @@ from tests.flows.commands.test_cli import publish
 UsageError = typer.BadParameter.__base__ or Exception  # which typer does not export
 CHEAP = {"plan", "why", "profile", "store", "release", "dependencies"}  # of the commands: those that make nothing
 COMMANDS = list(commands("gristmill"))
-SNIPPETS = list(blocks("yaml"))
+SERVING = "serving.md"  # its settings are those of a server
+SNIPPETS = [block for block in blocks("yaml") if block.page.name != SERVING]
 STORED = ("tokenizer", "pretrain", "evaluate", "export")
 
 
@@ -107,6 +110,13 @@ def test_every_profile_is_accepted_and_can_be_run_so(block: Block, folder: Path)
         STAGES[name].check_runtime(getattr(profile, name), profile.runtime)
 
 
+def test_the_settings_of_a_server_are_accepted(folder: Path) -> None:
+    settings, policy = (block.text for block in blocks("yaml") if block.page.name == SERVING)
+    for kind, text in ((ServeConfig, settings), (GuardsConfig, policy)):
+        (folder / "settings.yaml").write_text(text)
+        assert read_settings(kind, folder / "settings.yaml") != kind()
+
+
 def parse(program: Any, words: list[str]) -> tuple[str, dict[str, Any]]:
     """The name of the (sub)command and its parameters. Raises UsageError for what it does not know."""
     command = program
@@ -114,6 +124,8 @@ def parse(program: Any, words: list[str]) -> tuple[str, dict[str, Any]]:
     while hasattr(command, "commands"):
         if command.invoke_without_command and path and not (words and words[0] in command.commands):
             break
+        if words and words[0] not in command.commands:
+            words = [*getattr(command, "unnamed", ()), *words]
         name, *words = words
         if name not in command.commands:
             raise UsageError(f"There is no command {' '.join([*path, name])}.")

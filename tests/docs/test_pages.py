@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.commands.serve.start import reference as serving_reference
 from flows.estimates.arithmetic import training_plan
 from profiles.load import load
 from profiles.reference import markdown
@@ -65,6 +66,8 @@ def test_the_tree_is_the_one_on_disk() -> None:
 def test_the_reference_is_that_of_the_schema() -> None:
     committed = (ROOT / "docs" / "profiles.md").read_text(encoding="utf-8")
     assert committed == markdown(), "run `gristmill profile docs > docs/profiles.md`"
+    committed = (ROOT / "docs" / "serving-settings.md").read_text(encoding="utf-8")
+    assert committed == serving_reference(), "run `gristmill serve settings > docs/serving-settings.md`"
 
 
 def test_the_tolerances_are_those_of_the_formats() -> None:

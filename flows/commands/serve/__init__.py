@@ -20,6 +20,8 @@ START = "start"
 class _Group(TyperGroup):
     """Commands, of which `start` is meant where none is named."""
 
+    unnamed = (START,)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put `start` before a release or an option."""
         if not args or (args[0] not in self.commands and args[0] != "--help"):
@@ -72,7 +74,7 @@ def start(
     from flows.commands.serve.start import serve
 
     given = {
-        "engine.kind": engine,
+        "engine.name": engine,
         "host": host,
         "port": port,
         "state": None if state is None else str(state),
@@ -81,6 +83,14 @@ def start(
     serve(
         console, release or [], config, policy, [*(overrides or [])], {k: v for k, v in given.items() if v is not None}
     )
+
+
+@app.command()
+def settings() -> None:
+    """Print the reference of the settings, docs/serving-settings.md."""
+    from flows.commands.serve.start import reference
+
+    print(reference(), end="")
 
 
 @app.command()
