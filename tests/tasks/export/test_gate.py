@@ -148,6 +148,7 @@ SOUND = Parity(
     prompts=3,
     texts=1,
     chats=1,
+    probes=[],
 )
 
 
