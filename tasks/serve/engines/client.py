@@ -56,7 +56,7 @@ async def events(client: httpx.AsyncClient, path: str, json: Mapping[str, Any]) 
                     if line[5:].strip() == b"[DONE]":
                         return
                     event = _object(line[5:])
-                    if "error" in event:
+                    if event.get("error") is not None:
                         raise _error(httpx.codes.INTERNAL_SERVER_ERROR, line[5:])
                     yield event
 

@@ -8,9 +8,8 @@ request with `Connection: close` is read here (RFC 9112).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack
 
 import httpx
 
@@ -29,9 +28,13 @@ class DirectTransport(httpx.AsyncBaseTransport):
         """The response, with its body still to be read. Closing it closes the connection. Raises httpx's exceptions."""
         seconds = request.extensions.get("timeout", {})
         body = await request.aread()
-        with _as_httpx(httpx.ConnectTimeout, httpx.ConnectError):
+        try:
             async with asyncio.timeout(seconds.get("connect")):
                 reader, writer = await self._connect(request.url)
+        except TimeoutError as error:
+            raise httpx.ConnectTimeout("no connection in time") from error
+        except OSError as error:
+            raise httpx.ConnectError(error.strerror or str(error)) from error
         answer = _Body(reader, writer, seconds.get("read"))
         async with AsyncExitStack() as closing:
             closing.push_async_callback(answer.aclose)
@@ -67,12 +70,25 @@ def _parsed(head: bytes) -> tuple[int, httpx.Headers]:
 
 
 class _Body(httpx.AsyncByteStream):
-    """The body of a response, without its framing."""
+    """The body of a response, without its framing. One timer watches over all reads, as one for each costs more than
+    the read."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float | None) -> None:
         self._reader, self._writer, self._seconds = reader, writer, seconds
         self._length: int | None = None
         self._chunked = False
+        self._loop = asyncio.get_running_loop()
+        self._waits_since: float | None = None  # None while the reader of the body does something else
+        self._timer = self._loop.call_later(seconds, self._watch) if seconds is not None else None
+
+    def _watch(self) -> None:
+        assert self._seconds is not None
+        now = self._loop.time()
+        left = (self._waits_since or now) + self._seconds - now
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._watch)
+        else:
+            self._reader.set_exception(TimeoutError())
 
     def expect(self, headers: httpx.Headers) -> None:
         """Take the framing of the body from the response's headers."""
@@ -82,7 +98,7 @@ class _Body(httpx.AsyncByteStream):
 
     async def head(self) -> bytes:
         """The status line and the headers."""
-        return await self._within(lambda: self._reader.readuntil(b"\r\n\r\n"))
+        return await self._within(self._reader.readuntil(b"\r\n\r\n"))
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._chunked:
@@ -91,7 +107,7 @@ class _Body(httpx.AsyncByteStream):
             return
         left = self._length
         while left is None or left > 0:
-            data = await self._within(lambda: self._reader.read(READ))
+            data = await self._within(self._reader.read(READ))
             if not data:
                 if left is not None:
                     raise httpx.RemoteProtocolError(f"the body ended {left:,} bytes early")
@@ -112,18 +128,29 @@ class _Body(httpx.AsyncByteStream):
                     yield bytes(received[end + 2 : end + 2 + size])
                     del received[: end + size + 4]
                     continue
-            data = await self._within(lambda: self._reader.read(READ))
+            data = await self._within(self._reader.read(READ))
             if not data:
                 raise httpx.RemoteProtocolError("the body ended before its last chunk")
             received += data
 
-    async def _within(self, read: Callable[[], Any]) -> bytes:
-        with _as_httpx(httpx.ReadTimeout, httpx.ReadError):
-            async with asyncio.timeout(self._seconds):
-                data: bytes = await read()
-        return data
+    async def _within(self, read: Awaitable[bytes]) -> bytes:
+        self._waits_since = self._loop.time()
+        try:
+            return await read
+        except TimeoutError as error:
+            raise httpx.ReadTimeout("no answer in time") from error
+        except asyncio.IncompleteReadError as error:
+            raise httpx.RemoteProtocolError("the connection closed before an answer") from error
+        except asyncio.LimitOverrunError as error:
+            raise httpx.RemoteProtocolError("the headers are too long") from error
+        except OSError as error:
+            raise httpx.ReadError(error.strerror or str(error)) from error
+        finally:
+            self._waits_since = None
 
     async def aclose(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._writer.transport.abort()  # at once: what is left of an aborted answer is of no use
 
 
@@ -132,18 +159,3 @@ def _size(line: bytes) -> int:
     if not digits or digits.strip(b"0123456789abcdefABCDEF"):
         raise httpx.RemoteProtocolError(f"not the size of a chunk: {line[:40]!r}")
     return int(digits, 16)
-
-
-@contextmanager
-def _as_httpx(late: type[httpx.TransportError], lost: type[httpx.TransportError]) -> Any:
-    """Within the block, asyncio's errors become httpx's."""
-    try:
-        yield
-    except TimeoutError as error:
-        raise late("no answer in time") from error
-    except asyncio.IncompleteReadError as error:
-        raise httpx.RemoteProtocolError("the connection closed before an answer") from error
-    except asyncio.LimitOverrunError as error:
-        raise httpx.RemoteProtocolError("the headers are too long") from error
-    except OSError as error:
-        raise lost(error.strerror or str(error)) from error

@@ -48,6 +48,7 @@ class VllmConfig(StageConfig):
         "auto", description="type of activations. auto is bfloat16 for quantized weights, and vLLM's choice for others"
     )
     arguments: tuple[str, ...] = Field((), description="further arguments, such as [--tensor-parallel-size, '2']")
+    guesses: int = Field(4, ge=1, description="tokens that a release's draft guesses ahead at a time")
     start_minutes: float = Field(30.0, gt=0, description="longest start. It is ended after them")
 
     @field_validator("arguments")
@@ -59,8 +60,8 @@ class VllmConfig(StageConfig):
 
 
 class VllmEngine(Completions):
-    """A model folder of a release in vLLM, with adapters over it by name. Its log is `vllm.log` in the folder `state`.
-    `say` gets the progress of the start in words."""
+    """A model folder of a release in vLLM, with adapters over it by name, or a draft that guesses for it. Its log is
+    `vllm.log` in the folder `state`. `say` gets the progress of the start in words."""
 
     def __init__(
         self,
@@ -70,10 +71,11 @@ class VllmEngine(Completions):
         *,
         context: int | None = None,
         adapters: Mapping[str, Path] | None = None,
+        draft: Path | None = None,
         say: Callable[[str], None] = lambda words: None,
     ) -> None:
         self.folder, self.config, self.context, self.say = folder, config, context, say
-        self.adapters = adapters or {}
+        self.adapters, self.draft = adapters or {}, draft
         self.log = state / "vllm.log"
         self._key = secrets.token_urlsafe(32)
         self._sockets = TemporaryDirectory(prefix="gristmill-")
@@ -139,6 +141,13 @@ class VllmEngine(Completions):
             words += ["--max-model-len", str(self.context)]
         if self.adapters:
             words += ["--enable-lora", "--lora-modules", *(f"{name}={path}" for name, path in self.adapters.items())]
+        if self.draft is not None:
+            guessing = {
+                "method": "draft_model",
+                "model": str(self.draft),
+                "num_speculative_tokens": self.config.guesses,
+            }
+            words += ["--speculative-config", json.dumps(guessing)]
         return [*words, *self.config.arguments]
 
     async def _is_ready(self) -> bool:

@@ -95,6 +95,20 @@ def test_an_endless_event_and_a_silent_server_end(monkeypatch: pytest.MonkeyPatc
         received(*streamed(*LINES), pause=2)
 
 
+def test_a_slow_reader_is_not_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.2)
+
+    async def main() -> list[dict[str, Any]]:
+        found = []
+        async with saying(*streamed(*LINES)) as (url, _), open_client(url) as client:
+            async for event in events(client, "/x", {}):
+                found.append(event)
+                await asyncio.sleep(0.5)
+        return found
+
+    assert asyncio.run(main()) == EVENTS
+
+
 def test_nobody_there_is_a_fault() -> None:
     async def main() -> None:
         async with saying() as (url, _):

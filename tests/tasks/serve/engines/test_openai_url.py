@@ -98,6 +98,7 @@ def test_closing_an_answer_ends_it_in_the_server(release: Path) -> None:
         answers = [engine.generate([5, 6], Sampling(max_tokens=100, logprobs=600)) for _ in range(2)]
         for answer in answers:
             await anext(answer)
+        assert engine.metrics is not None, "it is the server's own counter"
         assert await engine.running() > 0
         for answer in answers:
             await answer.aclose()

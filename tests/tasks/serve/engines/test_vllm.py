@@ -185,3 +185,54 @@ def test_vllm_serves_every_format_that_is_for_it(format: str, tmp_path: Path) ->
             await engine.stop()
 
     asyncio.run(use())
+
+
+@needs_vllm
+@pytest.mark.soak
+def test_vllm_serves_adapters_by_name_over_one_base(tmp_path: Path) -> None:
+    from models.runtimes.transformers import TransformersRuntime
+    from tests.tasks.export.test_adapter import FIRST, SECOND, adapt
+    from tests.tasks.tiny_model import make_model
+
+    base = make_model(tmp_path / "base", heads=2)
+    folders = {name: adapt(base, tmp_path / name, kind, 1) for name, kind in (("one", FIRST), ("two", SECOND))}
+    config = VllmConfig(program=str(PROGRAM), dtype="float32", arguments=("--enforce-eager",))
+    adapters = {name: folder / "adapter" for name, folder in folders.items()}
+    engine = VllmEngine(base, tmp_path / "state", config, context=128, adapters=adapters)
+    ids = load_tokenizer(base).encode("The fox lives in the")
+    expected = {
+        name: TransformersRuntime(folder).log_probabilities(ids)
+        for name, folder in {"": base, **{name: folder / "model" for name, folder in folders.items()}}.items()
+    }
+
+    async def use() -> None:
+        await engine.start()
+        try:
+            for name, logs in expected.items():
+                served = await (engine.adapter(name) if name else engine).next_token(ids, 5)
+                assert [id for id, _ in served] == list(logs.argsort()[::-1][:5])
+                assert all(log == pytest.approx(logs[id], abs=1e-3) for id, log in served)
+        finally:
+            await engine.stop()
+
+    assert len({tuple(logs.argsort()[::-1][:5]) for logs in expected.values()}) == 3
+    asyncio.run(use())
+
+
+@needs_vllm
+@pytest.mark.soak
+def test_a_draft_guesses_in_vllm_and_changes_no_text(release: Path, tmp_path: Path) -> None:
+    config = VllmConfig(program=str(PROGRAM), dtype="float32", arguments=("--enforce-eager",), guesses=3)
+    ids = load_tokenizer(release).encode("The fox lives in the")
+
+    async def answer(draft: Path | None) -> list[tuple[int, ...]]:
+        engine = VllmEngine(release, tmp_path, config, context=128, draft=draft)
+        await engine.start()
+        try:
+            return [piece.ids async for piece in engine.generate(ids, Sampling(max_tokens=24, temperature=0))]
+        finally:
+            await engine.stop()
+
+    plain, guessed = asyncio.run(answer(None)), asyncio.run(answer(release))
+    assert [id for piece in guessed for id in piece] == [id for piece in plain for id in piece]
+    assert len(guessed) < len(plain), "several tokens at a time"
