@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -150,14 +149,19 @@ def make_engine(
         if chosen.url is None:
             raise ConfigError("The engine url has no address.", "Set engine.url.url and engine.url.model.")
         return UrlEngine(chosen.url, release.tokenizer, section="engine.url")
-    if kind == "vllm":
-        folders = {one: other.folder / "adapter" for one, other in adapted.items()}
-        return VllmEngine(
-            FORMATS[format].path(release.folder), config.state, chosen.vllm, context=context, adapters=folders, say=say
-        )
-    draft = str(GUESSED[format].draft(release.folder)) if chosen.draft else None
-    if draft is not None and not os.path.exists(draft):
+    draft = GUESSED[format].draft(release.folder) if chosen.draft else None
+    if draft is not None and not draft.exists():
         raise ConfigError(f"The release {release.name} holds no draft.", "Set engine.draft to false, or add `draft`.")
+    if kind == "vllm":
+        return VllmEngine(
+            FORMATS[format].path(release.folder),
+            config.state,
+            chosen.vllm,
+            context=context,
+            adapters={one: other.folder / "adapter" for one, other in adapted.items()},
+            draft=draft,
+            say=say,
+        )
     for other in adapted.values():
         if not (other.folder / ADAPTER).is_file() or other.tokenizer_digest != release.tokenizer_digest:
             raise ConfigError(
@@ -172,7 +176,7 @@ def make_engine(
         threads=chosen.threads or cores(),
         gpu_layers=chosen.gpu_layers,
         adapters=tuple(str(other.folder / ADAPTER) for other in adapted.values()),
-        draft=draft,
+        draft=None if draft is None else str(draft),
     )
     return LlamaCppEngine(spec, log, list(adapted))
 

@@ -209,9 +209,11 @@ def test_vllm_serves_adapters_by_name_over_one_base(tmp_path: Path) -> None:
         await engine.start()
         try:
             for name, logs in expected.items():
-                served = await (engine.adapter(name) if name else engine).next_token(ids, 5)
-                assert [id for id, _ in served] == list(logs.argsort()[::-1][:5])
-                assert all(log == pytest.approx(logs[id], abs=1e-3) for id, log in served)
+                sampling = Sampling(max_tokens=1, temperature=0, logprobs=1, adapter=name or None)
+                pieces = [piece async for piece in engine.generate(ids, sampling)]
+                (drawn,) = [id for piece in pieces for id in piece.ids]
+                assert drawn == logs.argmax()
+                assert pieces[0].choices[0].logprob == pytest.approx(logs.max(), abs=1e-3)
         finally:
             await engine.stop()
 
