@@ -20,13 +20,13 @@ from tasks.serve.proof import SIXTEEN_BITS, SMALLEST, ServedProof, _divergence, 
 from tests.tasks.serve.engines.servers import engine_of, llama_server, saying
 
 
-def proof(release: Path, file: Path, format: str = "gguf-f16", **parity: Any) -> ServedProof:
+def proof(proved_release: Path, file: Path, format: str = "gguf-f16", **parity: Any) -> ServedProof:
     """The outcome for a GGUF file that is served as a format of the release."""
 
     async def check(url: str) -> ServedProof:
-        engine = engine_of(url, load_tokenizer(release))
+        engine = engine_of(url, load_tokenizer(proved_release))
         await engine.start()
-        recorded = json.loads((release / "parity.json").read_text())
+        recorded = json.loads((proved_release / "parity.json").read_text())
         try:
             return await check_served(engine, {**recorded, **parity}, format)
         finally:
@@ -36,25 +36,25 @@ def proof(release: Path, file: Path, format: str = "gguf-f16", **parity: Any) ->
         return asyncio.run(check(url))
 
 
-def file_of(release: Path, kind: str = "f16") -> Path:
-    return release / "gguf" / f"model-{kind}.gguf"
+def file_of(proved_release: Path, kind: str = "f16") -> Path:
+    return proved_release / "gguf" / f"model-{kind}.gguf"
 
 
-def test_what_is_served_is_what_was_released(release: Path) -> None:
-    found = proof(release, file_of(release))
+def test_what_is_served_is_what_was_released(proved_release: Path) -> None:
+    found = proof(proved_release, file_of(proved_release))
     assert found.state == "proved"
-    assert found.probes == len(json.loads((release / "parity.json").read_text())["probes"]) > 3
+    assert found.probes == len(json.loads((proved_release / "parity.json").read_text())["probes"]) > 3
     assert found.mean <= found.worst < found.limit == SMALLEST
     assert str(found).startswith("proved as gguf-f16: ")
-    rounded = proof(release, file_of(release, "q8_0"), "gguf-q8_0")
+    rounded = proof(proved_release, file_of(proved_release, "q8_0"), "gguf-q8_0")
     assert rounded.state == "proved"
-    recorded = json.loads((release / "parity.json").read_text())["formats"]["gguf-q8_0"]
+    recorded = json.loads((proved_release / "parity.json").read_text())["formats"]["gguf-q8_0"]
     assert rounded.limit == max(4 * recorded["runtime_divergence"], SMALLEST)
 
 
-def test_another_byte_of_the_weights_is_not_served_though_the_list_agrees(release: Path, tmp_path: Path) -> None:
+def test_another_byte_of_the_weights_is_not_served_though_the_list_agrees(proved_release: Path, tmp_path: Path) -> None:
     copy = tmp_path / "release"
-    shutil.copytree(release, copy)
+    shutil.copytree(proved_release, copy)
     file = file_of(copy)
     tensor = next(one for one in GGUFReader(file).tensors if one.name == "blk.0.ffn_down.weight")
     data = bytearray(file.read_bytes())
@@ -68,51 +68,51 @@ def test_another_byte_of_the_weights_is_not_served_though_the_list_agrees(releas
     assert "release verify" in caught.value.remedy
 
 
-def test_another_model_is_not_served(release: Path, tmp_path: Path) -> None:
+def test_another_model_is_not_served(proved_release: Path, tmp_path: Path) -> None:
     from tasks.export.formats.gguf.file import write_gguf
     from tests.tasks.tiny_model import make_model
 
     write_gguf(make_model(tmp_path / "model"), tmp_path / "other.gguf", "f16")
     with pytest.raises(ParityError, match="doesn't serve the released gguf-f16"):
-        proof(release, tmp_path / "other.gguf")
+        proof(proved_release, tmp_path / "other.gguf")
 
 
-def test_weights_that_are_no_numbers_are_not_served(release: Path, tmp_path: Path) -> None:
-    data = bytearray(file_of(release).read_bytes())
-    tensor = next(one for one in GGUFReader(file_of(release)).tensors if one.name == "output_norm.weight")
+def test_weights_that_are_no_numbers_are_not_served(proved_release: Path, tmp_path: Path) -> None:
+    data = bytearray(file_of(proved_release).read_bytes())
+    tensor = next(one for one in GGUFReader(file_of(proved_release)).tensors if one.name == "output_norm.weight")
     data[tensor.data_offset : tensor.data_offset + 4] = np.float32("nan").tobytes()
     (tmp_path / "model.gguf").write_bytes(bytes(data))
     with pytest.raises(ParityError, match="differ by inf nats"):
-        proof(release, tmp_path / "model.gguf")
+        proof(proved_release, tmp_path / "model.gguf")
 
 
-def test_a_smaller_model_refuses_the_prompts(release: Path) -> None:
-    recorded = json.loads((release / "parity.json").read_text())
+def test_a_smaller_model_refuses_the_prompts(proved_release: Path) -> None:
+    recorded = json.loads((proved_release / "parity.json").read_text())
     recorded["formats"]["gguf-f16"]["probes"][1]["ids"] = [5, 60_000]
     with pytest.raises(ParityError, match="refuses probe 2 of gguf-f16"):
-        proof(release, file_of(release), formats=recorded["formats"])
+        proof(proved_release, file_of(proved_release), formats=recorded["formats"])
 
 
-def test_a_release_without_probes_is_served_and_says_so(release: Path) -> None:
-    formats = json.loads((release / "parity.json").read_text())["formats"]
+def test_a_release_without_probes_is_served_and_says_so(proved_release: Path) -> None:
+    formats = json.loads((proved_release / "parity.json").read_text())["formats"]
     del formats["gguf-f16"]["probes"]
-    found = proof(release, file_of(release), formats=formats)
+    found = proof(proved_release, file_of(proved_release), formats=formats)
     assert found.state == "not recorded"
     assert "made before probes" in str(found)
     with pytest.raises(ParityError, match="doesn't hold gguf-q2_k"):
-        proof(release, file_of(release), "gguf-q2_k")
+        proof(proved_release, file_of(proved_release), "gguf-q2_k")
 
 
-def test_a_server_that_names_no_ids_proves_nothing(release: Path) -> None:
+def test_a_server_that_names_no_ids_proves_nothing(proved_release: Path) -> None:
     models = b'{"data": [{"id": "any", "owned_by": "someone"}]}'
     tops = {"tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": [{"a": -0.5, "b": -1.5}]}
     answer = json.dumps({**json.loads(models), "choices": [{"text": "a", "logprobs": tops}]}).encode()
 
     async def check() -> ServedProof:
         async with saying(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer)) as (url, _):
-            engine = engine_of(url, load_tokenizer(release))
+            engine = engine_of(url, load_tokenizer(proved_release))
             await engine.start()
-            return await check_served(engine, json.loads((release / "parity.json").read_text()), "gguf-f16")
+            return await check_served(engine, json.loads((proved_release / "parity.json").read_text()), "gguf-f16")
 
     assert asyncio.run(check()).state == "not reported"
 

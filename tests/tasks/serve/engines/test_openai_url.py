@@ -21,24 +21,24 @@ PROMPT = "The fox lives in the"
 MODELS = b'HTTP/1.1 200 OK\r\nContent-Length: 49\r\n\r\n{"data": [{"id": "any", "owned_by": "a provider"}]}'
 
 
-def with_engine(release: Path, use: Callable[[UrlEngine], Awaitable[Any]], **config: Any) -> Any:
+def with_engine(proved_release: Path, use: Callable[[UrlEngine], Awaitable[Any]], **config: Any) -> Any:
     """The outcome of a use of the release's f16 on a real server."""
 
     async def main(url: str) -> Any:
-        engine = engine_of(url, load_tokenizer(release), **config)
+        engine = engine_of(url, load_tokenizer(proved_release), **config)
         await engine.start()
         try:
             return await use(engine)
         finally:
             await engine.stop()
 
-    with llama_server(release / "gguf" / "model-f16.gguf") as url:
+    with llama_server(proved_release / "gguf" / "model-f16.gguf") as url:
         return asyncio.run(main(url))
 
 
-def test_it_answers_as_llama_cpp_does_in_this_process(release: Path) -> None:
-    ids = load_tokenizer(release).encode(PROMPT)
-    with LlamaCppRuntime(release / "gguf" / "model-f16.gguf") as runtime:
+def test_it_answers_as_llama_cpp_does_in_this_process(proved_release: Path) -> None:
+    ids = load_tokenizer(proved_release).encode(PROMPT)
+    with LlamaCppRuntime(proved_release / "gguf" / "model-f16.gguf") as runtime:
         expected, logs = runtime.text_after(ids, 12), runtime.log_probabilities(ids)
 
     async def use(engine: UrlEngine) -> None:
@@ -55,11 +55,11 @@ def test_it_answers_as_llama_cpp_does_in_this_process(release: Path) -> None:
         assert [len(choice.top) for choice in choices] == [3] * len(choices)
         assert answer[2][0].ids == (likeliest[0][0],)
 
-    with_engine(release, use)
+    with_engine(proved_release, use)
 
 
-def test_every_field_of_a_request_reaches_the_server(release: Path) -> None:
-    ids = load_tokenizer(release).encode(PROMPT)
+def test_every_field_of_a_request_reaches_the_server(proved_release: Path) -> None:
+    ids = load_tokenizer(proved_release).encode(PROMPT)
 
     async def use(engine: UrlEngine) -> None:
         async def says(**sampling: Any) -> str:
@@ -75,10 +75,10 @@ def test_every_field_of_a_request_reaches_the_server(release: Path) -> None:
         assert await says(grammar='root ::= "yes" | "no"') in ("yes", "no")
         assert (await says(json_schema={"const": "owl"})).strip() == '"owl"'
 
-    with_engine(release, use)
+    with_engine(proved_release, use)
 
 
-def test_what_a_server_refuses_is_a_refusal_in_its_words(release: Path) -> None:
+def test_what_a_server_refuses_is_a_refusal_in_its_words(proved_release: Path) -> None:
     async def use(engine: UrlEngine) -> None:
         for ids, grammar, words in (
             ([5], "root ::= nothing", "grammar"),
@@ -90,10 +90,10 @@ def test_what_a_server_refuses_is_a_refusal_in_its_words(release: Path) -> None:
         with pytest.raises(EngineRefusal, match="embeddings"):
             await engine.embed([5, 6])
 
-    with_engine(release, use)
+    with_engine(proved_release, use)
 
 
-def test_closing_an_answer_ends_it_in_the_server(release: Path) -> None:
+def test_closing_an_answer_ends_it_in_the_server(proved_release: Path) -> None:
     async def use(engine: UrlEngine) -> None:
         answers = [engine.generate([5, 6], Sampling(max_tokens=100, logprobs=600)) for _ in range(2)]
         for answer in answers:
@@ -107,15 +107,15 @@ def test_closing_an_answer_ends_it_in_the_server(release: Path) -> None:
             assert time.monotonic() < ended + 1
             await asyncio.sleep(0.01)
 
-    with_engine(release, use)
+    with_engine(proved_release, use)
 
 
-def test_a_server_without_metrics_is_counted_here(release: Path) -> None:
+def test_a_server_without_metrics_is_counted_here(proved_release: Path) -> None:
     event = 'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\n'
 
     async def main() -> None:
         async with saying(*streamed(event, event), pause=0.1) as (url, _):
-            engine = engine_of(url, load_tokenizer(release))
+            engine = engine_of(url, load_tokenizer(proved_release))
             answer = engine.generate([5], Sampling(max_tokens=5))
             await anext(answer)
             assert await engine.running() == 1
@@ -126,21 +126,21 @@ def test_a_server_without_metrics_is_counted_here(release: Path) -> None:
 
 
 @pytest.mark.parametrize("reason", ["null", '"abort"'])
-def test_an_answer_that_breaks_off_is_a_fault(release: Path, reason: str) -> None:
+def test_an_answer_that_breaks_off_is_a_fault(proved_release: Path, reason: str) -> None:
     event = f'data: {{"choices": [{{"text": "a", "finish_reason": {reason}}}]}}\n\n'
 
     async def main() -> None:
         async with saying(*streamed(event, "data: [DONE]\n\n")) as (url, _):
-            answer = engine_of(url, load_tokenizer(release)).generate([5], Sampling(max_tokens=5))
+            answer = engine_of(url, load_tokenizer(proved_release)).generate([5], Sampling(max_tokens=5))
             with pytest.raises(EngineFault, match="ended"):
                 await text_of(answer)
 
     asyncio.run(main())
 
 
-def test_embeddings_are_found_and_made(release: Path) -> None:
+def test_embeddings_are_found_and_made(proved_release: Path) -> None:
     async def main(url: str) -> None:
-        engine = engine_of(url, load_tokenizer(release))
+        engine = engine_of(url, load_tokenizer(proved_release))
         await engine.start()
         assert "embeddings" in engine.features
         one, again, other = [await engine.embed(ids) for ids in ([5, 6, 7], [5, 6, 7], [9])]
@@ -150,12 +150,12 @@ def test_embeddings_are_found_and_made(release: Path) -> None:
     from xllamacpp import llama_pooling_type
 
     mean = llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
-    with llama_server(release / "gguf" / "model-f16.gguf", embedding=True, pooling_type=mean) as url:
+    with llama_server(proved_release / "gguf" / "model-f16.gguf", embedding=True, pooling_type=mean) as url:
         asyncio.run(main(url))
 
 
-def test_a_prompt_as_text_is_the_same_prompt_or_refused(release: Path) -> None:
-    tokenizer = load_tokenizer(release)
+def test_a_prompt_as_text_is_the_same_prompt_or_refused(proved_release: Path) -> None:
+    tokenizer = load_tokenizer(proved_release)
     ids = tokenizer.encode(PROMPT)
     chat = tokenizer.apply_chat_template(
         [{"role": "user", "content": "Where is it?"}], add_generation_prompt=True, return_dict=False
@@ -170,16 +170,16 @@ def test_a_prompt_as_text_is_the_same_prompt_or_refused(release: Path) -> None:
         sampling = Sampling(max_tokens=8, temperature=0)
         return [(await text_of(engine.generate(prompt, sampling)))[0] for prompt in (ids, list(chat))]
 
-    assert with_engine(release, use, prompt="text") == with_engine(release, use)
+    assert with_engine(proved_release, use, prompt="text") == with_engine(proved_release, use)
 
 
-def test_a_key_comes_from_the_environment(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer, name = load_tokenizer(release), "THEIR_API_KEY"
+def test_a_key_comes_from_the_environment(proved_release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, name = load_tokenizer(proved_release), "THEIR_API_KEY"
 
     async def start(url: str) -> None:
         await engine_of(url, tokenizer, api_key_env=name).start()
 
-    with llama_server(release / "gguf" / "model-f16.gguf", key="secret-1") as url:
+    with llama_server(proved_release / "gguf" / "model-f16.gguf", key="secret-1") as url:
         with pytest.raises(ConfigError, match="THEIR_API_KEY is not set"):
             asyncio.run(start(url))
         monkeypatch.setenv(name, "secret-1")
@@ -190,19 +190,19 @@ def test_a_key_comes_from_the_environment(release: Path, monkeypatch: pytest.Mon
             asyncio.run(text_of(engine.generate([5], Sampling(max_tokens=4))))
 
 
-def test_openais_api_lacks_fields_that_are_refused_not_dropped(release: Path) -> None:
+def test_openais_api_lacks_fields_that_are_refused_not_dropped(proved_release: Path) -> None:
     async def main() -> None:
         async with saying(MODELS) as (url, _):
-            engine = engine_of(url, load_tokenizer(release))
+            engine = engine_of(url, load_tokenizer(proved_release))
             with pytest.raises(EngineRefusal, match="top_k, grammar"):
                 await text_of(engine.generate([5], Sampling(max_tokens=4, top_k=3, grammar="root ::= 1")))
             with pytest.raises(EngineFault, match=r"doesn't have other\. It has any"):
-                await engine_of(url, load_tokenizer(release), model="other").start()
+                await engine_of(url, load_tokenizer(proved_release), model="other").start()
 
     asyncio.run(main())
 
 
-def test_tls_is_verified(release: Path, tmp_path: Path) -> None:
+def test_tls_is_verified(proved_release: Path, tmp_path: Path) -> None:
     import ssl
     import subprocess
 
@@ -215,6 +215,6 @@ def test_tls_is_verified(release: Path, tmp_path: Path) -> None:
         async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(EngineFault, match=r"CERTIFICATE_VERIFY_FAILED|certificate"):
-                await engine_of(f"https://127.0.0.1:{port}/v1", load_tokenizer(release)).start()
+                await engine_of(f"https://127.0.0.1:{port}/v1", load_tokenizer(proved_release)).start()
 
     asyncio.run(main())

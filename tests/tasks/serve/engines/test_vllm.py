@@ -80,13 +80,13 @@ def test_a_group_passes_on_term_and_the_exit_code() -> None:
     assert process.returncode == 7
 
 
-def test_a_start_that_fails_says_why(release: Path, tmp_path: Path) -> None:
+def test_a_start_that_fails_says_why(proved_release: Path, tmp_path: Path) -> None:
     program = tmp_path / "vllm"
     program.write_text("#!/bin/sh\necho starting\necho 'ValueError: no such device' >&2\nexit 3\n")
     program.chmod(0o700)
 
     async def start(**config: object) -> None:
-        await VllmEngine(release, tmp_path / "state", VllmConfig.model_validate(config)).start()
+        await VllmEngine(proved_release, tmp_path / "state", VllmConfig.model_validate(config)).start()
 
     with pytest.raises(EngineFault, match=r"(?s)ended with code 3\..*ValueError: no such device.*vllm\.log"):
         asyncio.run(start(program=str(program)))
@@ -101,15 +101,15 @@ def test_a_start_that_fails_says_why(release: Path, tmp_path: Path) -> None:
 
 
 @needs_vllm
-def test_vllm_serves_what_was_released(release: Path, tmp_path: Path) -> None:
+def test_vllm_serves_what_was_released(proved_release: Path, tmp_path: Path) -> None:
     import json
 
     from tasks.serve.proof import check_served
 
-    tokenizer, parity = load_tokenizer(release), json.loads((release / "parity.json").read_text())
+    tokenizer, parity = load_tokenizer(proved_release), json.loads((proved_release / "parity.json").read_text())
     ids, said = tokenizer.encode("The fox lives in the"), list[str]()
     config = VllmConfig(program=str(PROGRAM), dtype="float32", arguments=("--enforce-eager",))
-    engine = VllmEngine(release, tmp_path, config, context=128, say=said.append)
+    engine = VllmEngine(proved_release, tmp_path, config, context=128, say=said.append)
 
     async def use() -> None:
         await engine.start()
@@ -223,18 +223,18 @@ def test_vllm_serves_adapters_by_name_over_one_base(tmp_path: Path) -> None:
 
 @needs_vllm
 @pytest.mark.soak
-def test_a_draft_guesses_in_vllm_and_changes_no_text(release: Path, tmp_path: Path) -> None:
+def test_a_draft_guesses_in_vllm_and_changes_no_text(proved_release: Path, tmp_path: Path) -> None:
     config = VllmConfig(program=str(PROGRAM), dtype="float32", arguments=("--enforce-eager",), guesses=3)
-    ids = load_tokenizer(release).encode("The fox lives in the")
+    ids = load_tokenizer(proved_release).encode("The fox lives in the")
 
     async def answer(draft: Path | None) -> list[tuple[int, ...]]:
-        engine = VllmEngine(release, tmp_path, config, context=128, draft=draft)
+        engine = VllmEngine(proved_release, tmp_path, config, context=128, draft=draft)
         await engine.start()
         try:
             return [piece.ids async for piece in engine.generate(ids, Sampling(max_tokens=24, temperature=0))]
         finally:
             await engine.stop()
 
-    plain, guessed = asyncio.run(answer(None)), asyncio.run(answer(release))
+    plain, guessed = asyncio.run(answer(None)), asyncio.run(answer(proved_release))
     assert [id for piece in guessed for id in piece] == [id for piece in plain for id in piece]
     assert len(guessed) < len(plain), "several tokens at a time"
