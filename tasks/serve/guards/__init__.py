@@ -19,7 +19,7 @@ policy.py      a policy, compiled and loaded
 request.py     the checks of a request
 hidden.py      control characters and invisible ones
 stream.py      an answer that grows: holds text back, masks it, ends it
-rule.py        what rules share
+rule.py        marks and steps, which all rules share
 personal.py    personal data and secrets, by the filter's patterns
 words.py       listed words and phrases, and regular expressions
 slurs.py       the list of slurs
