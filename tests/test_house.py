@@ -37,9 +37,9 @@ ACROSS = {  # the imports from one stage into another
     ("evaluate", "filter"),  # what models say is searched for abuse and personal data as documents are
     ("draft", "base"),  # a draft is another model,
     ("draft", "posttrain"),  # or the released one pruned and distilled
-    ("serve", "download"),
-    ("serve", "export"),
-    ("serve", "filter"),  # votes are checked by the code that will read them
+    ("serve", "download"),  # votes are checked by the code that will read them
+    ("serve", "export"),  # a release is opened, and random words are found as in one
+    ("serve", "filter"),  # requests and answers are searched for personal data, secrets and abuse as documents are
     ("posttrain", "dedup"),  # near-duplicates among pairs are those among documents
 }
 MAY_IMPORT = {

@@ -10,7 +10,7 @@ A guard finds forms and listed words. It can't see
 - injections in other words than the listed ones, or in other languages
 - whether a value is real, public, or the user's own: an invented address is masked too
 - images, audio, and files that a request names
-- names of e-mail addresses in scripts without spaces, of which only the last letter is masked
+- the name of an e-mail address in a script without spaces, of which an answer's mask covers the domain only
 - a key of more than 512 characters whose form shows only at its end
 - numbers that a masked answer needs as such: a label in JSON outside quotes breaks it
 
@@ -19,7 +19,7 @@ policy.py      a policy, compiled and loaded
 request.py     the checks of a request
 hidden.py      control characters and invisible ones
 stream.py      an answer that grows: holds text back, masks it, ends it
-rule.py        what rules share
+rule.py        marks and steps, which all rules share
 personal.py    personal data and secrets, by the filter's patterns
 words.py       listed words and phrases, and regular expressions
 slurs.py       the list of slurs

@@ -45,7 +45,7 @@ class OutputRules(StageConfig):
     )
     passes: list[str] = Field(
         [],
-        description="values that are no findings, such as your support address. One that begins with @ is the domain "
+        description="values that always pass, such as your support address. One that begins with @ is the domain "
         "of e-mail addresses",
     )
     random: Action | None = Field(
@@ -94,7 +94,9 @@ class InputRules(OutputRules):
         "allow", description="action on a message that repeats itself. mask keeps its first 1,000 characters"
     )
     max_repetition: float = Field(
-        30, gt=1, description="a message of over 1,000 characters repeats itself if zlib makes it so many times smaller"
+        30,
+        gt=1,
+        description="a message of over 1,000 characters repeats itself if zlib compresses it by more than this factor",
     )
 
 
@@ -112,8 +114,8 @@ class ListRule(StageConfig):
         200,
         ge=1,
         le=1000,
-        description="maximum characters of a pattern's match. Where one may have begun, an answer is held back up to "
-        "so many",
+        description="maximum characters of a pattern's match. Where a match may have begun, at most as many "
+        "characters of an answer are held back",
     )
     action: Action = Field("mask", description="action on a finding")
     applies_to: list[Direction] = Field(["input", "output"], min_length=1, description="requests, answers, or both")

@@ -94,12 +94,12 @@ class PersonalData:
         """See `Rule`."""
         return PersonalSearch(self)
 
-    def marks(self, text: str, since: int = 0) -> list[Mark]:
-        """The findings in a text as a whole, without those whose candidates end before `since`."""
+    def marks(self, text: str, since: int = 0, until: int | None = None) -> list[Mark]:
+        """The findings in a text as a whole, or only those whose candidates reach into [since:until]."""
         plain = folded(pa.array([text], pa.string()))
         findings: list[Finding] = []
         for row, hits in candidates(plain):
-            near = [hit for hit in hits if hit[2] > since]
+            near = [hit for hit in hits if hit[2] > since and (until is None or hit[1] < until)]
             findings = find_patterns(plain[row].as_py(), near, PATTERN_ENTITIES, WINDOW)
         findings = [one for one in findings if one.score >= self.confidence and not self._passes(text, one)]
         if "RANDOM" in self.actions:
@@ -178,11 +178,10 @@ class PersonalSearch:
             return [self._rule.mark("PRIVATE_KEY", start, self.done)]
         first = max(start - CONTEXT, base)
         window = text[first - base :]
-        if cut:
-            end = max(last - KEPT, start + 1)
-        self.done = end
+        found_here = self._rule.marks(window, start - first - NEIGHBOUR, None if cut else end - first)
+        self.done = end = max(last - KEPT, start + 1) if cut else end
         marks = []
-        for found in self._rule.marks(window, start - first - NEIGHBOUR):
+        for found in found_here:
             begin, until = max(found.start + first, start), found.end + first
             if cut and not ended and until == last:
                 self._dropping, self.done = found.label[1:-1], last
@@ -248,7 +247,9 @@ def _run(pending: str, trigger: re.Match[str]) -> Run | None:
     start, end = _start(pending, trigger.start()), _end(pending, trigger.end())
     if "(+" in pending and (either := _EITHER.search(pending, 0, end)):
         start = min(start, either.start())
-    if trigger.lastgroup != "number":
+    if trigger[0] == "@" and end == trigger.end() and not pending[end : end + 1].isascii():
+        behind = BEHIND_SPELLED  # a domain in a script without spaces
+    elif trigger.lastgroup != "number":
         behind = BEHIND_WORD
     elif _LONG_NUMBER.match(trigger[0]):
         behind = BEHIND_NUMBER

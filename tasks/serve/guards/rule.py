@@ -1,4 +1,4 @@
-"""What the rules of a guard share: a finding's mark, and the steps in which a text is read.
+"""The common parts of a guard's rules: a finding's mark, and the steps in which a text is read.
 
 A text is read in steps that depend only on the text, never on how it was cut into chunks: a word with the character
 that ends it, a character of a script without spaces, or 256 characters of a run that doesn't end. Each rule decides at

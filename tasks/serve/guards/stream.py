@@ -97,8 +97,10 @@ class OutputGuard:
             self._advance(step[0], final=False)
             if len(self._text) > 2 * SLACK:
                 released += self._release(min(search.done for search in self._searches))
+                if self.refused is not None:
+                    return released
         self._part = part[at:]
-        if self._sent == self._base + len(self._text) or self.refused is not None:
+        if self._sent == self._base + len(self._text):
             return released
         if self._part:
             return released + self._release(min(search.sure(self._part) for search in self._searches))

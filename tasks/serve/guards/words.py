@@ -32,7 +32,7 @@ _AS_LETTERS = str.maketrans("013457@$!", "oieastasi")
 
 
 class Entry(NamedTuple):
-    """What a listed word stands for."""
+    """The rule, the action and the label of a listed word."""
 
     rule: str
     action: Action

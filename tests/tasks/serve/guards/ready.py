@@ -19,6 +19,7 @@ PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{LINE * 20}abcd==\n-----END RSA PRIVATE
 PLANTED = {
     "jane.doe@corp-mail.com": "<EMAIL_ADDRESS>",
     "jane [at] corp-mail [dot] com": "<EMAIL_ADDRESS>",
+    "jane@例子.公司": "<EMAIL_ADDRESS>",
     "4539 1488 0343 6467": "<CREDIT_CARD>",
     "4539148803436467": "<CREDIT_CARD>",
     "BE68 5390 0754 7034": "<IBAN_CODE>",

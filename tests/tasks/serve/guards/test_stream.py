@@ -108,9 +108,10 @@ def test_nothing_follows_a_refused_finding() -> None:
         assert released == "Ask <EMAIL_ADDRESS> about "
         assert refused == Finding("personal.CREDIT_CARD", "refuse", "output")
         assert refused in found
+    more = "more words " * 2000
     guard = guards(policy).output()
-    through(guard, ["4539 1488 0343 6467"])
-    assert guard.feed("more") + guard.finish() == ""
+    assert guard.feed(f"It is 4539 1488 0343 6467, {more}") == "It is "
+    assert guard.feed(more) + guard.finish() == ""
 
 
 def test_findings_are_counted_and_hold_no_text() -> None:
