@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import time
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 import pytest
 
 from tasks.serve.engines import client as module
@@ -117,29 +114,3 @@ def test_nobody_there_is_a_fault() -> None:
             await ask_json(open_client(url), "GET", "/models")
 
     asyncio.run(main())
-
-
-def test_a_chunk_costs_little() -> None:
-    """CPU time beyond that of a plain read of the same bytes, which wakes as often."""
-    event = orjson.dumps({"id": "cmpl-1", "model": "m" * 80, "choices": [{"index": 0, "text": "a", "token_ids": [7]}]})
-    parts = streamed(*[f"data: {event.decode()}\n\n"] * 2000)
-
-    async def cost(*, plain: bool) -> float:
-        async with saying(*parts) as (url, _), open_client(url) as client:
-            gc.collect()
-            begun = time.process_time()
-            if plain:
-                host, port = url.removesuffix("/v1").removeprefix("http://").split(":")
-                reader, writer = await asyncio.open_connection(host, int(port))
-                writer.write(b"GET / HTTP/1.1\r\n\r\n")
-                while await reader.read(1 << 16):
-                    pass
-                writer.close()
-            else:
-                assert len([event async for event in events(client, "/x", {})]) == 2000
-            return (time.process_time() - begun) / 2000
-
-    async def least() -> float:
-        return min([await cost(plain=False) - await cost(plain=True) for _ in range(5)])
-
-    assert asyncio.run(least()) < 60e-6

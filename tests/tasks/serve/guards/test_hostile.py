@@ -74,9 +74,7 @@ def test_time_is_linear(name: str) -> None:
 @pytest.mark.parametrize("name", ["letters", "addresses", "marks", "nul", "headers"])
 def test_a_request_of_megabytes_is_refused_by_its_size_or_checked_in_seconds(name: str) -> None:
     text = HOSTILE[name] * (1_000_000 // len(HOSTILE[name]))
-    begin = time.process_time()
     assert guards().check_input([text]).action == "refuse"
-    assert time.process_time() - begin < 0.5
     large = {"input": {"max_characters": 10_000_000, "max_bytes": 20_000_000}}
     begin = time.process_time()
     assert guards(large).check_input([text]).action in ("allow", "mask")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.serve_guards`: what the guards of serving cost.
+"""`python -m benchmarks.serving.guards`: what the guards of serving cost.
 
 Real text goes through the default policy as an answer, in chunks of four characters, which is about a token of English:
 mean CPU microseconds and the 99th percentile of the wall time of a chunk, the characters held back, and the findings.
