@@ -94,12 +94,12 @@ class PersonalData:
         """See `Rule`."""
         return PersonalSearch(self)
 
-    def marks(self, text: str, since: int = 0, until: int | None = None) -> list[Mark]:
-        """The findings in a text as a whole, or only those whose candidates reach into [since:until]."""
+    def marks(self, text: str, since: int = 0) -> list[Mark]:
+        """The findings in a text as a whole, without those whose candidates end before `since`."""
         plain = folded(pa.array([text], pa.string()))
         findings: list[Finding] = []
         for row, hits in candidates(plain):
-            near = [hit for hit in hits if hit[2] > since and (until is None or hit[1] < until)]
+            near = [hit for hit in hits if hit[2] > since]
             findings = find_patterns(plain[row].as_py(), near, PATTERN_ENTITIES, WINDOW)
         findings = [one for one in findings if one.score >= self.confidence and not self._passes(text, one)]
         if "RANDOM" in self.actions:
@@ -178,7 +178,7 @@ class PersonalSearch:
             return [self._rule.mark("PRIVATE_KEY", start, self.done)]
         first = max(start - CONTEXT, base)
         window = text[first - base :]
-        found_here = self._rule.marks(window, start - first - NEIGHBOUR, None if cut else end - first)
+        found_here = self._rule.marks(window, start - first - NEIGHBOUR)
         self.done = end = max(last - KEPT, start + 1) if cut else end
         marks = []
         for found in found_here:
