@@ -8,7 +8,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from storage.errors import ParityError
 from tasks.serve.access import Price
@@ -45,6 +46,11 @@ class Served:
     proof: ServedProof | None = None
     users: int = 0
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def aside(self) -> Release:
+        """The release with a tokenizer of its own, for another thread: encoding changes a tokenizer's settings."""
+        return replace(self.release)
 
     @property
     def digest(self) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from tasks.serve.ask import Ask, Client, Conversation, Delta, FinishReason, Usag
 from tasks.serve.config import ServeConfig
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Piece, Sampling, TokenChoice
 from tasks.serve.guards import Guards
+from tasks.serve.release import Release
 from tasks.serve.served import Served
 from tasks.serve.tools import ToolText
 from tasks.serve.turns import QueueFull, Waited
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from tasks.serve.watch import Observed
 
 REMEMBERED = 10_000  # requests that may still get a vote
+LARGE = 5_000  # characters or ids of a prompt: the guards and the tokenizer take milliseconds for more
 
 
 class Service:
@@ -35,6 +38,7 @@ class Service:
     def __init__(self, config: ServeConfig, access: Access, guards: Guards, watch: Watch) -> None:
         self.config, self.access, self.guards, self.watch = config, access, guards, watch
         self.models: dict[str, Served] = {}
+        self._large = ThreadPoolExecutor(1, "large prompts")
         self.also: dict[str, tuple[Served, float]] = {}  # a second release under a name, and its share
         self.answered = dict[str, tuple[str, str]]()  # of the last requests, by id: key and release
 
@@ -113,7 +117,11 @@ class Service:
     async def begin(self, answering: Answering, client: Client) -> None:
         """Everything before the first token: the request is checked, admitted and has its turn. Raises Refusal."""
         ask, served = answering.ask, answering.served
-        ids = self._prompt(ask, served, answering.observed)
+        if _size(ask) > LARGE:  # not on the event loop, and one at a time
+            loop = asyncio.get_running_loop()
+            ids = await loop.run_in_executor(self._large, self._prompt, ask, served, answering.observed, served.aside)
+        else:
+            ids = self._prompt(ask, served, answering.observed, served.release)
         room = served.context - len(ids)
         if room < 1:
             raise unfit(
@@ -138,9 +146,9 @@ class Service:
         if len(self.answered) > REMEMBERED:
             del self.answered[next(iter(self.answered))]
 
-    def _prompt(self, ask: Ask, served: Served, observed: Observed) -> list[int]:
+    def _prompt(self, ask: Ask, served: Served, observed: Observed, release: Release) -> list[int]:
         """The ids of the prompt, after the guards. Raises Refusal."""
-        release, prompt = served.release, ask.prompt
+        prompt = ask.prompt
         if isinstance(prompt, Conversation):
             if prompt.tools and not release.takes_tools:
                 raise unfit(f"The chat template of {served.name} has no tools.", "tools", "unsupported_field")
@@ -358,6 +366,12 @@ class _Shown:
         due = [choice for end, choice in self._waiting if end <= len(self._released)]
         self._waiting = [(end, choice) for end, choice in self._waiting if end > len(self._released)]
         return tuple(due)
+
+
+def _size(ask: Ask) -> int:
+    if isinstance(ask.prompt, Conversation):
+        return sum(len(message["content"]) for message in ask.prompt.messages) + len(str(ask.prompt.tools))
+    return len(ask.prompt)
 
 
 def _tools(ask: Ask) -> bool:
