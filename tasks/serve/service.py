@@ -104,6 +104,22 @@ class Service:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": rows, "model": served.name, "usage": usage}
 
+    async def prompt_tokens(self, ask: Ask, client: Client) -> int:
+        """The tokens of a request's prompt. They aren't booked, but the request counts as one of its key. Raises
+        Refusal."""
+        observed, status = self.watch.request(request_id=client.request_id, route=client.route), 200
+        try:
+            served = self.find(ask.model)
+            admission = await self._admit(client, served, 0, 0)
+            observed.names(served.name, admission.key)
+            admission.settle(0, 0)
+            return len(self._prompt(ask, served, observed))
+        except Refusal as refusal:
+            status = refusal.status
+            raise
+        finally:
+            observed.end(status=status, finish=None)
+
     def open(self, ask: Ask, observed: Observed) -> Answering:
         """The answer to a request, which has yet to begin. Close it in any case. Raises Refusal."""
         answering = Answering(ask, self.find(ask.model), observed)
