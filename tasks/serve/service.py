@@ -163,8 +163,11 @@ class Service:
             messages = [dict(message) for message in prompt.messages]
             texts = self._guarded([message["content"] for message in messages], observed, "messages")
             messages = [{**message, "content": text} for message, text in zip(messages, texts, strict=True)]
+            for message in messages:
+                if "tool_calls" in message:
+                    message["tool_calls"] = self._guarded_within(message["tool_calls"], observed, "messages")
             try:
-                return release.chat_ids(messages, prompt.tools)
+                return release.chat_ids(messages, self._guarded_within(list(prompt.tools), observed, "tools"))
             except TemplateFaultError as error:
                 raise unfit(f"The chat template refuses the conversation: {error}.", "messages") from error
         if isinstance(prompt, str):
@@ -185,6 +188,14 @@ class Service:
         if verdict.action == "refuse":
             raise unfit(verdict.message, param, "content_policy_violation")
         return list(verdict.texts)
+
+    def _guarded_within(self, value: Any, observed: Observed, param: str) -> Any:
+        """Tools, or calls of them, with each text guarded. Names of parameters stay as they are."""
+        if isinstance(value, str):
+            return self._guarded([value], observed, param)[0]
+        if isinstance(value, Mapping):
+            return {name: self._guarded_within(one, observed, param) for name, one in value.items()}
+        return [self._guarded_within(one, observed, param) for one in value] if isinstance(value, list) else value
 
     async def _admit(self, client: Client, served: Served, prompt: int, most: int) -> Admission:
         try:
