@@ -228,8 +228,10 @@ class Answering:
         self._stack = AsyncExitStack()
         self._admission: Admission | None = None
         self._sent = [""] * ask.answers
+        self._called: list[str] = []  # calls of tools, as the model wrote them
         self._finish: FinishReason | None = None
         self._cost = 0.0
+        self._asked = False  # the engine
         self._closed = False
 
     def admit(self, admission: Admission, prompt_tokens: int) -> None:
@@ -260,6 +262,7 @@ class Answering:
             async with contextlib.aclosing(source) as merged:
                 async for delta in merged:
                     self._sent[delta.answer] += delta.text
+                    self._called += delta.written
                     self._finish = delta.finish or self._finish
                     yield delta
         except EngineRefusal as error:
@@ -288,14 +291,15 @@ class Answering:
                         yield Delta(number, text, choices, "content_filter")
                         break
                     calls: tuple[Mapping[str, Any], ...] = ()
+                    written: tuple[str, ...] = ()
                     if tools is not None:
                         text = tools.feed(text) + (tools.finish() if piece.finish else "")
-                        calls = tuple(tools.calls) if piece.finish else ()
+                        calls, written = (tuple(tools.calls), tuple(tools.written)) if piece.finish else ((), ())
                     if piece.finish or text or choices:
                         finish: FinishReason | None = piece.finish
                         if calls and finish == "stop":
                             finish = "tool_calls"
-                        yield Delta(number, text, choices, finish, piece.stop, calls)
+                        yield Delta(number, text, choices, finish, piece.stop, calls, written)
         finally:
             for finding in guard.findings:
                 self.observed.finding(finding)
@@ -331,7 +335,8 @@ class Answering:
 
     def count(self) -> Usage:
         """The tokens of what was sent so far, by the release's tokenizer."""
-        self.usage = Usage(self.usage.prompt, sum(self.served.release.count(text) for text in self._sent if text))
+        sent = [text for text in (*self._sent, *self._called) if text]
+        self.usage = Usage(self.usage.prompt, sum(map(self.served.release.count, sent)))
         return self.usage
 
     async def book(self) -> Usage:
@@ -360,7 +365,7 @@ class Answering:
                 completion_tokens=usage.completion,
                 cost=self._cost,
                 request_text=_text(self.ask),
-                answer_text="\n".join(self._sent),
+                answer_text="\n".join([*self._sent, *self._called]),
                 engine=self.served.engine.name,
                 client_gone=gone,
             )
