@@ -257,6 +257,7 @@ class Answering:
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """The additions to all answers. Raises Refusal for a failure of the engine."""
+        self._asked = True
         try:
             source = self._one(0) if self.ask.answers == 1 else self._several()
             async with contextlib.aclosing(source) as merged:
@@ -352,7 +353,7 @@ class Answering:
         if self._closed:
             return
         self._closed = True
-        usage = self.count()
+        usage = self.count() if self.begun or (self._asked and refusal is None) else Usage(0, 0)
         try:
             await self._stack.aclose()
         finally:
