@@ -48,9 +48,14 @@ class Service:
         return other if other is not None and other.ready and random.random() < share else self.models[name]
 
     def gauge(self) -> None:
-        """Report the load of each engine."""
+        """Report the load of each engine, once: adapters share that of their base."""
         for served in self.models.values():
-            self.watch.load(served.name, running=served.turns.running, waiting=served.turns.waiting)
+            if served.base is None:
+                turns = [served.turns]
+                if served.name in self.also:
+                    turns.append(self.also[served.name][0].turns)
+                running, waiting = sum(one.running for one in turns), sum(one.waiting for one in turns)
+                self.watch.load(served.name, running=running, waiting=waiting)
 
     def status(self) -> dict[str, Any]:
         """Models, engines and queues, and the figures of the last minutes."""
