@@ -139,7 +139,7 @@ class Service:
         if room < 1:
             raise unfit(
                 f"The prompt has {len(ids):,} tokens, and the context is {served.context:,}.",
-                "messages",
+                "messages" if isinstance(ask.prompt, Conversation) else "prompt",
                 "context_length_exceeded",
             )
         most = min(ask.sampling.max_tokens or room, room, self.config.requests.max_tokens or room)
@@ -272,7 +272,7 @@ class Answering:
                     self._finish = delta.finish or self._finish
                     yield delta
         except EngineRefusal as error:
-            raise unfit(str(error)) from error
+            raise unfit(f"{str(error).rstrip('.')}.") from error
         except EngineFault as error:
             raise Refusal(503, str(error), "engine_failed", retry_after=2.0) from error
 
@@ -354,7 +354,8 @@ class Answering:
         return usage
 
     async def close(self, refusal: Refusal | None, *, gone: bool = False) -> None:
-        """Free the turn, book what was sent, and end the observation, once. `gone`: the client left."""
+        """Free the turn, book what was sent, and end the observation, once. A request that was refused, or left before
+        its turn, costs nothing. `gone`: the client left."""
         if self._closed:
             return
         self._closed = True
