@@ -81,15 +81,15 @@ class Release:
         """The ids of a plain text, in which special tokens stay text."""
         return text_ids(self.tokenizer, text)
 
-    def checked_ids(self, ids: Sequence[int]) -> list[int]:
-        """A prompt of ids. Raises ValueError for ids beyond the vocabulary, and for control tokens after the
-        beginning."""
+    def checked_ids(self, ids: Sequence[int], *, control: bool = False) -> list[int]:
+        """A prompt of ids. Raises ValueError for ids beyond the vocabulary and, unless `control`, for control tokens
+        after the beginning."""
         begun = beginning(self.tokenizer)
         rest = ids[len(begun) :] if list(ids[: len(begun)]) == begun else ids
         if any(not 0 <= id < len(self.tokenizer) for id in ids):
             raise ValueError(f"the vocabulary has {len(self.tokenizer):,} tokens, from 0")
-        if (control := next((id for id in rest if id in self.control_ids), None)) is not None:
-            raise ValueError(f"token {control} is a control token")
+        if not control and (found := next((id for id in rest if id in self.control_ids), None)) is not None:
+            raise ValueError(f"token {found} is a control token")
         return list(ids)
 
     def count(self, text: str) -> int:

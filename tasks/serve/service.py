@@ -178,7 +178,7 @@ class Service:
         if isinstance(prompt, str):
             return release.text_ids(self._guarded([prompt], observed, "prompt")[0])
         try:
-            ids = release.checked_ids(prompt)
+            ids = release.checked_ids(prompt, control=self.config.requests.control_tokens)
         except ValueError as error:
             raise unfit(f"prompt: {error}.", "prompt") from error
         text = release.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
