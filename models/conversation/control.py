@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from models.conversation.turns import Messages, TemplateFaultError, made_up, pattern_of, written_around
 
@@ -30,19 +31,31 @@ class Controls:
     of_answers: re.Pattern[str]
     of_others: re.Pattern[str]
 
-    def broken(self, messages: Messages) -> tuple[list[dict[str, str]], bool]:
+    def broken(self, messages: Messages) -> tuple[list[dict[str, Any]], bool]:
         """The messages with breaks, and whether any was put in."""
         broken = [
-            {name: text if name == "role" else self._broken(text, message["role"]) for name, text in message.items()}
+            {name: one if name == "role" else self.within(one, message["role"]) for name, one in message.items()}
             for message in messages
         ]
-        return broken, any(BREAK in text for message in broken for text in message.values() if isinstance(text, str))
+        return broken, has_break(broken)
 
-    def _broken(self, text: str, role: str) -> str:
-        if not isinstance(text, str):
-            return text
-        pattern = self.of_answers if role == "assistant" else self.of_others
-        return pattern.sub(lambda match: f"{match[0][0]}{BREAK}{match[0][1:]}", text.replace(BREAK, ""))
+    def within(self, value: Any, role: str) -> Any:
+        """A value of a message, or a tool, with breaks in each of its texts."""
+        if isinstance(value, str):
+            pattern = self.of_answers if role == "assistant" else self.of_others
+            return pattern.sub(lambda match: f"{match[0][0]}{BREAK}{match[0][1:]}", value.replace(BREAK, ""))
+        if isinstance(value, Mapping):
+            return {self.within(name, role): self.within(one, role) for name, one in value.items()}
+        return [self.within(one, role) for one in value] if isinstance(value, list) else value
+
+
+def has_break(value: Any) -> bool:
+    """Whether a text within this has a break."""
+    if isinstance(value, str):
+        return BREAK in value
+    if isinstance(value, Mapping):
+        return any(has_break(one) for pair in value.items() for one in pair)
+    return isinstance(value, list) and any(map(has_break, value))
 
 
 def controls_of(added: Mapping[str, bool], template: str, text_of: Callable[[Messages], str]) -> Controls:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from models.conversation.control import BREAK, Controls, controls_of, kept_places
+from models.conversation.control import BREAK, Controls, controls_of, has_break, kept_places
 from models.conversation.turns import (
     NOT_A_PREFIX,
     Messages,
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
 
 def render(tokenizer: PreTrainedTokenizerFast, messages: Messages, **options: Any) -> dict[str, list[int]]:
-    """Like `apply_chat_template`, except that a message's text never becomes a control token. Raises TemplateFaultError
-    for messages that the template refuses, such as a system prompt, or fails at."""
+    """Like `apply_chat_template`, except that text of a message or a tool never becomes a control token. Raises
+    TemplateFaultError for messages that the template refuses, such as a system prompt, or fails at."""
     broken, is_broken = broken_messages(tokenizer, messages)
+    if tools := options.get("tools"):
+        options["tools"] = _controls(tokenizer, str(tokenizer.chat_template)).within(tools, "user")
+        is_broken = is_broken or has_break(options["tools"])
     rendered: dict[str, list[int]] = dict(apply(tokenizer, broken, return_dict=True, **options))
     if is_broken:
         options.pop("return_assistant_tokens_mask", None)
@@ -72,7 +75,7 @@ def apply_chat_template(
     return BatchEncoding(rendered) if return_dict else rendered["input_ids"]
 
 
-def broken_messages(tokenizer: PreTrainedTokenizerFast, messages: Messages) -> tuple[list[dict[str, str]], bool]:
+def broken_messages(tokenizer: PreTrainedTokenizerFast, messages: Messages) -> tuple[list[dict[str, Any]], bool]:
     """The messages with a BREAK in each control token that one spells, and whether any was put in: for callers that
     render a text and encode it later."""
     return _controls(tokenizer, str(tokenizer.chat_template)).broken(messages)

@@ -52,6 +52,10 @@ def build(service: Service, feedback: Feedback) -> ASGIApp:
     }
     routes = [
         *(Route(path, _Methods({"POST": exchange})) for path, exchange in exchanges.items()),
+        Route(
+            "/v1/messages/count_tokens",
+            _Methods({"POST": _Json(service, lambda request: _counted(service, request), Refusal.anthropic)}),
+        ),
         Route("/v1/embeddings", _Methods({"POST": _Json(service, lambda request: _embeddings(service, request))})),
         Route("/v1/models", _Methods({"GET": _Json(service, lambda request: _models(service))})),
         Route("/v1/models/{name:path}", _Methods({"GET": _Json(service, lambda request: _model(service, request))})),
@@ -135,8 +139,8 @@ class _Methods:
 class _Json:
     """An answer for clients with a key, or from this machine."""
 
-    def __init__(self, service: Service, answer: Answer) -> None:
-        self._service, self._answer = service, answer
+    def __init__(self, service: Service, answer: Answer, refused: Callable[[Refusal], Any] = Refusal.openai) -> None:
+        self._service, self._answer, self._refused = service, answer, refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client, request = client_of(scope), Request(scope, receive)
@@ -144,7 +148,7 @@ class _Json:
             await identify(self._service, client)
             answer = await self._answer(request)
         except Refusal as refusal:
-            await send_json(send, refusal.status, refusal.openai(), client, refusal)
+            await send_json(send, refusal.status, self._refused(refusal), client, refusal)
             return
         except ClientGone:
             return
@@ -232,6 +236,14 @@ def _row(served: Served) -> dict[str, Any]:
     proof = None if served.proof is None else asdict(served.proof)
     row = {"id": served.name, "object": "model", "created": served.created, "owned_by": "gristmill"}
     return {**row, "digest": served.digest, "context": served.context, "ready": served.ready, "proof": proof}
+
+
+async def _counted(service: Service, request: Request) -> Any:
+    """The tokens of a prompt, as Anthropic's API counts them: the request lacks max_tokens."""
+    bounds, client = service.config.requests, client_of(request.scope)
+    body = {"max_tokens": 1, **parse(await body_of(request, bounds))}
+    ask = messages.read(body, most_messages=bounds.max_messages)
+    return {"input_tokens": await service.prompt_tokens(ask, client)}
 
 
 async def _embeddings(service: Service, request: Request) -> Any:

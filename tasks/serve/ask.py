@@ -51,6 +51,7 @@ class Delta:
     finish: FinishReason | None = None
     stop: str | None = None
     calls: tuple[Mapping[str, Any], ...] = ()  # of tools, in OpenAI's form
+    written: tuple[str, ...] = ()  # the same as the model wrote them
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,11 @@ class RequestConfig(StageConfig):
     max_messages: int = Field(2000, ge=1, description="messages of a conversation")
     max_tokens: int | None = Field(None, ge=1, description="tokens of an answer (default: what the context leaves)")
     max_choices: int = Field(8, ge=1, description="answers to a request (`n`)")
+    control_tokens: bool = Field(
+        False,
+        description="take control tokens in prompts of ids, as a Gristmill server in front with the engine url sends "
+        "them. Whoever may send them can write in the name of any role",
+    )
     read_seconds: float = Field(30.0, gt=0, description="time to send a request")
     write_seconds: float = Field(60.0, gt=0, description="time for which a client may not read")
     total_seconds: float = Field(600.0, gt=0, description="time of an answer, in the queue and in the engine")

@@ -90,7 +90,8 @@ async def open_served(running: Running, model: ModelConfig, where: str, name: st
     config = running.service.config
     running.say(f"Checking the release {where}")
     release = await asyncio.to_thread(open_release, where, config.store)
-    adapted = {one: await asyncio.to_thread(open_release, at, config.store) for one, at in model.adapters.items()}
+    adapters = model.adapters.items()
+    adapted = {one: await asyncio.to_thread(open_release, at, config.store, release) for one, at in adapters}
     kind = kind_of(config.engine)
     format = "" if kind == "url" else choose_format(release, kind, model.format)
     context = min(config.engine.context or release.context, release.context)

@@ -38,27 +38,29 @@ LLAMA, FOLDERS = "gguf-", ("w4a16", "gptq", "awq", "w8a8", "safetensors")  # for
 
 @dataclass(frozen=True)
 class Release:
-    """A checked release. `digest` is that of its list of files, `parity` the proof of its formats."""
+    """A checked release. `digest` is that of its list of files, `parity` the proof of its formats. A release of only an
+    adapter has the config and the tokenizer of its `base`."""
 
     name: str
     folder: Path
     digest: str
     parity: Mapping[str, Any]
+    base: Path | None = None
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The tokenizer with the chat template."""
-        return load_tokenizer(self.folder)
+        return load_tokenizer(self.base or self.folder)
 
     @cached_property
     def context(self) -> int:
         """The most tokens that the model sees at a time."""
-        return context_of(load_config(self.folder))
+        return context_of(load_config(self.base or self.folder))
 
     @cached_property
     def tokenizer_digest(self) -> str:
         """That of the vocabulary and the template."""
-        return tokenizer_digest(self.folder)
+        return tokenizer_digest(self.base or self.folder)
 
     @cached_property
     def takes_tools(self) -> bool:
@@ -79,15 +81,15 @@ class Release:
         """The ids of a plain text, in which special tokens stay text."""
         return text_ids(self.tokenizer, text)
 
-    def checked_ids(self, ids: Sequence[int]) -> list[int]:
-        """A prompt of ids. Raises ValueError for ids beyond the vocabulary, and for control tokens after the
-        beginning."""
+    def checked_ids(self, ids: Sequence[int], *, control: bool = False) -> list[int]:
+        """A prompt of ids. Raises ValueError for ids beyond the vocabulary and, unless `control`, for control tokens
+        after the beginning."""
         begun = beginning(self.tokenizer)
         rest = ids[len(begun) :] if list(ids[: len(begun)]) == begun else ids
         if any(not 0 <= id < len(self.tokenizer) for id in ids):
             raise ValueError(f"the vocabulary has {len(self.tokenizer):,} tokens, from 0")
-        if (control := next((id for id in rest if id in self.control_ids), None)) is not None:
-            raise ValueError(f"token {control} is a control token")
+        if not control and (found := next((id for id in rest if id in self.control_ids), None)) is not None:
+            raise ValueError(f"token {found} is a control token")
         return list(ids)
 
     def count(self, text: str) -> int:
@@ -108,9 +110,10 @@ class Release:
         return None if text is None else json.loads(text)
 
 
-def open_release(where: str, store_url: str) -> Release:
-    """The release of a folder or a ref, every byte checked. Raises StoreError, DamagedArtifact, GateError for a
-    ref whose evaluation missed a gate, and ParityError for a proof beyond its limit."""
+def open_release(where: str, store_url: str, base: Release | None = None) -> Release:
+    """The release of a folder or a ref, every byte checked. One of only an adapter needs its `base`, with the tokenizer
+    that it was trained with. Raises StoreError, DamagedArtifact, GateError for a ref whose evaluation missed a gate,
+    and ParityError for a proof beyond its limit."""
     folder = Path(where)
     if folder.is_dir():
         name, digest = folder.resolve().name, verify_unsigned(folder)
@@ -123,16 +126,22 @@ def open_release(where: str, store_url: str) -> Release:
         if scores := artifact.manifest.origins.get("scores"):
             check_gates(store.get(scores.location))
         name, folder, digest = name.removesuffix("/export"), artifact.path, artifact.digest
-    missing = [file for file in ("parity.json", "config.json", *NEEDED_FILES) if not (folder / file).is_file()]
+    over = base if base is not None and not (folder / "config.json").is_file() else None
+    needed = ("config.json", *NEEDED_FILES) if over is None else ("lineage.json",)
+    missing = [file for file in ("parity.json", *needed) if not (folder / file).is_file()]
     if missing:
         raise StoreError(
             f"The release {where} lacks {', '.join(missing)}, which a server needs.",
             "Export it again, with safetensors among export.formats.",
         )
+    if over is not None and json.loads((folder / "lineage.json").read_text()).get("tokenizer") != over.tokenizer_digest:
+        raise StoreError(
+            f"The adapter {where} has another tokenizer than {over.name}.", "Name the base that it was trained on."
+        )
     parity = json.loads((folder / "parity.json").read_text())
     for name_of_format, proof in parity["formats"].items():
         _check_proof(where, name_of_format, proof)
-    release = Release(name, folder, digest, parity)
+    release = Release(name, folder, digest, parity, over.folder if over is not None else None)
     try:
         release.chat_ids([{"role": "user", "content": "a"}])
     except TemplateFaultError as error:

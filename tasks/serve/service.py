@@ -52,9 +52,14 @@ class Service:
         return other if other is not None and other.ready and random.random() < share else self.models[name]
 
     def gauge(self) -> None:
-        """Report the load of each engine."""
+        """Report the load of each engine, once: adapters share that of their base."""
         for served in self.models.values():
-            self.watch.load(served.name, running=served.turns.running, waiting=served.turns.waiting)
+            if served.base is None:
+                turns = [served.turns]
+                if served.name in self.also:
+                    turns.append(self.also[served.name][0].turns)
+                running, waiting = sum(one.running for one in turns), sum(one.waiting for one in turns)
+                self.watch.load(served.name, running=running, waiting=waiting)
 
     def status(self) -> dict[str, Any]:
         """Models, engines and queues, and the figures of the last minutes."""
@@ -108,6 +113,22 @@ class Service:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": rows, "model": served.name, "usage": usage}
 
+    async def prompt_tokens(self, ask: Ask, client: Client) -> int:
+        """The tokens of a request's prompt. They aren't booked, but the request counts as one of its key. Raises
+        Refusal."""
+        observed, status = self.watch.request(request_id=client.request_id, route=client.route), 200
+        try:
+            served = self.find(ask.model)
+            admission = await self._admit(client, served, 0, 0)
+            observed.names(served.name, admission.key)
+            admission.settle(0, 0)
+            return len(await self._ids(ask, served, observed))
+        except Refusal as refusal:
+            status = refusal.status
+            raise
+        finally:
+            observed.end(status=status, finish=None)
+
     def open(self, ask: Ask, observed: Observed) -> Answering:
         """The answer to a request, which has yet to begin. Close it in any case. Raises Refusal."""
         answering = Answering(ask, self.find(ask.model), observed)
@@ -117,16 +138,12 @@ class Service:
     async def begin(self, answering: Answering, client: Client) -> None:
         """Everything before the first token: the request is checked, admitted and has its turn. Raises Refusal."""
         ask, served = answering.ask, answering.served
-        if _size(ask) > LARGE:  # not on the event loop, and one at a time
-            loop = asyncio.get_running_loop()
-            ids = await loop.run_in_executor(self._large, self._prompt, ask, served, answering.observed, served.aside)
-        else:
-            ids = self._prompt(ask, served, answering.observed, served.release)
+        ids = await self._ids(ask, served, answering.observed)
         room = served.context - len(ids)
         if room < 1:
             raise unfit(
                 f"The prompt has {len(ids):,} tokens, and the context is {served.context:,}.",
-                "messages",
+                "messages" if isinstance(ask.prompt, Conversation) else "prompt",
                 "context_length_exceeded",
             )
         most = min(ask.sampling.max_tokens or room, room, self.config.requests.max_tokens or room)
@@ -146,8 +163,14 @@ class Service:
         if len(self.answered) > REMEMBERED:
             del self.answered[next(iter(self.answered))]
 
+    async def _ids(self, ask: Ask, served: Served, observed: Observed) -> list[int]:
+        """The ids of the prompt, after the guards. A large one isn't checked on the event loop. Raises Refusal."""
+        if _size(ask) <= LARGE:
+            return self._prompt(ask, served, observed, served.release)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._large, self._prompt, ask, served, observed, served.aside)
+
     def _prompt(self, ask: Ask, served: Served, observed: Observed, release: Release) -> list[int]:
-        """The ids of the prompt, after the guards. Raises Refusal."""
         prompt = ask.prompt
         if isinstance(prompt, Conversation):
             if prompt.tools and not release.takes_tools:
@@ -155,14 +178,17 @@ class Service:
             messages = [dict(message) for message in prompt.messages]
             texts = self._guarded([message["content"] for message in messages], observed, "messages")
             messages = [{**message, "content": text} for message, text in zip(messages, texts, strict=True)]
+            for message in messages:
+                if "tool_calls" in message:
+                    message["tool_calls"] = self._guarded_within(message["tool_calls"], observed, "messages")
             try:
-                return release.chat_ids(messages, prompt.tools)
+                return release.chat_ids(messages, self._guarded_within(list(prompt.tools), observed, "tools"))
             except TemplateFaultError as error:
                 raise unfit(f"The chat template refuses the conversation: {error}.", "messages") from error
         if isinstance(prompt, str):
             return release.text_ids(self._guarded([prompt], observed, "prompt")[0])
         try:
-            ids = release.checked_ids(prompt)
+            ids = release.checked_ids(prompt, control=self.config.requests.control_tokens)
         except ValueError as error:
             raise unfit(f"prompt: {error}.", "prompt") from error
         text = release.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
@@ -177,6 +203,14 @@ class Service:
         if verdict.action == "refuse":
             raise unfit(verdict.message, param, "content_policy_violation")
         return list(verdict.texts)
+
+    def _guarded_within(self, value: Any, observed: Observed, param: str) -> Any:
+        """Tools, or calls of them, with each text guarded. Names of parameters stay as they are."""
+        if isinstance(value, str):
+            return self._guarded([value], observed, param)[0]
+        if isinstance(value, Mapping):
+            return {name: self._guarded_within(one, observed, param) for name, one in value.items()}
+        return [self._guarded_within(one, observed, param) for one in value] if isinstance(value, list) else value
 
     async def _admit(self, client: Client, served: Served, prompt: int, most: int) -> Admission:
         try:
@@ -209,8 +243,10 @@ class Answering:
         self._stack = AsyncExitStack()
         self._admission: Admission | None = None
         self._sent = [""] * ask.answers
+        self._called: list[str] = []  # calls of tools, as the model wrote them
         self._finish: FinishReason | None = None
         self._cost = 0.0
+        self._asked = False  # the engine
         self._closed = False
 
     def admit(self, admission: Admission, prompt_tokens: int) -> None:
@@ -236,15 +272,17 @@ class Answering:
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """The additions to all answers. Raises Refusal for a failure of the engine."""
+        self._asked = True
         try:
             source = self._one(0) if self.ask.answers == 1 else self._several()
             async with contextlib.aclosing(source) as merged:
                 async for delta in merged:
                     self._sent[delta.answer] += delta.text
+                    self._called += delta.written
                     self._finish = delta.finish or self._finish
                     yield delta
         except EngineRefusal as error:
-            raise unfit(str(error)) from error
+            raise unfit(f"{str(error).rstrip('.')}.") from error
         except EngineFault as error:
             raise Refusal(503, str(error), "engine_failed", retry_after=2.0) from error
 
@@ -269,14 +307,15 @@ class Answering:
                         yield Delta(number, text, choices, "content_filter")
                         break
                     calls: tuple[Mapping[str, Any], ...] = ()
+                    written: tuple[str, ...] = ()
                     if tools is not None:
                         text = tools.feed(text) + (tools.finish() if piece.finish else "")
-                        calls = tuple(tools.calls) if piece.finish else ()
+                        calls, written = (tuple(tools.calls), tuple(tools.written)) if piece.finish else ((), ())
                     if piece.finish or text or choices:
                         finish: FinishReason | None = piece.finish
                         if calls and finish == "stop":
                             finish = "tool_calls"
-                        yield Delta(number, text, choices, finish, piece.stop, calls)
+                        yield Delta(number, text, choices, finish, piece.stop, calls, written)
         finally:
             for finding in guard.findings:
                 self.observed.finding(finding)
@@ -312,7 +351,8 @@ class Answering:
 
     def count(self) -> Usage:
         """The tokens of what was sent so far, by the release's tokenizer."""
-        self.usage = Usage(self.usage.prompt, sum(self.served.release.count(text) for text in self._sent if text))
+        sent = [text for text in (*self._sent, *self._called) if text]
+        self.usage = Usage(self.usage.prompt, sum(map(self.served.release.count, sent)))
         return self.usage
 
     async def book(self) -> Usage:
@@ -324,11 +364,12 @@ class Answering:
         return usage
 
     async def close(self, refusal: Refusal | None, *, gone: bool = False) -> None:
-        """Free the turn, book what was sent, and end the observation, once. `gone`: the client left."""
+        """Free the turn, book what was sent, and end the observation, once. A request that was refused, or left before
+        its turn, costs nothing. `gone`: the client left."""
         if self._closed:
             return
         self._closed = True
-        usage = self.count()
+        usage = self.count() if self.begun or (self._asked and refusal is None) else Usage(0, 0)
         try:
             await self._stack.aclose()
         finally:
@@ -341,7 +382,7 @@ class Answering:
                 completion_tokens=usage.completion,
                 cost=self._cost,
                 request_text=_text(self.ask),
-                answer_text="\n".join(self._sent),
+                answer_text="\n".join([*self._sent, *self._called]),
                 engine=self.served.engine.name,
                 client_gone=gone,
             )

@@ -18,6 +18,7 @@ class ToolText:
 
     def __init__(self) -> None:
         self.calls: list[Mapping[str, Any]] = []
+        self.written: list[str] = []  # the calls' texts, with their tags
         self._held = ""
 
     def feed(self, text: str) -> str:
@@ -39,16 +40,21 @@ class ToolText:
             call = _call(self._held[start + len(OPEN) : end])
             whole = self._held[start : end + len(CLOSE)]
             released += self._held[:start] + ("" if call else whole)
-            self.calls += [call] if call else []
+            self._take(call, whole)
             self._held = self._held[end + len(CLOSE) :]
 
     def finish(self) -> str:
         """The rest, at the end of the answer."""
         rest, self._held = self._held, ""
         if rest.startswith(OPEN) and (call := _call(rest.removeprefix(OPEN))):  # the closing tag ended the answer
-            self.calls.append(call)
+            self._take(call, rest)
             return ""
         return rest
+
+    def _take(self, call: Mapping[str, Any] | None, written: str) -> None:
+        if call:
+            self.calls.append(call)
+            self.written.append(written)
 
 
 def _begun(text: str) -> int:

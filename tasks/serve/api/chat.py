@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.serve.api.errors import unfit
-from tasks.serve.api.fields import IGNORED, MOST_LOGPROBS, Fields, contents, sampling, text_of
+from tasks.serve.api.errors import Refusal, unfit
+from tasks.serve.api.fields import IGNORED, MOST_LOGPROBS, Fields, contents, parse, sampling, text_of
 from tasks.serve.api.stream import Form, event
 from tasks.serve.ask import Ask, Conversation, Delta, Usage
 from tasks.serve.engines.protocol import TokenChoice
@@ -65,7 +65,7 @@ def _message(row: Any, name: str) -> dict[str, Any]:
     if not isinstance(role, str) or role not in ROLES:
         raise unfit(f"{name}.role is none of {', '.join(ROLES)}.", f"{name}.role")
     known = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal"}
-    if unknown := sorted(map(str, row.keys() - known)):
+    if unknown := sorted(str(field) for field, value in row.items() if field not in known and value is not None):
         raise unfit(f"{name} has the field {unknown[0][:60]!r}, which is not supported.", name)
     message: dict[str, Any] = {"role": ROLES[role]}
     calls = row.get("tool_calls")
@@ -76,10 +76,25 @@ def _message(row: Any, name: str) -> dict[str, Any]:
     if calls:
         if not isinstance(calls, list) or not all(map(_is_of_function, calls)):
             raise unfit(f"{name}.tool_calls is not a list of calls of functions.", f"{name}.tool_calls")
-        message["tool_calls"] = calls
-    if role == "tool" and row.get("name") is not None:
-        message["name"] = text_of(row["name"], f"{name}.name")
+        message["tool_calls"] = [_call(call, f"{name}.tool_calls.{number}") for number, call in enumerate(calls)]
+    for further in ("name", "tool_call_id") if role == "tool" else ():
+        if row.get(further) is not None:
+            message[further] = text_of(row[further], f"{name}.{further}")
     return message
+
+
+def _call(call: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A call with its arguments as an object, which templates write as JSON."""
+    function = call["function"]
+    given = {} if function.get("arguments") in (None, "") else function["arguments"]
+    if isinstance(given, str):
+        try:
+            given = parse(given.encode())
+        except Refusal:
+            given = None
+    if not isinstance(given, Mapping):
+        raise unfit(f"{name}.function.arguments is not a JSON object.", f"{name}.function.arguments")
+    return {**call, "function": {**function, "arguments": given}}
 
 
 def _is_of_function(value: Any) -> bool:

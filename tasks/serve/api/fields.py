@@ -18,6 +18,7 @@ from tasks.serve.engines.protocol import Sampling
 IGNORED = (  # fields of OpenAI's API that change no answer
     "metadata",
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
     "safety_identifier",
     "service_tier",

@@ -12,7 +12,7 @@ from tasks.serve.api.stream import Form, event
 from tasks.serve.ask import Ask, Conversation, Delta, Usage
 from tasks.serve.engines.protocol import Sampling
 
-IGNORED = ("metadata", "service_tier")
+IGNORED = ("cache_control", "metadata", "service_tier")
 REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal", "tool_calls": "tool_use"}
 
 
@@ -71,7 +71,10 @@ def _messages(row: Any, name: str) -> list[dict[str, Any]]:
                 raise unfit(f"{where}.input is not an object.", where)
             calls.append({"id": block.get("id"), "type": "function", "function": call})
         elif kind == "tool_result":
-            results.append({"role": "tool", "content": contents(block.get("content") or "", f"{where}.content")})
+            result = {"role": "tool", "content": contents(block.get("content") or "", f"{where}.content")}
+            if block.get("tool_use_id") is not None:
+                result["tool_call_id"] = text_of(block["tool_use_id"], f"{where}.tool_use_id")
+            results.append(result)
         else:
             texts.append(contents([block], where))
     said: dict[str, Any] = {"role": role, "content": "".join(texts)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tasks.serve.api.fields import MOST_LOGPROBS, MOST_STOPS
@@ -16,6 +17,7 @@ def document(bounds: RequestConfig) -> dict[str, Any]:
         "/v1/chat/completions": _chat(bounds),
         "/v1/completions": _completion(bounds),
         "/v1/messages": _message(bounds),
+        "/v1/messages/count_tokens": _message(bounds, ["messages"]),
         "/v1/embeddings": _object({"model": TEXT, "input": {"oneOf": [TEXT, _rows(TEXT)]}}, ["input"]),
     }
     paths: dict[str, Any] = {path: {"post": _operation(schema)} for path, schema in posts.items()}
@@ -96,7 +98,7 @@ def _completion(bounds: RequestConfig) -> dict[str, Any]:
     return _object({**_common(bounds), "prompt": prompt, "logprobs": _whole(0, 5)}, ["prompt"])
 
 
-def _message(bounds: RequestConfig) -> dict[str, Any]:
+def _message(bounds: RequestConfig, required: Sequence[str] = ("messages", "max_tokens")) -> dict[str, Any]:
     message = _object({"role": {"enum": ["user", "assistant"]}, "content": TEXT}, ["role", "content"])
     fields = {
         "model": TEXT,
@@ -109,4 +111,4 @@ def _message(bounds: RequestConfig) -> dict[str, Any]:
         "stop_sequences": _rows(TEXT, MOST_STOPS),
         "stream": FLAG,
     }
-    return _object(fields, ["messages", "max_tokens"])
+    return _object(fields, list(required))

@@ -93,7 +93,7 @@ class LlamaCppEngine:
                 yield Piece(
                     event["content"],
                     tuple(event.get("tokens", ())),
-                    tuple(map(_choice, event.get("completion_probabilities", ()))),
+                    tuple(_choice(one, sampling.logprobs or 0) for one in event.get("completion_probabilities", ())),
                     finish,
                     event.get("stopping_word") or None,
                 )
@@ -152,8 +152,8 @@ class LlamaCppEngine:
         return request
 
 
-def _choice(token: dict[str, Any]) -> TokenChoice:
-    top = tuple((one["token"], one["logprob"]) for one in token["top_logprobs"])
+def _choice(token: dict[str, Any], count: int) -> TokenChoice:
+    top = tuple((one["token"], one["logprob"]) for one in token["top_logprobs"][:count])
     return TokenChoice(token["token"], token["logprob"], top)
 
 

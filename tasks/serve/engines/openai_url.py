@@ -53,6 +53,10 @@ class UrlEngine(Completions):
         if owner is None:
             known = ", ".join(owners) or "no models"
             raise EngineFault(f"The server at {self.name} doesn't have {self.model}. It has {known}.")
+        if owner == "gristmill" and self.config.prompt == "text":
+            raise EngineFault(
+                f"The server at {self.name} takes no control tokens in a text. Set engine.url.prompt to ids."
+            )
         self.kind = OWNERS.get(owner, "openai")
         self.features = FEATURES[self.kind]
         await self.find_features()

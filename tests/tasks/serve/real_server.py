@@ -22,20 +22,61 @@ from storage.digests import file_digest
 from storage.manifest import SUMS
 from tasks.export import ExportConfig, export
 from tasks.stage.output import Output
-from tests.tasks.tiny_model import RUNTIME, make_model, make_validation
+from tests.tasks.tiny_model import RUNTIME, make_model, make_tokenizer, make_validation
 
 LISTENING = re.compile(r"Listening at (\S+)")
 START_SECONDS = 240
+# A chat template that takes tools, with calls in the tags of Hermes
+HERMES = """\
+{%- if tools -%}
+{{- '<|system|>\\nTools:\\n' -}}
+{%- for tool in tools -%}{{- (tool | tojson) + '\\n' -}}{%- endfor -%}
+{{- '<|end|>\\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+{%- if message['role'] == 'assistant' -%}
+{{- '<|assistant|>\\n' -}}
+{%- generation -%}
+{{- message['content'] -}}
+{%- for call in message.tool_calls or [] -%}
+{{- '<tool_call>{"name": ' + (call.function.name | tojson) + ', "arguments": ' -}}
+{{- (call.function.arguments | tojson) + '}</tool_call>' -}}
+{%- endfor -%}
+{{- '<|end|>' -}}
+{%- endgeneration -%}
+{{- '\\n' -}}
+{%- elif message['role'] == 'tool' -%}
+{{- '<|user|>\\n<tool_response>' + message['content'] + '</tool_response><|end|>\\n' -}}
+{%- else -%}
+{{- '<|' + message['role'] + '|>\\n' + message['content'] + '<|end|>\\n' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- '<|assistant|>\\n' -}}
+{%- endif -%}
+"""
 
 
-def make_release(folder: Path, formats: Sequence[str] = ("safetensors", "gguf-f16"), **shape: Any) -> Path:
-    """A release of a model with random weights in these formats."""
+def make_release(
+    folder: Path, formats: Sequence[str] = ("safetensors", "gguf-f16"), template: str | None = None, **shape: Any
+) -> Path:
+    """A release of a model with random weights in these formats. `template` replaces that of chats."""
+    if template is not None:
+        (make_tokenizer(folder / "tokenizer") / "chat_template.jinja").write_text(template)
     model = make_model(folder / "model", **shape)
+    return release_of(folder, model, {"formats": list(formats)})
+
+
+def release_of(
+    folder: Path, model: Path, config: Mapping[str, Any], adapters: Mapping[str, Path] | None = None
+) -> Path:
+    """A release of a model, or of its adapters over a base, with the list of its files."""
     make_validation(folder / "validation", model)
     out = Output.at(folder / "made", stage="export", runtime=RUNTIME)
-    config = {"formats": list(formats), "prompts": ["The fox"], "greedy_tokens": 4, "positions": 64}
+    config = {"prompts": ["The fox"], "greedy_tokens": 4, "positions": 64, **config}
     given = (Artifact.at(model), None, Artifact.at(folder / "validation"))
-    export.function(ExportConfig.model_validate(config), *given, {}, None, out)
+    linked = {name: Artifact.at(path) for name, path in (adapters or {}).items()}
+    export.function(ExportConfig.model_validate(config), *given, linked, None, out)
     listed = [(file_digest(path), path.relative_to(out.path)) for path in sorted(out.path.rglob("*")) if path.is_file()]
     (out.path / SUMS).write_text("".join(f"{digest}  {name}\n" for digest, name in listed))
     return out.path

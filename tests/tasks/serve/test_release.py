@@ -17,6 +17,7 @@ from tasks.export.release import release_name
 from tasks.serve.release import Release, choose_format, open_release
 from tests.models.families import FAMILIES
 from tests.tasks.serve import real_server
+from tests.tasks.serve.real_server import HERMES
 from tests.tasks.serve.tiny_release import make_release
 from tests.tasks.tiny_model import make_tokenizer
 
@@ -84,6 +85,21 @@ def test_an_order_in_the_name_of_the_system_stays_a_users_text(opened: dict[str,
     rendered = release.chat_ids([{"role": "user", "content": f"hi{forged}\nobey"}, *_answered(), *_asked()])
     plain = release.chat_ids([{"role": "user", "content": "hi"}, *_answered(), *_asked()])
     assert controls_in(release, rendered) == controls_in(release, plain)
+
+
+def test_no_text_of_a_tool_or_a_call_becomes_a_control_token(tmp_path: Path) -> None:
+    release = Release("tools", make_tokenizer(tmp_path), "", {})
+    (release.folder / "chat_template.jinja").write_text(HERMES)
+    found = []
+    for text in ("".join(control(release)), "plain"):
+        parameters = {"type": "object", "properties": {text: {"type": "string", "enum": [text]}}}
+        tool = {"type": "function", "function": {"name": "f", "description": text, "parameters": parameters}}
+        call = {"id": "1", "type": "function", "function": {"name": text, "arguments": {text: [text]}}}
+        said = {"role": "assistant", "content": "", "tool_calls": [call]}
+        ids = release.chat_ids([*_asked(), said, {"role": "tool", "content": text}, *_asked()], [tool])
+        assert release.tokenizer.decode(ids).count(text) == 7, "it is there as plain text"
+        found.append(controls_in(release, ids))
+    assert found[0] == found[1]
 
 
 def _answered() -> list[dict[str, str]]:

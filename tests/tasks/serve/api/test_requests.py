@@ -31,6 +31,12 @@ LEAST: dict[str, dict[str, Any]] = {
 EACH = pytest.mark.parametrize("route", READERS)
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CALL = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+NOT_ARGUMENTS: tuple[object, ...] = ("{", "[]", "1", 1, [])
+
+
+def _calling(arguments: Any) -> dict[str, Any]:
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
 def read(route: str, **fields: Any) -> Ask:
@@ -148,6 +154,8 @@ MALFORMED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "tool_calls is not a list of calls of functions."),
         ({"messages": [{"role": "assistant", "tool_calls": 1}]}, "tool_calls is not a list of calls of functions."),
         ({"messages": [{"role": "tool", "content": "1", "name": 1}]}, "messages.0.name is not a text."),
+        ({"messages": [{"role": "tool", "content": "1", "tool_call_id": 1}]}, "messages.0.tool_call_id is not a text."),
+        *(({"messages": [_calling(one)]}, "function.arguments is not a JSON object.") for one in NOT_ARGUMENTS),
         ({"tools": {}}, "tools is not a list."),
         ({"tools": [{"type": "function"}]}, "tools.0 is not a function with a name."),
         ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice is neither auto nor none"),
@@ -245,6 +253,8 @@ def test_a_chat_as_the_client_of_openai_sends_it() -> None:
         ("assistant", ""),
         ("tool", "12"),
     ]
+    assert ask.prompt.messages[2]["tool_calls"][0]["function"]["arguments"] == {}
+    assert ask.prompt.messages[3]["tool_call_id"] == "1"
     assert (ask.model, ask.answers, ask.stream, ask.usage, list(ask.prompt.tools)) == ("tiny", 2, True, True, [TOOL])
     sampling = ask.sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.seed, sampling.stop) == (7, 0.0, -3, ("a",))
@@ -302,6 +312,7 @@ def test_messages_as_the_client_of_anthropic_sends_them() -> None:
     ]
     (call,) = ask.prompt.messages[2]["tool_calls"]
     assert call["function"] == {"name": "weather", "arguments": {"place": "here"}}
+    assert ask.prompt.messages[3]["tool_call_id"] == "1"
     assert ask.prompt.tools[0]["function"]["parameters"] == {"type": "object"}
     assert (ask.sampling.stop, ask.sampling.top_k, ask.stream) == (("a", "b"), 5, True)
 

@@ -1,0 +1,1 @@
+"""The official clients, a browser and the commands against a real server."""
