@@ -19,6 +19,7 @@ from tasks.export.card.speculation import speculation_rows
 from tasks.export.config import ExportConfig
 from tasks.export.formats import FORMATS
 from tasks.export.formats.config import write_config
+from tasks.export.formats.gguf import Gguf
 from tasks.export.formats.tokenizer import write_tokenizer
 from tasks.significance.gates import check_gates
 from tasks.stage import stage
@@ -117,7 +118,7 @@ def _write(
         indented = json.dumps(value, indent=2)
         shorter = NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", indented)
         (out.path / f"{name}.json").write_text(f"{shorter}\n")
-    if not (out.path / "tokenizer.json").exists() and any(name.startswith("gguf") for name in config.formats):
+    if not (out.path / "tokenizer.json").exists() and any(isinstance(FORMATS[name], Gguf) for name in config.formats):
         write_tokenizer(model.path, out.path)  # a server renders prompts itself, and needs the context
         write_config(out.path, shape)
     ollama = modelfile(model.path, out.path, config.formats)

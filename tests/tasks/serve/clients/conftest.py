@@ -117,7 +117,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
 
     folder = tmp_path_factory.mktemp("clients")
     plain = make_release(folder / "plain", kv_heads=2, context=CONTEXT)
-    tools = make_release(folder / "tools", HERMES, kv_heads=2, context=CONTEXT)
+    tools = make_release(folder / "tools", template=HERMES, kv_heads=2, context=CONTEXT)
     adapted = adapt(folder / "plain" / "model", folder / "adapted", LoraConfig(rank=4, alpha=12), 1)
     chain = {"base": folder / "plain" / "model", "sft": adapted / "adapter"}
     polite = release_of(folder / "polite", adapted / "model", {"formats": ["gguf-adapter"]}, chain)
