@@ -22,6 +22,7 @@ from storage.digests import file_digest
 from storage.manifest import SUMS
 from tasks.export import ExportConfig, export
 from tasks.stage.output import Output
+from tests.tasks.serve.tiny_release import teach
 from tests.tasks.tiny_model import RUNTIME, make_model, make_tokenizer, make_validation
 
 LISTENING = re.compile(r"Listening at (\S+)")
@@ -57,14 +58,15 @@ HERMES = """\
 """
 
 
-def make_release(
-    folder: Path, formats: Sequence[str] = ("safetensors", "gguf-f16"), template: str | None = None, **shape: Any
-) -> Path:
-    """A release of a model with random weights in these formats. `template` replaces that of chats."""
+def make_release(folder: Path, template: str | None = None, says: str = "", **shape: Any) -> Path:
+    """A release of a model with random weights, in safetensors and as a GGUF file. `template` replaces that of chats.
+    With `says`, the model says that again and again (see `tiny_release.py`)."""
     if template is not None:
         (make_tokenizer(folder / "tokenizer") / "chat_template.jinja").write_text(template)
-    model = make_model(folder / "model", **shape)
-    return release_of(folder, model, {"formats": list(formats)})
+    model = make_model(folder / "model", **{"tie_embeddings": not says, **shape})
+    if says:
+        teach(model, says, again=True)
+    return release_of(folder, model, {"formats": ["safetensors", "gguf-f32" if says else "gguf-f16"]})
 
 
 def release_of(

@@ -16,10 +16,9 @@ from tasks.export.formats import FORMATS
 from tasks.export.release import release_name
 from tasks.serve.release import Release, choose_format, open_release
 from tests.models.families import FAMILIES
-from tests.tasks.serve import real_server
-from tests.tasks.serve.real_server import HERMES
+from tests.tasks.serve.real_server import HERMES, release_of
 from tests.tasks.serve.tiny_release import make_release
-from tests.tasks.tiny_model import make_tokenizer
+from tests.tasks.tiny_model import make_model, make_tokenizer
 
 CHOSEN = (
     "chatml",
@@ -160,7 +159,7 @@ def test_a_profile_is_meant_by_its_release_and_its_number() -> None:
 
 
 def test_a_release_of_only_a_gguf_file_can_be_served(tmp_path: Path) -> None:
-    release = open_release(str(real_server.make_release(tmp_path, ["gguf-f16"])), "store")
+    release = open_release(str(release_of(tmp_path, make_model(tmp_path / "model"), {"formats": ["gguf-f16"]})), "store")
     assert choose_format(release, "llama.cpp", None) == "gguf-f16"
     assert release.context > 16
     assert release.chat_ids([{"role": "user", "content": "Hello"}])

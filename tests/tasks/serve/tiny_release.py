@@ -21,14 +21,15 @@ def make_release(folder: Path, says: str = "", *, again: bool = False, **shape: 
 
     made = make_model(folder / "release", **{"tie_embeddings": not says, **shape})
     if says:
-        _teach(made, says, again)
+        teach(made, says, again)
     (made / "gguf").mkdir()
     write_gguf(made, made / GGUF, "f32")
     return made
 
 
-def _teach(folder: Path, says: str, again: bool) -> None:
-    """Make each token of the text the likeliest after the one before: a dimension of the stream for each."""
+def teach(folder: Path, says: str, again: bool) -> None:
+    """Make each token of the text the likeliest after the one before, and with `again` the first after the last: a
+    dimension of the stream for each. The embeddings must not be tied."""
     from safetensors.numpy import load_file, save_file
 
     from models.conversation import turns_of

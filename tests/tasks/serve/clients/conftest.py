@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 CONTEXT = 8192  # an answer as long takes the engine seconds
+SAID = " It lives in the wood, they say."  # again and again, by the model with tools
 PRICES = {"usd_per_million_prompt": 1000.0, "usd_per_million_completion": 2000.0}
 
 
@@ -40,7 +42,9 @@ class Clients:
 
     def openai_with(self, key: str) -> OpenAI:
         """OpenAI's client with a key."""
-        return OpenAI(base_url=f"{self.server.url}/v1", api_key=key, max_retries=0, _strict_response_validation=True)
+        return OpenAI(
+            base_url=f"{self.server.url}/v1", api_key=key, max_retries=0, _strict_response_validation=True
+        )
 
     @cached_property
     def anthropic(self) -> Anthropic:
@@ -49,7 +53,9 @@ class Clients:
 
     def anthropic_with(self, key: str) -> Anthropic:
         """Anthropic's client with a key."""
-        return Anthropic(base_url=self.server.url, api_key=key, max_retries=0, _strict_response_validation=True)
+        return Anthropic(
+            base_url=self.server.url, api_key=key, max_retries=0, _strict_response_validation=True
+        )
 
     def engine_running(self) -> int:
         """The requests in all engines, by their own counters."""
@@ -90,12 +96,12 @@ class Clients:
         rendered = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
         return len(rendered["input_ids"])
 
-    def command(self, *words: str) -> str:
-        """The output of `gristmill serve …` on the server's state folder."""
+    def command(self, *words: str, status: int = 0) -> str:
+        """The output of `gristmill serve …`, or its error."""
         command = [sys.executable, "-m", "flows.cli", "serve", *words]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
+        assert done.returncode == status, done.stderr
+        return done.stderr if status else done.stdout
 
     def key(self, name: str, *options: str) -> dict[str, Any]:
         """A new key."""
@@ -117,7 +123,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
 
     folder = tmp_path_factory.mktemp("clients")
     plain = make_release(folder / "plain", kv_heads=2, context=CONTEXT)
-    tools = make_release(folder / "tools", template=HERMES, kv_heads=2, context=CONTEXT)
+    tools = make_release(folder / "tools", HERMES, SAID, kv_heads=2, context=CONTEXT)
     adapted = adapt(folder / "plain" / "model", folder / "adapted", LoraConfig(rank=4, alpha=12), 1)
     chain = {"base": folder / "plain" / "model", "sft": adapted / "adapter"}
     polite = release_of(folder / "polite", adapted / "model", {"formats": ["gguf-adapter"]}, chain)
@@ -130,6 +136,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
         "engine": {"slots": 4, "threads": 1, "context": CONTEXT},
         "models": models,
         "usd_per_hour": 3.6,
+        "swap_seconds": 1.0,
         "requests": {"control_tokens": True},  # for a server in front of this one
     }
     with serving(plain, folder, settings) as server:

@@ -36,7 +36,7 @@ def refused(error: openai.APIStatusError, param: str | None, code: str | None) -
 
 
 def test_a_chat_is_of_the_clients_types(clients: Clients) -> None:
-    answer = clients.openai.chat.completions.create(model="plain", messages=ASKED, max_tokens=9, **_says("In a wood."))
+    answer = clients.openai.chat.completions.create(model="plain", messages=ASKED, max_tokens=40, **_says("In a wood."))
     text = answer.choices[0].message.content
     assert (text, answer.choices[0].finish_reason) == ("In a wood.", "stop")
     assert answer.usage is not None
