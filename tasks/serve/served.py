@@ -8,7 +8,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from storage.errors import ParityError
 from tasks.serve.access import Price
@@ -36,6 +37,7 @@ class Served:
     format: str
     engine: Engine
     turns: Turns
+    grammar_turns: Turns
     health: Health
     context: int
     model: ModelConfig
@@ -46,6 +48,12 @@ class Served:
     users: int = 0
     created: int = field(default_factory=lambda: int(time.time()))
 
+    @cached_property
+    def apart(self) -> Release:
+        """The release with a tokenizer of its own, for another thread. transformers keeps settings of a call, such as
+        whether special tokens are split, in the tokenizer itself."""
+        return replace(self.release)
+
     @property
     def digest(self) -> str:
         """What `system_fingerprint` shows."""
@@ -55,6 +63,11 @@ class Served:
     def ready(self) -> bool:
         """Whether the engine answers."""
         return self.health.ready
+
+    def turns_for(self, sampling: Sampling) -> Turns:
+        """The queue of a request."""
+        apart = sampling.grammar is not None and "grammar_apart" in self.engine.features
+        return self.grammar_turns if apart else self.turns
 
     async def start(self) -> None:
         """Start the engine and compare it with the release's proof. Raises EngineFault and ParityError."""
