@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tasks.serve.api import chat, completions, messages
@@ -66,9 +66,10 @@ def build(service: Service, feedback: Feedback) -> ASGIApp:
         Route("/status.json", _Methods({"GET": _Json(service, lambda request: _status(service))})),
         *(Route(path, _Methods({"GET": page})) for path, page in _pages(service.config.page).items()),
         Route("/feedback", _Methods({"POST": _Json(service, lambda request: _vote(service, feedback, request))})),
-        Mount("/", _missing),
     ]
-    return _Gate(Starlette(routes=routes), service)
+    app = Starlette(routes=routes)
+    app.router.default, app.router.redirect_slashes = _missing, False
+    return _Gate(app, service)
 
 
 class _Gate:

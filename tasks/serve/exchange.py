@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from tasks.serve.access import AccessRefused
 from tasks.serve.api.errors import Refusal
@@ -50,7 +51,8 @@ class Exchange:
             if watch.refusing:
                 raise Refusal(503, "The audit log can't be written.", "audit_failing", retry_after=5.0)
             observed.names("", await identify(self.service, client))
-            ask = self.read(await body_of(Request(scope, receive), bounds))
+            body = await body_of(Request(scope, receive), bounds)
+            ask = await self.service.read(len(body), lambda: self.read(body))
             answering = self.service.open(ask, observed)
         except Refusal as refusal:
             observed.end(status=refusal.status, finish=None)
@@ -59,7 +61,7 @@ class Exchange:
         except ClientGone:
             observed.end(status=499, finish=None, client_gone=True)
             return
-        work = asyncio.create_task(self._work(answering, client, send))
+        work = asyncio.create_task(self._work(answering, client, send, scope["state"]["flow"]))
         gone = asyncio.create_task(_until_gone(receive))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -70,7 +72,7 @@ class Exchange:
             with contextlib.suppress(asyncio.CancelledError):
                 await work
 
-    async def _work(self, answering: Answering, client: Client, send: Send) -> None:
+    async def _work(self, answering: Answering, client: Client, send: Send, flow: FlowControl) -> None:
         seconds = self.service.config.requests.total_seconds
         ask, served = answering.ask, answering.served
         form = self.form(ask, served.name, client.request_id, int(time.time()), served.digest)
@@ -80,7 +82,7 @@ class Exchange:
             async with asyncio.timeout(seconds):
                 await self.service.begin(answering, client)
                 if ask.stream:
-                    await self._stream(answering, form, client, send)
+                    await self._stream(answering, form, client, send, flow)
                 else:
                     answers: list[list[Delta]] = [[] for _ in range(ask.answers)]
                     async for delta in answering.deltas():
@@ -101,32 +103,31 @@ class Exchange:
             await send_json(send, refusal.status, self.refused(refusal), client, refusal)
             return
         with contextlib.suppress(ClientGone):
-            for part in form.fail(refusal):
-                await _send(send, part, self.service.config.requests)
-            await send({"type": "http.response.body", "body": b""})
+            await send({"type": "http.response.body", "body": b"".join(form.fail(refusal))})
 
-    async def _stream(self, answering: Answering, form: Form, client: Client, send: Send) -> None:
-        """Send the answer as events. Nothing is sent before the first token, so that a refusal keeps its status."""
-        bounds = self.service.config.requests
-        async for delta in answering.deltas():
+    async def _stream(self, answering: Answering, form: Form, client: Client, send: Send, flow: FlowControl) -> None:
+        """Send the answer as events. Nothing is sent before the first token, so that a refusal keeps its status. What a
+        client doesn't read yet waits here, so that the engine's slot is free once the answer is complete."""
+        waiting: list[bytes] = []
+
+        async def pass_on(*, more: bool) -> None:
             if not answering.begun:
                 answering.begun = True
                 headers = [*head(client), (b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-                for part in form.begin(answering.usage):
-                    await _send(send, part, bounds)
-            await _send(send, b"".join(form.add(delta)), bounds)
-        await _send(send, b"".join(form.end(await answering.book())), bounds)
-        await send({"type": "http.response.body", "body": b""})
+            await send({"type": "http.response.body", "body": b"".join(waiting), "more_body": more})
+            waiting.clear()
 
-
-async def _send(send: Send, data: bytes, bounds: RequestConfig) -> None:
-    """Send a part of the body. Raises ClientGone for a client that doesn't read it in time."""
-    try:
-        async with asyncio.timeout(bounds.write_seconds):
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-    except (TimeoutError, OSError):
-        raise ClientGone from None
+        first = True
+        async for delta in answering.deltas():
+            if first:
+                waiting += form.begin(answering.usage)
+                first = False
+            waiting += form.add(delta)
+            if not flow.write_paused:
+                await pass_on(more=True)
+        waiting += form.end(await answering.book())
+        await pass_on(more=False)
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -97,10 +97,12 @@ async def open_served(running: Running, model: ModelConfig, where: str, name: st
     context = min(config.engine.context or release.context, release.context)
     served_name = name or model.name or release.name
     engine = make_engine(config, kind, release, format, context, served_name, adapted, running.say)
-    turns = Turns(config.engine.slots, config.requests.queue, config.requests.queue_seconds)
+    turns, for_grammars = (
+        Turns(slots, config.requests.queue, config.requests.queue_seconds) for slots in (config.engine.slots, 1)
+    )
     watch = running.service.watch
     health = Health(engine, release.text_ids("a"), config.watch.health, lambda now: watch.ready(served_name, now))
-    served = Served(served_name, release, format, engine, turns, health, context, model, Price(0.0, 0.0))
+    served = Served(served_name, release, format, engine, turns, for_grammars, health, context, model, Price(0.0, 0.0))
     running.say(f"Starting {engine.name} with {release.name}{f', {format}' if format else ''}")
     async with contextlib.AsyncExitStack() as failing:
         failing.push_async_callback(served.end)

@@ -37,6 +37,7 @@ class Served:
     format: str
     engine: Engine
     turns: Turns
+    grammar_turns: Turns
     health: Health
     context: int
     model: ModelConfig
@@ -48,8 +49,9 @@ class Served:
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
-    def aside(self) -> Release:
-        """The release with a tokenizer of its own, for another thread: encoding changes a tokenizer's settings."""
+    def apart(self) -> Release:
+        """The release with a tokenizer of its own, for another thread. transformers keeps settings of a call, such as
+        whether special tokens are split, in the tokenizer itself."""
         return replace(self.release)
 
     @property
@@ -61,6 +63,11 @@ class Served:
     def ready(self) -> bool:
         """Whether the engine answers."""
         return self.health.ready
+
+    def turns_for(self, sampling: Sampling) -> Turns:
+        """The queue of a request."""
+        apart = sampling.grammar is not None and "grammar_apart" in self.engine.features
+        return self.grammar_turns if apart else self.turns
 
     async def start(self) -> None:
         """Start the engine and compare it with the release's proof. Raises EngineFault and ParityError."""

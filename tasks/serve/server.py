@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import resource
 import signal
 import socket
 import ssl
 from collections.abc import Iterator
-from typing import Any
+from http import HTTPStatus
+from typing import Any, ClassVar
 
+import h11
+import orjson
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from storage.errors import ConfigError, ServerError
 from tasks.serve.access import Access
+from tasks.serve.api.errors import Refusal
 from tasks.serve.app import build
-from tasks.serve.config import ServeConfig
+from tasks.serve.config import RequestConfig, ServeConfig
 from tasks.serve.control import controlled
 from tasks.serve.guards import Guards
 from tasks.serve.open_models import open_model
@@ -27,21 +32,110 @@ from tasks.serve.service import Service
 from tasks.serve.watch import Logs, Watch
 
 BACKLOG = 1024
+MOST_CONNECTIONS = 4096
+ON_THE_WAY_SECONDS = 0.5
+SEND_BUFFER = 1 << 18  # bytes that the kernel keeps for a client that reads slowly
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 with a time limit for the head of a request, which uvicorn lacks."""
+    """HTTP/1.1 with a limit for everything that a client may leave undone, which uvicorn lacks: to send a head, to end
+    a body that nobody waits for, to read."""
 
-    head_seconds = 30.0
+    bounds = RequestConfig()
+    most = MOST_CONNECTIONS
+    ending = False  # connections close after their answer
+    idle: ClassVar[dict[_Protocol, None]] = {}  # without a request, in the order in which they became so
 
     def connection_made(self, transport: Any) -> None:
-        """Begin the time for the head of the first request."""
+        """Begin to wait for a request. Where too many connections do, the one that waits longest makes room."""
         super().connection_made(transport)
-        self.loop.call_later(self.head_seconds, self._close_if_silent)
+        self.app_state = {"flow": self.flow}
+        self._stuck: asyncio.TimerHandle | None = None
+        self._late: asyncio.TimerHandle | None = None
+        self._begun = False  # a request has begun to arrive
+        self._wait()
+        if len(self.connections) > self.most:
+            oldest = next(iter(self.idle))
+            if oldest is self:
+                self._refuse(Refusal(503, "The server has too many connections."))
+            else:
+                oldest.transport.abort()
 
-    def _close_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.idle.pop(self, None)
+        for timer in (self._late, self._stuck):
+            if timer is not None:
+                timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._begun:
+            self._begun = True
+            self._limit()
+        super().data_received(data)
+        self._note()
+
+    def on_response_complete(self) -> None:
+        self._wait()
+        super().on_response_complete()  # it may begin a request that has arrived already
+        self._note()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck = self.loop.call_later(self.bounds.write_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stuck is not None:
+            self._stuck.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Refusal(400, "The request is not valid HTTP/1.1."))
+
+    def _answers(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _note(self) -> None:
+        if self._answers():
+            self.idle.pop(self, None)
+            self.cycle.keep_alive = self.cycle.keep_alive and not self.ending
+
+    def _wait(self) -> None:
+        self._begun = False
+        self.idle[self] = None
+        self._limit()
+
+    def _limit(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self.loop.call_later(self.bounds.read_seconds, self._end)
+
+    def _end(self) -> None:
+        if self._answers():
+            return
+        if self._begun and self.conn.our_state is h11.IDLE and not self.transport.is_closing():
+            self._refuse(Refusal(408, f"The head of the request took longer than {self.bounds.read_seconds:g} s."))
+            self._limit()
+        else:
+            self.transport.abort()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer before there is a request, or instead of the rest of one, and close."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
+            return
+        body = orjson.dumps(refusal.openai())
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        for event in (
+            h11.Response(status_code=refusal.status, headers=headers, reason=HTTPStatus(refusal.status).phrase),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
 
 class _Server(uvicorn.Server):
@@ -62,7 +156,12 @@ class _Server(uvicorn.Server):
         self._say(f"Listening at {self._address}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what is on its way too: a client may have sent a request without knowing that this server ends."""
         self._say("Answering what was accepted, then ending. A second signal ends at once.")
+        _Protocol.ending = True
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(0 if self.force_exit else ON_THE_WAY_SECONDS)
         await super().shutdown(sockets)
 
 
@@ -116,7 +215,8 @@ async def _listen(config: ServeConfig, running: Running, listening: socket.socke
     scheme = "https" if config.tls_certificate else "http"
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    _Protocol.head_seconds = config.requests.read_seconds
+    _Protocol.bounds = config.requests
+    _Protocol.most = min(MOST_CONNECTIONS, _raise_files() // 3)  # a request has two sockets
     settings = uvicorn.Config(
         build(running.service, Feedback(config.state / "feedback")),
         http=_Protocol,
@@ -130,6 +230,7 @@ async def _listen(config: ServeConfig, running: Running, listening: socket.socke
         ssl_certfile=config.tls_certificate,
         ssl_keyfile=config.tls_key,
         backlog=BACKLOG,
+        timeout_keep_alive=max(1, round(config.requests.read_seconds)),
     )
     stopping.server = _Server(settings, running.say, f"{scheme}://{shown}:{port}")
     await stopping.server.serve(sockets=[listening])
@@ -159,6 +260,7 @@ def bind(config: ServeConfig) -> socket.socket:
         family, *_, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # of its connections too
         listening.bind(address)
     except OSError as error:
         raise ServerError(
@@ -166,6 +268,14 @@ def bind(config: ServeConfig) -> socket.socket:
             "Choose another --port or --host.",
         ) from error
     return listening
+
+
+def _raise_files() -> int:
+    """Let this process open as many files as its system allows, and return their number."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 3 * MOST_CONNECTIONS if most == resource.RLIM_INFINITY else most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return most
 
 
 def is_loopback(host: str) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from models.conversation import TemplateFaultError
 from storage.errors import StoreError
@@ -18,7 +19,7 @@ from tasks.serve.api.errors import Refusal, unfit
 from tasks.serve.ask import Ask, Client, Conversation, Delta, FinishReason, Usage
 from tasks.serve.config import ServeConfig
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Piece, Sampling, TokenChoice
-from tasks.serve.guards import Guards
+from tasks.serve.guards import Guards, OutputGuard
 from tasks.serve.release import Release
 from tasks.serve.served import Served
 from tasks.serve.tools import ToolText
@@ -28,8 +29,10 @@ from tasks.serve.watch import Watch
 if TYPE_CHECKING:
     from tasks.serve.watch import Observed
 
+log = logging.getLogger("gristmill.serve")
+T = TypeVar("T")
 REMEMBERED = 10_000  # requests that may still get a vote
-LARGE = 5_000  # characters or ids of a prompt: the guards and the tokenizer take milliseconds for more
+SHORT = 1 << 12  # bytes of a request that is read in milliseconds
 
 
 class Service:
@@ -38,9 +41,9 @@ class Service:
     def __init__(self, config: ServeConfig, access: Access, guards: Guards, watch: Watch) -> None:
         self.config, self.access, self.guards, self.watch = config, access, guards, watch
         self.models: dict[str, Served] = {}
-        self._large = ThreadPoolExecutor(1, "large prompts")
         self.also: dict[str, tuple[Served, float]] = {}  # a second release under a name, and its share
         self.answered = dict[str, tuple[str, str]]()  # of the last requests, by id: key and release
+        self._reader = ThreadPoolExecutor(1, "reader")
 
     def find(self, name: str) -> Served:
         """The model of this name, the first one for an empty name. Raises Refusal."""
@@ -51,13 +54,21 @@ class Service:
         other, share = self.also.get(name, (None, 0.0))
         return other if other is not None and other.ready and random.random() < share else self.models[name]
 
+    async def read(self, size: int, work: Callable[[], T]) -> T:
+        """The result of work on a request of this many bytes: at once, or in a thread if it may take long, so that
+        streams go on meanwhile. One long request is read at a time."""
+        if size <= SHORT:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._reader, work)
+
     def gauge(self) -> None:
         """Report the load of each engine, once: adapters share that of their base."""
         for served in self.models.values():
             if served.base is None:
-                turns = [served.turns]
+                turns = [served.turns, served.grammar_turns]
                 if served.name in self.also:
-                    turns.append(self.also[served.name][0].turns)
+                    other = self.also[served.name][0]
+                    turns += [other.turns, other.grammar_turns]
                 running, waiting = sum(one.running for one in turns), sum(one.waiting for one in turns)
                 self.watch.load(served.name, running=running, waiting=waiting)
 
@@ -81,7 +92,9 @@ class Service:
         try:
             if "embeddings" not in served.engine.features:
                 raise unfit(f"{served.engine.name} gives no embeddings of {served.name}.", "model", "unsupported")
-            prompts = [served.release.text_ids(text) for text in self._guarded(texts, observed, "input")]
+            size = sum(map(len, texts))
+            release = served.release if size <= SHORT else served.apart
+            prompts = await self.read(size, lambda: self._texts(texts, release, observed))
             tokens = sum(map(len, prompts))
             admission = await self._admit(client, served, tokens, 0)
             observed.names(served.name, admission.key)
@@ -164,17 +177,16 @@ class Service:
             del self.answered[next(iter(self.answered))]
 
     async def _ids(self, ask: Ask, served: Served, observed: Observed) -> list[int]:
-        """The ids of the prompt, after the guards. A large one isn't checked on the event loop. Raises Refusal."""
-        if _size(ask) <= LARGE:
-            return self._prompt(ask, served, observed, served.release)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._large, self._prompt, ask, served, observed, served.aside)
+        """The ids of the prompt, after the guards. Raises Refusal."""
+        size = _size(ask)
+        release = served.release if size <= SHORT else served.apart
+        return await self.read(size, lambda: self._prompt(ask, served.name, release, observed))
 
-    def _prompt(self, ask: Ask, served: Served, observed: Observed, release: Release) -> list[int]:
+    def _prompt(self, ask: Ask, name: str, release: Release, observed: Observed) -> list[int]:
         prompt = ask.prompt
         if isinstance(prompt, Conversation):
             if prompt.tools and not release.takes_tools:
-                raise unfit(f"The chat template of {served.name} has no tools.", "tools", "unsupported_field")
+                raise unfit(f"The chat template of {name} has no tools.", "tools", "unsupported_field")
             messages = [dict(message) for message in prompt.messages]
             texts = self._guarded([message["content"] for message in messages], observed, "messages")
             messages = [{**message, "content": text} for message, text in zip(messages, texts, strict=True)]
@@ -195,6 +207,9 @@ class Service:
         if self._guarded([text], observed, "prompt") != [text]:
             raise unfit("A guard would mask a part of the prompt, which it can't do with ids: send text.", "prompt")
         return ids
+
+    def _texts(self, texts: Sequence[str], release: Release, observed: Observed) -> list[list[int]]:
+        return [release.text_ids(text) for text in self._guarded(texts, observed, "input")]
 
     def _guarded(self, texts: Sequence[str], observed: Observed, param: str) -> list[str]:
         verdict = self.guards.check_input(texts)
@@ -259,16 +274,16 @@ class Answering:
 
     async def take_turn(self, key: str) -> None:
         """Wait for the engine. Raises Refusal."""
+        turns = self.served.turns_for(self._sampling)
         await self._stack.enter_async_context(self.served.used())
         try:
-            await self._stack.enter_async_context(self.served.turns.turn(key))
+            await self._stack.enter_async_context(turns.turn(key))
         except QueueFull:
-            wait = self.served.turns.retry_after()
-            longest = self.served.turns.longest
-            raise Refusal(429, f"The queue has {longest} requests.", "queue_full", retry_after=wait) from None
+            message = f"The queue has {turns.longest} requests."
+            raise Refusal(429, message, "queue_full", retry_after=turns.retry_after()) from None
         except Waited:
-            message = f"The request waited {self.served.turns.seconds:g} s for its turn."
-            raise Refusal(503, message, "queue_timeout", retry_after=self.served.turns.retry_after()) from None
+            message = f"The request waited {turns.seconds:g} s for its turn."
+            raise Refusal(503, message, "queue_timeout", retry_after=turns.retry_after()) from None
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """The additions to all answers. Raises Refusal for a failure of the engine."""
@@ -284,11 +299,13 @@ class Answering:
         except EngineRefusal as error:
             raise unfit(f"{str(error).rstrip('.')}.") from error
         except EngineFault as error:
-            raise Refusal(503, str(error), "engine_failed", retry_after=2.0) from error
+            log.error("the engine failed", exc_info=error)
+            raise Refusal(503, "The engine failed. Try again soon.", "engine_failed", retry_after=2.0) from error
 
     async def _one(self, number: int) -> AsyncGenerator[Delta, None]:
         """The additions to one answer, through its guard."""
-        guard, tools = self._guards.output(), ToolText() if _tools(self.ask) else None
+        guard = self._guards.output()
+        tools = ToolText(lambda text: self._masked(text, guard)) if _tools(self.ask) else None
         shown = _Shown() if self._sampling.logprobs is not None else None
         sampling = self._sampling
         if sampling.seed is not None and number:
@@ -299,18 +316,19 @@ class Answering:
                     self.served.health.token()
                     if new := len(piece.ids) or bool(piece.text):
                         self.observed.tokens(new)
-                    text = guard.feed(piece.text)
+                    text = piece.text
+                    if tools is not None:  # first: what is joined where a call was must be seen whole
+                        text = tools.feed(text) + (tools.finish() if piece.finish else "")
+                    text = guard.feed(text)
                     if piece.finish:
                         text += guard.finish()
                     choices = shown.due(piece, text) if shown else ()
                     if guard.refused is not None:
                         yield Delta(number, text, choices, "content_filter")
                         break
-                    calls: tuple[Mapping[str, Any], ...] = ()
-                    written: tuple[str, ...] = ()
-                    if tools is not None:
-                        text = tools.feed(text) + (tools.finish() if piece.finish else "")
-                        calls, written = (tuple(tools.calls), tuple(tools.written)) if piece.finish else ((), ())
+                    finished = tools is not None and piece.finish
+                    calls = tuple(tools.calls) if tools is not None and finished else ()
+                    written = tuple(tools.written) if tools is not None and finished else ()
                     if piece.finish or text or choices:
                         finish: FinishReason | None = piece.finish
                         if calls and finish == "stop":
@@ -319,6 +337,15 @@ class Answering:
         finally:
             for finding in guard.findings:
                 self.observed.finding(finding)
+
+    def _masked(self, text: str, guard: OutputGuard) -> str:
+        """A text of its own as it may be sent. If it may not, `guard` refuses the answer."""
+        own = self._guards.output()
+        masked = own.feed(text) + own.finish()
+        guard.refused = guard.refused or own.refused
+        for finding in own.findings:
+            self.observed.finding(finding)
+        return masked
 
     async def _several(self) -> AsyncGenerator[Delta, None]:
         """The additions to several answers, as they come."""
@@ -356,7 +383,9 @@ class Answering:
         return self.usage
 
     async def book(self) -> Usage:
-        """Book what was sent, before the last byte: the client's next request may go to another process."""
+        """Free the turn and book what was sent, before the last byte: the client's next request may go to another
+        process, and one that doesn't read delays nobody."""
+        await self._stack.aclose()
         usage = self.count()
         if self._admission is not None:
             self._cost = self._admission.settle(usage.prompt, usage.completion)
@@ -410,8 +439,10 @@ class _Shown:
 
 
 def _size(ask: Ask) -> int:
+    """About the bytes of a prompt."""
     if isinstance(ask.prompt, Conversation):
-        return sum(len(message["content"]) for message in ask.prompt.messages) + len(str(ask.prompt.tools))
+        messages = ask.prompt.messages
+        return sum(len(message["content"]) for message in messages) + 64 * len(messages) + len(str(ask.prompt.tools))
     return len(ask.prompt)
 
 

@@ -18,10 +18,12 @@ import httpx
 from models.runtimes.llama_server import LlamaServerSpec
 from tasks.children.die_with_parent import tied_to
 from tasks.serve.engines.client import ask, ask_json, events, open_client
+from tasks.serve.engines.grammars import Apart, Schemas
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Finish, Piece, Sampling, TokenChoice
 
 START_SECONDS = 600.0  # for a large file on a slow disk
 STOP_SECONDS = 5.0  # from SIGTERM to SIGKILL
+LEAST_TEMPERATURE = 1e-3  # below it, logits divided by it overflow, and answers break
 RUNNING = re.compile(r"^llamacpp:requests_(?:processing|deferred) (\d+)", re.MULTILINE)
 
 
@@ -29,10 +31,17 @@ class LlamaCppEngine:
     """A GGUF file, served by llama.cpp. `adapters` are GGUF files of adapters by name."""
 
     name = "llama.cpp"
-    features = frozenset({"ids", "logprobs", "json_schema", "grammar"})
+    features = frozenset({"ids", "logprobs", "json_schema", "grammar", "grammar_apart"})
 
-    def __init__(self, spec: LlamaServerSpec, log: Path, adapters: Sequence[str] = ()) -> None:
+    def __init__(
+        self, spec: LlamaServerSpec, log: Path, adapters: Sequence[str] = (), *, is_apart: bool = False
+    ) -> None:
+        """`is_apart`: it follows grammars itself, which one for everybody leaves to another."""
         self._spec, self._log, self._adapters = spec, log, tuple(adapters)
+        self._apart, self._schemas = None, Schemas()
+        if not is_apart:
+            alone = replace(spec, slots=1, gpu_layers=0, draft=None)
+            self._apart = Apart(LlamaCppEngine(alone, log, adapters, is_apart=True))
         self._process: asyncio.subprocess.Process | None = None
         self._folder: TemporaryDirectory[str] | None = None
         self._client: httpx.AsyncClient | None = None
@@ -40,6 +49,12 @@ class LlamaCppEngine:
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.returncode is None
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        assert self._process is not None
+        return self._process.pid
 
     async def start(self) -> None:
         await self.stop()
@@ -67,13 +82,16 @@ class LlamaCppEngine:
             raise EngineFault(f"llama.cpp didn't start: {_last_line(self._log)}.")
         self._client = open_client("http://llama.cpp", socket=socket)
 
-    async def stop(self) -> None:
+    async def stop(self, patience: float = STOP_SECONDS) -> None:
+        if self._apart is not None:
+            await self._apart.stop()
+        await self._schemas.stop()
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
                 try:
-                    await asyncio.wait_for(process.wait(), STOP_SECONDS)
+                    await asyncio.wait_for(process.wait(), patience)
                 except TimeoutError:
                     process.kill()
                     await process.wait()
@@ -85,6 +103,13 @@ class LlamaCppEngine:
             self._folder = None
 
     async def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+        if sampling.json_schema is not None:
+            await self._schemas.check(sampling.json_schema)
+        if sampling.grammar is not None and self._apart is not None:
+            async with contextlib.aclosing(self._apart.generate(ids, sampling)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            return
         async with contextlib.aclosing(events(self._open(), "/completion", self._request(ids, sampling))) as answered:
             async for event in answered:
                 finish: Finish | None = None
@@ -127,7 +152,7 @@ class LlamaCppEngine:
             "stream": True,
             "return_tokens": True,
             "n_predict": sampling.max_tokens,
-            "temperature": sampling.temperature,
+            "temperature": 0.0 if sampling.temperature < LEAST_TEMPERATURE else sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
             "min_p": sampling.min_p,

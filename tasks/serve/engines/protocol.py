@@ -71,7 +71,10 @@ class Engine(Protocol):
     """A running engine with one model."""
 
     name: str
-    features: frozenset[str]  # of "logprobs", "json_schema", "grammar", "embeddings", "ids"
+    features: frozenset[
+        str
+    ]  # of "logprobs", "json_schema", "grammar", "embeddings", "ids", and "grammar_apart": answers
+    # by a grammar come one at a time, outside the slots
 
     async def start(self) -> None:
         """Start the engine and wait until it answers. Raises EngineFault."""

@@ -159,7 +159,9 @@ def test_a_profile_is_meant_by_its_release_and_its_number() -> None:
 
 
 def test_a_release_of_only_a_gguf_file_can_be_served(tmp_path: Path) -> None:
-    release = open_release(str(release_of(tmp_path, make_model(tmp_path / "model"), {"formats": ["gguf-f16"]})), "store")
+    release = open_release(
+        str(release_of(tmp_path, make_model(tmp_path / "model"), {"formats": ["gguf-f16"]})), "store"
+    )
     assert choose_format(release, "llama.cpp", None) == "gguf-f16"
     assert release.context > 16
     assert release.chat_ids([{"role": "user", "content": "Hello"}])

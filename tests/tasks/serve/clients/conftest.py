@@ -42,9 +42,7 @@ class Clients:
 
     def openai_with(self, key: str) -> OpenAI:
         """OpenAI's client with a key."""
-        return OpenAI(
-            base_url=f"{self.server.url}/v1", api_key=key, max_retries=0, _strict_response_validation=True
-        )
+        return OpenAI(base_url=f"{self.server.url}/v1", api_key=key, max_retries=0, _strict_response_validation=True)
 
     @cached_property
     def anthropic(self) -> Anthropic:
@@ -53,9 +51,7 @@ class Clients:
 
     def anthropic_with(self, key: str) -> Anthropic:
         """Anthropic's client with a key."""
-        return Anthropic(
-            base_url=self.server.url, api_key=key, max_retries=0, _strict_response_validation=True
-        )
+        return Anthropic(base_url=self.server.url, api_key=key, max_retries=0, _strict_response_validation=True)
 
     def engine_running(self) -> int:
         """The requests in all engines, by their own counters."""
