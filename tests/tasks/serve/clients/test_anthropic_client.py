@@ -14,7 +14,7 @@ from tests.tasks.serve.clients.conftest import Clients
 ASKED: list[Any] = [{"role": "user", "content": "Where does the fox live?"}]
 SYSTEM = "Be brief. <|end|>"
 LIKELIEST: dict[str, Any] = {"extra_body": {"top_k": 1}}  # the client's own arguments lack it
-WEATHER: dict[str, Any] = {"name": "weather", "description": "The weather", "input_schema": {"type": "object"}}
+WEATHER: Any = {"name": "weather", "description": "The weather", "input_schema": {"type": "object"}}
 
 
 def test_a_message_is_of_the_clients_types(clients: Clients) -> None:
@@ -53,12 +53,12 @@ def test_a_stream_has_its_events_in_order_and_adds_up(clients: Clients) -> None:
 
 def test_a_stop_sequence_is_named(clients: Clients) -> None:
     asked: dict[str, Any] = {"model": "plain", "messages": ASKED, "max_tokens": 40, **LIKELIEST}
-    text = clients.anthropic.messages.create(**asked).content[0].text  # type: ignore[union-attr]
+    text = clients.anthropic.messages.create(**asked).content[0].text
     stop = text[-3:]
     asked["stop_sequences"] = ["nowhere", stop]
     message = clients.anthropic.messages.create(**asked)
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", stop)
-    assert "".join(block.text for block in message.content) == text[: text.index(stop)]  # type: ignore[union-attr]
+    assert "".join(block.text for block in message.content) == text[: text.index(stop)]
     with clients.anthropic.messages.stream(**asked) as stream:
         final = stream.get_final_message()
     assert (final.stop_reason, final.stop_sequence) == ("stop_sequence", stop)
@@ -99,7 +99,7 @@ def test_calls_of_tools_are_blocks_and_come_back(clients: Clients) -> None:
     ]
     message = clients.anthropic.messages.create(**asked, messages=messages)
     function = {"name": "weather", "arguments": '{"place": "wood"}'}
-    call = {"id": "toolu_1", "type": "function", "function": function}
+    call: Any = {"id": "toolu_1", "type": "function", "function": function}
     same = clients.openai.chat.completions.create(
         model="tools",
         messages=[
