@@ -31,7 +31,6 @@ LEAST: dict[str, dict[str, Any]] = {
 EACH = pytest.mark.parametrize("route", READERS)
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CALL = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
-NOT_ARGUMENTS: tuple[object, ...] = ("{", "[]", "1", 1, [])
 
 
 def _calling(arguments: Any) -> dict[str, Any]:
@@ -155,7 +154,9 @@ MALFORMED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"messages": [{"role": "assistant", "tool_calls": 1}]}, "tool_calls is not a list of calls of functions."),
         ({"messages": [{"role": "tool", "content": "1", "name": 1}]}, "messages.0.name is not a text."),
         ({"messages": [{"role": "tool", "content": "1", "tool_call_id": 1}]}, "messages.0.tool_call_id is not a text."),
-        *(({"messages": [_calling(one)]}, "function.arguments is not a JSON object.") for one in NOT_ARGUMENTS),
+        ({"messages": [_calling("{")]}, "messages.0.tool_calls.0.function.arguments is not a JSON object."),
+        ({"messages": [_calling("[]")]}, "messages.0.tool_calls.0.function.arguments is not a JSON object."),
+        ({"messages": [_calling([])]}, "messages.0.tool_calls.0.function.arguments is not a JSON object."),
         ({"tools": {}}, "tools is not a list."),
         ({"tools": [{"type": "function"}]}, "tools.0 is not a function with a name."),
         ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice is neither auto nor none"),

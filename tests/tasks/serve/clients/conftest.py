@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 CONTEXT = 8192  # an answer as long takes the engine seconds
 SAID = " It lives in the wood, they say."  # again and again, by the model with tools
+WORK = re.compile(r"^llamacpp:requests_(?:processing|deferred) (\d+)", re.M)
 PRICES = {"usd_per_million_prompt": 1000.0, "usd_per_million_completion": 2000.0}
 
 
@@ -53,18 +55,24 @@ class Clients:
         """Anthropic's client with a key."""
         return Anthropic(base_url=self.server.url, api_key=key, max_retries=0, _strict_response_validation=True)
 
+    def _engines(self) -> list[tuple[int, dict[str, Any]]]:
+        """The processes of the engines, with what each was started with."""
+        shown = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+        rows = [line.split(None, 2) for line in shown.splitlines()[1:]]
+        mine = [(int(pid), words) for pid, parent, words in rows if int(parent) == self.server.process.pid]
+        return [(pid, json.loads(words[words.index("{") :])) for pid, words in mine if "llama_server {" in words]
+
+    def kill_engine(self) -> None:
+        """End the engine of the plain model and its adapter, which no program can catch."""
+        (pid,) = (pid for pid, spec in self._engines() if spec["adapters"])
+        os.kill(pid, signal.SIGKILL)
+
     def engine_running(self) -> int:
         """The requests in all engines, by their own counters."""
-        told = subprocess.run(["ps", "-ww", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout
-        mine = [line for line in told.splitlines() if line.split(None, 1)[0] == str(self.server.process.pid)]
-        sockets = {*re.findall(r'"socket": "([^"]+)"', "\n".join(mine))}
-        assert len(sockets) == 4
         running = 0
-        for socket in sockets:
-            with httpx.Client(transport=httpx.HTTPTransport(uds=socket)) as engine:
-                found = re.findall(
-                    r"^llamacpp:requests_(?:processing|deferred) (\d+)", engine.get("http://engine/metrics").text, re.M
-                )
+        for _, spec in self._engines():
+            with httpx.Client(transport=httpx.HTTPTransport(uds=spec["socket"])) as engine:
+                found = WORK.findall(engine.get("http://engine/metrics").text)
             assert len(found) == 2
             running += sum(map(int, found))
         return running

@@ -14,7 +14,7 @@ from tests.tasks.serve.clients.conftest import Clients
 ASKED: list[Any] = [{"role": "user", "content": "Where does the fox live?"}]
 SYSTEM = "Be brief. <|end|>"
 LIKELIEST: dict[str, Any] = {"extra_body": {"top_k": 1}}  # the client's own arguments lack it
-WEATHER: dict[str, Any] = {"name": "weather", "description": "The weather", "input_schema": {"type": "object"}}
+WEATHER: Any = {"name": "weather", "description": "The weather", "input_schema": {"type": "object"}}
 
 
 def test_a_message_is_of_the_clients_types(clients: Clients) -> None:
@@ -99,7 +99,7 @@ def test_calls_of_tools_are_blocks_and_come_back(clients: Clients) -> None:
     ]
     message = clients.anthropic.messages.create(**asked, messages=messages)
     function = {"name": "weather", "arguments": '{"place": "wood"}'}
-    call = {"id": "toolu_1", "type": "function", "function": function}
+    call: Any = {"id": "toolu_1", "type": "function", "function": function}
     same = clients.openai.chat.completions.create(
         model="tools",
         messages=[

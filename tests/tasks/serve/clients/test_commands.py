@@ -14,6 +14,7 @@ from tests.flows.commands.chat.terminal import CTRL_D, Terminal
 from tests.tasks.serve.clients.conftest import Clients
 
 ASKED: list[Any] = [{"role": "user", "content": "Where does the fox live?"}]
+pytestmark = pytest.mark.soak
 
 
 def test_a_chat_offers_to_drop_turns_that_dont_fit(clients: Clients, tmp_path: Path) -> None:

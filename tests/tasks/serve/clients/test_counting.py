@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import httpx
@@ -102,8 +103,6 @@ def test_a_stream_that_the_client_leaves_is_booked_as_sent(clients: Clients) -> 
 
 def settled(counts: Counts, finish: str) -> dict[str, Any]:
     """The audit line of a request that ends by itself in a moment."""
-    import time
-
     deadline = time.monotonic() + 10
     while True:
         if counts.clients.server.audit()[-1]["key"] == counts.id:
@@ -116,7 +115,8 @@ def settled(counts: Counts, finish: str) -> dict[str, Any]:
 
 def test_a_refused_request_costs_nothing(clients: Clients) -> None:
     counts = Counts(clients, "refused")
-    for fields in ({"extra_body": {"grammar": "root ::= ("}}, {"model": "other"}, {"tools": [{"x": 1}]}):
+    cases: list[dict[str, Any]] = [{"extra_body": {"grammar": "root ::= ("}}, {"model": "other"}, {"tools": [{"x": 1}]}]
+    for fields in cases:
         with pytest.raises(openai.APIStatusError):
             clients.openai_with(counts.key).chat.completions.create(**{"model": "plain", "messages": ASKED, **fields})
         moved = counts.moved()
@@ -168,3 +168,42 @@ def test_the_tokens_of_several_answers_are_counted_together(clients: Clients) ->
     assert answer.usage.completion_tokens == sum(map(clients.tokens, texts))
     assert answer.usage.prompt_tokens == clients.prompt_tokens(ASKED)
     assert counts.spent() == answer.usage.total_tokens
+
+
+def test_an_engine_that_dies_in_a_stream_is_booked_as_sent(clients: Clients) -> None:
+    """Last in this file, as the engine takes seconds to come back."""
+    counts = Counts(clients, "unlucky")
+    for route in ("chat/completions", "messages"):
+        before = counts.spent()
+        body = {"model": "plain", "messages": ASKED, "stream": True, "temperature": 0, "max_tokens": 8000}
+        seen, lines, killed = "", [], False
+        with httpx.stream(
+            "POST", f"{clients.server.url}/v1/{route}", json=body, headers={"X-Api-Key": counts.key}, timeout=60
+        ) as answer:
+            for line in answer.iter_lines():
+                if seen and not killed:
+                    clients.kill_engine()
+                    killed = True
+                lines += [line] if line else []
+                if line.startswith("data: {"):
+                    seen += _text(json.loads(line.removeprefix("data: ")))
+        if route == "messages":
+            assert lines[-2] == "event: error"
+            failed = json.loads(lines[-1].removeprefix("data: "))
+        else:
+            assert lines[-1] == "data: [DONE]"
+            failed = json.loads(lines[-2].removeprefix("data: "))
+        assert failed["error"]["type"] == "overloaded_error"
+        booked = settled(counts, "error")
+        assert booked["completion_tokens"] == clients.tokens(seen) > 0
+        assert counts.spent() - before == booked["prompt_tokens"] + booked["completion_tokens"]
+        deadline = time.monotonic() + 60
+        while httpx.get(f"{clients.server.url}/ready").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
+def _text(event: dict[str, Any]) -> str:
+    if "choices" in event:
+        return str(event["choices"][0]["delta"].get("content") or "")
+    return str(event.get("delta", {}).get("text", ""))

@@ -21,6 +21,7 @@ from tests.tasks.serve.real_server import serving
 from tests.tasks.tiny_model import make_model
 
 ASKED: list[Any] = [{"role": "user", "content": "Where does the fox live?"}]
+pytestmark = pytest.mark.soak
 
 
 def likeliest(clients: Clients, model: str) -> tuple[str, str]:
@@ -105,7 +106,6 @@ def test_another_server_of_ours_is_not_asked_by_text(clients: Clients) -> None:
         asyncio.run(engine.start())
 
 
-@pytest.mark.soak
 def test_a_draft_changes_no_answer(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model", kv_heads=2)
     out = released(tmp_path / "made", model, model, formats=["safetensors", "gguf-f32"]).path

@@ -17,6 +17,7 @@ from tests.tasks.serve.clients.conftest import SAID, Clients
 from tests.tasks.serve.pages.driven import ANSWER, Driven
 
 SHAPES = [(1280, 800, "light"), (1280, 800, "dark"), (360, 740, "light"), (360, 740, "dark")]
+pytestmark = pytest.mark.soak
 
 
 @pytest.fixture(scope="module")
