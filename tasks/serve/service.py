@@ -134,6 +134,8 @@ class Service:
         size = _size(ask)
         release = served.release if size <= SHORT else served.apart
         ids = await self.read(size, lambda: self._prompt(ask, served.name, release, answering.observed))
+        if not ids:
+            raise unfit("The prompt is empty.", "prompt")
         room = served.context - len(ids)
         if room < 1:
             raise unfit(
@@ -259,7 +261,7 @@ class Answering:
                     self._finish = delta.finish or self._finish
                     yield delta
         except EngineRefusal as error:
-            raise unfit(str(error)) from error
+            raise unfit(f"{str(error).rstrip('.')}.") from error
         except EngineFault as error:
             log.error("the engine failed", exc_info=error)
             raise Refusal(503, "The engine failed. Try again soon.", "engine_failed", retry_after=2.0) from error
