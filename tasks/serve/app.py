@@ -196,7 +196,9 @@ async def _vote(service: Service, feedback: Feedback, request: Request) -> Respo
 
 
 async def _missing(scope: Scope, receive: Receive, send: Send) -> None:
-    refusal = Refusal(404, f"{scope['path'][:100]} is not a path of this server.", "not_found")
+    path = scope["path"][:100]
+    shown = path if path.isprintable() else repr(path)
+    refusal = Refusal(404, f"{shown} is not a path of this server.", "not_found")
     await send_json(send, 404, refusal.openai(), client_of(scope))
 
 

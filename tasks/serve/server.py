@@ -113,7 +113,8 @@ class _Protocol(H11Protocol):
     def _end(self) -> None:
         if self._answers():
             return
-        if self._begun and self.conn.our_state is h11.IDLE and not self.transport.is_closing():
+        begun = self._begun or self.conn.trailing_data[0]  # behind the request before it
+        if begun and self.conn.our_state is h11.IDLE and not self.transport.is_closing():
             self._refuse(Refusal(408, f"The head of the request took longer than {self.bounds.read_seconds:g} s."))
             self._limit()
         else:

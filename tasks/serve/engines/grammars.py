@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from tasks.children.die_with_parent import tied_to
 from tasks.serve.engines.protocol import Engine, EngineFault, EngineRefusal, Piece, Sampling
 
-CHECK_SECONDS = 10.0  # for a schema, with the start of the process that reads it
+START_SECONDS, CHECK_SECONDS = 60.0, 2.0  # for the process that reads schemas, and for a schema
 WAIT_SECONDS = 5.0  # for an answer by a grammar, and more for each token of its prompt and of its own
 READ_SECONDS, WRITE_SECONDS = 0.05, 1.0
 CALM_SECONDS = 1.0  # for an engine to say that it works on nothing
@@ -39,45 +39,51 @@ class Schemas:
     async def check(self, schema: Mapping[str, Any]) -> None:
         """Raises EngineRefusal for a schema that llama.cpp can't follow."""
         async with self._turn:
-            try:
-                async with asyncio.timeout(CHECK_SECONDS):
-                    reason = await self._ask(json.dumps(schema).encode() + b"\n")
-            except (TimeoutError, OSError, asyncio.CancelledError) as error:
-                await self.stop()
-                if isinstance(error, asyncio.CancelledError):
-                    raise
-                reason = "it takes too long to read"
+            if self._process is None:
+                self._process = await self._start()
+            reason = await self._answer(json.dumps(schema).encode() + b"\n", CHECK_SECONDS)
         if reason is not None:
             raise EngineRefusal(f"The schema can't be followed: {reason.rstrip('.')}.")
 
     async def stop(self) -> None:
         """End the process."""
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
+        if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
 
-    async def _ask(self, line: bytes) -> str | None:
-        if self._process is None or self._process.returncode is not None:
-            pipe = asyncio.subprocess.PIPE
-            command = tied_to(os.getpid(), [sys.executable, "-m", "models.runtimes.llama_schema"])
-            environment = {**os.environ, "PYTHONSAFEPATH": "1"}
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=pipe,
-                stdout=pipe,
-                stderr=asyncio.subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,
-            )
+    async def _start(self) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        self._process = await asyncio.create_subprocess_exec(
+            *tied_to(os.getpid(), [sys.executable, "-m", "models.runtimes.llama_schema"]),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            start_new_session=True,
+        )
+        if (reason := await self._answer(b"true\n", START_SECONDS)) is not None:
+            raise EngineFault(f"The process that reads schemas doesn't start: {reason}.")
+        return self._process
+
+    async def _answer(self, line: bytes, seconds: float) -> str | None:
+        """What is wrong with a schema. Without an answer, the process is ended."""
         process = self._process
+        assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(line)
-        answer = await process.stdout.readline()
-        if not answer.endswith(b"\n"):
-            await process.wait()
+        answer = b""
+        try:
+            async with asyncio.timeout(seconds):
+                process.stdin.write(line)
+                answer = await process.stdout.readline()
+        except (TimeoutError, ConnectionError):
+            return "it takes too long to read"
+        finally:
+            if not answer.endswith(b"\n"):
+                await self.stop()
+        if not answer:
             return "it is nested too deep, or too large"
         reason: str | None = json.loads(answer)
         return reason
