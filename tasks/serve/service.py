@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -62,11 +62,15 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._reader, work)
 
     def gauge(self) -> None:
-        """Report the load of each engine."""
+        """Report the load of each engine, once: adapters share that of their base."""
         for served in self.models.values():
-            turns = served.turns, served.grammar_turns
-            running, waiting = sum(one.running for one in turns), sum(one.waiting for one in turns)
-            self.watch.load(served.name, running=running, waiting=waiting)
+            if served.base is None:
+                turns = [served.turns, served.grammar_turns]
+                if served.name in self.also:
+                    other = self.also[served.name][0]
+                    turns += [other.turns, other.grammar_turns]
+                running, waiting = sum(one.running for one in turns), sum(one.waiting for one in turns)
+                self.watch.load(served.name, running=running, waiting=waiting)
 
     def status(self) -> dict[str, Any]:
         """Models, engines and queues, and the figures of the last minutes."""
@@ -122,6 +126,22 @@ class Service:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": rows, "model": served.name, "usage": usage}
 
+    async def prompt_tokens(self, ask: Ask, client: Client) -> int:
+        """The tokens of a request's prompt. They aren't booked, but the request counts as one of its key. Raises
+        Refusal."""
+        observed, status = self.watch.request(request_id=client.request_id, route=client.route), 200
+        try:
+            served = self.find(ask.model)
+            admission = await self._admit(client, served, 0, 0)
+            observed.names(served.name, admission.key)
+            admission.settle(0, 0)
+            return len(await self._ids(ask, served, observed))
+        except Refusal as refusal:
+            status = refusal.status
+            raise
+        finally:
+            observed.end(status=status, finish=None)
+
     def open(self, ask: Ask, observed: Observed) -> Answering:
         """The answer to a request, which has yet to begin. Close it in any case. Raises Refusal."""
         answering = Answering(ask, self.find(ask.model), observed)
@@ -131,16 +151,14 @@ class Service:
     async def begin(self, answering: Answering, client: Client) -> None:
         """Everything before the first token: the request is checked, admitted and has its turn. Raises Refusal."""
         ask, served = answering.ask, answering.served
-        size = _size(ask)
-        release = served.release if size <= SHORT else served.apart
-        ids = await self.read(size, lambda: self._prompt(ask, served.name, release, answering.observed))
+        ids = await self._ids(ask, served, answering.observed)
         if not ids:
             raise unfit("The prompt is empty.", "prompt")
         room = served.context - len(ids)
         if room < 1:
             raise unfit(
                 f"The prompt has {len(ids):,} tokens, and the context is {served.context:,}.",
-                "messages",
+                "messages" if isinstance(ask.prompt, Conversation) else "prompt",
                 "context_length_exceeded",
             )
         most = min(ask.sampling.max_tokens or room, room, self.config.requests.max_tokens or room)
@@ -160,8 +178,13 @@ class Service:
         if len(self.answered) > REMEMBERED:
             del self.answered[next(iter(self.answered))]
 
-    def _prompt(self, ask: Ask, name: str, release: Release, observed: Observed) -> list[int]:
+    async def _ids(self, ask: Ask, served: Served, observed: Observed) -> list[int]:
         """The ids of the prompt, after the guards. Raises Refusal."""
+        size = _size(ask)
+        release = served.release if size <= SHORT else served.apart
+        return await self.read(size, lambda: self._prompt(ask, served.name, release, observed))
+
+    def _prompt(self, ask: Ask, name: str, release: Release, observed: Observed) -> list[int]:
         prompt = ask.prompt
         if isinstance(prompt, Conversation):
             if prompt.tools and not release.takes_tools:
@@ -169,14 +192,17 @@ class Service:
             messages = [dict(message) for message in prompt.messages]
             texts = self._guarded([message["content"] for message in messages], observed, "messages")
             messages = [{**message, "content": text} for message, text in zip(messages, texts, strict=True)]
+            for message in messages:
+                if "tool_calls" in message:
+                    message["tool_calls"] = self._guarded_within(message["tool_calls"], observed, "messages")
             try:
-                return release.chat_ids(messages, prompt.tools)
+                return release.chat_ids(messages, self._guarded_within(list(prompt.tools), observed, "tools"))
             except TemplateFaultError as error:
                 raise unfit(f"The chat template refuses the conversation: {error}.", "messages") from error
         if isinstance(prompt, str):
             return release.text_ids(self._guarded([prompt], observed, "prompt")[0])
         try:
-            ids = release.checked_ids(prompt)
+            ids = release.checked_ids(prompt, control=self.config.requests.control_tokens)
         except ValueError as error:
             raise unfit(f"prompt: {error}.", "prompt") from error
         text = release.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
@@ -194,6 +220,14 @@ class Service:
         if verdict.action == "refuse":
             raise unfit(verdict.message, param, "content_policy_violation")
         return list(verdict.texts)
+
+    def _guarded_within(self, value: Any, observed: Observed, param: str) -> Any:
+        """Tools, or calls of them, with each text guarded. Names of parameters stay as they are."""
+        if isinstance(value, str):
+            return self._guarded([value], observed, param)[0]
+        if isinstance(value, Mapping):
+            return {name: self._guarded_within(one, observed, param) for name, one in value.items()}
+        return [self._guarded_within(one, observed, param) for one in value] if isinstance(value, list) else value
 
     async def _admit(self, client: Client, served: Served, prompt: int, most: int) -> Admission:
         try:
@@ -226,8 +260,10 @@ class Answering:
         self._stack = AsyncExitStack()
         self._admission: Admission | None = None
         self._sent = [""] * ask.answers
+        self._called: list[str] = []  # calls of tools, as the model wrote them
         self._finish: FinishReason | None = None
         self._cost = 0.0
+        self._asked = False  # the engine
         self._closed = False
 
     def admit(self, admission: Admission, prompt_tokens: int) -> None:
@@ -253,11 +289,13 @@ class Answering:
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """The additions to all answers. Raises Refusal for a failure of the engine."""
+        self._asked = True
         try:
             source = self._one(0) if self.ask.answers == 1 else self._several()
             async with contextlib.aclosing(source) as merged:
                 async for delta in merged:
                     self._sent[delta.answer] += delta.text
+                    self._called += delta.written
                     self._finish = delta.finish or self._finish
                     yield delta
         except EngineRefusal as error:
@@ -290,12 +328,14 @@ class Answering:
                     if guard.refused is not None:
                         yield Delta(number, text, choices, "content_filter")
                         break
-                    calls = tuple(tools.calls) if tools is not None and piece.finish else ()
+                    finished = tools is not None and piece.finish
+                    calls = tuple(tools.calls) if tools is not None and finished else ()
+                    written = tuple(tools.written) if tools is not None and finished else ()
                     if piece.finish or text or choices:
                         finish: FinishReason | None = piece.finish
                         if calls and finish == "stop":
                             finish = "tool_calls"
-                        yield Delta(number, text, choices, finish, piece.stop, calls)
+                        yield Delta(number, text, choices, finish, piece.stop, calls, written)
         finally:
             for finding in guard.findings:
                 self.observed.finding(finding)
@@ -340,7 +380,8 @@ class Answering:
 
     def count(self) -> Usage:
         """The tokens of what was sent so far, by the release's tokenizer."""
-        self.usage = Usage(self.usage.prompt, sum(self.served.release.count(text) for text in self._sent if text))
+        sent = [text for text in (*self._sent, *self._called) if text]
+        self.usage = Usage(self.usage.prompt, sum(map(self.served.release.count, sent)))
         return self.usage
 
     async def book(self) -> Usage:
@@ -354,11 +395,12 @@ class Answering:
         return usage
 
     async def close(self, refusal: Refusal | None, *, gone: bool = False) -> None:
-        """Free the turn, book what was sent, and end the observation, once. `gone`: the client left."""
+        """Free the turn, book what was sent, and end the observation, once. A request that was refused, or left before
+        its turn, costs nothing. `gone`: the client left."""
         if self._closed:
             return
         self._closed = True
-        usage = self.count()
+        usage = self.count() if self.begun or (self._asked and refusal is None) else Usage(0, 0)
         try:
             await self._stack.aclose()
         finally:
@@ -371,7 +413,7 @@ class Answering:
                 completion_tokens=usage.completion,
                 cost=self._cost,
                 request_text=_text(self.ask),
-                answer_text="\n".join(self._sent),
+                answer_text="\n".join([*self._sent, *self._called]),
                 engine=self.served.engine.name,
                 client_gone=gone,
             )
@@ -398,14 +440,16 @@ class _Shown:
         return tuple(due)
 
 
+def _size(ask: Ask) -> int:
+    """About the bytes of a prompt."""
+    if isinstance(ask.prompt, Conversation):
+        messages = ask.prompt.messages
+        return sum(len(message["content"]) for message in messages) + 64 * len(messages) + len(str(ask.prompt.tools))
+    return len(ask.prompt)
+
+
 def _tools(ask: Ask) -> bool:
     return isinstance(ask.prompt, Conversation) and bool(ask.prompt.tools)
-
-
-def _size(ask: Ask) -> int:
-    if isinstance(ask.prompt, Conversation):
-        return sum(len(message["content"]) for message in ask.prompt.messages) + 64 * len(ask.prompt.messages)
-    return len(ask.prompt)
 
 
 def _text(ask: Ask) -> str:

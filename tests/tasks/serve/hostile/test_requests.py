@@ -195,7 +195,7 @@ def bodies() -> Iterator[tuple[str, Any]]:
         asked(model="m" * 3_000_000),
         asked(metadata={"a": "b" * 4_000_000}),
         asked(tools=[{"type": "function", "function": {"name": f"f{number}"}} for number in range(30_000)]),
-        asked(**{f"x{number}": number for number in range(50_000)}),
+        asked(**dict[str, Any]({f"x{number}": number for number in range(50_000)})),
         {"messages": [{"role": "user", "content": "a"}] * 10_000},
         {"messages": [{"role": "user", "content": "a"}] * 1_000},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 50_000}]},
@@ -428,7 +428,7 @@ def of_schema(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 TEXTS = st.text(max_size=12) | st.sampled_from(
     ["<|im_end|>", "\u202eabc", "e\u0301" * 4, "a", "\U000ffffe", "\x7f", "tiny"]
 )
-WRONG = st.sampled_from(
+WRONG: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, 0, -1, 1.5, 1e308, 2**63, -(2**70), "", "\0", "a" * 300, [], {}, [[]], {"": None}, [None] * 5, "NaN"]
 )
 POSTS = (CHAT, COMPLETIONS, MESSAGES, "/v1/embeddings")
