@@ -30,6 +30,7 @@ CORE_SCHEMA = {
         "-+.0123456789",
     ),
 }
+SETTINGS = "`gristmill serve settings` lists every key."
 SCHEMA = "`gristmill profile schema` lists every key."
 RECIPES = "recipes/"
 SOURCES_OF_BASE = {"folder", "repository", "gguf", "artifact"}
@@ -89,7 +90,7 @@ def read_settings(kind: type[Section], path: Path | None, overrides: Sequence[st
     ConfigError as `load` does."""
     if path is not None and not path.is_file():
         raise ConfigError(f"{path} is not a file.", "Give the path of a YAML file.")
-    data = {} if path is None else _mapping(path, may_be_empty=True)
+    data = {} if path is None else _mapping(path, "", may_be_empty=True)
     for override in overrides:
         _set(data, override)
     what = "The settings" if path is None else str(path)
@@ -97,9 +98,9 @@ def read_settings(kind: type[Section], path: Path | None, overrides: Sequence[st
     try:
         made = kind.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{what}: {_explain(error, root=kind)}", "docs/serving.md lists every key.") from error
+        raise ConfigError(f"{what}: {_explain(error, root=kind)}", SETTINGS) from error
     for key in _numbers_from_booleans(data, made.model_dump(), ""):
-        raise ConfigError(f"{what}: {key} is true or false, but must be a number.", "docs/serving.md lists every key.")
+        raise ConfigError(f"{what}: {key} is true or false, but must be a number.", SETTINGS)
     return made
 
 
@@ -195,24 +196,24 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     return _merge(_for_base(_for_preset(below, data), data), data)
 
 
-def _mapping(path: Path, *, may_be_empty: bool = False) -> dict[str, Any]:
-    """The mapping of a YAML file. Raises ConfigError for any other content."""
+def _mapping(path: Path, what: str = "Profile ", *, may_be_empty: bool = False) -> dict[str, Any]:
+    """The mapping of a YAML file. Raises ConfigError, which names it after `what`, for any other content."""
     if (size := path.stat().st_size) > MOST_BYTES:
         raise ConfigError(
-            f"Profile {path} has {size:,} bytes, more than {MOST_BYTES:,}.",
+            f"{what}{path} has {size:,} bytes, more than {MOST_BYTES:,}.",
             "Keep data in separate files, and name them in the profile.",
         )
     try:
         data = _parse(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"Profile {path} is not UTF-8: {_byte(error)}.", "Save it as UTF-8.") from error
+        raise ConfigError(f"{what}{path} is not UTF-8: {_byte(error)}.", "Save it as UTF-8.") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"Profile {path} is not YAML: {_problem(error)}.", "Correct it.") from error
+        raise ConfigError(f"{what}{path} is not YAML: {_problem(error)}.", "Correct it.") from error
     if data is None and may_be_empty:
         return {}
     if not isinstance(data, dict):
         problem = "is empty" if data is None else "is not a mapping"
-        raise ConfigError(f"Profile {path} {problem}.", "Begin it with `extends: tiny`, or `gristmill new` writes one.")
+        raise ConfigError(f"{what}{path} {problem}.", "Begin it with `extends: tiny`, or `gristmill new` writes one.")
     return data
 
 

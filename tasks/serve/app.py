@@ -62,8 +62,8 @@ def build(service: Service, feedback: Feedback) -> ASGIApp:
         Route("/openapi.json", _Methods({"GET": _Json(service, lambda request: _document(service))})),
         Route("/health", _Methods({"GET": _Open(_health)})),
         Route("/ready", _Methods({"GET": _Open(lambda: _ready(service))})),
-        Route("/metrics", _Methods({"GET": _Json(service, lambda request: _metrics(service))})),
-        Route("/status.json", _Methods({"GET": _Json(service, lambda request: _status(service))})),
+        Route("/metrics", _Methods({"GET": _Json(service, lambda request: _metrics(service), watching=True)})),
+        Route("/status.json", _Methods({"GET": _Json(service, lambda request: _status(service), watching=True)})),
         *(Route(path, _Methods({"GET": page})) for path, page in _pages(service.config.page).items()),
         Route("/feedback", _Methods({"POST": _Json(service, lambda request: _vote(service, feedback, request))})),
     ]
@@ -138,15 +138,24 @@ class _Methods:
 
 
 class _Json:
-    """An answer for clients with a key, or from this machine."""
+    """An answer for clients with a key, or from this machine. `watching`: of all keys only for those that may watch."""
 
-    def __init__(self, service: Service, answer: Answer, refused: Callable[[Refusal], Any] = Refusal.openai) -> None:
-        self._service, self._answer, self._refused = service, answer, refused
+    def __init__(
+        self,
+        service: Service,
+        answer: Answer,
+        refused: Callable[[Refusal], Any] = Refusal.openai,
+        *,
+        watching: bool = False,
+    ) -> None:
+        self._service, self._answer, self._refused, self._watching = service, answer, refused, watching
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client, request = client_of(scope), Request(scope, receive)
         try:
-            await identify(self._service, client)
+            key = await identify(self._service, client)
+            if self._watching and not client.local and key not in self._service.config.watchers:
+                raise Refusal(403, "This key may not see the figures of the server.", "not_a_watcher")
             answer = await self._answer(request)
         except Refusal as refusal:
             await send_json(send, refusal.status, self._refused(refusal), client, refusal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tasks.serve.access.config import LimitsConfig
 from tasks.serve.engines.openai_url import UrlConfig
@@ -89,9 +89,17 @@ class ServeConfig(StageConfig):
         10.0, ge=0, description="time for which a release that was replaced waits, to come back if the new one fails"
     )
     drain_seconds: float = Field(120.0, ge=0, description="time for running answers after SIGTERM")
+    watchers: list[str] = Field(
+        [], description="ids of the keys that may read /metrics and /status.json from other machines. This machine may"
+    )
     page: bool = Field(True, description="the chat page at /")
     engine: EngineConfig = Field(default_factory=EngineConfig, description="what computes the answers")
     requests: RequestConfig = Field(default_factory=RequestConfig, description="bounds of a request")
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="limits of each key")
     guards: GuardsConfig = Field(default_factory=GuardsConfig, description="checks of prompts and answers")
     watch: WatchConfig = Field(default_factory=WatchConfig, description="audit log, logs, metrics and traces")
+
+    @field_validator("state", "tls_certificate", "tls_key")
+    @classmethod
+    def _in_home(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser()

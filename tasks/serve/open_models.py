@@ -95,6 +95,8 @@ async def open_served(running: Running, model: ModelConfig, where: str, name: st
     kind = kind_of(config.engine)
     format = "" if kind == "url" else choose_format(release, kind, model.format)
     context = min(config.engine.context or release.context, release.context)
+    if config.engine.context is not None and context < config.engine.context:
+        running.say(f"{where}: engine.context is {config.engine.context:,}, but the model sees {context:,} tokens")
     served_name = name or model.name or release.name
     engine = make_engine(config, kind, release, format, context, served_name, adapted, running.say)
     turns, for_grammars = (
@@ -156,6 +158,10 @@ def make_engine(
     if draft is not None and not draft.exists():
         raise ConfigError(f"The release {release.name} holds no draft.", "Set engine.draft to false, or add `draft`.")
     if kind == "vllm":
+        if shutil.which(chosen.vllm.program) is None:
+            raise ConfigError(
+                f"{chosen.vllm.program} is not installed.", "Install vLLM, or set engine.vllm.program to its path."
+            )
         return VllmEngine(
             FORMATS[format].path(release.folder),
             config.state,

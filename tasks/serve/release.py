@@ -116,16 +116,15 @@ def open_release(where: str, store_url: str, base: Release | None = None) -> Rel
     and ParityError for a proof beyond its limit."""
     folder = Path(where)
     if folder.is_dir():
-        name, digest = folder.resolve().name, verify_unsigned(folder)
+        digest = verify_unsigned(folder)
     else:
-        name = release_name(where)
         store = Store(store_url)
         store.check_exists()
-        artifact = find_release(store, name)
+        artifact = find_release(store, release_name(where))
         assert artifact.manifest is not None
         if scores := artifact.manifest.origins.get("scores"):
             check_gates(store.get(scores.location))
-        name, folder, digest = name.removesuffix("/export"), artifact.path, artifact.digest
+        folder, digest = artifact.path, artifact.digest
     over = base if base is not None and not (folder / "config.json").is_file() else None
     needed = ("config.json", *NEEDED_FILES) if over is None else ("lineage.json",)
     missing = [file for file in ("parity.json", *needed) if not (folder / file).is_file()]
@@ -141,12 +140,18 @@ def open_release(where: str, store_url: str, base: Release | None = None) -> Rel
     parity = json.loads((folder / "parity.json").read_text())
     for name_of_format, proof in parity["formats"].items():
         _check_proof(where, name_of_format, proof)
-    release = Release(name, folder, digest, parity, over.folder if over is not None else None)
+    release = Release(default_name(where), folder, digest, parity, over.folder if over is not None else None)
     try:
         release.chat_ids([{"role": "user", "content": "a"}])
     except TemplateFaultError as error:
         raise StoreError(f"The chat template of {where} refuses a question ({error}).", "Export it again.") from error
     return release
+
+
+def default_name(where: str) -> str:
+    """The name under which a release is served if none is given: of a folder its own, of a ref without `/export`."""
+    folder = Path(where)
+    return folder.resolve().name if folder.is_dir() else release_name(where).removesuffix("/export")
 
 
 def choose_format(release: Release, kind: str, wanted: str | None) -> str:

@@ -27,6 +27,7 @@ from tasks.serve.control import controlled
 from tasks.serve.guards import Guards
 from tasks.serve.open_models import open_model
 from tasks.serve.pages.feedback import Feedback
+from tasks.serve.release import default_name
 from tasks.serve.running import Running, Say
 from tasks.serve.service import Service
 from tasks.serve.watch import Logs, Watch
@@ -241,6 +242,9 @@ def check(config: ServeConfig) -> None:
     """Raises ConfigError for settings that contradict each other or that this machine can't honour."""
     if not config.models:
         raise ConfigError("No model is named.", "Name a release: gristmill serve tiny/export")
+    names = [model.name or default_name(model.release) for model in config.models]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"Two models have the name {twice[0]}.", "Give one a `name`.")
     if (config.tls_certificate is None) != (config.tls_key is None):
         raise ConfigError("TLS needs both tls_certificate and tls_key.", "Set both, or none.")
     if config.tls_certificate is not None:

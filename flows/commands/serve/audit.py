@@ -21,7 +21,7 @@ errors = Terminal(stderr=True)
 
 def audit(
     state: Annotated[Path, typer.Option(metavar="FOLDER", help="the server's state folder")] = Path("serve"),
-    key: Annotated[str, typer.Option(metavar="ID", help="only this key's requests")] = "",
+    key: Annotated[str, typer.Option(metavar="ID|NAME", help="only this key's requests")] = "",
     status: Annotated[str, typer.Option(metavar="CODE", help="only this status, such as 429 or 4xx")] = "",
     rule: Annotated[str, typer.Option(help="only requests in which this rule of the guards found something")] = "",
     since: Annotated[str, typer.Option(metavar="TIME", help="such as 2h, 3d, 2026-11-26 or 2026-11-26T20:00Z")] = "",
@@ -47,17 +47,35 @@ def audit(
         raise ConfigError(f"--status {status} is not a status.", "Write it as 429 or 4xx.")
     now = datetime.now(UTC)
     first = moment(since, "--since", now) if since else moment("0s", "--since", now) if follow else ""
-    wanted = Wanted(key, status, rule, model, request, first, moment(until, "--until", now) if until else "")
-    console, damaged = Terminal(soft_wrap=True, highlight=False), Counter[str]()
+    wanted = Wanted(
+        id_of(key, state), status, rule, model, request, first, moment(until, "--until", now) if until else ""
+    )
+    console, damaged, found = Terminal(soft_wrap=True, highlight=False), Counter[str](), False
     try:
         for record in records(state, wanted, follow=follow, damaged=lambda path: damaged.update([path.name])):
+            found = True
             show(console, record, as_json)
     except KeyboardInterrupt:
         if not follow:
             raise
     finally:
+        if not found:
+            errors.print("[dim]No request matches.[/]")
         for name, count in damaged.items():
             errors.print(f"[yellow]Skipped {count} damaged lines of {name}.[/]", highlight=False)
+
+
+def id_of(key: str, state: Path) -> str:
+    """The id of a key that is named by its id or its name."""
+    from tasks.serve.access.config import LimitsConfig
+    from tasks.serve.access.open import open_ledger
+
+    if not key or not (state / "serve.sqlite").exists():
+        return key
+    ledger = open_ledger(LimitsConfig(), state)
+    named = [one.id for one in ledger.all_keys() if one.name == key]
+    ledger.close()
+    return named[-1] if named else key
 
 
 def moment(text: str, option: str, now: datetime) -> str:

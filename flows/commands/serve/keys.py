@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 from pydantic import ValidationError
 from rich.markup import escape
 
@@ -24,9 +23,12 @@ if TYPE_CHECKING:
     from tasks.serve.access.ledger import Ledger
 
 app = typer.Typer(no_args_is_help=True)
-console = Terminal(soft_wrap=True, highlight=False)
+console, errors = (Terminal(stderr=stderr, soft_wrap=True, highlight=False) for stderr in (False, True))
 
-State = Annotated[Path, typer.Option("--state", metavar="FOLDER", help="the server's state folder")]
+State = Annotated[
+    Path | None,
+    typer.Option("--state", metavar="FOLDER", help="the server's state folder, by default that of its file"),
+]
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="the server's YAML file, for its limits and ledger")
 ]
@@ -55,7 +57,7 @@ def make(
     model: Annotated[list[str] | None, typer.Option(metavar="NAME", help="allow only this model (repeatable)")] = None,
     as_json: Json = False,
     config: Config = None,
-    state: State = DEFAULT_STATE,
+    state: State = None,
 ) -> None:
     """Make a key, and print it: only now, as the server keeps only a digest.
 
@@ -80,22 +82,25 @@ def make(
     except ValidationError as error:
         raise _invalid("a limit", error) from error
     key, text = new_key(name, own, now, None if expires is None else _expiry(expires, now))
-    open_ledger(_limits(config), state).add(key)
+    limits, folder = _settings(config, state)
+    open_ledger(limits, folder).add(key)
     if as_json:
         print(json.dumps({"id": key.id, "name": key.name, "key": text, "expires": _iso(key.expires)}, indent=1))
         return
+    if budget_usd:
+        errors.print("[dim]A budget in dollars needs prices: usd_per_hour, or those of each model, in the settings.[/]")
     console.print(f"Key {key.id} of {escape(key.name)}. Keep it now, as it can't be shown again:")
     print(text)
 
 
 @app.command("list")
-def list_keys(as_json: Json = False, config: Config = None, state: State = DEFAULT_STATE) -> None:
+def list_keys(as_json: Json = False, config: Config = None, state: State = None) -> None:
     """List keys: when they were made, used and expire, what they spent of their budget period, and their own limits."""
     from tasks.serve.access.config import DOLLAR, Limits
     from tasks.serve.access.quota import SECOND, period
 
-    limits, now = _limits(config), int(time.time() * SECOND)
-    ledger = _existing(limits, state)
+    (limits, folder), now = _settings(config, state), int(time.time() * SECOND)
+    ledger = _existing(limits, folder)
     rows: list[dict[str, Any]] = []
     for key in ledger.all_keys():
         own = key.own_limits()
@@ -131,13 +136,13 @@ def list_keys(as_json: Json = False, config: Config = None, state: State = DEFAU
 def revoke(
     which: Annotated[str, typer.Argument(metavar="KEY", help="a key's id or name, or a leaked key itself")],
     config: Config = None,
-    state: State = DEFAULT_STATE,
+    state: State = None,
 ) -> None:
     """Revoke a key for good. Every process refuses its next request."""
     from tasks.serve.access.keys import FORM
     from tasks.serve.access.quota import SECOND
 
-    ledger = _existing(_limits(config), state)
+    ledger = _existing(*_settings(config, state))
     leaked = FORM.fullmatch(which)
     wanted = leaked[1] if leaked else which
     found: list[Key] = [key for key in ledger.all_keys() if key.revoked is None and wanted in (key.id, key.name)]
@@ -159,18 +164,17 @@ def _existing(limits: LimitsConfig, state: Path) -> Ledger:
     return open_ledger(limits, state)
 
 
-def _limits(config: Path | None) -> LimitsConfig:
+def _settings(config: Path | None, state: Path | None) -> tuple[LimitsConfig, Path]:
+    """The limits and the state folder of a server. Raises ConfigError."""
+    from profiles.load import read_settings
     from tasks.serve.access.config import LimitsConfig
 
     if config is None:
-        return LimitsConfig()
-    try:
-        sections = yaml.safe_load(config.read_text(encoding="utf-8")) or {}
-        return LimitsConfig.model_validate(sections.get("limits") or {})
-    except ValidationError as error:
-        raise _invalid(f"{config}: limits", error) from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError) as error:
-        raise ConfigError(f"{config} can't be read: {error}.", "Give a YAML file with a section `limits`.") from error
+        return LimitsConfig(), state or DEFAULT_STATE
+    from tasks.serve.config import ServeConfig
+
+    settings = read_settings(ServeConfig, config)
+    return settings.limits, state or settings.state
 
 
 def _invalid(what: str, error: ValidationError) -> ConfigError:

@@ -27,7 +27,9 @@ def status(
     url: Annotated[str, typer.Argument(help="the server's address")] = "http://127.0.0.1:8000",
     api_key_env: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="environment variable that holds an admin's key, by default none is sent"),
+        typer.Option(
+            metavar="NAME", help="environment variable with the key of one of `watchers`, by default none is sent"
+        ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="show it again every second, until Ctrl-C")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
@@ -55,7 +57,9 @@ def status(
 def ask(url: str, api_key_env: str | None) -> dict[str, Any]:
     """The server's status. Raises ConfigError if it refuses the key, ServerError if it doesn't answer as ours does."""
     if api_key_env and api_key_env not in os.environ:
-        raise ConfigError(f"The environment variable {api_key_env} is not set.", "Set it to an admin's key.")
+        raise ConfigError(
+            f"The environment variable {api_key_env} is not set.", "Set it to the key of one of `watchers`."
+        )
     headers = {"authorization": f"Bearer {os.environ[api_key_env]}"} if api_key_env else {}
     address = f"{url.rstrip('/')}/status.json"
     try:
@@ -66,7 +70,9 @@ def ask(url: str, api_key_env: str | None) -> dict[str, Any]:
             "`gristmill serve` starts one and prints its address.",
         ) from error
     if answer.status_code in (401, 403):
-        raise ConfigError(f"{address} needs an admin's key.", "Name the variable that holds it with --api-key-env.")
+        raise ConfigError(
+            f"{address} needs the key of one of `watchers`.", "Name the variable that holds it with --api-key-env."
+        )
     try:
         found = answer.raise_for_status().json()
     except (httpx.HTTPStatusError, ValueError) as error:

@@ -117,6 +117,10 @@ class Access:
         limits = self._limits("{}" if key is None else key.limits)
         if limits.models is not None and model not in limits.models:
             raise AccessRefused(403, "model_not_found", f"This key may use {', '.join(limits.models)}, not {model}.")
+        if limits.budget_usd is not None and not (ask.price.prompt or ask.price.completion):
+            raise AccessRefused(
+                403, "model_without_price", f"This key has a budget in dollars, and {model} has no price."
+            )
         request = Request(secrets.randbits(63), LOCAL if key is None else key.id, self._now(), self._process)
         try:
             granted = self._ledger.admit(request, limits, ask)

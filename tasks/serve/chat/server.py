@@ -88,7 +88,9 @@ def told(url: str) -> Iterator[None]:
         remedy = "Check --url, --model and the key (--key-env)."
         raise ConfigError(f"The server {url} refuses the request: {str(error).rstrip('.')}.", remedy) from error
     except EngineFault as error:
-        remedy = "Check that the server runs: `gristmill serve` starts one."
+        running = "Check that it runs: `gristmill serve` starts one."
+        refused = re.search(r"status 40[134]\b", str(error)) is not None
+        remedy = "Check the key (--key-env) and --model." if refused else running
         raise ServerError(f"The server {url} failed: {error}", remedy) from error
 
 

@@ -7,6 +7,7 @@ answer is held back to the sentence's end.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import tempfile
 import weakref
@@ -26,6 +27,7 @@ from tasks.stage.output import Output
 LONGEST = 300  # characters of a sentence, as long as the filter's pieces: in a longer one, bad words are diluted
 BEHIND_MARK = 4  # characters of closing quotes and brackets
 
+log = logging.getLogger("gristmill.serve.guards")
 _END = re.compile(r"[.!?…][\"')\]}»”’]{0,3}\s|[。！？]|\n")
 Measure = Callable[[pa.Array], pa.RecordBatch]
 
@@ -102,10 +104,17 @@ def own(name: str, rule: OwnRule) -> Sentences:
     """The rule of a user's guard. Raises SourceError or ConfigError for one that can't be loaded."""
     measure = _function(rule.measure) if isinstance(rule.measure, PythonSignalConfig) else _classifier(rule.measure)
 
+    columns = {*rule.min, *rule.max}
+    tried = measure(pa.array(["A sentence."], pa.string()))  # so that a mistake ends the start
+    if missing := columns - {*tried.schema.names}:
+        known = ", ".join(tried.schema.names)
+        raise ConfigError(f"guards.own.{name} bounds {min(missing)}, but measures {known}.", "Bound one of these.")
+
     def is_found(sentence: str) -> bool:
         try:
             row = measure(pa.array([sentence], pa.string())).to_pylist()[0]
-        except SourceError:
+        except SourceError as error:
+            log.error("the guard own.%s failed, so a sentence counts as a finding", name, exc_info=error)
             return True
         low = any(row[column] is None or row[column] < bound for column, bound in rule.min.items())
         return low or any(row[column] is None or row[column] > bound for column, bound in rule.max.items())

@@ -42,7 +42,7 @@ class LogsConfig(StageConfig):
 class HealthConfig(StageConfig):
     """The check behind /ready: the engine must answer one token."""
 
-    within: float = Field(5.0, gt=0, le=600, description="seconds that the engine has for the token")
+    within: float = Field(15.0, gt=0, le=600, description="seconds that the engine has for the token")
     every: float = Field(5.0, ge=0.1, le=600, description="seconds between checks that nobody asked for")
 
 

@@ -64,7 +64,7 @@ class Clients:
 
     def kill_engine(self) -> None:
         """End the engine of the plain model and its adapter, which no program can catch."""
-        (pid,) = (pid for pid, spec in self._engines() if spec["adapters"])
+        (pid,) = (pid for pid, spec in self._engines() if spec["adapters"] and spec["slots"] > 1)
         os.kill(pid, signal.SIGKILL)
 
     def engine_running(self) -> int:
