@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from safetensors.numpy import load_file, save_file
 
 from storage.artifact import Artifact
 from storage.digests import file_digest
@@ -28,9 +29,14 @@ LISTENING = re.compile(r"Listening at (\S+)")
 START_SECONDS = 240
 
 
-def make_release(folder: Path, **shape: Any) -> Path:
-    """A release of a model with random weights, in safetensors and as a GGUF file."""
+def make_release(folder: Path, *, scale: float = 1.0, **shape: Any) -> Path:
+    """A release of a model with random weights, in safetensors and as a GGUF file. `scale` multiplies the weights, so
+    that each token depends more on those before it."""
     model = make_model(folder / "model", **shape)
+    if scale != 1.0:
+        weights = load_file(model / "model.safetensors")
+        scaled = {name: weight * (scale if weight.ndim > 1 else 1) for name, weight in weights.items()}
+        save_file(scaled, model / "model.safetensors", metadata={"format": "pt"})
     make_validation(folder / "validation", model)
     out = Output.at(folder / "made", stage="export", runtime=RUNTIME)
     config = {"formats": ["safetensors", "gguf-f16"], "prompts": ["The fox"], "greedy_tokens": 4, "positions": 64}
