@@ -63,6 +63,7 @@ class _Protocol(H11Protocol):
                 oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers."""
         super().connection_lost(exc)
         self.idle.pop(self, None)
         for timer in (self._late, self._stuck):
@@ -70,6 +71,7 @@ class _Protocol(H11Protocol):
                 timer.cancel()
 
     def data_received(self, data: bytes) -> None:
+        """Begin the time for the rest of a request with its first byte."""
         if not self._begun:
             self._begun = True
             self._limit()
@@ -77,20 +79,24 @@ class _Protocol(H11Protocol):
         self._note()
 
     def on_response_complete(self) -> None:
+        """Wait for the next request."""
         self._wait()
         super().on_response_complete()  # it may begin a request that has arrived already
         self._note()
 
     def pause_writing(self) -> None:
+        """Begin the time for which a client may not read."""
         super().pause_writing()
         self._stuck = self.loop.call_later(self.bounds.write_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
+        """The client reads again."""
         super().resume_writing()
         if self._stuck is not None:
             self._stuck.cancel()
 
     def send_400_response(self, msg: str) -> None:
+        """Refuse what isn't HTTP in our own form."""
         self._refuse(Refusal(400, "The request is not valid HTTP/1.1."))
 
     def _answers(self) -> bool:

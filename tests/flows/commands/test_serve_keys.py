@@ -73,7 +73,7 @@ def test_a_key_is_revoked_by_its_id_its_name_or_itself(tmp_path: Path) -> None:
         (["make", "a", "--expires", "99999999999d"], "is not a time"),
         (["make", "a", "--budget-period", "week"], "budget_period"),
         (["list"], "holds no keys"),
-        (["list", "--config", "absent.yaml"], "can't be read"),
+        (["list", "--config", "absent.yaml"], "is not a file"),
     ],
 )
 def test_mistakes_are_sentences_and_leave_no_folder_behind(tmp_path: Path, words: list[str], said: str) -> None:
@@ -86,9 +86,9 @@ def test_a_mistake_in_the_servers_limits_is_named(tmp_path: Path) -> None:
     config = tmp_path / "serve.yaml"
     for text in ("limits: {concurrent: -1}", "limits: {ledger: 'redis://:secret@host'}"):
         config.write_text(text)
-        with pytest.raises(ConfigError, match=r"limits\.(concurrent|ledger): ") as error:
+        with pytest.raises(ConfigError, match=r"limits\.(concurrent|ledger) (= |holds)") as error:
             keys(tmp_path / "s", "list", "--config", str(config))
         assert "secret" not in str(error.value)
     config.write_text("- a list")
-    with pytest.raises(ConfigError, match="can't be read"):
+    with pytest.raises(ConfigError, match="is not a file"):
         keys(tmp_path / "s", "list", "--config", str(config))

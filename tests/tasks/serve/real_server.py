@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from safetensors.numpy import load_file, save_file
 
 from storage.artifact import Artifact
 from storage.digests import file_digest
@@ -58,12 +59,19 @@ HERMES = """\
 """
 
 
-def make_release(folder: Path, template: str | None = None, says: str = "", **shape: Any) -> Path:
+def make_release(
+    folder: Path, template: str | None = None, says: str = "", *, scale: float = 1.0, **shape: Any
+) -> Path:
     """A release of a model with random weights, in safetensors and as a GGUF file. `template` replaces that of chats.
-    With `says`, the model says that again and again (see `tiny_release.py`)."""
+    With `says`, the model says that again and again (see `tiny_release.py`). `scale` multiplies the weights, so that
+    each token depends more on those before it."""
     if template is not None:
         (make_tokenizer(folder / "tokenizer") / "chat_template.jinja").write_text(template)
     model = make_model(folder / "model", **{"tie_embeddings": not says, **shape})
+    if scale != 1.0:
+        weights = load_file(model / "model.safetensors")
+        scaled = {name: weight * (scale if weight.ndim > 1 else 1) for name, weight in weights.items()}
+        save_file(scaled, model / "model.safetensors", metadata={"format": "pt"})
     if says:
         teach(model, says, again=True)
     return release_of(folder, model, {"formats": ["safetensors", "gguf-f32" if says else "gguf-f16"]})

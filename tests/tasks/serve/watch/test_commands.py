@@ -181,7 +181,7 @@ def test_a_key_is_sent_and_a_refusal_names_it(
     url, replies = server
     before = run("status", url, "--json")
     replies.append((401, before))
-    with pytest.raises(ConfigError, match="needs an admin's key"):
+    with pytest.raises(ConfigError, match="needs the key of one of `watchers`"):
         run("status", url)
     with pytest.raises(ConfigError, match="SERVE_API_KEY is not set"):
         run("status", url, "--api-key-env", "SERVE_API_KEY")
