@@ -24,7 +24,10 @@ SAID = f"Ask {EMAIL} or pay by {CARD}, her key is {KEY}, {JWT}, said the {SLUR} 
 MASKED = "Ask <EMAIL_ADDRESS> or pay by <CREDIT_CARD>, her key is <API_KEY>, <JSON_WEB_TOKEN>, said the <SLUR> there."
 # Parts that tell enough
 SECRETS = (EMAIL, "doe@corp", "corp-mail", CARD, "1488 0343", "14880343", KEY, KEY[8:24], JWT, JWT[40:60], SLUR)
-ROUTES = {CHAT: {"messages": [{"role": "user", "content": "Who?"}]}, COMPLETIONS: {"prompt": "Who?"}}
+ROUTES: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "Who?"}]},
+    COMPLETIONS: {"prompt": "Who?"},
+}
 TOOLS = "{%- if tools -%}{{- tools | tojson -}}{%- endif -%}"
 WEATHER = [{"type": "function", "function": {"name": "mail", "parameters": {"type": "object"}}}]
 
