@@ -66,11 +66,7 @@ def opened_engine(folder: Path, name: str, format: str) -> Iterator[EngineAnswer
     """The engine of a release's GGUF file, running. Raises StoreError if it doesn't start."""
     release = Release(name, folder, "", {})
     spec = LlamaServerSpec(
-        model=str(FORMATS[format].path(folder)),
-        socket="",
-        context=release.context,
-        slots=1,
-        threads=cores(),
+        model=str(FORMATS[format].path(folder)), socket="", context=release.context, slots=1, threads=cores()
     )
     with TemporaryDirectory(prefix="gristmill-") as scratch, asyncio.Runner() as runner:
         engine = LlamaCppEngine(spec, Path(scratch, "engine.log"))
