@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +17,7 @@ from tasks.serve.chat.answerer import ContextFull, Ended, Manner
 from tasks.serve.engines.llama_cpp import LlamaCppEngine
 from tasks.serve.engines.protocol import EngineFault, Sampling
 from tasks.serve.release import Release
+from tasks.stage.machine import cores
 
 
 class EngineAnswerer:
@@ -66,11 +66,7 @@ def opened_engine(folder: Path, name: str, format: str) -> Iterator[EngineAnswer
     """The engine of a release's GGUF file, running. Raises StoreError if it doesn't start."""
     release = Release(name, folder, "", {})
     spec = LlamaServerSpec(
-        model=str(FORMATS[format].path(folder)),
-        socket="",
-        context=release.context,
-        slots=1,
-        threads=os.cpu_count() or 1,
+        model=str(FORMATS[format].path(folder)), socket="", context=release.context, slots=1, threads=cores()
     )
     with TemporaryDirectory(prefix="gristmill-") as scratch, asyncio.Runner() as runner:
         engine = LlamaCppEngine(spec, Path(scratch, "engine.log"))

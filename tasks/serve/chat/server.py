@@ -17,6 +17,7 @@ from tasks.serve.chat.answerer import ContextFull, Ended, Manner
 from tasks.serve.engines.client import ask_json, events
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal
 
+REMEDY = "Check --url, --model and the key (--key-env)."
 CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 600.0  # to connect, and between two parts of an answer
 
 
@@ -85,13 +86,13 @@ def told(url: str) -> Iterator[None]:
     except EngineRefusal as error:
         if error.code == "context_length_exceeded":
             raise ContextFull(str(error)) from error
-        remedy = "Check --url, --model and the key (--key-env)."
-        raise ConfigError(f"The server {url} refuses the request: {str(error).rstrip('.')}.", remedy) from error
+        raise ConfigError(f"The server {url} refuses the request: {str(error).rstrip('.')}.", REMEDY) from error
     except EngineFault as error:
-        running = "Check that it runs: `gristmill serve` starts one."
-        refused = re.search(r"status 40[134]\b", str(error)) is not None
-        remedy = "Check the key (--key-env) and --model." if refused else running
-        raise ServerError(f"The server {url} failed: {error}", remedy) from error
+        if error.status is not None and error.status < httpx.codes.INTERNAL_SERVER_ERROR:
+            remedy = "Wait, or ask for a higher limit." if error.status == httpx.codes.TOO_MANY_REQUESTS else REMEDY
+            raise ConfigError(f"The server {url} refuses the request: {error.reason.rstrip('.')}.", remedy) from error
+        failed = f"The server {url} failed: it{str(error).removeprefix('The engine')}"
+        raise ServerError(failed, "Check that the server runs: `gristmill serve` starts one.") from error
 
 
 def _address(url: str) -> httpx.URL:

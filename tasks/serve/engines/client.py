@@ -103,7 +103,8 @@ def _error(status: int, body: bytes) -> EngineFault | EngineRefusal:
     if 400 <= status < 500 and status not in OURS:
         named = str(error["code"]) if isinstance(error, dict) and isinstance(error.get("code"), str) else None
         return EngineRefusal(text or f"The engine refuses the request with status {status}.", named)
-    return EngineFault(f"The engine failed with status {status}: {text or 'it gives no reason'}")
+    reason = text or "it gives no reason"
+    return EngineFault(f"The engine failed with status {status}: {reason}", status, reason)
 
 
 def _short(data: bytes) -> str:

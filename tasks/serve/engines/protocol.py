@@ -10,7 +10,12 @@ Finish = Literal["stop", "length"]
 
 
 class EngineFault(RuntimeError):
-    """An engine doesn't answer, or ended while it answered. The request may succeed once it is back."""
+    """An engine doesn't answer, or ended while it answered. The request may succeed once it is back. `status` and
+    `reason` are those of an answer over HTTP."""
+
+    def __init__(self, message: str, status: int | None = None, reason: str = "") -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
 
 
 class EngineRefusal(RuntimeError):

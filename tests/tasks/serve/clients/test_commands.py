@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,26 @@ def test_a_chat_offers_to_drop_turns_that_dont_fit(clients: Clients, tmp_path: P
         chat.expect("> ")
         chat.press(CTRL_D)
         assert chat.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "said"),
+    [
+        (["--requests-per-minute", "1"], "plain", "The key has used 1 of its 1 requests a minute"),
+        (["--model", "tools"], "plain", "This key may use tools, not plain."),
+        ([], "other", "The model 'other' is not served."),
+    ],
+)
+def test_a_chat_says_why_the_server_refuses(options: list[str], model: str, said: str, clients: Clients) -> None:
+    key = clients.key(f"chatty {model} {len(options)} {options[:1]}", *options)["key"]
+    clients.openai_with(key).models.list()
+    command = [sys.executable, "-m", "flows.cli", "chat", "--url", clients.server.url, "--model", model]
+    command += ["--key-env", "CHAT_KEY", "--prompt", "Where?", "--max-tokens", "2"]
+    for _ in range(2):
+        environment = {**os.environ, "CHAT_KEY": key, "COLUMNS": "200"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert f"Error: The server {clients.server.url} refuses the request: {said}" in done.stderr
 
 
 def test_keys_are_obeyed_at_once(clients: Clients) -> None:

@@ -25,7 +25,7 @@ def driven(clients: Clients, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """A browser beside the server."""
     nothing: Any = SimpleNamespace(key=None, asked=[])
     with browser.page(tmp_path_factory.mktemp("page")) as page:
-        yield Driven(page, cast("Any", nothing), clients.server.url)
+        yield Driven(page, cast("Any", nothing), clients.server.url, "/status")
 
 
 def limit(chat: Driven, tokens: int) -> None:

@@ -69,7 +69,8 @@ def test_every_field_of_a_request_reaches_the_server(proved_release: Path) -> No
         assert await says(top_k=1) == await says(top_p=1e-6) == await says(min_p=1.0) == greedy
         assert await says(seed=2) != await says() == await says()
         assert len({await says(seed=None) for _ in range(4)}) > 1
-        assert await says(temperature=0, stop=(greedy[4:7],)) == greedy[:4]
+        stop = greedy[4:7]  # which the text may have earlier
+        assert await says(temperature=0, stop=(stop,)) == greedy[: greedy.index(stop)]
         assert await says(temperature=0, repetition_penalty=5.0) != greedy
         assert await says(temperature=0, frequency_penalty=2.0, presence_penalty=2.0) != greedy
         assert await says(grammar='root ::= "yes" | "no"') in ("yes", "no")

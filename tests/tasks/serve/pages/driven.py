@@ -18,16 +18,16 @@ ANSWER = "[...document.querySelectorAll('.answer .text')].at(-1)?.innerText ?? '
 
 
 class Driven:
-    """A page with its server. The browser's storage is empty at the start."""
+    """A page with its server. The browser's storage is empty at the start. `blank` is a page that keeps nothing."""
 
-    def __init__(self, page: browser.Page, server: StandIn, address: str) -> None:
-        self.page, self.server, self.address = page, server, address
+    def __init__(self, page: browser.Page, server: StandIn, address: str, blank: str = "/blank") -> None:
+        self.page, self.server, self.address, self.blank = page, server, address, blank
 
     def fresh(self, width: int = 1280, height: int = 800, scheme: str = "light", path: str = "/") -> None:
         """Begin again, in a window of this size."""
         self.server.key = None
         self.server.asked.clear()
-        self.open("/blank")
+        self.open(self.blank)
         self.run("localStorage.clear(), sessionStorage.clear()")
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.page.send("Emulation.setDeviceMetricsOverride", **metrics)
