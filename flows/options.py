@@ -20,7 +20,11 @@ STORELESS = (
     "release push",
     "release sign",
     "release verify",
+    "serve audit",
     "serve keys",
+    "serve settings",
+    "serve status",
+    "serve swap",
     "ui",
 )
 OF_PROFILE = ("doctor", "hosts", "plan", "run")  # commands whose first argument is a profile

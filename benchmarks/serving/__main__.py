@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import signal
 import socket
 import statistics
@@ -22,6 +21,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tasks.stage.machine import cores
 
 SLOTS, CONTEXT = 8, 1024
 ROW = "{:10}" + "{:>14}" + "{:>8}" + "{:>10}" * 6
@@ -99,7 +100,7 @@ def ours(folder: Path, port: int, state: Path) -> list[str]:
 def compare(folder: Path, gguf: Path, rounds: int, tokens: int) -> None:
     """Both servers in turns, so that both meet the same machine. They run at the same time, but only one is asked."""
     ports = {"llama.cpp": free_port(), "ours": free_port()}
-    threads = str(os.cpu_count() or 1)
+    threads = str(cores())
     bare = [sys.executable, "-c", BARE, str(gguf), str(ports["llama.cpp"]), str(CONTEXT), str(SLOTS), threads]
     with (
         tempfile.TemporaryDirectory() as state,

@@ -90,5 +90,5 @@ def test_a_mistake_in_the_servers_limits_is_named(tmp_path: Path) -> None:
             keys(tmp_path / "s", "list", "--config", str(config))
         assert "secret" not in str(error.value)
     config.write_text("- a list")
-    with pytest.raises(ConfigError, match="is not a file"):
+    with pytest.raises(ConfigError, match="is not a mapping"):
         keys(tmp_path / "s", "list", "--config", str(config))
