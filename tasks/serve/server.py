@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -34,7 +34,7 @@ from tasks.serve.watch import Logs, Watch
 
 BACKLOG = 1024
 MOST_CONNECTIONS = 4096
-ON_THE_WAY_SECONDS = 0.5
+ON_THE_WAY_SECONDS, ABORT_SECONDS = 0.5, 2.0
 SEND_BUFFER = 1 << 18  # bytes that the kernel keeps for a client that reads slowly
 
 
@@ -155,9 +155,9 @@ class _Server(uvicorn.Server):
         """Leave signals alone."""
         yield
 
-    def __init__(self, config: uvicorn.Config, say: Say, address: str) -> None:
+    def __init__(self, config: uvicorn.Config, say: Say, address: str, drain_seconds: float) -> None:
         super().__init__(config)
-        self._say, self._address = say, address
+        self._say, self._address, self._drain_seconds = say, address, drain_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -167,10 +167,34 @@ class _Server(uvicorn.Server):
         """Answer what is on its way too: a client may have sent a request without knowing that this server ends."""
         self._say("Answering what was accepted, then ending. A second signal ends at once.")
         _Protocol.ending = True
+        accepted = [connected for listening in sockets or [] for connected in self._accept_waiting(listening)]
         for server in self.servers:
             server.close()
+        await asyncio.gather(*accepted, return_exceptions=True)
         await asyncio.sleep(0 if self.force_exit else ON_THE_WAY_SECONDS)
+        late = asyncio.get_running_loop().call_later(self._drain_seconds, self._abort)
         await super().shutdown(sockets)
+        late.cancel()
+        self._abort()
+        if tasks := self.server_state.tasks:
+            await asyncio.wait(tasks, timeout=ABORT_SECONDS)
+
+    def _abort(self) -> None:
+        """Close all connections, by which their requests end."""
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
+
+    def _accept_waiting(self, listening: socket.socket) -> Iterator[Coroutine[Any, Any, Any]]:
+        """Accept the connections that the kernel holds, as it ends them when the socket closes."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            while True:
+                connected, _ = listening.accept()
+                connected.setblocking(False)
+                yield loop.connect_accepted_socket(self._protocol, connected, ssl=self.config.ssl)
+
+    def _protocol(self) -> _Protocol:
+        return _Protocol(config=self.config, server_state=self.server_state, app_state={})
 
 
 class Stopping:
@@ -234,13 +258,12 @@ async def _listen(config: ServeConfig, running: Running, listening: socket.socke
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=max(1, round(config.drain_seconds)),
         ssl_certfile=config.tls_certificate,
         ssl_keyfile=config.tls_key,
         backlog=BACKLOG,
         timeout_keep_alive=max(1, round(config.requests.read_seconds)),
     )
-    stopping.server = _Server(settings, running.say, f"{scheme}://{shown}:{port}")
+    stopping.server = _Server(settings, running.say, f"{scheme}://{shown}:{port}", config.drain_seconds)
     await stopping.server.serve(sockets=[listening])
 
 

@@ -301,7 +301,7 @@ class Answering:
         except EngineRefusal as error:
             raise unfit(f"{str(error).rstrip('.')}.") from error
         except EngineFault as error:
-            log.error("the engine failed", exc_info=error)
+            log.error("the engine failed: %s", type(error.__cause__ or error).__name__)  # its words may be the model's
             raise Refusal(503, "The engine failed. Try again soon.", "engine_failed", retry_after=2.0) from error
 
     async def _one(self, number: int) -> AsyncGenerator[Delta, None]:

@@ -45,7 +45,7 @@ class Access:
         self._ledger = open_ledger(config, folder)
         self._process = secrets.token_hex(8)
         self._verified: set[bytes] = set()  # SHA-256 of keys whose secret is right
-        self._checks = 0
+        self._checks: dict[tuple[str, bytes], asyncio.Future[bytes]] = {}  # of secrets, with their salts
         self._fault: StoreError | None = None  # the ledger's, until it works again
         self._unbooked: list[tuple[Request, int, int]] = []
         self._counter = ThreadPoolExecutor(1, "ledger")
@@ -104,13 +104,15 @@ class Access:
         return identity
 
     async def _digest(self, secret: str, salt: bytes) -> bytes:
-        if self._checks >= MAX_CHECKS:
-            raise AccessRefused(429, "rate_limit_exceeded", f"{MAX_CHECKS} new keys are being checked.", SOON)
-        self._checks += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._digester, digest_of, secret, salt)
-        finally:
-            self._checks -= 1
+        """The digest of a secret. Requests with the same one, as a new key's first ones, share it."""
+        check = self._checks.get((secret, salt))
+        if check is None:
+            if len(self._checks) >= MAX_CHECKS:
+                raise AccessRefused(429, "rate_limit_exceeded", f"{MAX_CHECKS} new keys are being checked.", SOON)
+            check = asyncio.get_running_loop().run_in_executor(self._digester, digest_of, secret, salt)
+            self._checks[secret, salt] = check
+            check.add_done_callback(lambda _: self._checks.pop((secret, salt)))
+        return await asyncio.shield(check)
 
     def _enter(self, holder: str | None, ask: Ask, model: str) -> Admission:
         key = None if holder is None else self._read(holder)
