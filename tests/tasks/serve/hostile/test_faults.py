@@ -41,7 +41,7 @@ SETTINGS = {
 def releases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two releases, whose answers take seconds."""
     folder = tmp_path_factory.mktemp("releases")
-    shape = {"depth": 6, "width": 256, "heads": 4, "context": CONTEXT}
+    shape: dict[str, Any] = {"depth": 6, "width": 256, "heads": 4, "context": CONTEXT}
     return make_release(folder / "one", **shape), make_release(folder / "two", **{**shape, "depth": 5})
 
 
