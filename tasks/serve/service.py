@@ -162,7 +162,7 @@ class Service:
                 "context_length_exceeded",
             )
         most = min(ask.sampling.max_tokens or room, room, self.config.requests.max_tokens or room)
-        if not served.ready:
+        if not served.health.takes_requests:
             raise Refusal(503, "The engine is not ready. Try again soon.", "engine_not_ready", retry_after=2.0)
         admission = await self._admit(client, served, len(ids), most * ask.answers)
         answering.admit(admission, len(ids))

@@ -27,11 +27,13 @@ log = logging.getLogger("gristmill.serve.health")
 
 @dataclass(frozen=True)
 class Readiness:
-    """The result of a check. `reason` is empty if the engine is ready, and otherwise says why not."""
+    """The result of a check. `reason` is empty if the engine is ready, and otherwise says why not. `slow`: it may only
+    be busy with long prompts."""
 
     ready: bool
     reason: str = ""
     seconds: float = 0.0  # that the token took
+    slow: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The body of /ready."""
@@ -55,9 +57,16 @@ class Health:
         """Whether the last check passed."""
         return self._last.ready
 
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the engine is ready, or may be busy: then requests wait."""
+        return self._last.ready or self._last.slow
+
     def token(self) -> None:
         """A token came from the engine, for a user."""
-        if self._last.ready:  # what was once found dead must pass a check: a token may have been on its way
+        if self._last.slow:
+            self._set(Readiness(True))
+        elif self._last.ready:  # what was once found dead must pass a check: a token may have been on its way
             self._at = time.monotonic()
 
     def gone(self, reason: str = "the engine has ended") -> None:
@@ -100,7 +109,7 @@ class Health:
                 await self._one_token()
             found = Readiness(True, seconds=round(time.monotonic() - began, 4))
         except TimeoutError:
-            found = Readiness(False, f"the engine gave no token within {self._config.within:g} s")
+            found = Readiness(False, f"the engine gave no token within {self._config.within:g} s", slow=True)
         except (EngineFault, EngineRefusal) as error:
             found = Readiness(False, f"the engine does not answer ({type(error).__name__})")
         self._set(found)

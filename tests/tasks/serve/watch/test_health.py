@@ -72,9 +72,14 @@ def test_a_stuck_engine_is_unready_after_its_time_though_its_port_is_open(engine
         await asyncio.sleep(1.0)
         found = await one.check()
         assert (found.ready, found.reason) == (False, "the engine gave no token within 0.5 s")
+        assert one.takes_requests, "it may be busy: they wait"
         engine.send(signal.SIGCONT)
+        one.token()
+        assert one.ready, "so it was"
         await asyncio.sleep(1.0)
         assert (await one.check()).ready
+        one.gone()
+        assert not one.takes_requests
 
     try:
         asyncio.run(check())
