@@ -20,8 +20,8 @@ SERVED = (
         name="dead-engine-revived-by-a-late-token",
         about="serve: a token that was on its way when the engine died makes it ready again",
         path="tasks/serve/watch/health.py",
-        before="        if self._last.ready:  # what was once found dead",
-        after="        self._last = Readiness(True)\n        if True:  #",
+        before="        elif self._last.ready:  # what was once found dead",
+        after="        else:\n            self._last = Readiness(True)  #",
         fails=("tests/tasks/serve/watch/test_health.py",),
     ),
     Mutant(
