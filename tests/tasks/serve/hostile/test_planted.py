@@ -143,7 +143,7 @@ def repeated(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("parrot")
     with parrot() as bird:
         url = {"url": bird.url, "model": MODEL}
-        with serving(release, folder, {"engine": {"kind": "url", "url": url, "context": 128}}) as running:
+        with serving(release, folder, {"engine": {"name": "url", "url": url, "context": 128}}) as running:
             yield running, bird
             is_unharmed(running, [], SECRETS)
 
