@@ -49,7 +49,7 @@ def control(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     ("lines", "kind", "words"),
     [
         ([{"step": "Checking"}, {"error": "The engine ended.", "remedy": "See its log."}], ServerError, "engine ended"),
-        ([{"step": "Checking"}], ServerError, "ended before it had swapped"),
+        ([{"step": "Checking"}], ServerError, "ended before it had answered"),
         ([{"done": {"model": "tiny", "digest": "0" * 64}}], DamagedArtifact, "serves another release"),
     ],
     ids=["an error", "the end of the server", "another release"],
