@@ -65,7 +65,7 @@ class Conversation:
         self.console, self.answerer, self.manner, self.lines = console, answerer, manner, lines
         self.turns: list[Turn] = []
         self._spent: list[Spent] = []
-        self._commands: dict[str, Callable[[str], bool | None]] = {
+        self._commands: dict[str, Callable[[str], None]] = {
             "/help": self._help,
             "/system": self._set_system,
             "/temperature": self._set_temperature,
@@ -90,8 +90,9 @@ class Conversation:
         interrupted = False
         while True:
             try:
-                line = self.lines.message()
-                interrupted = self._take(line) if line else interrupted
+                if line := self.lines.message():
+                    interrupted = False
+                    self._take(line)
             except (EOFError, _Quit):
                 return
             except KeyboardInterrupt:
@@ -107,14 +108,15 @@ class Conversation:
                     raise
                 self._show(error)
 
-    def _take(self, line: str) -> bool:
-        """Follow a command or answer a message. Returns whether Ctrl-C stopped it."""
+    def _take(self, line: str) -> None:
+        """Follow a command or answer a message."""
         if not line.startswith("/") or line.startswith("//"):
-            return self._ask(line.removeprefix("/"))
+            self._ask(line.removeprefix("/"))
+            return
         name, _, rest = line.partition(" ")
         if name not in self._commands:
             raise ConfigError(f"The command {name} is unknown.", "/help lists them. A message begins with // for /.")
-        return bool(self._commands[name](rest.strip()))
+        self._commands[name](rest.strip())
 
     def messages(self, turns: list[Turn]) -> list[dict[str, str]]:
         """The system prompt and these turns."""
@@ -126,34 +128,33 @@ class Conversation:
         ]
         return system + said
 
-    def _ask(self, question: str) -> bool:
-        """Answer a message, and keep both. Returns whether Ctrl-C stopped the answer."""
+    def _ask(self, question: str) -> None:
+        """Answer a message, and keep both."""
         try:
-            return self._answer(self.turns, question)
+            self._answer(self.turns, question)
         except ContextFull as full:
             if not self.turns or not self.lines.by_hand:
                 raise
             self._show(full, "")
             if not self.lines.agrees("Drop the oldest turns until it fits?"):
                 self._note("Nothing was dropped, and the message wasn't kept. /clear begins again.")
-                return False
-        return self._ask_shortened(question)
+            else:
+                self._ask_shortened(question)
 
-    def _ask_shortened(self, question: str) -> bool:
+    def _ask_shortened(self, question: str) -> None:
         """Answer with as few of the oldest turns dropped as it takes."""
         whole = self.turns
         for dropped in range(1, len(whole) + 1):
             try:
-                stopped = self._answer(whole[dropped:], question)
+                self._answer(whole[dropped:], question)
             except ContextFull:
                 if dropped == len(whole):
                     raise
                 continue
             self._note(f"{dropped} of {len(whole)} earlier turns dropped, the oldest first")
-            return stopped
-        raise AssertionError("unreachable: the last attempt answers or raises")
+            return
 
-    def _answer(self, turns: list[Turn], question: str) -> bool:
+    def _answer(self, turns: list[Turn], question: str) -> None:
         printed, stopped = Printed(self.console), False
         ended = Ended(None)
         try:
@@ -174,7 +175,6 @@ class Conversation:
             self.turns = [*turns, Turn(question, printed.text)]
         self._spent.append(Spent(ended, printed.first_seconds, printed.seconds))
         self._remark(ended, stopped, kept=bool(printed.text))
-        return stopped
 
     def _remark(self, ended: Ended, stopped: bool, kept: bool) -> None:
         """A note on an answer that didn't end by itself."""
@@ -191,19 +191,18 @@ class Conversation:
         elif ended.finish is None:
             self._note("Cut: the server ended its answer without a reason.")
 
-    def _retry(self, _: str) -> bool:
+    def _retry(self, _: str) -> None:
         if not self.turns:
             raise ConfigError("Nothing to answer again.", "Write one.")
         *before, last = whole = self.turns
         self.turns = before
         try:
-            stopped = self._ask(last.question)
+            self._ask(last.question)
         except GristmillError:
             self.turns = whole
             raise
         if self.turns == before:  # nothing was kept of it
             self.turns = whole
-        return stopped
 
     def _help(self, _: str) -> None:
         for usage, purpose in COMMANDS.items():

@@ -17,6 +17,9 @@ def test_ctrl_c_stops_the_answer_and_twice_ends_the_chat(store: str) -> None:
         chat.expect("It lives in the wood, they say")
         chat.press(CTRL_C)
         assert chat.expect("Stopped.").count("they say") < 200, "it was stopped before its limit"
+        chat.expect("> ")
+        chat.press(CTRL_C)
+        chat.expect("Ctrl-C again ends the chat.")
         chat.line("/tokens 9")
         chat.line("And the hen?")
         chat.expect("It lives in the wood, they say")
@@ -24,17 +27,6 @@ def test_ctrl_c_stops_the_answer_and_twice_ends_the_chat(store: str) -> None:
         chat.expect("> ")
         chat.press(CTRL_C)
         chat.expect("Ctrl-C again ends the chat.")
-        chat.expect("> ")
-        chat.press(CTRL_C)
-        assert chat.end() == 0
-
-
-def test_ctrl_c_after_a_stopped_answer_ends_the_chat(store: str) -> None:
-    with Terminal("chat", "tiny@2", f"--store={store}", "--max-tokens=2000") as chat:
-        chat.line("Where does the fox live?")
-        chat.expect("they say")
-        chat.press(CTRL_C)
-        chat.expect("Stopped.")
         chat.expect("> ")
         chat.press(CTRL_C)
         assert chat.end() == 0
