@@ -19,6 +19,7 @@ from tasks.serve.engines.llama_cpp import LlamaCppEngine
 from tasks.serve.engines.openai_url import UrlEngine
 from tasks.serve.engines.protocol import Engine, EngineFault
 from tasks.serve.engines.vllm import VllmEngine
+from tasks.serve.proof import ServedProof, change_by_base, check_served
 from tasks.serve.release import Release, choose_format, open_release
 from tasks.serve.running import Running
 from tasks.serve.served import POLL_SECONDS, Served
@@ -110,21 +111,39 @@ async def open_served(running: Running, model: ModelConfig, where: str, name: st
         failing.push_async_callback(served.end)
         try:
             await served.start()
+            proofs = await _adapter_proofs(served, adapted, "adapter" if kind == "vllm" else "gguf-adapter")
             served.price = await _price(model, config.usd_per_hour, served)
         except EngineFault as error:
             raise ServerError(
                 f"{where} can't be served. {error}", f"See the engine's log in {config.state}."
             ) from error
         failing.pop_all()
-    proof = served.proof or "not compared"
-    running.say(f"{served_name}: {context:,} tokens of context, {config.engine.slots} slots. {proof}")
+    running.say(
+        f"{served_name}: {context:,} tokens of context, {config.engine.slots} slots. {served.proof or 'not compared'}"
+    )
     if served.price.completion:
         prices = f"USD {served.price.prompt:.4g} a million prompt tokens, {served.price.completion:.4g} answered"
         running.say(f"{served_name}: {prices}")
+    for one, proof in proofs.items():
+        running.say(f"{one}: an adapter over {served_name}. {proof or 'not compared'}")
     return [
         served,
-        *(replace(served, name=one, release=at, adapter=one, base=served, proof=None) for one, at in adapted.items()),
+        *(
+            replace(served, name=one, release=at, adapter=one, base=served, proof=proofs[one])
+            for one, at in adapted.items()
+        ),
     ]
+
+
+async def _adapter_proofs(served: Served, adapted: Mapping[str, Release], format: str) -> dict[str, ServedProof | None]:
+    """Compare each adapter over the served base with its own release. Raises ParityError."""
+    if not served.format:
+        return dict.fromkeys(adapted)
+    further = change_by_base(served.release.parity, served.format)
+    return {
+        one: await check_served(served.engine, at.parity, format, adapter=one, further=further)
+        for one, at in adapted.items()
+    }
 
 
 def kind_of(config: EngineConfig) -> str:

@@ -56,9 +56,12 @@ class ServedProof:
         )
 
 
-async def check_served(engine: Engine, parity: Mapping[str, Any], format: str) -> ServedProof:
-    """Compare the engine's next tokens with those of a format in a release's `parity.json`. Raises ParityError, which
-    names the worst probe, and EngineFault."""
+async def check_served(
+    engine: Engine, parity: Mapping[str, Any], format: str, *, adapter: str | None = None, further: float = 0.0
+) -> ServedProof:
+    """Compare the engine's next tokens with those of a format in a release's `parity.json`. `adapter` is the name of
+    the one that the release is, and `further` what its base adds to the limit. Raises ParityError, which names the
+    worst probe, and EngineFault."""
     if format not in parity["formats"]:
         raise ParityError(f"The release doesn't hold {format}.", f"It holds {', '.join(parity['formats'])}.")
     recorded = parity["formats"][format]
@@ -68,12 +71,12 @@ async def check_served(engine: Engine, parity: Mapping[str, Any], format: str) -
     apart = []
     for number, probe in enumerate(probes, 1):
         try:
-            apart.append(_divergence(probe["top"], await engine.next_token(probe["ids"], LIKELIEST)))
+            apart.append(_divergence(probe["top"], await engine.next_token(probe["ids"], LIKELIEST, adapter)))
         except NotReported:
             return ServedProof(format, "not reported")
         except EngineRefusal as refusal:
             raise ParityError(f"The engine refuses probe {number} of {format}: {refusal}", REMEDY) from refusal
-    limit = _limit(recorded, format)
+    limit = _limit(recorded, format) + further
     mean, worst = sum(apart) / len(apart), max(apart)
     if not (mean <= limit and worst <= OF_ONE * limit):
         raise ParityError(
@@ -83,6 +86,12 @@ async def check_served(engine: Engine, parity: Mapping[str, Any], format: str) -
             REMEDY,
         )
     return ServedProof(format, "proved", len(apart), mean, worst, limit)
+
+
+def change_by_base(parity: Mapping[str, Any], format: str) -> float:
+    """What a base in a format adds to the limit of an adapter, which was proved over the base as it was trained."""
+    recorded = parity["formats"][format]
+    return TIMES * max(float(recorded["mean_divergence"]), 0.0) + _limit(recorded, format)
 
 
 def _limit(recorded: Mapping[str, Any], format: str) -> float:

@@ -82,10 +82,10 @@ class Completions:
             raise EngineFault("The engine's metrics don't count its requests.")
         return int(sum(map(float, counts)))
 
-    async def next_token(self, ids: Sequence[int], count: int) -> list[tuple[int, float]]:
+    async def next_token(self, ids: Sequence[int], count: int, adapter: str | None = None) -> list[tuple[int, float]]:
         """The likeliest tokens after a prompt. Raises EngineFault, and NotReported for a server that doesn't
         report tokens by their ids."""
-        sampling = Sampling(max_tokens=1, temperature=0.0, logprobs=count)
+        sampling = Sampling(max_tokens=1, temperature=0.0, logprobs=count, adapter=adapter)
         request = {**self._request(ids, sampling), "return_tokens_as_token_ids": True}
         if self.kind != "llama.cpp":
             return _likeliest(await self._choice({**request, **self.further}))[:count]

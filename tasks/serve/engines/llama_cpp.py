@@ -37,7 +37,7 @@ class LlamaCppEngine:
         self, spec: LlamaServerSpec, log: Path, adapters: Sequence[str] = (), *, is_apart: bool = False
     ) -> None:
         """`is_apart`: it follows grammars itself, which one for everybody leaves to another."""
-        self._spec, self._log, self._adapters = spec, log, tuple(adapters)
+        self._spec, self.log, self._adapters = spec, log, tuple(adapters)
         self._apart, self._schemas = None, Schemas()
         if not is_apart:
             alone = replace(spec, slots=1, gpu_layers=0, draft=None)
@@ -63,7 +63,7 @@ class LlamaCppEngine:
         spec = replace(self._spec, socket=socket)
         command = tied_to(os.getpid(), [sys.executable, "-m", "models.runtimes.llama_server", spec.as_json()])
         environment = {**os.environ, "PYTHONSAFEPATH": "1"}
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -79,7 +79,7 @@ class LlamaCppEngine:
             line = b""
         if line.strip() != b"ready":
             await self.stop()
-            raise EngineFault(f"llama.cpp didn't start: {_last_line(self._log)}.")
+            raise EngineFault(f"llama.cpp didn't start: {_last_line(self.log)}.")
         self._client = open_client("http://llama.cpp", socket=socket)
 
     async def stop(self, patience: float = STOP_SECONDS) -> None:
@@ -130,10 +130,11 @@ class LlamaCppEngine:
         page = await ask(self._open(), "GET", "/metrics")
         return sum(map(int, RUNNING.findall(page.decode())))
 
-    async def next_token(self, ids: Sequence[int], count: int) -> list[tuple[int, float]]:
+    async def next_token(self, ids: Sequence[int], count: int, adapter: str | None = None) -> list[tuple[int, float]]:
         # Drawing one token and reporting it needs a whole character: `a` is forced, the reported values are without
         request = {"prompt": list(ids), "n_predict": 1, "n_probs": count, "temperature": 0, "cache_prompt": False}
-        answered = await ask_json(self._open(), "POST", "/completion", {**request, "logit_bias": [["a", 1e3]]})
+        request |= {"logit_bias": [["a", 1e3]], "lora": self._lora(adapter)}
+        answered = await ask_json(self._open(), "POST", "/completion", request)
         (token,) = answered["completion_probabilities"]
         return [(int(one["id"]), float(one["logprob"])) for one in token["top_logprobs"]]
 
@@ -147,14 +148,15 @@ class LlamaCppEngine:
 
     def _request(self, ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
         """A request in llama.cpp's own form, with every field that changes an answer."""
+        greedy = sampling.temperature < LEAST_TEMPERATURE
         request: dict[str, Any] = {
             "prompt": list(ids),
             "stream": True,
             "return_tokens": True,
             "n_predict": sampling.max_tokens,
-            "temperature": 0.0 if sampling.temperature < LEAST_TEMPERATURE else sampling.temperature,
+            "temperature": 0.0 if greedy else sampling.temperature,
             "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
+            "top_k": 1 if greedy else sampling.top_k,
             "min_p": sampling.min_p,
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
@@ -162,7 +164,8 @@ class LlamaCppEngine:
             "repeat_last_n": self._spec.context,
             "seed": -1 if sampling.seed is None else sampling.seed & 0x7FFFFFFF,
             "stop": list(sampling.stop),
-            "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],  # the order of vLLM
+            # The order of vLLM. The likeliest token is found 5 % faster without sorting the vocabulary
+            "samplers": ["penalties", "top_k"] if greedy else ["penalties", "temperature", "top_k", "top_p", "min_p"],
             "cache_prompt": True,
         }
         if sampling.logprobs is not None:
@@ -172,9 +175,12 @@ class LlamaCppEngine:
         if sampling.grammar is not None:
             request["grammar"] = sampling.grammar
         if self._adapters:
-            chosen = [self._adapters.index(sampling.adapter)] if sampling.adapter else []
-            request["lora"] = [{"id": place, "scale": 1.0} for place in chosen]
+            request["lora"] = self._lora(sampling.adapter)
         return request
+
+    def _lora(self, adapter: str | None) -> list[dict[str, Any]]:
+        """The adapter that applies. Those that aren't named don't."""
+        return [{"id": self._adapters.index(adapter), "scale": 1.0}] if adapter else []
 
 
 def _choice(token: dict[str, Any], count: int) -> TokenChoice:

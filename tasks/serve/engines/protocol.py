@@ -102,7 +102,7 @@ class Engine(Protocol):
         """The number of requests that the engine works on, by its own counter. Raises EngineFault."""
         ...
 
-    async def next_token(self, ids: Sequence[int], count: int) -> list[tuple[int, float]]:
+    async def next_token(self, ids: Sequence[int], count: int, adapter: str | None = None) -> list[tuple[int, float]]:
         """The `count` likeliest tokens after a prompt, with the natural logarithms of their probabilities. Raises
         EngineFault."""
         ...

@@ -84,7 +84,7 @@ class HttpEngine:
         """Not asked by a check."""
         raise EngineFault("not counted")
 
-    async def next_token(self, ids: Sequence[int], count: int) -> list[tuple[int, float]]:
+    async def next_token(self, ids: Sequence[int], count: int, adapter: str | None = None) -> list[tuple[int, float]]:
         """Not asked by a check."""
         raise EngineFault("no probabilities")
 
