@@ -22,7 +22,7 @@ from tasks.serve.api.errors import Refusal, unfit
 from tasks.serve.api.fields import Fields, parse, text_of
 from tasks.serve.api.messages import MessageForm
 from tasks.serve.api.openapi import document
-from tasks.serve.exchange import ClientGone, Exchange, body_of, client_of, identify, send_json
+from tasks.serve.exchange import ClientGone, Exchange, body_of, client_of, identify, scope_header, send_json
 from tasks.serve.pages.feedback import Feedback
 from tasks.serve.pages.files import page_files
 from tasks.serve.served import Served
@@ -100,7 +100,7 @@ class _Gate:
         elif origin is not None and not allowed and origin.partition("://")[2].lower() != host:
             refusal = Refusal(403, f"Pages of {origin[:100]!r} may not call this server.", "origin_not_allowed")
         if refusal is not None:
-            await send_json(send, refusal.status, refusal.openai(), client_of(scope))
+            await _refuse(scope, send, refusal)
             return
         if not allowed:
             await self._app(scope, receive, send)
@@ -133,8 +133,9 @@ class _Methods:
         if app := self._apps.get(method):
             await app(scope, receive, send)
             return
-        refusal = Refusal(405, f"{scope['path']} takes {' and '.join(self._apps)}.", "method_not_allowed")
-        await send_json(send, 405, refusal.openai(), client_of(scope))
+        await _refuse(
+            scope, send, Refusal(405, f"{scope['path']} takes {' and '.join(self._apps)}.", "method_not_allowed")
+        )
 
 
 class _Json:
@@ -207,8 +208,13 @@ async def _vote(service: Service, feedback: Feedback, request: Request) -> Respo
 async def _missing(scope: Scope, receive: Receive, send: Send) -> None:
     path = scope["path"][:100]
     shown = path if path.isprintable() else repr(path)
-    refusal = Refusal(404, f"{shown} is not a path of this server.", "not_found")
-    await send_json(send, 404, refusal.openai(), client_of(scope))
+    await _refuse(scope, send, Refusal(404, f"{shown} is not a path of this server.", "not_found"))
+
+
+async def _refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
+    """Refuse a request that reached no route, in the form that its client reads."""
+    body = refusal.anthropic() if scope_header(scope, b"anthropic-version") else refusal.openai()
+    await send_json(send, refusal.status, body, client_of(scope))
 
 
 async def _ready(service: Service) -> Response:
@@ -228,7 +234,7 @@ async def _metrics(service: Service) -> Response:
 
 
 async def _status(service: Service) -> Any:
-    return service.status()
+    return await service.status()
 
 
 async def _document(service: Service) -> Any:
@@ -261,6 +267,8 @@ async def _counted(service: Service, request: Request) -> Any:
 async def _embeddings(service: Service, request: Request) -> Any:
     fields = Fields(parse(await body_of(request, service.config.requests)))
     served = service.find(fields.text("model", "") or "")
+    if "embeddings" not in served.engine.features:
+        raise unfit(f"{served.engine.name} gives no embeddings of {served.name}.", "model", "unsupported")
     value = fields.raw("input")
     if fields.text("encoding_format", "float") != "float":
         raise unfit("encoding_format is not float, the only one that is supported.", "encoding_format")

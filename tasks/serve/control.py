@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tasks.serve.running import Running
 
 
+log = logging.getLogger("gristmill.serve")
 SOCKET = "control.sock"
 LONGEST = 1 << 16  # bytes of a command
 LONGEST_PATH = 100  # bytes of a socket's path, by any system
@@ -74,6 +76,7 @@ async def _answer(running: Running, reader: asyncio.StreamReader, writer: asynci
         try:
             return {"done": await _swap(running, asked)}
         except GristmillError as error:
+            log.error("the swap failed: %s", error.message)
             return {"error": error.message, "remedy": error.remedy}
         finally:
             running.say = say

@@ -55,7 +55,7 @@ class Exchange:
             ask = await self.service.read(len(body), lambda: self.read(body))
             answering = self.service.open(ask, observed)
         except Refusal as refusal:
-            observed.end(status=refusal.status, finish=None)
+            observed.end(status=refusal.status, finish=None, reason=refusal.code)
             await send_json(send, refusal.status, self.refused(refusal), client, refusal)
             return
         except ClientGone:

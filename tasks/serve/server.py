@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import resource
 import signal
 import socket
@@ -220,6 +221,8 @@ async def run(config: ServeConfig, say: Say) -> None:
     """Serve until SIGTERM or SIGINT. Raises what opening a release raises, ConfigError for settings that contradict
     each other, and ServerError for an address that is in use."""
     check(config)
+    if config.watch.logs.format == "json":
+        say = logging.getLogger("gristmill.serve").info
     stopping, listening = Stopping(), bind(config)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(listening))
@@ -274,6 +277,11 @@ def check(config: ServeConfig) -> None:
     names = [model.name or default_name(model.release) for model in config.models]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"Two models have the name {twice[0]}.", "Give one a `name`.")
+    served = {*names, *(adapter for model in config.models for adapter in model.adapters)}
+    if unknown := {*(config.limits.models or ())} - served:
+        raise ConfigError(
+            f"limits.models allows {min(unknown)}, which is not served.", f"Choose from {', '.join(sorted(served))}."
+        )
     if (config.tls_certificate is None) != (config.tls_key is None):
         raise ConfigError("TLS needs both tls_certificate and tls_key.", "Set both, or none.")
     if config.tls_certificate is not None:

@@ -72,10 +72,15 @@ class Service:
                 running, waiting = sum(one.running for one in turns), sum(one.waiting for one in turns)
                 self.watch.load(served.name, running=running, waiting=waiting)
 
-    def status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         """Models, engines and queues, and the figures of the last minutes."""
         self.gauge()
         status = self.watch.status()
+        names: dict[str, str] = {}
+        with contextlib.suppress(StoreError):  # a failing ledger has errors of its own
+            names = await self.access.names()
+        for spent in status["keys"]:
+            spent["name"] = names.get(spent["key"], "")
         for served in self.models.values():
             status["models"][served.name] |= {
                 "ready": served.ready,
@@ -88,10 +93,8 @@ class Service:
     async def embed(self, served: Served, client: Client, texts: Sequence[str]) -> dict[str, Any]:
         """The embeddings of texts. Raises Refusal."""
         observed = self.watch.request(request_id=client.request_id, route=client.route, model=served.name)
-        status, tokens, cost, admission = 200, 0, 0.0, None
+        status, reason, tokens, cost, admission = 200, None, 0, 0.0, None
         try:
-            if "embeddings" not in served.engine.features:
-                raise unfit(f"{served.engine.name} gives no embeddings of {served.name}.", "model", "unsupported")
             size = sum(map(len, texts))
             release = served.release if size <= SHORT else served.apart
             prompts = await self.read(size, lambda: self._texts(texts, release, observed))
@@ -100,11 +103,11 @@ class Service:
             observed.names(served.name, admission.key)
             vectors = [await served.engine.embed(ids) for ids in prompts]
         except Refusal as refusal:
-            status, tokens = refusal.status, 0
+            status, reason, tokens = refusal.status, refusal.code, 0
             raise
         except EngineFault as error:
-            status, tokens = 503, 0
-            raise Refusal(503, str(error), "engine_failed", retry_after=2.0) from error
+            status, reason, tokens = 503, "engine_failed", 0
+            raise Refusal(503, str(error), reason, retry_after=2.0) from error
         except EngineRefusal as error:
             status, tokens = 400, 0
             raise unfit(str(error)) from error
@@ -120,7 +123,7 @@ class Service:
                 request_text="\n".join(texts),
                 answer_text="",
                 engine=served.engine.name,
-                client_gone=False,
+                reason=reason,
             )
         rows = [{"object": "embedding", "index": place, "embedding": vector} for place, vector in enumerate(vectors)]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -129,7 +132,8 @@ class Service:
     async def prompt_tokens(self, ask: Ask, client: Client) -> int:
         """The tokens of a request's prompt. They aren't booked, but the request counts as one of its key. Raises
         Refusal."""
-        observed, status = self.watch.request(request_id=client.request_id, route=client.route), 200
+        observed = self.watch.request(request_id=client.request_id, route=client.route)
+        status, reason = 200, None
         try:
             served = self.find(ask.model)
             admission = await self._admit(client, served, 0, 0)
@@ -137,10 +141,10 @@ class Service:
             admission.settle(0, 0)
             return len(await self._ids(ask, served, observed))
         except Refusal as refusal:
-            status = refusal.status
+            status, reason = refusal.status, refusal.code
             raise
         finally:
-            observed.end(status=status, finish=None)
+            observed.end(status=status, finish=None, reason=reason)
 
     def open(self, ask: Ask, observed: Observed) -> Answering:
         """The answer to a request, which has yet to begin. Close it in any case. Raises Refusal."""
@@ -416,6 +420,7 @@ class Answering:
                 answer_text="\n".join([*self._sent, *self._called]),
                 engine=self.served.engine.name,
                 client_gone=gone,
+                reason=refusal.code if refusal else None,
             )
 
 

@@ -110,7 +110,12 @@ def _parts(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     if found["keys"]:
         keys = new_table("\nkey", "\nrequests", "\ntokens", "\nUSD", right=("\nrequests", "\ntokens", "\nUSD"))
         for one in found["keys"]:
-            keys.add_row(escape(one["key"]), f"{one['requests']:,}", f"{one['tokens']:,}", f"{one['cost_usd']:.4f}")
+            keys.add_row(
+                escape(one.get("name") or one["key"]),
+                f"{one['requests']:,}",
+                f"{one['tokens']:,}",
+                f"{one['cost_usd']:.4f}",
+            )
         yield keys
     if found["guards"]:
         guards = new_table("\nguard", "\ndirection", "\naction", "\ncount", right=("\ncount",))

@@ -78,6 +78,10 @@ class Access:
             future.add_done_callback(_settle_unused)
             raise
 
+    async def names(self) -> dict[str, str]:
+        """The holders' names by the public ids of their keys."""
+        return await self._run(lambda: {key.id: key.name for key in self._ledger.all_keys()})
+
     def close(self) -> None:
         """Finish bookings and free the ledger."""
         self._closing.set()

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import resource
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -27,6 +28,7 @@ WAIT_SECONDS = 5.0  # for an answer by a grammar, and more for each token of its
 READ_SECONDS, WRITE_SECONDS = 0.05, 1.0
 CALM_SECONDS = 1.0  # for an engine to say that it works on nothing
 MEMORY = 1 << 30  # bytes that a grammar may take
+FAULT = re.compile(r"error parsing grammar: (.*?)(?: at)? *$", re.MULTILINE)  # in llama.cpp's log only
 
 
 class Schemas:
@@ -90,7 +92,9 @@ class Schemas:
 
 
 class Child(Engine, Protocol):
-    """An engine that is a process of its own."""
+    """An engine that is a process of its own, which writes to `log`."""
+
+    log: Path
 
     @property
     def pid(self) -> int:
@@ -116,6 +120,8 @@ class Apart:
             if not self._engine.alive:
                 await self._engine.start()
                 _bound_memory(self._engine.pid)
+            log = self._engine.log
+            logged = log.stat().st_size
             clock, finished = asyncio.get_running_loop().time, False
             until = clock() + WAIT_SECONDS + READ_SECONDS * len(ids)
             try:
@@ -128,6 +134,12 @@ class Apart:
             except TimeoutError as error:
                 await self._engine.stop(0)
                 raise EngineRefusal("The grammar takes too long for a token.") from error
+            except EngineRefusal as error:
+                if "grammar" not in str(error):
+                    raise
+                fault = FAULT.search(log.read_bytes()[logged:].decode(errors="replace"))
+                reason = fault[1] if fault else "it has no rule `root`, or a rule begins with itself"
+                raise EngineRefusal(f"The grammar is not valid: {reason}.") from error
             except EngineFault as error:
                 await self._engine.stop(0)
                 raise EngineRefusal("llama.cpp fails at the grammar.") from error

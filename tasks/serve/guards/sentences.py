@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from storage.artifact import Artifact
 from storage.errors import ConfigError, SourceError
-from tasks.filter.signals.config import ClassifierSignalConfig, PythonSignalConfig
-from tasks.serve.guards.config import OwnRule, ToxicityRule
+from tasks.filter.signals.config import ERROR, ClassifierSignalConfig, PythonSignalConfig
+from tasks.serve.guards.config import Action, OwnRule, ToxicityRule
 from tasks.serve.guards.rule import Mark
 from tasks.serve.guards.words import Entry
 from tasks.stage.output import Output
@@ -33,10 +33,10 @@ Measure = Callable[[pa.Array], pa.RecordBatch]
 
 
 class Sentences:
-    """The rule of a guard: `is_found` says whether a sentence is a finding."""
+    """The rule of a guard. `judge` gives the entry of a sentence that is a finding, and None for another one."""
 
-    def __init__(self, is_found: Callable[[str], bool], entry: Entry) -> None:
-        self.is_found, self.entry = is_found, entry
+    def __init__(self, judge: Callable[[str], Entry | None], action: Action) -> None:
+        self.judge, self.action = judge, action
 
     def search(self) -> SentencesSearch:
         """See `Rule`."""
@@ -50,7 +50,7 @@ class SentencesSearch:
         self.done = 0
         self._rule = rule
         self._begin = 0
-        self._waits = rule.entry.action != "allow"
+        self._waits = rule.action != "allow"
 
     def advance(self, text: str, base: int, step: int, final: bool) -> list[Mark]:
         """See `Search`."""
@@ -72,11 +72,8 @@ class SentencesSearch:
         start = end - len(whole.lstrip())
         self._begin = end
         sentence = whole.strip()
-        return (
-            [Mark(start, start + len(sentence), *self._rule.entry)]
-            if sentence and self._rule.is_found(sentence)
-            else []
-        )
+        entry = self._rule.judge(sentence) if sentence else None
+        return [] if entry is None else [Mark(start, start + len(sentence), *entry)]
 
 
 def toxicity(rule: ToxicityRule) -> Sentences:
@@ -93,11 +90,13 @@ def toxicity(rule: ToxicityRule) -> Sentences:
             export_package(PackageModelConfig(), out)
         model = load_model(out.path if rule.folder is None else Path(rule.folder).expanduser())
 
-    def is_toxic(sentence: str) -> bool:
-        scores, words = model.score(pa.array([sentence], pa.string()))
-        return bool(words[0]) and float(scores[0]) > rule.max_score
+    entry = Entry("toxicity", rule.action, "<TOXIC>")
 
-    return Sentences(is_toxic, Entry("toxicity", rule.action, "<TOXIC>"))
+    def judge(sentence: str) -> Entry | None:
+        scores, words = model.score(pa.array([sentence], pa.string()))
+        return entry if words[0] and scores[0] > rule.max_score else None
+
+    return Sentences(judge, rule.action)
 
 
 def own(name: str, rule: OwnRule) -> Sentences:
@@ -110,16 +109,26 @@ def own(name: str, rule: OwnRule) -> Sentences:
         known = ", ".join(tried.schema.names)
         raise ConfigError(f"guards.own.{name} bounds {min(missing)}, but measures {known}.", "Bound one of these.")
 
-    def is_found(sentence: str) -> bool:
+    entry = Entry(f"own.{name}", rule.action, f"<{name.upper()}>")
+    failed = entry._replace(rule=f"own.{name} failed")  # so that metrics tell it from what the guard finds
+
+    def judge(sentence: str) -> Entry | None:
         try:
             row = measure(pa.array([sentence], pa.string())).to_pylist()[0]
         except SourceError as error:
             log.error("the guard own.%s failed, so a sentence counts as a finding", name, exc_info=error)
-            return True
-        low = any(row[column] is None or row[column] < bound for column, bound in rule.min.items())
-        return low or any(row[column] is None or row[column] > bound for column, bound in rule.max.items())
+            return failed
+        if error := row.get(ERROR):
+            kind = error.partition(":")[0]  # what follows may quote the sentence
+            log.error("the guard own.%s failed on a sentence (%s), which counts as a finding", name, kind)
+            return failed
+        if None in (row[column] for column in columns):  # a classifier gives no score to a text without words
+            return entry if isinstance(rule.measure, PythonSignalConfig) else None
+        low = any(row[column] < bound for column, bound in rule.min.items())
+        high = any(row[column] > bound for column, bound in rule.max.items())
+        return entry if low or high else None
 
-    return Sentences(is_found, Entry(f"own.{name}", rule.action, f"<{name.upper()}>"))
+    return Sentences(judge, rule.action)
 
 
 def _function(config: PythonSignalConfig) -> Measure:

@@ -127,14 +127,16 @@ class OfModel:
         self.generation_tokens = metrics.counters["vllm:generation_tokens"].labels(name).inc
         self.finished = partial(metrics.counters["vllm:request_success"].labels, name)
         self.restarts = metrics.counters["gristmill_engine_restarts"].labels(name)
-        self._gauges = {name.rpartition("_")[2]: gauge.labels(self.name) for name, gauge in metrics.by_model.items()}
+        gauges = metrics.by_model.items() if name != OTHER else ()  # what isn't served is neither ready nor busy
+        self._gauges = {short.rpartition("_")[2]: gauge.labels(name) for short, gauge in gauges}
         self.state = dict.fromkeys([*self._gauges, "restarts"], 0)  # as the status shows it
         self.first, self.token, self.whole = (Recent(metrics.window) for _ in range(3))
 
     def set(self, name: str, value: int) -> None:
-        """Set the gauge `running`, `waiting` or `ready`."""
-        self._gauges[name].set(value)
-        self.state[name] = value
+        """Set the gauge `running`, `waiting` or `ready`, which `other` lacks."""
+        if name in self._gauges:
+            self._gauges[name].set(value)
+            self.state[name] = value
 
     def restarted(self) -> None:
         """Count a restart of the engine."""

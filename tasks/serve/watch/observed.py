@@ -214,9 +214,10 @@ class Observed:
         answer_text: str | None = None,
         engine: str = "",
         client_gone: bool = False,
+        reason: str | None = None,
     ) -> None:
         """End the request. Later calls do nothing. `finish` is None without an answer, and "error" if it broke off.
-        Tokens and cost are those booked for the key."""
+        Tokens and cost are those booked for the key. `reason` is the code of a refusal."""
         if self.ended:
             return
         self.ended = True
@@ -233,6 +234,7 @@ class Observed:
             "engine": engine,
             "streamed": self.streamed,
             "status": status,
+            "reason": reason,
             "finish": finish,
             "guards": _as_json(self._verdicts),
             "prompt_tokens": prompt_tokens,
@@ -242,9 +244,8 @@ class Observed:
             "first_ms": round((self._first - self._began) * 1000, 1) if self._first else None,
             "ms": round((now - self._began) * 1000, 1),
         }
-        facts = {
-            name: record[name] for name in ("route", "status", "finish", "prompt_tokens", "completion_tokens", "ms")
-        }
+        shown = ("route", "status", "reason", "finish", "prompt_tokens", "completion_tokens", "ms")
+        facts = {name: record[name] for name in shown}
         log.log(logging.ERROR if status >= 500 else logging.INFO, "request", extra={"facts": facts})
         if traces := self._watch.traces:
             traces.add({**record, "model": of.name}, self._began_utc, time.time_ns(), self._headers)

@@ -84,6 +84,12 @@ def test_errors_are_of_the_clients_classes(clients: Clients) -> None:
         }
     with pytest.raises(anthropic.NotFoundError):
         clients.anthropic.messages.count_tokens(model="other", messages=ASKED)
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        clients.anthropic.get("/v1/nothing", cast_to=object)
+    assert missing.value.body == {
+        "type": "error",
+        "error": {"type": "not_found_error", "message": "/v1/nothing is not a path of this server."},
+    }
 
 
 def test_calls_of_tools_are_blocks_and_come_back(clients: Clients) -> None:

@@ -87,9 +87,10 @@ def test_the_audit_log_is_filtered(clients: Clients) -> None:
 
 
 def test_the_status_is_shown(clients: Clients) -> None:
-    clients.openai.chat.completions.create(model="plain", messages=ASKED, max_tokens=3)
+    client = clients.openai_with(clients.key("whoever")["key"])
+    client.chat.completions.create(model="plain", messages=ASKED, max_tokens=3)
     shown = clients.command("status", clients.server.url)
-    for words in ("plain", "polite", "tools", "both", "time to first token", "× 200"):
+    for words in ("whoever", "plain", "polite", "tools", "both", "time to first token", "× 200"):
         assert words in shown
     found = json.loads(clients.command("status", clients.server.url, "--json"))
     assert found["models"]["plain"]["ready"]

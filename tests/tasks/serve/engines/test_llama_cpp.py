@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,8 +99,13 @@ def test_an_answer_comes_token_by_token_as_its_sampling_says(release: Release, t
         formed = text(await answered(engine, release, json_schema=schema, max_tokens=60))
         assert formed.lstrip().startswith("{")
         assert text(await answered(engine, release, grammar='root ::= "owl"', max_tokens=60)) == "owl"
-        with pytest.raises(EngineRefusal, match="grammar"):
-            await answered(engine, release, grammar="root ::= [")
+        for grammar, fault in (
+            ("root ::= ((", "expecting ')'"),
+            ("root ::= nothing", "Undefined rule identifier 'nothing'"),
+            ('stem ::= "a"', "it has no rule `root`"),
+        ):
+            with pytest.raises(EngineRefusal, match=f"The grammar is not valid: {re.escape(fault)}"):
+                await answered(engine, release, grammar=grammar)
 
     run(release, tmp_path, work)
 

@@ -31,7 +31,7 @@ def test_a_users_function_is_asked_about_each_sentence(shouting: dict[str, Any])
     for size in (1, 4, 1000):
         released, found, _ = outcome({"own": {"shout": shouting}}, cut(text, size))
         assert released == "All is calm. <SHOUT> <SHOUT> Then\nno more. <SHOUT> End"
-        assert found == [Finding("own.shout", "mask", "output", 3)]
+        assert {*found} == {Finding("own.shout", "mask", "output", 2), Finding("own.shout failed", "mask", "output", 1)}
     assert guards({"own": {"shout": shouting}}).check_input([text]).texts == (released,)
 
 

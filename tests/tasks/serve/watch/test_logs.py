@@ -97,10 +97,10 @@ def test_each_request_is_a_line_without_its_content(tmp_path: Path) -> None:
     said = io.StringIO()
     with logging_to(said), watching(tmp_path, audit={"enabled": False}) as watch:
         ask(watch, 7, request_text=SECRET)
-        ask(watch, 8, status=503, finish=None)
+        ask(watch, 8, status=503, finish=None, reason="engine_failed")
     first, second = said.getvalue().splitlines()
     assert " INFO    r7 request route=/v1/chat/completions status=200 finish=stop prompt_tokens=7" in first
-    assert " ERROR   r8 request route=/v1/chat/completions status=503" in second
+    assert " ERROR   r8 request route=/v1/chat/completions status=503 reason=engine_failed" in second
     assert "4111" not in said.getvalue()
 
 
