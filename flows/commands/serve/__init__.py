@@ -29,10 +29,12 @@ class _Group(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(cls=_Group, no_args_is_help=False)
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=False,
+    epilog="`gristmill serve tiny/export` is `gristmill serve start tiny/export`, whose --help lists the options.",
+)
 app.add_typer(keys.app, name="keys", help="Make, list and revoke keys.")
-app.command()(audit)
-app.command()(status)
 console = Terminal(soft_wrap=True, highlight=False)
 
 State = Annotated[Path, typer.Option(help="the server's folder of keys, audit log and logs")]
@@ -107,3 +109,7 @@ def swap(
             console.print(f"[dim]{step['step']}[/]")
         else:
             console.print(f"{step['done']['model']} is served from {step['done']['digest']}")
+
+
+app.command()(audit)
+app.command()(status)

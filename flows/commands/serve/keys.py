@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,7 +34,15 @@ Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="the server's YAML file, for its limits and ledger")
 ]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-COLUMNS = ("id", "name", "state", "created", "expires", "used", "tokens", "usd", "period", "limits")
+COLUMNS = ("id", "name", "state", "expires", "used", "tokens", "usd", "limits")
+WORDS = {  # of limits, in the table
+    "requests_per_minute": "{} requests/min",
+    "tokens_per_minute": "{} tokens/min",
+    "concurrent": "{} at a time",
+    "budget_tokens": "{} tokens {period}",
+    "budget_usd": "{} USD {period}",
+    "models": "{}",
+}
 DEFAULT_STATE = Path("serve")
 
 
@@ -95,7 +104,10 @@ def make(
 
 @app.command("list")
 def list_keys(as_json: Json = False, config: Config = None, state: State = None) -> None:
-    """List keys: when they were made, used and expire, what they spent of their budget period, and their own limits."""
+    """List keys: when they expire and were used, what they spent of their budget period, and their own limits.
+
+    --json also shows when they were made, and the period.
+    """
     from tasks.serve.access.config import DOLLAR, Limits
     from tasks.serve.access.quota import SECOND, period
 
@@ -125,10 +137,10 @@ def list_keys(as_json: Json = False, config: Config = None, state: State = None)
         return
     table = new_table(*COLUMNS, right=("tokens", "usd"))
     for row in rows:
-        days = {name: (row[name] or "")[:10] for name in ("created", "expires", "used")}
-        own_limits = "\n".join(f"{name} {'none' if one is None else one}" for name, one in row["limits"].items())
-        shown = row | days | {"tokens": f"{row['tokens']:,}", "usd": f"{row['usd']:,.4f}", "limits": own_limits}
-        table.add_row(*(escape(shown[str(column.header)]) for column in table.columns))
+        days = {name: (row[name] or "")[:10] for name in ("expires", "used")}
+        spent = {"tokens": f"{row['tokens']:,}", "usd": f"{row['usd']:,.4f}"}
+        shown = row | days | spent | {"limits": "\n".join(_in_words(row["limits"], row["period"]))}
+        table.add_row(*(escape(shown[column]) for column in COLUMNS))
     console.print(table)
 
 
@@ -151,6 +163,18 @@ def revoke(
         raise ConfigError(f"{many} the id or name {wanted}.", "`gristmill serve keys list` shows all. Give an id.")
     ledger.revoke(found[0].id, int(time.time() * SECOND))
     console.print(f"Revoked key {found[0].id} of {escape(found[0].name)}.")
+
+
+def _in_words(limits: Mapping[str, Any], period: str) -> Iterator[str]:
+    """A key's own limits, one a line."""
+    for name, words in WORDS.items():
+        if name in limits:
+            limit = limits[name]
+            kind = {int: "{:,}", float: "{:,.2f}", list: "{}", type(None): "any number of"}[type(limit)]
+            yield words.format(
+                kind.format(", ".join(limit) if isinstance(limit, list) else limit),
+                period="in all" if period == "total" else f"a {period}",
+            )
 
 
 def _existing(limits: LimitsConfig, state: Path) -> Ledger:
