@@ -1,8 +1,11 @@
 """`python -m benchmarks.serving RELEASE`: our server with all guards on beside the bare llama.cpp server, in turns.
 
 RELEASE is a folder that `gristmill release save` wrote, with a GGUF file. Both servers have the same slots, context and
-threads. At 1, 8 and 32 clients it prints the throughput as a ratio, and the time to the first text and to the end.
-Then one of them alone: `--soak N` sends N requests to ours and compares its memory after the first and the last tenth.
+threads, and get the same questions, which are in no cache. At 1, 8 and 32 clients it prints the throughput as a ratio,
+and the time to the first text, to the end of the first word and to the end of the answer. Ours sends a word once it has
+ended, since an e-mail address may begin with any. So what it adds by itself is the difference to the end of the word.
+
+`--soak N` sends N requests to ours alone, and prints its memory after each tenth of them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import Any
 from tasks.stage.machine import cores
 
 SLOTS, CONTEXT = 8, 1024
-ROW = "{:10}" + "{:>14}" + "{:>8}" + "{:>10}" * 6
+ROW = "{:10}" + "{:>14}" + "{:>7}" + "{:>10}{:>8}{:>8}" * 3
 BARE = """
 import signal, sys
 from xllamacpp import Server
@@ -67,9 +70,9 @@ def started(command: list[str], port: int, path: str) -> Iterator[subprocess.Pop
                 process.kill()
 
 
-def load(port: int, clients: int, requests: int, tokens: int) -> dict[str, Any]:
-    """The figures of one load."""
-    numbers = ("--clients", str(clients), "--requests", str(requests), "--tokens", str(tokens))
+def load(port: int, clients: int, requests: int, tokens: int, seed: str) -> dict[str, Any]:
+    """The figures of one load, of the same questions for the same seed."""
+    numbers = ("--clients", str(clients), "--requests", str(requests), "--tokens", str(tokens), "--seed", seed)
     command = [sys.executable, "-m", "benchmarks.serving.load", "--url", f"http://127.0.0.1:{port}", *numbers]
     found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     if found["lost"] or found["finished"] != requests:
@@ -108,21 +111,34 @@ def compare(folder: Path, gguf: Path, rounds: int, tokens: int) -> None:
         started(ours(folder, ports["ours"], Path(state)), ports["ours"], "/ready"),
     ):
         for port in ports.values():
-            load(port, 8, 16, tokens)  # warm
-        heads = ("server", "characters/s", "ratio", "p50", "p95", "p99", "whole p50", "p95", "p99")
-        for clients, requests in ((1, 16), (8, 64), (32, 128)):
+            load(port, 8, 16, tokens, "warm")
+        heads = (
+            "server",
+            "characters/s",
+            "ratio",
+            "text p50",
+            "p95",
+            "p99",
+            "word p50",
+            "p95",
+            "p99",
+            "end p50",
+            "p95",
+            "p99",
+        )
+        for clients, requests in ((1, 8), (8, 32), (32, 64)):
             print(f"{clients} clients, {requests} requests of up to {tokens} tokens, medians of {rounds}; times in ms")
             print(ROW.format(*heads))
             runs: dict[str, list[dict[str, Any]]] = {name: [] for name in ports}
-            for _ in range(rounds):
+            for number in range(rounds):
                 for name, port in ports.items():
-                    runs[name].append(load(port, clients, requests, tokens))
+                    runs[name].append(load(port, clients, requests, tokens, f"{clients} {number}"))
             speeds = {name: [run["characters"] / run["seconds"] for run in of] for name, of in runs.items()}
             ratio = statistics.median(a / b for a, b in zip(speeds["ours"], speeds["llama.cpp"], strict=True))
             for name, of in runs.items():
                 times = [
                     statistics.median(percentile(run[key], share) for run in of) * 1e3
-                    for key in ("first", "whole")
+                    for key in ("first", "word", "whole")
                     for share in (0.5, 0.95, 0.99)
                 ]
                 shown = (f"{statistics.median(speeds[name]):,.0f}", f"{ratio if name == 'ours' else 1:.3f}")
@@ -133,11 +149,11 @@ def soak(folder: Path, requests: int, tokens: int) -> None:
     """Memory over many requests."""
     port = free_port()
     with tempfile.TemporaryDirectory() as state, started(ours(folder, port, Path(state)), port, "/ready") as server:
-        load(port, 32, 320, tokens)
+        load(port, 32, 320, tokens, "warm")
         tenth = requests // 10
         sizes = []
-        for _ in range(10):
-            load(port, 32, tenth, tokens)
+        for number in range(10):
+            load(port, 32, tenth, tokens, str(number))
             sizes.append(memory(server.pid))
         print(f"{requests:,} requests, none lost; the server's memory after each tenth, MB: ", end="")
         print(" ".join(f"{size / 1e6:.1f}" for size in sizes))
@@ -147,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("release", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--soak", type=int, metavar="N", default=0)
     asked = parser.parse_args()
     gguf = sorted((asked.release / "gguf").glob("model-*.gguf"))

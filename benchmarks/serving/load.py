@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import re
 import time
 from dataclasses import dataclass, field
+from string import ascii_lowercase
 from urllib.parse import urlsplit
 
 TEXT = re.compile(rb'"delta":\{"content":"((?:[^"\\]|\\.)+)"')
+WORD = re.compile(rb"\S(?:\s|\\n)")  # the end of one, in JSON
 FINISHED = re.compile(rb'"finish_reason":"(\w+)"')
 QUESTIONS = (
     "What is a river?",
@@ -30,9 +33,11 @@ QUESTIONS = (
 
 @dataclass
 class Answers:
-    """Seconds to the first text and to the end of each request, characters of text, and how requests ended."""
+    """Seconds to the first text, the end of the first word and the end of each request, characters of text, and how
+    requests ended."""
 
     first: list[float] = field(default_factory=list)
+    word: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
     characters: int = 0
     finished: int = 0
@@ -43,14 +48,16 @@ async def client(number: int, clients: int, asked: argparse.Namespace, answers: 
     """Ask every `clients`-th question from `number` on."""
     address = urlsplit(asked.url)
     for place in range(number, asked.requests, clients):
-        messages = [{"role": "user", "content": QUESTIONS[place % len(QUESTIONS)]}]
+        name = "".join(random.Random(f"{asked.seed} {place}").choices(ascii_lowercase, k=8)).title()  # in no cache yet
+        question = f"I am {name}. {QUESTIONS[place % len(QUESTIONS)]}"
+        messages = [{"role": "user", "content": question}]
         body = {"messages": messages, "max_tokens": asked.tokens, "temperature": 0, "stream": True}
         data = json.dumps(body).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
         began = time.perf_counter()
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-        received, first = bytearray(), 0.0
+        received, first, word = bytearray(), 0.0, 0.0
         while not (received.endswith(b"\r\n0\r\n\r\n") and b"[DONE]" in received[-64:]):
             part = await reader.read(65536)
             if not part:
@@ -59,11 +66,14 @@ async def client(number: int, clients: int, asked: argparse.Namespace, answers: 
             received += part
             if not first and TEXT.search(part):
                 first = time.perf_counter() - began
+            if not word and WORD.search(b"".join(TEXT.findall(bytes(received)))):
+                word = time.perf_counter() - began
             if b"HTTP/1.1 200" not in received[:16]:
                 answers.lost.append(received[:300].decode(errors="replace"))
                 return
         answers.whole.append(time.perf_counter() - began)
         answers.first.append(first or answers.whole[-1])
+        answers.word.append(word or answers.whole[-1])
         answers.characters += sum(map(len, TEXT.findall(bytes(received))))
         answers.finished += bool(FINISHED.search(received)) and b"data: [DONE]" in received
         writer.close()
@@ -81,6 +91,7 @@ async def load(asked: argparse.Namespace) -> dict[str, object]:
         "seconds": seconds,
         "characters": answers.characters,
         "first": sorted(answers.first),
+        "word": sorted(answers.word),
         "whole": sorted(answers.whole),
     }
 
@@ -91,6 +102,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--seed", default="", help="equal seeds ask equal questions")
     print(json.dumps(asyncio.run(load(parser.parse_args()))))
 
 
