@@ -118,8 +118,8 @@ def own(name: str, rule: OwnRule) -> Sentences:
         except SourceError as error:
             log.error("the guard own.%s failed, so a sentence counts as a finding", name, exc_info=error)
             return failed
-        if error := row.get(ERROR):
-            kind = error.partition(":")[0]  # what follows may quote the sentence
+        if why := row.get(ERROR):
+            kind = why.partition(":")[0]  # what follows may quote the sentence
             log.error("the guard own.%s failed on a sentence (%s), which counts as a finding", name, kind)
             return failed
         if None in (row[column] for column in columns):  # a classifier gives no score to a text without words
