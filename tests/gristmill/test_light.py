@@ -65,6 +65,7 @@ def test_the_data_half_runs_without_what_the_extras_bring(tmp_path: Path) -> Non
     assert quietly(sys.executable, str(HERE / "data_half.py"), str(tmp_path)).splitlines()[-1] == "done"
 
 
+@pytest.mark.soak
 def test_the_command_runs_to_tokenize_without_them(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flows.cli"]
     assert "quantized" in quietly(*command, "--help")

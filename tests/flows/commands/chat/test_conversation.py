@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tasks.download.pairs import instruction
 from tests.flows.commands.chat.conftest import SHOWN
 from tests.flows.commands.chat.terminal import CTRL_C, CTRL_D, UP, Terminal
@@ -81,6 +83,7 @@ def test_commands_change_the_conversation(store: str, tmp_path: Path) -> None:
     assert [len(instruction(row, "chat").pair["messages"]) for row in rows] == [5, 3]
 
 
+@pytest.mark.soak
 def test_a_full_context_is_named_and_nothing_is_dropped_without_a_yes(store: str) -> None:
     with Terminal("chat", "tiny@1", f"--store={store}") as chat:
         for _ in range(3):

@@ -46,6 +46,7 @@ def test_one_answer_goes_to_stdout_and_nothing_else(store: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{SHOWN}\n", "")
 
 
+@pytest.mark.soak
 def test_a_pipe_holds_a_conversation(store: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     done = chat("tiny@2", f"--store={store}", "--max-tokens=18", typed=f"Where?\nAnd the hen?\n/stats\n/save {file}")
@@ -55,6 +56,7 @@ def test_a_pipe_holds_a_conversation(store: str, tmp_path: Path) -> None:
     assert [turn["content"] for turn in instruction(row, "chat").pair["messages"][::2]] == ["Where?", "And the hen?"]
 
 
+@pytest.mark.soak
 def test_a_reader_that_leaves_ends_the_command(store: str) -> None:
     command = [sys.executable, "-m", "flows.cli", "chat", "tiny@2", f"--store={store}", "--prompt=Where?"]
     process = subprocess.Popen(
@@ -84,6 +86,7 @@ def test_a_format_without_a_server_answers_as_a_whole(store: str) -> None:
     assert (done.returncode, done.stdout) == (0, SAID)
 
 
+@pytest.mark.soak
 def test_a_conversation_beyond_the_context_names_both_numbers(store: str) -> None:
     done = chat("tiny@1", f"--store={store}", f"--prompt={'fox ' * 200}")
     assert (done.returncode, done.stdout) == (1, "")
@@ -144,6 +147,7 @@ def test_mistakes_with_a_server_are_one_sentence(words: list[str], told: str) ->
     assert told in done.stderr
 
 
+@pytest.mark.soak
 def test_input_that_is_not_text_is_refused(store: str) -> None:
     done = chat("tiny@1", f"--store={store}", typed=b"\xff\xfe\n")
     assert done.returncode == 1

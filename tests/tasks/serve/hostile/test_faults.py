@@ -164,6 +164,7 @@ def test_the_engine_stops_within_a_second_of_a_client_leaving(busy: Server) -> N
     within(1, lambda: working(busy) == 0)
 
 
+@pytest.mark.soak
 def test_clients_that_do_not_read_cost_only_themselves(busy: Server) -> None:
     """They get no slot for longer than others, and are cut off."""
 
@@ -185,6 +186,7 @@ def test_clients_that_do_not_read_cost_only_themselves(busy: Server) -> None:
         assert END not in answer
 
 
+@pytest.mark.soak
 def test_the_queue_is_bounded_and_fair_between_keys(busy: Server, releases: tuple[Path, Path]) -> None:
     made = subprocess.run(
         [sys.executable, "-m", "flows.cli", "serve", "keys", "make", "greedy", "--state", str(busy.state)],
@@ -254,6 +256,7 @@ def test_a_second_signal_ends_at_once(releases: tuple[Path, Path], tmp_path: Pat
             connection.close()
 
 
+@pytest.mark.soak
 def test_an_answer_takes_no_longer_than_it_may_and_a_killed_server_leaves_no_engine(
     releases: tuple[Path, Path], tmp_path: Path
 ) -> None:

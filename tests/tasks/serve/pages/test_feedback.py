@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import resource
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -181,20 +182,21 @@ def test_no_half_line_stays_after_a_kill_or_on_a_full_disk(tmp_path: Path) -> No
     assert list(read_json_lines(file)) == rows
 
 
-def added(folder: Path, key: str) -> None:
-    feedback = Feedback(folder, per_minute=1000)
-    for number in range(50):
-        feedback.add(vote(number, answer=key * 3000), key, "")
+ADDS = """
+import sys
+from pathlib import Path
+from tasks.serve.pages import Feedback
+from tests.tasks.serve.pages.test_feedback import vote
+feedback, key = Feedback(Path(sys.argv[1]), per_minute=1000), sys.argv[2]
+for number in range(50):
+    feedback.add(vote(number, answer=key * 3000), key, "")
+"""
 
 
 def test_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=added, args=(tmp_path, key)) for key in ("ann", "bob", "cy")]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
+    command = [sys.executable, "-c", ADDS, str(tmp_path)]
+    processes = [subprocess.Popen([*command, key]) for key in ("ann", "bob", "cy")]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
     rows = [json.loads(line) for line in (tmp_path / "labelled.jsonl").read_bytes().splitlines()]
     assert len(rows) == 150
     assert all(row["completion"][0]["content"] == row["key"] * 3000 for row in rows)
