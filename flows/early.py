@@ -21,6 +21,7 @@ from tasks.posttrain.adapters.lora import check_adapters
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.pair_lengths import check_pairs
+from tasks.pretrain.base import shape_of_base
 from tasks.significance.gates import gate_references
 from tasks.stage.decorator import STAGES, Reached
 from tasks.training.chain import LINKS
@@ -46,9 +47,26 @@ def without_news(unique: Artifact) -> bool:
     return bool(counts.get("documents", {}).get("kept") == 0)
 
 
+def check_base(profile: Profile, model: Artifact | None) -> None:
+    """Before documents are prepared for a base, check that it can be trained on them."""
+    if model is None or profile.pretrain is None:
+        return
+    context = profile.pretrain.context
+    first = next(name for name in ("dedup", "filter", "tokenize") if getattr(profile, name) is not None)
+
+    def check(reached: Mapping[str, Any]) -> None:
+        shape_of_base(model.path, context)
+
+    STAGES[first].before({}, check)
+
+
 def check_pretraining(profile: Profile, pairs: Artifact, tokenizer: Artifact) -> None:
-    """Before `pretrain` is made, check that enough pairs fit its context."""
+    """Before `pretrain` is made, check that enough pairs fit its context, and what `check_first_link` does for a base
+    that is trained on."""
     assert profile.pretrain is not None
+    if profile.pretrain.model is None:
+        _before_training(profile, "pretrain", tokenizer, pairs)
+        return
     context = profile.pretrain.model.context
 
     def check(reached: Mapping[str, Any]) -> None:
@@ -59,15 +77,17 @@ def check_pretraining(profile: Profile, pairs: Artifact, tokenizer: Artifact) ->
 
 def check_first_link(profile: Profile, model: Artifact, pairs: Artifact) -> None:
     """Before the first link trains an existing model, check that formats, adapters and pairs suit it."""
+    for first in profile.links[:1]:
+        _before_training(profile, first, model, pairs)
 
+
+def _before_training(profile: Profile, stage: str, model: Artifact, pairs: Artifact) -> None:
     def check(reached: Mapping[str, Any]) -> None:
         check_formats(reached.get("export"), model.path)
         check_adapters({name: reached[name] for name in _methods(profile) if name in reached}, model.path)
         check_pairs(_reading_download(profile, reached), pairs, model)
 
-    for first in profile.links[:1]:
-        later = {**_methods(profile), "evaluate": profile.evaluate, "export": profile.export}
-        STAGES[first].before(later, check)
+    STAGES[stage].before({**_methods(profile), "evaluate": profile.evaluate, "export": profile.export}, check)
 
 
 def _methods(profile: Profile) -> dict[str, PosttrainConfig]:
@@ -107,7 +127,7 @@ def told_of_unread(profile: Profile, reached: Iterable[str]) -> Iterator[str]:
     for source in profile.download.sources:
         if isinstance(source, EmbeddedSource) or source.role in read:
             continue
-        base = " The profile begins with a base model, so it reads only pairs." if profile.base else ""
+        base = " The profile begins with a base model, so it reads only pairs." if not profile.pretrain else ""
         yield f"No stage reads the {source.role} of {escape(harmless(source.name))}.{base}"
 
 

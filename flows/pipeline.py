@@ -1,12 +1,13 @@
 """The whole pipeline on one page: raw text goes in, a quantized, aligned, benchmarked language model comes out.
 
-Every call of a stage takes its artifact from the store, or makes it. A profile with a base model enters in the middle.
+Every call of a stage takes its artifact from the store, or makes it. A profile with a base model enters in the middle,
+or trains that on its documents.
 """
 
 from __future__ import annotations
 
 from flows.chain import Chain, Start
-from flows.early import check_first_link, check_pretraining, check_references, end_without_news
+from flows.early import check_base, check_first_link, check_pretraining, check_references, end_without_news
 from flows.provenance import provenance_of
 from profiles.schema import Profile
 from storage.artifact import Artifact
@@ -28,7 +29,7 @@ def stages(profile: Profile) -> Artifact:
     check_references(profile)
     try:
         raw = download(profile.download)
-        start = from_base(profile, raw) if profile.base else from_scratch(profile, raw)
+        start = from_documents(profile, raw) if profile.pretrain else from_base(profile, raw)
         chain = post_training(profile, start)
         scores = evaluation(profile, chain, raw)
         return release(profile, chain, scores)
@@ -36,12 +37,14 @@ def stages(profile: Profile) -> Artifact:
         return run_to.artifact
 
 
-def from_scratch(profile: Profile, raw: Artifact) -> Start:
-    """Documents to a pretrained model."""
+def from_documents(profile: Profile, raw: Artifact) -> Start:
+    """Documents to a pretrained model: a new one, or a base that is trained on, in the ids of its own tokenizer."""
+    start = base(profile.base).part("model") if profile.base else None
+    check_base(profile, start)
     unique = dedup(profile.dedup, raw.part("documents"))
     end_without_news(unique)
     clean = filter_documents(profile.filter, unique.part("documents"), raw.part("benchmarks"))
-    tokenizer = train_tokenizer(profile.tokenizer, clean.part("documents"))
+    tokenizer = start or train_tokenizer(profile.tokenizer, clean.part("documents"))
     tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
     pairs = clean_pairs(profile, raw)
     check_pretraining(profile, pairs, tokenizer)

@@ -6,6 +6,8 @@ are the same. The files written are deterministic, byte for byte.
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 from models.presets import ModelShape
-from models.pretrained import load_pretrained
+from models.pretrained import StoredWeights, load_config, load_pretrained
 from models.tokenizer import DIGEST_FIELD, END, EOS, PAD, copy_tokenizer, load_tokenizer, tokenizer_digest
 from models.transformer import Transformer
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 State = dict[str, Tensor]
+GENERATION = "generation_config.json"
 
 # Fields of a config that don't change logits: ids, dropout and initialisation, which matter in training, and GPT-2's
 # other heads
@@ -67,11 +70,13 @@ _GPT2 = {
 }
 
 
-def to_transformers(model: Transformer, *, eos_id: int | None = None, pad_id: int | None = None) -> PreTrainedModel:
-    """The same model as a GPT2LMHeadModel, LlamaForCausalLM or MistralForCausalLM, in float32 on the CPU."""
+def to_transformers(model: Transformer, config: Any = None) -> PreTrainedModel:
+    """The same model as a GPT2LMHeadModel, LlamaForCausalLM or MistralForCausalLM, in float32 on the CPU. `config` is
+    that of a model with the same shape, if it should be kept."""
     from transformers import AutoModelForCausalLM
 
-    config = _config(model.shape, eos_id, pad_id)
+    config = _config(model.shape, None, None) if config is None else config
+    config.dtype = torch.float32
     with torch.device("meta"):
         theirs = AutoModelForCausalLM.from_config(config)
     theirs.to_empty(device="cpu")
@@ -94,14 +99,33 @@ def from_transformers(theirs: PreTrainedModel) -> Transformer:
     return model.eval()
 
 
-def save(model: Transformer, folder: Path, tokenizer_folder: Path) -> None:
-    """Write a folder that AutoModelForCausalLM and AutoTokenizer load: config, safetensors and tokenizer files."""
+def read_weights(folder: Path, shape: ModelShape) -> Iterator[tuple[str, Tensor]]:
+    """Our parameters by name, tied ones once, from the files of a model that has this shape, one at a time and in
+    float32."""
+    stored = StoredWeights(folder)
+    for ours, names, transposed in _names(shape):
+        if ours == "head.weight" and shape.tie_embeddings:
+            continue
+        stacked = torch.cat([torch.from_numpy(stored[name]) for name in names])
+        yield ours, stacked.T.contiguous() if transposed else stacked
+
+
+def save(model: Transformer, folder: Path, tokenizer_folder: Path, base: Path | None = None) -> None:
+    """Write a folder that AutoModelForCausalLM and AutoTokenizer load: config, safetensors and tokenizer files. A model
+    that was trained on from a `base` keeps its settings."""
     from transformers import GenerationConfig
 
+    if base is not None:
+        theirs = to_transformers(model, load_config(base))
+        theirs.generation_config = GenerationConfig()
+        theirs.save_pretrained(folder)
+        shutil.copyfile(base / GENERATION, folder / GENERATION)
+        copy_tokenizer(tokenizer_folder, folder)
+        return
     tokenizer = load_tokenizer(tokenizer_folder)
     eos_id, pad_id = tokenizer.convert_tokens_to_ids([EOS, PAD])
     folder.mkdir(parents=True, exist_ok=True)
-    theirs = to_transformers(model, eos_id=eos_id, pad_id=pad_id)
+    theirs = to_transformers(model, _config(model.shape, eos_id, pad_id))
     # Generation must stop at the end of a turn as well as at the end of a document
     ends = tokenizer.convert_tokens_to_ids([EOS, END])
     theirs.generation_config = GenerationConfig(bos_token_id=eos_id, eos_token_id=ends, pad_token_id=pad_id)

@@ -33,14 +33,19 @@ def contradictions(profile: Sections) -> list[str]:
 
 
 def one_beginning(profile: Sections) -> Iterator[str]:
-    """A model is pretrained on documents, or taken from elsewhere."""
+    """A model is pretrained on documents, taken from elsewhere, or both."""
     if profile.base is None and profile.pretrain is None:
         yield "pretrain is missing: set it, or `base`, to say which model to train"
-    if profile.base is not None and profile.pretrain is not None:
-        yield "a profile with a base doesn't pretrain: set `pretrain: null`"
-    if profile.base is None and not profile.download.document_sources:
+    elif profile.base is None and profile.pretrain is not None and profile.pretrain.model is None:
+        yield "pretrain.model is missing: set its depth and context, or a `base` to train on"
+    if profile.base is not None and profile.pretrain is not None and profile.pretrain.model is not None:
+        yield (
+            "pretrain.model is the shape of a new model, but the base has its own: set `pretrain.model: null` to train "
+            "the base on documents, or `pretrain: null` to only fine-tune it"
+        )
+    if (profile.base is None or profile.pretrain is not None) and not profile.download.document_sources:
         yield ("download.sources bring no documents to pretrain on: add a source of documents, or start from a base")
-    if profile.base is not None and not profile.download.benchmark_names:
+    if profile.base is not None and profile.pretrain is None and not profile.download.benchmark_names:
         yield (
             "download.benchmarks is empty, but with a base its questions are the text that no stage trains on: name one"
         )
@@ -98,7 +103,8 @@ def evaluated_models_exist(profile: Sections) -> Iterator[str]:
 
 def memorised_text_exists(profile: Sections) -> Iterator[str]:
     """Memorisation is measured on the tokens of the pretraining."""
-    if profile.base and profile.evaluate and profile.evaluate.safety and profile.evaluate.safety.memorisation:
+    only_base = profile.base and not profile.pretrain
+    if only_base and profile.evaluate and profile.evaluate.safety and profile.evaluate.safety.memorisation:
         yield (
             "evaluate.safety.memorisation needs the tokens that the model was trained on, which a base doesn't have: "
             "set it to null"
@@ -160,7 +166,7 @@ def teacher_comes_before(profile: Sections) -> Iterator[str]:
 
 def answers_have_room(profile: Sections) -> Iterator[str]:
     """Prompt and answer fit the context. An existing base is checked in its stage, which knows its context."""
-    context = profile.pretrain.model.context if profile.pretrain is not None else None
+    context = profile.pretrain.model.context if profile.pretrain and profile.pretrain.model else None
     for name in profile.links:
         config = getattr(profile, name)
         if not isinstance(config, PosttrainConfig):
@@ -177,7 +183,7 @@ def answers_have_room(profile: Sections) -> Iterator[str]:
 
 def adapters_have_layers(profile: Sections) -> Iterator[str]:
     """Adapters name layers of the model's family. An existing base is checked before the first link trains it."""
-    if profile.pretrain is None:
+    if profile.pretrain is None or profile.pretrain.model is None:
         return
     family = profile.pretrain.model.family
     for name in profile.links:
@@ -250,6 +256,8 @@ def released_adapters_have_a_base(profile: Sections) -> Iterator[str]:
     trained = chain[1 : chain.index(last) + 1] if last in chain else []
     adapters = {name: getattr(getattr(profile, name), "adapter", None) for name in trained}
     why = why_not_apart(adapters) if profile.base else "the model doesn't start from a public base: add one"
+    if profile.base and profile.pretrain:
+        why = "the base is trained on documents first, so its users don't have what they adapt: set `pretrain: null`"
     if last == BEST:
         why = "the best link may be the base itself: name a link in export.link"
     if why:
@@ -303,7 +311,7 @@ def _models(profile: Sections) -> list[str]:
 
 def _shape(profile: Sections) -> ModelShape | None:
     """The shape of the model to pretrain. None if there is none, or if it is refused where the shape is needed."""
-    if profile.pretrain is None:
+    if profile.pretrain is None or profile.pretrain.model is None:
         return None
     try:
         return derive(profile.pretrain.model, profile.tokenizer.vocab_size)

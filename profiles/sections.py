@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from profiles.stage_names import AT_THE_END, FROM_BASE, FROM_SCRATCH, TRAINED
+from profiles.stage_names import AT_THE_END, CONTINUED, FROM_BASE, FROM_SCRATCH, TRAINED
 from tasks.base import BaseConfig
 from tasks.dedup import DedupConfig
 from tasks.download import DownloadConfig
@@ -57,11 +57,14 @@ class Sections(BaseModel):
     )
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig, description="byte-level BPE")
     tokenize: TokenizeConfig = Field(default_factory=TokenizeConfig, description="token shards and their split")
-    pretrain: PretrainConfig | None = Field(None, description="the model and how it is trained (null with a `base`)")
+    pretrain: PretrainConfig | None = Field(
+        None, description="the model and how it is trained on documents. With a `base`, that is trained on"
+    )
     base: BaseConfig | None = Field(
         None,
-        description="an existing model instead of `pretrain`. Of the stages before it, only download then runs, and "
-        "`filter.pii` on its pairs",
+        description="an existing model. Without `pretrain`, post-training starts from it, and of the stages before it "
+        "only download runs, and `filter.pii` on its pairs. With `pretrain`, it is trained on documents first, in the "
+        "ids of its tokenizer",
     )
     prune: PruneConfig | None = Field(
         None, description="remove what the model uses least. The links after it heal the model (null: none)"
@@ -101,7 +104,8 @@ class Sections(BaseModel):
     @property
     def stage_names(self) -> tuple[str, ...]:
         """The stages of this profile, in order. A null section has none."""
-        names = (*(FROM_BASE if self.base else FROM_SCRATCH), *self.links, *AT_THE_END)
+        before = FROM_SCRATCH if self.base is None else FROM_BASE if self.pretrain is None else CONTINUED
+        names = (*before, *self.links, *AT_THE_END)
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def names_to(self, until: str | None) -> tuple[str, ...]:

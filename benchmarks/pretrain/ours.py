@@ -37,7 +37,7 @@ EVERY = 5  # steps between reports of the speed, which are medians: WARM steps a
 
 def shape_of(task: Task) -> ModelShape:
     """The model that every side of a task trains."""
-    return derive(config_of(task).model, task.size.vocab)
+    return derive(config_of(task).new_model, task.size.vocab)
 
 
 def config_of(task: Task) -> PretrainConfig:

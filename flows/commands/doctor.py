@@ -84,7 +84,7 @@ def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
     config = pretraining_of(profile)
     check_stages(profile, ["pretrain"])
     tokens = token_shards(profile)
-    shape = derive(config.model, profile.tokenizer.vocab_size)
+    shape = derive(config.new_model, profile.tokenizer.vocab_size)
     data = "on its token shards" if tokens else "on synthetic tokens, as the store has no token shards of this profile"
     console.print(
         f"[bold]{profile.name}[/] [dim]{count_parameters(shape):,} parameters, "

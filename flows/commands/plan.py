@@ -11,7 +11,7 @@ from rich.markup import escape
 from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
 from flows.early import NO_NEWS, told_of_unread
-from flows.estimates.arithmetic import gpu_of, pretraining_of, training_plan, training_work
+from flows.estimates.arithmetic import gpu_of, shape_to_train, training_plan, training_work
 from flows.estimates.expected import sizes
 from flows.estimates.parts import seconds_of
 from flows.estimates.plan_notes import (
@@ -30,7 +30,7 @@ from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of, whole_of
 from flows.tables import new_table
-from models.presets import derive, explain
+from models.presets import explain
 from profiles.load import load
 from profiles.schema import Profile
 from storage.keys import differences
@@ -62,7 +62,9 @@ def show_plan(
     reached = profile.names_to(asked.to)
     # First, to refuse an unknown device before any work
     training = (
-        training_plan(profile, device, price, utilisation) if profile.pretrain and "pretrain" in reached else None
+        training_plan(profile, device, price, utilisation)
+        if "pretrain" in reached and shape_to_train(profile)
+        else None
     )
     gpu = training.device if training and training.device.name != "cpu" else gpu_of(profile.runtime, device)
     lines, store = plan(profile, session), session.store
@@ -184,7 +186,8 @@ def show_posttraining(console: Console, profile: Profile, reached: Collection[st
 
 def show_model(console: Console, profile: Profile) -> None:
     """Print what the size dial derives, and by which rule."""
-    shape = derive(pretraining_of(profile).model, profile.tokenizer.vocab_size)
+    shape = shape_to_train(profile)
+    assert shape is not None
     table = new_table("", "value", "rule", right=["value"], title="The model")
     for what, value, rule in explain(shape):
         number = isinstance(value, int) and not isinstance(value, bool)

@@ -26,6 +26,7 @@ from models.memory import (
 from models.presets import ModelShape, ShapeError, count_parameters, derive, flops_per_token
 from profiles.schema import Profile
 from storage.errors import ConfigError
+from tasks.base.source import known_shape
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.setup import setup_of
 from tasks.stage import machine
@@ -133,16 +134,27 @@ class TrainingWork:
     products: Products
 
 
-def training_work(profile: Profile, *, cuda: bool) -> TrainingWork | None:
-    """The work of a profile's pretraining, or None if it doesn't pretrain."""
-    if profile.pretrain is None:
+def shape_to_train(profile: Profile) -> ModelShape | None:
+    """The shape that a profile pretrains, with the context of its training sequences. None for a profile that doesn't
+    pretrain, and for a base that isn't on this machine."""
+    config = profile.pretrain
+    if config is None:
         return None
-    config, shape = profile.pretrain, derive(profile.pretrain.model, profile.tokenizer.vocab_size)
+    if config.model is not None:
+        return derive(config.new_model, profile.tokenizer.vocab_size)
+    assert profile.base is not None
+    shape = known_shape(profile.base)
+    return None if shape is None else replace(shape, context=config.context or shape.context)
+
+
+def training_work(profile: Profile, *, cuda: bool) -> TrainingWork | None:
+    """The work of a profile's pretraining. None if it doesn't pretrain, or a base whose shape isn't known."""
+    config, shape = profile.pretrain, shape_to_train(profile)
+    if config is None or shape is None:
+        return None
     steps, setup = config.total_steps(shape), setup_of(config, profile.runtime, cuda=cuda)
     flops = _executed(shape, setup, config.samples(steps) * shape.context)
-    return TrainingWork(
-        flops, steps, count_parameters(shape), shape.context, setup.devices, _products(setup, profile.pretrain)
-    )
+    return TrainingWork(flops, steps, count_parameters(shape), shape.context, setup.devices, _products(setup, config))
 
 
 def gpu_of(runtime: Runtime, name: str | None = None) -> Device | None:
@@ -158,11 +170,15 @@ def training_plan(
 ) -> TrainingPlan:
     """The estimates for a profile on `device`. By default the runtime's: this CPU, measured, or an H100.
 
-    Raises ConfigError for a profile that doesn't pretrain, an unknown device, and devices or batches that the runtime's
-    settings don't divide.
+    Raises ConfigError for a profile without a known shape to pretrain, an unknown device, and devices or batches that
+    the runtime's settings don't divide.
     """
-    config = pretraining_of(profile)
-    shape = derive(config.model, profile.tokenizer.vocab_size)
+    config, shape = profile.pretrain, shape_to_train(profile)
+    if config is None or shape is None:
+        raise ConfigError(
+            f"The profile {profile.name} doesn't pretrain, or a base whose shape isn't known here.",
+            "Name a profile with `pretrain`, such as tiny.",
+        )
     chosen = _device(profile.runtime, device)
     chosen = replace(
         chosen,
@@ -217,11 +233,11 @@ def _products(setup: Setup, config: PretrainConfig) -> Products:
 
 
 def pretraining_of(profile: Profile) -> PretrainConfig:
-    """The pretraining config of a profile. Raises ConfigError for a profile that starts from a base."""
-    if profile.pretrain is None:
+    """The config of a new model's pretraining. Raises ConfigError for a profile that starts from a base."""
+    if profile.pretrain is None or profile.pretrain.model is None:
         raise ConfigError(
-            f"The profile {profile.name} starts from a base model and doesn't pretrain.",
-            "Name a profile with `pretrain`, such as tiny.",
+            f"The profile {profile.name} starts from a base model and doesn't pretrain a new one.",
+            "Name a profile with `pretrain.model`, such as tiny.",
         )
     return profile.pretrain
 

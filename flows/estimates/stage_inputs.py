@@ -79,7 +79,9 @@ def flops_of(pretrained: Manifest) -> float | None:
     tokens, parameters = pretrained.counts.get("tokens_seen"), pretrained.counts.get("parameters")
     try:
         config = PretrainConfig.model_validate(pretrained.payload.config)
-        shape = derive(config.model, int(pretrained.counts.get("vocab_size", 0)) or _vocabulary(config, parameters))
+        if config.model is None:
+            return None
+        shape = derive(config.new_model, int(pretrained.counts.get("vocab_size", 0)) or _vocabulary(config, parameters))
     except (ValidationError, ShapeError, ValueError):
         return None
     return float(executed_flops_per_token(shape) * tokens) if tokens else None
@@ -89,5 +91,6 @@ def _vocabulary(config: PretrainConfig, parameters: Any) -> int:
     """The vocabulary size that gives a model this many parameters, which grow linearly with it."""
     if parameters is None:
         raise ValueError("the number of parameters is not known")
-    small, large = (count_parameters(derive(config.model, size)) for size in (1024, 2048))
+    assert config.model is not None
+    small, large = (count_parameters(derive(config.new_model, size)) for size in (1024, 2048))
     return max(1, round(1024 + 1024 * (float(parameters) - small) / (large - small)))

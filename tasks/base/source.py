@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from models.presets import ModelShape
 from models.pretrained import stored_tensors
 from storage.artifact import Artifact
 from storage.digest_cache import remembered_digests
@@ -70,6 +71,30 @@ def parameters_of_base(config: BaseConfig) -> int | None:
 
             return sum(int(tensor.n_elements) for tensor in GGUFReader(gguf_of(config)).tensors)
         return sum(tensor.numbers for tensor in stored_tensors(Path(str(config.folder)).expanduser()).values())
+    return None
+
+
+def known_shape(config: BaseConfig) -> ModelShape | None:
+    """The shape of a base in files of this machine, from its config. None for other bases, for those that our decoder
+    can't compute, and for files that can't be read, which the stage `base` reports."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    from models.convert import shape_of
+    from models.pretrained import load_config
+
+    if config.repository is not None:
+        return None
+    with suppress(OSError, ValueError, LookupError, AttributeError, TypeError, StrictDataclassError, SourceError):
+        if config.gguf is not None:
+            from transformers import AutoConfig
+
+            file = gguf_of(config)
+            known = AutoConfig.from_pretrained(
+                file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
+            )
+            return shape_of(known)
+        folder = model_of(config.artifact).path if config.artifact is not None else Path(str(config.folder))
+        return shape_of(load_config(folder.expanduser()))
     return None
 
 

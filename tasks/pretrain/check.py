@@ -22,7 +22,8 @@ def check_runtime(config: PretrainConfig, runtime: Runtime) -> None:
     check_hosts(runtime.training)
     check_engine(runtime.pretrain)
     check_special({config.optimizer, config.precision}, runtime.pretrain, cuda=runtime.compute.device != "cpu")
-    check_shares(derive(config.model, vocab_size=1), runtime.pretrain)
+    if config.model is not None:  # a base's shares are checked once it is there
+        check_shares(derive(config.new_model, vocab_size=1), runtime.pretrain)
     if hosts_of(runtime.training) is not None:
         setup_of(config, runtime, cuda=runtime.compute.device == "cuda")
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from models.config import MOST_TOKENS as MOST_CONTEXT
 from models.config import ModelConfig
 from models.presets import ModelShape, chinchilla_tokens, derive
 from storage.errors import ConfigError
@@ -48,13 +49,24 @@ class HealingConfig(StageConfig):
 
 def _default_batch(fields: dict[str, Any]) -> int:
     tokens: int | None = fields["global_batch_tokens"]
-    return 8 if tokens is None else tokens // fields["model"].context
+    context = fields["model"].context if fields["model"] else fields["context"]
+    return 8 if tokens is None or context is None else tokens // context
 
 
 class PretrainConfig(StageConfig):
-    """Set the length as steps or tokens. The default is the compute-optimal 20 tokens per parameter."""
+    """Set the length as steps or tokens. The default is the compute-optimal 20 tokens per parameter. A base that is
+    trained on needs one of them."""
 
-    model: ModelConfig = Field(description="model shape, derived from its depth")
+    model: ModelConfig | None = Field(
+        None, description="model shape, derived from its depth (null with a `base`, which is trained on as it is)"
+    )
+    context: int | None = Field(
+        None,
+        ge=2,
+        le=MOST_CONTEXT,
+        exclude_if=lambda value: value is None,  # so that keys from before this field stay valid
+        description="tokens of a training sequence, if a `base` is trained on (default: its own context)",
+    )
     steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="optimizer steps (set this or tokens, or neither)")
     tokens: int | None = Field(None, ge=1, le=MOST_TOKENS, description="training tokens, rounded up to whole steps")
     global_batch_tokens: int | None = Field(
@@ -167,9 +179,22 @@ class PretrainConfig(StageConfig):
 
     @field_validator("model")
     @classmethod
-    def _model_can_be_built(cls, model: ModelConfig) -> ModelConfig:
-        derive(model, vocab_size=1)  # raises ShapeError, a ValueError
+    def _model_can_be_built(cls, model: ModelConfig | None) -> ModelConfig | None:
+        if model is not None:
+            derive(model, vocab_size=1)  # raises ShapeError, a ValueError
         return model
+
+    @model_validator(mode="after")
+    def _one_context(self) -> PretrainConfig:
+        if self.model is not None and self.context is not None:
+            raise ValueError("context is of a base: set model.context")
+        if self.model is None and self.steps is None and self.tokens is None:
+            raise ValueError("steps or tokens must say for how long a base is trained on")
+        if self.model is None and self.mup_base_width is not None:
+            raise ValueError("mup_base_width sets initial weights, which a base has: leave it null")
+        if self.model is None and self.global_batch_tokens is not None and self.context is None:
+            raise ValueError("global_batch_tokens needs the context, or set global_batch")
+        return self
 
     @model_validator(mode="after")
     def _one_length(self) -> PretrainConfig:
@@ -188,17 +213,17 @@ class PretrainConfig(StageConfig):
 
     @model_validator(mode="after")
     def _one_batch(self) -> PretrainConfig:
-        tokens, here = self.global_batch_tokens, self.global_batch * self.model.context
-        if tokens is not None and tokens != here:
+        tokens, context = self.global_batch_tokens, self.sequence
+        if tokens is not None and context is not None and tokens != self.global_batch * context:
             raise ValueError(
-                f"global_batch_tokens is {tokens:,}, but {self.global_batch} sequences of {self.model.context} tokens "
-                f"are {here:,}: leave global_batch out, and set a multiple of the context"
+                f"global_batch_tokens is {tokens:,}, but {self.global_batch} sequences of {context} tokens are "
+                f"{self.global_batch * context:,}: leave global_batch out, and set a multiple of the context"
             )
         return self
 
     @model_validator(mode="after")
     def _parts_fit(self) -> PretrainConfig:
-        for name, whole in (("context", self.model.context), ("batch", self.global_batch)):
+        for name, whole in (("context", self.sequence or 0), ("batch", self.global_batch)):
             parts = getattr(self, f"{name}_warmup_parts")
             if parts & (parts - 1):
                 raise ValueError(f"{name}_warmup_parts is {parts}, which is not a power of 2")
@@ -211,6 +236,17 @@ class PretrainConfig(StageConfig):
         if self.muon_learning_rate is not None and self.optimizer != "muon":
             raise ValueError("muon_learning_rate does not apply to adamw: set it to null, or choose the optimizer muon")
         return self
+
+    @property
+    def new_model(self) -> ModelConfig:
+        """The section of a new model, where there is one."""
+        assert self.model is not None
+        return self.model
+
+    @property
+    def sequence(self) -> int | None:
+        """Tokens of a training sequence. None for those of a base, until it is known."""
+        return self.model.context if self.model else self.context
 
     def named_sources(self) -> dict[str, list[str]]:
         """The sources that this config names, by the path of the field."""

@@ -12,7 +12,7 @@ import torch
 
 from models.kernels.attention import for_any_shape
 from models.kernels.cross_entropy import IGNORED
-from models.tokenizer import EOS, load_tokenizer
+from models.tokenizer import beginning, load_tokenizer
 from models.transformer import Transformer
 from storage.shards.token_stream import TokenStream
 from tasks.pretrain.config import PretrainConfig
@@ -53,19 +53,22 @@ class Validation:
         return Likelihood(loss, self.stream.tokens, self.stream.text_bytes).bits_per_byte
 
 
-def write_samples(model: Transformer, config: PretrainConfig, tokenizer_folder: Path, path: Path) -> None:
-    """Write greedy and sampled continuations of the profile's prompts as Markdown. Deterministic on a CPU."""
+def write_samples(
+    model: Transformer, config: PretrainConfig, tokenizer_folder: Path, path: Path, *, eos_id: int
+) -> None:
+    """Write greedy and sampled continuations of the profile's prompts as Markdown, up to `eos_id`. Deterministic on a
+    CPU."""
     tokenizer = load_tokenizer(tokenizer_folder)
-    eos_id = tokenizer.convert_tokens_to_ids(EOS)
+    begun = beginning(tokenizer) or [eos_id]
     lines = ["# What the base model writes", ""]
     for number, prompt in enumerate(config.sample_prompts):
         lines += [f"## {prompt}", ""]
-        ids = [eos_id, *tokenizer.encode(prompt, split_special_tokens=True)]
+        ids = [*begun, *tokenizer.encode(prompt, split_special_tokens=True)]
         for name, temperature in (("greedy", 0.0), (f"temperature {TEMPERATURE}", TEMPERATURE)):
             generator = torch.Generator().manual_seed(config.seed + number)
             continued = model.generate(
                 torch.tensor([ids]), config.sample_tokens, temperature=temperature, stop=eos_id, generator=generator
             )[0].tolist()
-            text = tokenizer.decode(continued[1:], skip_special_tokens=True)
+            text = tokenizer.decode(continued[len(begun) :], skip_special_tokens=True)
             lines += [f"**{name}**", "", *(f"> {line}" for line in text.splitlines() or [""]), ""]
     path.write_text("\n".join(lines), encoding="utf-8")

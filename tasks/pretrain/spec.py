@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from models.presets import ModelShape
@@ -26,9 +26,21 @@ class TrainSpec(ChildSpec):
     validation: list[Path]
     tokenizer: Path
     fim_tokens: FimTokens | None = None  # set if fim_rate is
+    base: Path | None = None  # the folder of the model to train on
+    base_digest: str = ""
     aside: Path | None = None  # see Output.aside
     # Not part of the identity: it changes only steps after the checkpoint that a run resumes from
     batch_schedule: BatchSchedule = BatchSchedule()
+
+    @property
+    def context(self) -> int:
+        """Tokens of a training sequence: at most the model's context."""
+        return self.config.sequence or self.shape.context
+
+    @property
+    def trained_shape(self) -> ModelShape:
+        """The shape with the context of training, on which memory and FLOPs depend."""
+        return replace(self.shape, context=self.context)
 
     @property
     def insight(self) -> Path:
@@ -55,5 +67,6 @@ class TrainSpec(ChildSpec):
             "shape": asdict(self.shape),
             "tokens": self.tokens_digest,
             "tokenizer": self.tokenizer_digest,
+            **({"base": self.base_digest} if self.base_digest else {}),
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()

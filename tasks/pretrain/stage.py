@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from models.presets import count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
+from tasks.pretrain.base import report_change, shape_of_base
 from tasks.pretrain.check import check_here, check_runtime
 from tasks.pretrain.checkpoints.disk import check_room
 from tasks.pretrain.config import PretrainConfig
@@ -44,7 +46,8 @@ def check_adopted(config: PretrainConfig, folder: Artifact, inputs: Mapping[str,
     adopted=check_adopted,
 )
 def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out: Output) -> None:
-    """Train a decoder from scratch on token shards, by next-token prediction.
+    """Train a decoder on token shards, by next-token prediction: from scratch, or on from a base, whose folder is then
+    the `tokenizer`.
 
     Reads train/ and validation/ of the token shards. Writes model/ in the format of transformers, log.jsonl with a row
     a step, loss.png and samples.md. Killed at any instant, it resumes from its last checkpoint, bit for bit on a CPU.
@@ -52,25 +55,32 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     recoveries in the table "Events". Speeds, layer statistics and traces are written beside the artifact, to
     `out.aside`.
 
-    Raises TokenizerMismatch for shards of another tokenizer, DamagedArtifact for shards with changed bytes, and
-    TrainingError, which says what to change, if it can't recover.
+    Raises TokenizerMismatch for shards of another tokenizer, DamagedArtifact for shards with changed bytes, ConfigError
+    for a base that our decoder can't compute or with a shorter context, and TrainingError, which says what to change,
+    if it can't recover.
     """
     digest = tokenizer_digest(tokenizer.path)
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
     with ThreadPoolExecutor(out.runtime.data.workers) as pool:  # here, so that the ranks needn't
         headers = list(pool.map(partial(check_shard, tokens=tokens, digest=digest), (*train, *validation)))
-    shape = derive(config.model, headers[0].vocab_size)
+    if config.model is None:
+        shape = shape_of_base(tokenizer.path, config.context)
+        config = config.model_copy(update={"context": config.context or shape.context})
+    else:
+        shape = derive(config.new_model, headers[0].vocab_size)
     spec = TrainSpec(
         config=config,
         runtime=out.runtime,
         shape=shape,
-        steps=config.total_steps(shape),
+        steps=config.total_steps(replace(shape, context=config.sequence or shape.context)),
         tokens_digest=tokens.digest,
         tokenizer_digest=digest,
         train=[path.resolve() for path in train],
         validation=[path.resolve() for path in validation],
         tokenizer=tokenizer.path.resolve(),
         fim_tokens=read_fim_tokens(tokenizer.path, shape.vocab_size) if config.fim_rate else None,
+        base=None if config.model else tokenizer.path.resolve(),
+        base_digest="" if config.model else tokenizer.digest,
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
         aside=out.aside.resolve(),
@@ -94,7 +104,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     if skipped:
         out.warn(f"{skipped} steps were skipped as their gradients overflowed in float16")
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
-    _report(spec, measured, out)
+    _report(spec, measured, tokens, out)
     if spec.snapshot_steps:
         seen, samples = out.counts["tokens_seen"], config.samples(spec.steps)
         taken = [
@@ -112,8 +122,8 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     supervisor.forget(spec)
 
 
-def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
-    config, shape = spec.config, spec.shape
+def _report(spec: TrainSpec, measured: dict[str, Any], tokens: Artifact, out: Output) -> None:
+    config, shape = spec.config, spec.trained_shape
     samples = config.samples(spec.steps)
     computed, epochs = samples * shape.context, samples / measured["windows"]
     seen = computed - sum(row.get("padding", 0) for row in measured["sources"])
@@ -137,6 +147,8 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
         left_out = [row["source"] for row in measured["sources"] if not row["served"]]
         if left_out:
             out.note(f"pretrain.mixture leaves out {', '.join(left_out)}")
+    if measured["held_out"] is not None:
+        report_change(measured["held_out"], tokens, out)
     if measured["packing"] is not None:
         _report_packing(measured["packing"], out)
     fim = measured["fim"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from models.convert import save
 from models.kernels.attention import for_one_shape
 from storage.shards.token_stream import TokenStream
+from storage.shards.tokens import read_header
 from tasks.children.child import emit, run_as_child
 from tasks.children.orderly_stop import OrderlyStop
 from tasks.pretrain.checkpoints.manager import Checkpoints
@@ -21,6 +22,7 @@ from tasks.pretrain.evaluation import Validation, write_samples
 from tasks.pretrain.healing.divergence import DivergenceMonitor
 from tasks.pretrain.healing.heartbeat import Heartbeat
 from tasks.pretrain.healing.skipped_batches import report_of_steps
+from tasks.pretrain.held_out_change import HeldOutChange
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
@@ -59,13 +61,13 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
     loader = open_loader(
         spec.train,
         spec.config,
-        context=spec.shape.context,
+        context=spec.context,
         tokenizer_digest=spec.tokenizer_digest,
         fim_tokens=spec.fim_tokens,
     )
     validation = Validation(
         TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest),
-        context=spec.shape.context,
+        context=spec.context,
         tokens=spec.config.validation_tokens,
         world=world,
     )
@@ -94,6 +96,11 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         checkpoints.load(engine, begun)
         if world.reports:
             emit(note=resumed_note(begun))
+    held_out = HeldOutChange(spec) if spec.base else None
+    if held_out:
+        if world.reports and not begun:
+            emit(note="measuring the base on held-out text")
+        held_out.begin(engine, begun, heartbeat)
     monitor = DivergenceMonitor(spec.config, spec.batch_schedule)
     log = Log(spec.log, world, monitor, read_log(spec.log), may_skip=engine.precision == "float16")
     if world.reports:
@@ -109,18 +116,21 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         ended = training.run()
     heartbeat.slow()
     if ended:
-        _finish(training)
+        changed = held_out.end(engine, heartbeat) if held_out else None
+        heartbeat.slow()
+        _finish(training, changed)
     world.leave()
 
 
-def _finish(training: Training) -> None:
+def _finish(training: Training, changed: dict[str, dict[str, list[list[float]]]] | None) -> None:
     spec, engine, rows = training.spec, training.engine, training.log.rows
     model = engine.whole_model()
     if model is None:
         return
-    save(model, spec.out / "model", spec.tokenizer)
+    save(model, spec.out / "model", spec.tokenizer, spec.base)
     training.snapshots.publish(spec.out / "snapshots")
-    write_samples(model, spec.config, spec.tokenizer, spec.out / "samples.md")
+    end = read_header(spec.validation[0]).eos_id
+    write_samples(model, spec.config, spec.tokenizer, spec.out / "samples.md", eos_id=end)
     (spec.out / "log.jsonl").write_bytes(spec.log.read_bytes())
     last = [row["loss"] for row in rows[-max(1, min(20, spec.steps // 10)) :]]
     measured = {
@@ -131,6 +141,7 @@ def _finish(training: Training) -> None:
         "packing": training.loader.packing_report(),
         "fim": training.loader.fim_report(spec.steps),
         "precision": engine.precision,
+        "held_out": changed,
         "train_loss": sum(last) / len(last),
         "validation_loss": rows[-1]["validation_loss"],
         "validation_bits_per_byte": training.validation.bits_per_byte(rows[-1]["validation_loss"]),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from models.kernels.cross_entropy import IGNORED
-from storage.shards.token_stream import TokenStream
+from storage.shards.token_stream import Stretches, TokenStream
 
 WINDOWS = 8  # per forward pass
 
@@ -57,14 +57,14 @@ def likelihood(
     return Likelihood(nats / tokens, tokens, stream.text_bytes * tokens / stream.tokens)
 
 
-def spread_windows(stream: TokenStream, context: int, max_tokens: int | None) -> list[int]:
+def spread_windows(stream: Stretches, context: int, max_tokens: int | None) -> list[int]:
     """Indices of the windows to measure: all, or evenly spread ones with `max_tokens` in total."""
     windows = max(1, math.ceil((stream.tokens - 1) / context))
     chosen = windows if max_tokens is None else min(windows, max(1, max_tokens // context))
     return [number * windows // chosen for number in range(chosen)]
 
 
-def read_windows(stream: TokenStream, windows: Sequence[int], context: int, rows: int) -> tuple[Tensor, Tensor]:
+def read_windows(stream: Stretches, windows: Sequence[int], context: int, rows: int) -> tuple[Tensor, Tensor]:
     """Ids and targets (rows, T). Padding at the stream's end and in missing rows bears no loss."""
     ids = np.zeros((rows, context), np.int64)
     targets = np.full((rows, context), IGNORED, np.int64)

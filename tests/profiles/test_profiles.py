@@ -58,7 +58,7 @@ def test_every_profile_parses_plans_and_builds_its_model(name: str, tmp_path: Pa
     assert [line.name for line in lines if line.name != "pairs"] == list(STAGE_NAMES)
     assert not any(line.hit for line in lines)
     config = pretraining_of(profile)
-    shape = derive(config.model, profile.tokenizer.vocab_size)
+    shape = derive(config.new_model, profile.tokenizer.vocab_size)
     with torch.device("meta"):
         assert Transformer(shape).num_parameters() == count_parameters(shape)
     assert config.total_steps(shape) > config.warmup_steps
@@ -67,13 +67,13 @@ def test_every_profile_parses_plans_and_builds_its_model(name: str, tmp_path: Pa
 def test_the_larger_profiles_have_the_shapes_that_they_say() -> None:
     def parameters(name: str) -> float:
         profile = load(name)
-        return count_parameters(derive(pretraining_of(profile).model, profile.tokenizer.vocab_size)) / 1e6
+        return count_parameters(derive(pretraining_of(profile).new_model, profile.tokenizer.vocab_size)) / 1e6
 
     assert parameters("gpu") == pytest.approx(124, abs=1)
     assert parameters("gpu-24gb") == parameters("gpu")
     assert parameters("gpu-8x") == pytest.approx(1336, abs=1)
     assert parameters("cluster") == pytest.approx(6738, abs=1)
-    shape = derive(pretraining_of(load("cluster")).model, 32_000)
+    shape = derive(pretraining_of(load("cluster")).new_model, 32_000)
     assert (shape.width, shape.depth, shape.heads, shape.feed_forward, shape.context) == (4096, 32, 32, 11_008, 4096)
     assert load("cluster").runtime.pretrain.zero_stage == 3
 

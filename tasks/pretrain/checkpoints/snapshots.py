@@ -21,7 +21,8 @@ class Snapshots:
     """Models in the format of transformers, `step-N/`, every `snapshot_every` steps."""
 
     def __init__(self, spec: TrainSpec) -> None:
-        self.folder, self.tokenizer, self.steps = spec.snapshots, spec.tokenizer, spec.snapshot_steps
+        self.folder, self.tokenizer, self.base = spec.snapshots, spec.tokenizer, spec.base
+        self.steps = spec.snapshot_steps
 
     def cut(self, step: int) -> None:
         """Remove those later than `step`, from which the run resumes, and half-written ones. Only one rank calls it."""
@@ -40,7 +41,7 @@ class Snapshots:
         from models.convert import save
 
         draft = self.folder / f"draft-{step}"
-        save(model, draft, self.tokenizer)
+        save(model, draft, self.tokenizer, self.base)
         for path in draft.iterdir():
             flush(path)
         draft.rename(self.folder / f"step-{step}")

@@ -25,7 +25,7 @@ from models.memory import REDUCE_BUCKET
 from models.transformer import Transformer
 from storage.errors import TrainingError
 from tasks.pretrain.engines.base import Engine, MicroBatch
-from tasks.pretrain.engines.initialise import allocate, draw_weights, whole_sizes
+from tasks.pretrain.engines.initialise import allocate, initial_weights, whole_sizes
 from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
@@ -82,7 +82,7 @@ class DeepSpeedEngine(Engine):
                 if self.zero_stage < 3 or self.world.first:  # at stage 3 rank 0's values are broadcast on exit
                     parameters[name].copy_(drawn)
 
-        draw_weights(self.spec.shape, self.config, keep)
+        initial_weights(self.spec, keep)
 
     def _whole(self, parameter: nn.Parameter, *, changed: bool = False) -> AbstractContextManager[object]:
         """A context in which `parameter` is whole on every rank. With `changed`, what rank 0 writes is kept."""

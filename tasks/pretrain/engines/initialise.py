@@ -1,7 +1,7 @@
 """Initial weights, a parameter at a time: no rank holds the whole model at the start, whatever the engine.
 
 Every rank draws every parameter on the CPU, in the order of `Transformer.initialise`, and keeps its own part. So the
-weights equal those of one process that builds the whole model.
+weights equal those of one process that builds the whole model. Those of a base are read from its files instead.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from models.convert import read_weights
 from models.presets import ModelShape
 from models.transformer import Transformer
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.spec import TrainSpec
 
 Keep = Callable[[str, Tensor], None]
 
@@ -28,8 +30,17 @@ def allocate(model: Transformer, device: torch.device) -> Transformer:
     return model
 
 
-def draw_weights(shape: ModelShape, config: PretrainConfig, keep: Keep) -> None:
+def initial_weights(spec: TrainSpec, keep: Keep) -> None:
     """Call `keep(name, values)` for every parameter of the whole model, in float32. `values` live until it returns."""
+    if spec.base is None:
+        draw_weights(spec.shape, spec.config, keep)
+        return
+    for name, values in read_weights(spec.base, spec.shape):
+        keep(name, values)
+
+
+def draw_weights(shape: ModelShape, config: PretrainConfig, keep: Keep) -> None:
+    """Draw the weights of a new model."""
     torch.manual_seed(config.seed)
     Transformer.initialise(cast(Transformer, _Drawn(shape, keep)), mup_base_width=config.mup_base_width)
 

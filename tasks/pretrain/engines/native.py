@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from models.kernels.cross_entropy import IGNORED
 from models.transformer import Transformer, share_of_tokens
 from tasks.pretrain.engines.base import Engine, MicroBatch
-from tasks.pretrain.engines.initialise import allocate, draw_weights, whole_sizes
+from tasks.pretrain.engines.initialise import allocate, initial_weights, whole_sizes
 from tasks.pretrain.engines.parallel.context import share_context
 from tasks.pretrain.engines.parallel.tensor import layout_of, shard_model
 from tasks.pretrain.engines.shard_layout import ShardLayout, local
@@ -46,7 +46,7 @@ class NativeEngine(Engine):
         self.context_parallel = runtime.pretrain.context_parallel
         parts = self.pipeline_parallel * self.tensor_parallel
         super().__init__(spec, world, model_ranks=parts * self.context_parallel)
-        check_shares(spec.shape, runtime.pretrain)
+        check_shares(spec.trained_shape, runtime.pretrain)
         self.replica, self.replicas = world.rank // parts, world.size // parts
         sizes = {**self.replica_sizes(), "pipeline": self.pipeline_parallel, "tensor": self.tensor_parallel}
         self.mesh: DeviceMesh = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
@@ -95,7 +95,7 @@ class NativeEngine(Engine):
             self.whole_name(name): (parameter, self.held_layout(self.whole_name(name), parameter))
             for name, parameter in self.model.named_parameters()
         }
-        draw_weights(self.spec.shape, self.config, self._keep)
+        initial_weights(self.spec, self._keep)
 
     def _keep(self, name: str, drawn: Tensor) -> None:
         """Copy this rank's shard of a parameter, if it has one."""

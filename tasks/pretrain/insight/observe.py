@@ -40,7 +40,7 @@ class Insight:
     def __init__(self, spec: TrainSpec, engine: Engine, begun: int) -> None:
         """`begun` is the step that the run resumed from. Raises ConfigError for an engine without modules."""
         self.spec, self.engine, self.world, self.folder = spec, engine, engine.world, spec.insight
-        self.flops = flops_per_token(spec.shape)
+        self.flops = flops_per_token(spec.trained_shape)
         # The ranks measure at the same time, so cores and power that they share are shared as in training
         peak = torch.tensor(peak_flops(self.world.device, engine.dtype, torch.get_num_threads()), dtype=torch.float64)
         self.peak = float(self.world.sum(peak.to(self.world.device)))  # of all ranks together

@@ -65,7 +65,7 @@ class Bench:
         return open_loader(
             spec.train,
             spec.config,
-            context=spec.shape.context,
+            context=spec.context,
             tokenizer_digest=spec.tokenizer_digest,
             fim_tokens=spec.fim_tokens,
         )

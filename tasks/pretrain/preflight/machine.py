@@ -62,7 +62,7 @@ def memory(bench: Bench) -> Check:
     engine = open_engine(whole, world)
     if world.reports:
         emit(micro_batch=size, share=size * share.micro_steps)
-    batches = bench.cut(engine, bench.open_loader(whole), spec.shape.context)
+    batches = bench.cut(engine, bench.open_loader(whole), spec.context)
     with FaultInjection(spec.faults, world.rank, world.device).at(0, 0.0) as rate:
         for _ in range(2):
             engine.step(batches, rate)

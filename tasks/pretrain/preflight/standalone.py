@@ -29,7 +29,7 @@ def check_standalone(
         tokens = synthetic_tokens(out.scratch / "tokens", config, vocab_size)
     train, validation = (sorted((tokens / split).glob("*.tokens")) for split in ("train", "validation"))
     header = read_header(train[0])
-    shape = derive(config.model, header.vocab_size)
+    shape = derive(config.new_model, header.vocab_size)
     spec = TrainSpec(
         config=config,
         runtime=out.runtime,
@@ -52,7 +52,7 @@ def synthetic_tokens(folder: Path, config: PretrainConfig, vocab_size: int) -> P
     rng = np.random.default_rng(0)
     windows = max(SYNTHETIC_WINDOWS, 2 * config.global_batch)
     for split, share in (("train", 1.0), ("validation", 0.1)):
-        count = int(windows * share * config.model.context) + config.model.context + 1
+        count = int(windows * share * config.new_model.context) + config.new_model.context + 1
         ids = (rng.zipf(1.2, count) % vocab_size).astype(np.uint32)
         ids[::100] = 0
         documents = np.split(ids, range(101, count, 100))

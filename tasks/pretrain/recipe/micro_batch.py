@@ -14,12 +14,13 @@ PIPELINE_FILL = 4  # micro-batches per stage: with these, stages are idle for le
 
 
 def rank_share(config: PretrainConfig, runtime: PretrainRuntime, *, ranks: int, cuda: bool) -> BatchShare:
-    """One data-parallel rank's share of a full global batch. During batch warmup it is smaller.
+    """One data-parallel rank's share of a full global batch. During batch warmup it is smaller. Sequences of a base
+    whose context isn't known yet count as short.
 
     Raises ConfigError if a batch, or the first one of a warmup, can't be divided evenly.
     """
     default = functools.partial(
-        default_micro_batch, context=config.model.context, cuda=cuda, stages=runtime.pipeline_parallel
+        default_micro_batch, context=config.sequence or 1, cuda=cuda, stages=runtime.pipeline_parallel
     )
     share = share_batch(
         config.global_batch,

@@ -85,7 +85,9 @@ def _fused(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
 
 def _treatment(config: PretrainConfig, kind: str) -> tuple[str, float, float]:
     """(optimizer, weight decay, learning-rate scale) of a kind of parameter."""
-    wider = derive(config.model, vocab_size=1).width / config.mup_base_width if config.mup_base_width else 1.0
+    wider = 1.0
+    if config.mup_base_width and config.model:
+        wider = derive(config.new_model, vocab_size=1).width / config.mup_base_width
     if kind == "vector":
         return "adamw", 0.0, 1.0
     if kind == "last norm":

@@ -1,6 +1,7 @@
 """Encoding columns of texts, by our kernels or by the `tokenizers` library, behind one interface.
 
-Special tokens in a text are text. Each document ends with EOS. An encoder caches what it has encoded, which makes the
+Special tokens in a text are text. Each document ends with EOS, and begins with BOS if the tokenizer puts one before
+every text. An encoder caches what it has encoded, which makes the
 following documents faster but changes no id.
 
 Texts are UTF-8. pyarrow refuses Python strings with lone surrogates, which UTF-8 cannot encode; a column whose bytes
@@ -17,14 +18,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from models.tokenizer import EOS
 from storage.errors import DamagedArtifact
 from storage.shards.arrays import Int64, UInt32
 from tasks.text.scan import at_least
 from tasks.tokenizer.encoder import kernels
 from tasks.tokenizer.encoder.split import Splitter
 from tasks.tokenizer.encoder.tables import Tables
-from tasks.tokenizer.load import load_for_documents
+from tasks.tokenizer.load import load_for_documents, marks_of
 
 FIRST_ROWS, MOST_ROWS = 1 << 16, 1 << 20  # rows of the pre-token cache, at most half of them used; 48 bytes each
 POOL, TEXTS = 2, 8  # ids and bytes per row, for entries that do not fit into a row
@@ -118,15 +118,14 @@ class LibraryEncoder:
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = load_for_documents(folder)
-        self.vocab_size = self._tokenizer.get_vocab_size()
-        eos_id = self._tokenizer.token_to_id(EOS)
-        assert eos_id is not None
-        self.eos_id = eos_id
+        self.vocab_size = max(self._tokenizer.get_vocab().values()) + 1
+        self._beginning, self.eos_id = marks_of(folder)
 
     def encode(self, texts: pa.Array) -> Encoded:
         """See Encoder."""
         _check(texts)
-        arrays = [np.array([*self._tokenizer.encode(text).ids, self.eos_id], np.uint32) for text in texts.to_pylist()]
+        encoded = (self._tokenizer.encode(text, add_special_tokens=False).ids for text in texts.to_pylist())
+        arrays = [np.array([*self._beginning, *ids, self.eos_id], np.uint32) for ids in encoded]
         ends = np.cumsum([len(array) for array in arrays], dtype=np.int64)
         return Encoded(np.concatenate([np.empty(0, np.uint32), *arrays]), ends)
 

@@ -46,8 +46,12 @@ def obstacle(settings: dict[str, Any]) -> str:
     model = settings["model"]
     if model["type"] != "BPE" or any((model.get(name) or plain) != plain for name, plain in PLAIN.items()):
         return "is not plain byte-level BPE"
+    if EOS not in model["vocab"]:
+        return f"lacks {EOS}"
     if any(symbol not in model["vocab"] for symbol in BYTE_SYMBOLS):
         return "has no token for some byte"
+    if (settings.get("post_processor") or {}).get("type") == "ByteLevel":  # it only moves offsets
+        settings = {**settings, "post_processor": None}
     if any(settings.get(step) for step in ("normalizer", "post_processor", "truncation", "padding")):
         return "normalises the text or post-processes the ids"
     if any(not token["special"] for token in settings["added_tokens"]):

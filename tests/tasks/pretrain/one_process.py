@@ -43,7 +43,7 @@ def spec_of(*, micro_batch: int | None = None, engine: str = "ddp", device: str 
     return TrainSpec(
         config=config,
         runtime=runtime_of(threads=1, device=device, engine=engine, micro_batch=micro_batch),
-        shape=derive(config.model, VOCAB),
+        shape=derive(config.new_model, VOCAB),
         steps=100,
         tokens_digest="",
         tokenizer_digest="",

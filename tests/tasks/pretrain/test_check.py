@@ -12,7 +12,7 @@ from tasks.pretrain.check import check_runtime
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import CONFIG
 
-EVEN = CONFIG.model_copy(update={"global_batch": 16, "model": CONFIG.model.model_copy(update={"kv_heads": 4})})
+EVEN = CONFIG.model_copy(update={"global_batch": 16, "model": CONFIG.new_model.model_copy(update={"kv_heads": 4})})
 
 
 def check(**runtime: Any) -> None:

@@ -74,7 +74,7 @@ def make_spec(folder: Path, *, runtime: dict[str, Any] | None = None, **config: 
     tokens, tokenizer = make_data(folder)
     settings = {"model": MODEL, "steps": 12, "global_batch": 4, "warmup_steps": 2, "sample_tokens": 4, **config}
     chosen = PretrainConfig.model_validate(settings)
-    shape = derive(chosen.model, VOCABULARY)
+    shape = derive(chosen.new_model, VOCABULARY)
     return TrainSpec(
         config=chosen,
         runtime=runtime_of(RUNTIME, **(runtime or {})),

@@ -347,7 +347,7 @@ def test_a_run_that_does_not_fit_on_the_disk_is_refused_before_any_step(
     spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
     model = {**MODEL, "depth": 200, "width": 16384, "heads": 128, "kv_heads": 128}
-    config = spec.config.model_copy(update={"model": spec.config.model.model_validate(model), "snapshot_every": 6})
+    config = spec.config.model_copy(update={"model": spec.config.new_model.model_validate(model), "snapshot_every": 6})
     out = Output.at(tmp_path, stage="pretrain", runtime=RUNTIME)
     with pytest.raises(StoreError, match=r"needed \(3 checkpoints.*1 snapshots.*free") as caught:
         pretrain.function(config, *data, out)

@@ -344,7 +344,7 @@ def test_a_change_that_never_comes_is_refused(choices: dict[str, Any], named: st
 
     config = config_of(steps=50, **choices)
     with pytest.raises(ConfigError, match=named):
-        config.total_steps(derive(config.model, 600))
+        config.total_steps(derive(config.new_model, 600))
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.floats(0.5, 100), min_size=1))

@@ -384,7 +384,7 @@ def test_eight_padded_rows_at_once_teach_what_one_row_eight_times_teaches() -> N
 PACKED = PretrainConfig.model_validate(
     {
         **CONFIG.model_dump(exclude={"model"}),
-        "model": {**CONFIG.model.model_dump(), "context": 150},
+        "model": {**CONFIG.new_model.model_dump(), "context": 150},
         "packing": "best_fit",
     }
 )

@@ -31,7 +31,7 @@ def build(width: int = 64, shape: str = "llama", **choices: Any) -> tuple[Pretra
     model = {"depth": 2, "width": width, "heads": width // 32, "feed_forward": 3 * width, "context": 16}
     config = PretrainConfig.model_validate({"model": {**model, **SHAPES.get(shape, {"kv_heads": 1})}, **choices})
     torch.manual_seed(0)
-    return config, Transformer(derive(config.model, 64), mup_base_width=config.mup_base_width)
+    return config, Transformer(derive(config.new_model, 64), mup_base_width=config.mup_base_width)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -16,7 +16,7 @@ from tasks.pretrain import PretrainConfig
 from tasks.pretrain.recipe.schedule import learning_rate
 
 MODEL = {"depth": 1, "width": 32, "heads": 2, "context": 16}
-SHAPE = derive(PretrainConfig.model_validate({"model": MODEL}).model, 100)
+SHAPE = derive(PretrainConfig.model_validate({"model": MODEL}).new_model, 100)
 
 
 def config_of(**choices: Any) -> PretrainConfig:

@@ -1,0 +1,76 @@
+"""The base of a continued pretraining: its shape, and the report of what changed. No torch: `plan` needs it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from models.presets import ModelShape
+from models.pretrained import load_config
+from storage.artifact import Artifact
+from storage.errors import ConfigError
+from tasks.significance.estimate import LEVEL, Values, student
+from tasks.stage.output import Output
+
+TABLE = "Tokens by source and split"  # of `tokenize`
+
+
+def shape_of_base(folder: Path, context: int | None) -> ModelShape:
+    """The shape of the model in a folder, to be trained with sequences of `context` tokens. Raises ConfigError for a
+    model that our decoder can't compute, and for a context beyond the model's."""
+    from models.convert import NotCarriedError, shape_of
+
+    try:
+        shape = shape_of(load_config(folder))
+    except NotCarriedError as error:
+        raise ConfigError(
+            f"The base can't be trained on: {error}.",
+            "Choose a GPT-2, Llama or Mistral, or leave out `pretrain` to fine-tune this one.",
+        ) from error
+    if context is not None and context > shape.context:
+        raise ConfigError(f"pretrain.context is {context:,}, but the base sees {shape.context:,} tokens.", "Lower it.")
+    return shape
+
+
+def report_change(measured: Mapping[str, Mapping[str, list[list[float]]]], tokens: Artifact, out: Output) -> None:
+    """Report held-out bits per byte before and after, by source, from nats and tokens of groups of windows. The
+    interval of the change is Student's over the groups. Without the table of `tokenize`, as for adopted shards, bits
+    per token."""
+    rows = tokens.manifest.counts.get("tables", {}).get(TABLE, []) if tokens.manifest else []
+    held_out = [row for row in rows if row["split"] == "validation" and row["bytes"]]
+    sizes = {row["source"]: row["tokens"] / row["bytes"] for row in held_out}  # tokens a byte
+    unit = "byte" if measured.keys() <= sizes.keys() else "token"
+    table, counts = [], {}
+    for source, losses in measured.items():
+        scale = (sizes[source] if unit == "byte" else 1.0) / math.log(2)
+        before, after = (np.array(losses[when])[:, 0] * scale for when in ("before", "after"))
+        counts[source] = changed = _change(before, after, np.array(losses["after"])[:, 1])
+        interval = "" if changed["low"] is None else f" ({changed['low']:+.4f} to {changed['high']:+.4f})"
+        table.append(
+            {
+                "source": source,
+                "before": f"{changed['before']:.4f}",
+                "after": f"{changed['after']:.4f}",
+                "change, 95% interval": f"{changed['change']:+.4f}{interval}",
+            }
+        )
+    if table:
+        out.count(**{f"held_out_bits_per_{unit}": counts})
+        out.table(f"Held-out text, bits per {unit}", table)
+
+
+def _change(before: Values, after: Values, sizes: Values) -> dict[str, float | None]:
+    """The mean losses, and that of their difference with its interval, as a ratio of sums over groups of these sizes
+    (Cochran 1977, section 6.4). `before` and `after` are sums of groups."""
+    whole, groups = sizes.sum(), len(sizes)
+    change = (after - before).sum() / whole
+    found = {"before": before.sum() / whole, "after": after.sum() / whole, "change": change}
+    low = high = None
+    if groups > 1:
+        away = after - before - change * sizes
+        half = student(LEVEL, groups - 1) * math.sqrt(groups / (groups - 1) * float(away @ away)) / whole
+        low, high = round(float(change - half), 6), round(float(change + half), 6)
+    return {**{name: round(float(value), 6) for name, value in found.items()}, "low": low, "high": high}

@@ -1,0 +1,64 @@
+"""What training changes of a base on held-out text, by source: a gain on the domain, a loss on general text.
+
+The same windows are measured before the first step and after the last, in groups of a forward pass.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import torch
+
+from models.kernels.attention import for_any_shape
+from models.kernels.cross_entropy import IGNORED
+from storage.shards.token_stream import Stretches, source_streams
+from tasks.pretrain.engines import Engine
+from tasks.pretrain.spec import TrainSpec
+from tasks.training.bits_per_byte import read_windows, spread_windows
+
+Losses = dict[str, list[list[float]]]  # nats and tokens of each group of windows, by source
+
+
+class HeldOutChange:
+    """The held-out windows of each source, `validation_tokens` of each."""
+
+    def __init__(self, spec: TrainSpec) -> None:
+        self._spec, self._before = spec, spec.scratch / "before.json"
+        self._streams = source_streams(spec.validation, tokenizer_digest=spec.tokenizer_digest)
+
+    def begin(self, engine: Engine, begun: int, heartbeat: Callable[[], None]) -> None:
+        """Measure the base, unless the run resumes from a step. Every rank must call it."""
+        if begun:
+            return
+        measured = self._measured(engine, heartbeat)
+        if engine.world.first:
+            draft = self._before.with_suffix(".draft")
+            draft.write_text(json.dumps(measured))
+            draft.replace(self._before)
+
+    def end(self, engine: Engine, heartbeat: Callable[[], None]) -> dict[str, dict[str, list[list[float]]]]:
+        """The losses before and after, by source. Every rank must call it."""
+        after = self._measured(engine, heartbeat)
+        before: Losses = json.loads(self._before.read_bytes()) if self._before.exists() else {}
+        return {name: {"before": before[name], "after": after[name]} for name in after if name in before}
+
+    @for_any_shape()  # as `Validation.loss`
+    def _measured(self, engine: Engine, heartbeat: Callable[[], None]) -> Losses:
+        return {name: self._losses(stream, engine, heartbeat) for name, stream in self._streams.items()}
+
+    def _losses(self, stream: Stretches, engine: Engine, heartbeat: Callable[[], None]) -> list[list[float]]:
+        context, size, ranks = self._spec.context, engine.micro_batch, engine.data_ranks
+        windows = spread_windows(stream, context, self._spec.config.validation_tokens)
+        rounds = math.ceil(len(windows) / (size * ranks))
+        totals = torch.zeros((rounds * ranks, 2), dtype=torch.float64, device=engine.world.device)
+        for group in range(engine.data_rank, len(totals), ranks):
+            ids_BT, targets_BT = read_windows(stream, windows[group * size : (group + 1) * size], context, size)
+            ids_BT, targets_BT = ids_BT.to(engine.world.device), targets_BT.to(engine.world.device)
+            count = (targets_BT != IGNORED).sum()
+            loss = engine.loss(ids_BT, targets_BT)
+            if count:
+                totals[group] = torch.stack((loss.double() * count, count.double()))
+            heartbeat()
+        return [group for group in engine.world.sum(totals).tolist() if group[1]]
