@@ -533,6 +533,32 @@ def test_memorisation_of_a_base_s_text_is_refused_when_the_profile_is_read() -> 
     load("finetune", ["evaluate={safety: {memorisation: null}}"])
 
 
+@pytest.mark.parametrize(
+    ("profile", "overrides", "message"),
+    [
+        ("finetune", ["pretrain={model: {depth: 2, context: 32}}"], "pretrain.model is the shape of a new model"),
+        ("finetune", ["pretrain={model: null}"], "steps or tokens must say for how long a base is trained on"),
+        ("finetune", ["pretrain={steps: 9}", f"download.sources=[{FILES % ('a', 'instructions')}]"], "no documents"),
+        ("tiny", ["pretrain.model=null"], "pretrain.model is missing"),
+        ("tiny", ["pretrain.context=128"], "context is of a base: set model.context"),
+        ("continue", ["pretrain.mup_base_width=64"], "mup_base_width sets initial weights, which a base has"),
+        ("continue", ["pretrain.global_batch_tokens=1000"], "8 sequences of 256 tokens are 2,048"),
+        ("continue", ["pretrain.mixture={poems: 1}"], "pretrain.mixture names poems"),
+        ("continue", ["sft={adapter: {rank: 4}}", "export.formats=[adapter]"], "trained on documents first"),
+    ],
+)
+def test_a_base_that_is_trained_on_says_what_contradicts(profile: str, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(profile, overrides)
+    assert message in caught.value.message
+
+
+def test_a_base_with_documents_goes_through_the_data_half_but_the_tokenizer() -> None:
+    stages = ("download", "base", "dedup", "filter", "tokenize", "pretrain", "export")
+    assert load("continue").stage_names == stages
+    load("continue", ["evaluate={safety: {continuations: null}}", "download.benchmarks=[]", "evaluate.tasks=[]"])
+
+
 def test_a_base_needs_the_questions_of_a_benchmark_and_a_model_made_here_does_not() -> None:
     pairs = [f"download.sources=[{FILES % ('a', 'instructions')}]", "download.benchmarks=[]"]
     with pytest.raises(ConfigError, match="benchmarks is empty, but with a base its questions are the text"):
