@@ -31,14 +31,17 @@ def _show_run(console: Console, plan: TrainingPlan) -> None:
     parameters, tokens = compute_optimal(plan.flops)
     table.add_row("parameters", _short(plan.parameters), f"{plan.parameters:,}")
     table.add_row("tokens", _short(plan.tokens), _steps_of(plan))
-    table.add_row("tokens per parameter", f"{ratio:,.1f}", judge_ratio(plan.shape, plan.tokens))
+    if plan.is_new:
+        table.add_row("tokens per parameter", f"{ratio:,.1f}", judge_ratio(plan.shape, plan.tokens))
     table.add_row("compute", f"{plan.flops:.3g} FLOPs", "model FLOPs: forward and backward")
     if plan.executed_flops != plan.flops:
         recomputed = ["recomputation"] if plan.setup.recompute == "full" else []
         masked = ["attention masked by the sliding window but not skipped"] if plan.computes_hidden else []
         why = " and ".join(recomputed + masked)
         table.add_row("", f"{plan.executed_flops:.3g} FLOPs", f"hardware FLOPs: with {why}")
-    table.add_row("compute-optimal", _short(parameters), f"parameters, {_short(tokens)} tokens (Chinchilla's 20 to 1)")
+    if plan.is_new:
+        optimal = f"parameters, {_short(tokens)} tokens (Chinchilla's 20 to 1)"
+        table.add_row("compute-optimal", _short(parameters), optimal)
     _show(console, table)
 
 

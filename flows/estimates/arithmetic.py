@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import timeit
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -57,6 +57,7 @@ class TrainingPlan:
     kept: int  # checkpoints
     bill: Bill
     busy: float  # devices at work at once: processes on a CPU share its cores
+    is_new: bool = True  # not a base that is trained on
     hostfile: str | None = None  # the profile names it but it is missing here: one host is assumed
     given_price: bool = False  # by the user, not from the table
     given_share: bool = False  # utilisation, likewise
@@ -144,7 +145,10 @@ def shape_to_train(profile: Profile) -> ModelShape | None:
         return derive(config.new_model, profile.tokenizer.vocab_size)
     assert profile.base is not None
     shape = known_shape(profile.base)
-    return None if shape is None else replace(shape, context=config.context or shape.context)
+    if shape is None:
+        return None
+    rules = {**dict.fromkeys((one.name for one in fields(shape)), "the base's"), "context": "of training"}
+    return replace(shape, context=config.context or shape.context, rules=rules)
 
 
 def training_work(profile: Profile, *, cuda: bool) -> TrainingWork | None:
@@ -219,6 +223,7 @@ def training_plan(
         ),
         bill=bill(_executed(shape, setup, tokens), chosen, devices=busy, products=_products(setup, config)),
         busy=busy,
+        is_new=config.model is not None,
         given_price=price is not None,
         given_share=utilisation is not None,
         hostfile=hosts if hosts is not None and not Path(hosts).exists() else None,
