@@ -33,9 +33,10 @@ def serve(
 ) -> None:
     """Serve until a signal. Raises ConfigError, and whatever opening a release raises."""
     need("serve", "gristmill serve")
-    settings = [*overrides, *(f"{key}={json.dumps(value)}" for key, value in given.items())]
+    settings = [f"{key}={json.dumps(value)}" for key, value in given.items()]
     if releases:
         settings.append(f"models={json.dumps([{'release': one} for one in releases])}")
+    settings += overrides  # the last, so that they may say more of these models
     from tasks.serve.config import ServeConfig
     from tasks.serve.guards import GuardsConfig
     from tasks.serve.server import run
