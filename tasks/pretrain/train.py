@@ -116,6 +116,7 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         ended = training.run()
     heartbeat.slow()
     if ended:
+        engine.free_states()
         changed = held_out.end(engine, heartbeat) if held_out else None
         heartbeat.slow()
         _finish(training, changed)

@@ -83,6 +83,9 @@ class Engine(ABC):
     def load(self, folder: Path) -> None:
         """Load what `save` wrote. Every rank must call it."""
 
+    def free_states(self) -> None:
+        """Free what only further steps need, so that writing the model takes no more memory than a step."""
+
     @abstractmethod
     def whole_model(self) -> Transformer | None:
         """The weights in float32 on the CPU, gathered from all ranks. None on every rank but the first."""

@@ -210,6 +210,10 @@ class NativeEngine(Engine):
         if scale:
             self.scaler.load_state_dict(scale)
 
+    def free_states(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.state.clear()
+
     @torch.no_grad()
     def whole_model(self) -> Transformer | None:
         """Gather on the device, one parameter at a time."""
