@@ -134,12 +134,26 @@ def _block(shape: ModelShape, form: Numbers, ways: int, *, repeated: bool) -> in
     for each query head (`must_repeat_keys`), so that the product they came from is freed."""
     queries, keys = _heads(shape, ways)
     rotated = queries + keys if shape.rope_theta is not None else 0
-    attended = 2 * queries if repeated and keys < queries else queries + 2 * keys
+    copied = repeated and keys < queries
+    attended = 2 * queries if copied else queries + 2 * keys
     attention = form.product * (attended + rotated + queries) + 4 * ceil_div(shape.heads, ways)
+    attention += _head_norms(shape, form, ways, keep_product=copied)
     inner = ceil_div(shape.feed_forward, ways)
     feed_forward = form.product * inner * (4 if shape.gated else 2)  # gate, up, SiLU(gate), and their product
     norms = 2 * (_norm(shape, form) + form.product * shape.width)
     return norms + attention + feed_forward
+
+
+def _head_norms(shape: ModelShape, form: Numbers, ways: int, *, keep_product: bool) -> int:
+    """Bytes per token that the norms of queries and keys save. Their input is in the product of queries, keys and
+    values, which they may `keep_product` from being freed."""
+    if not shape.head_norms:
+        return 0
+    queries, keys = _heads(shape, ways)
+    statistics = 4 * (ceil_div(shape.heads, ways) + ceil_div(shape.kv_heads, ways))
+    product = form.product * (queries + 2 * keys) if keep_product else 0
+    copies = 0 if form.cuda else 4 * (1 if form.product == 4 else 2) * (queries + keys)  # as in `_norm`
+    return statistics + product + copies
 
 
 def _recomputed_anyway(shape: ModelShape, form: Numbers, ways: int) -> int:

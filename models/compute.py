@@ -28,8 +28,8 @@ def executed_flops_per_token(shape: ModelShape, *, recompute: Recompute = "none"
     again = 0
     if recompute == "full":
         products = block_matrices(shape) - shape.width * shape.feed_forward
-        again = shape.depth * (2 * products + 4 * shape.width * attended)
-    return flops_per_token(shape) + 12 * shape.depth * shape.width * (attended - seen) + again
+        again = shape.depth * (2 * products + 4 * shape.heads_width * attended)
+    return flops_per_token(shape) + 12 * shape.depth * shape.heads_width * (attended - seen) + again
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,10 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    family: Literal["gpt2", "llama", "mistral"] = Field(
-        "llama", description="architecture: GPT-2, LLaMA, or Mistral (LLaMA with sliding-window attention)"
+    family: Literal["gpt2", "llama", "mistral", "qwen3"] = Field(
+        "llama",
+        description="architecture: GPT-2, LLaMA, Mistral (LLaMA with sliding-window attention), or Qwen3 (LLaMA with "
+        "norms of queries and keys, and its own head size)",
     )
     depth: int = Field(ge=1, le=MOST_LAYERS, description="number of layers, from which the rest is derived")
     context: int = Field(
@@ -31,7 +33,17 @@ class ModelConfig(BaseModel):
     width: int | None = Field(None, ge=2, le=MOST_WIDE, description="hidden size (default: 64 × depth)")
     heads: int | None = Field(None, ge=1, le=MOST_WIDE, description="attention heads (default: width / 32, 64 or 128)")
     kv_heads: int | None = Field(
-        None, ge=1, le=MOST_WIDE, description="key/value heads, not for gpt2 (default: heads, for mistral heads / 4)"
+        None,
+        ge=1,
+        le=MOST_WIDE,
+        description="key/value heads, not for gpt2 (default: heads, for mistral heads / 4, for qwen3 heads / 2)",
+    )
+    head_size: int | None = Field(
+        None,
+        ge=2,
+        le=MOST_WIDE,
+        exclude_if=lambda value: value is None,  # so that keys from before this field stay valid
+        description="channels of an attention head, qwen3 only (default: 32, 64 or 128 by the width)",
     )
     feed_forward: int | None = Field(
         None, ge=1, le=MOST_WIDE, description="feed-forward size (default: 8/3 × width, rounded up, for gpt2 4 × width)"
@@ -45,4 +57,6 @@ class ModelConfig(BaseModel):
     tie_embeddings: bool | None = Field(
         None, description="share the embedding matrix with the output layer (default: for gpt2, and below width 2048)"
     )
-    norm_eps: float | None = Field(None, gt=0, description="epsilon of LayerNorm and RMSNorm (default: 1e-5)")
+    norm_eps: float | None = Field(
+        None, gt=0, description="epsilon of LayerNorm and RMSNorm (default: 1e-5, for qwen3 1e-6)"
+    )

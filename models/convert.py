@@ -9,12 +9,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor
 
-from models.presets import ModelShape
+from models.presets import Family, ModelShape
 from models.pretrained import StoredWeights, load_config, load_pretrained
 from models.tokenizer import DIGEST_FIELD, END, EOS, PAD, copy_tokenizer, load_tokenizer, tokenizer_digest
 from models.transformer import Transformer
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 State = dict[str, Tensor]
+Parts = dict[str, tuple[str, ...]]
 GENERATION = "generation_config.json"
 
 # Fields of a config that don't change logits: ids, dropout and initialisation, which matter in training, and GPT-2's
@@ -32,6 +33,7 @@ _NO_LOGIT = (
     "eos_token_id",
     "pad_token_id",
     "use_cache",
+    "max_window_layers",  # of Qwen3: `layer_types` says which layers have a window
     "pretraining_tp",
     "initializer_range",
     "attention_dropout",
@@ -52,7 +54,7 @@ class NotCarriedError(ValueError):
 
 
 # ours → theirs within a block. Several of theirs are fused in one of ours
-_LLAMA = {
+_LLAMA: Parts = {
     "attention_norm": ("input_layernorm",),
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.output": ("self_attn.o_proj",),
@@ -60,7 +62,8 @@ _LLAMA = {
     "feed_forward.up": ("mlp.gate_proj", "mlp.up_proj"),
     "feed_forward.down": ("mlp.down_proj",),
 }
-_GPT2 = {
+_QWEN3: Parts = {**_LLAMA, "attention.q_norm": ("self_attn.q_norm",), "attention.k_norm": ("self_attn.k_norm",)}
+_GPT2: Parts = {
     "attention_norm": ("ln_1",),
     "attention.qkv": ("attn.c_attn",),
     "attention.output": ("attn.c_proj",),
@@ -68,11 +71,12 @@ _GPT2 = {
     "feed_forward.up": ("mlp.c_fc",),
     "feed_forward.down": ("mlp.c_proj",),
 }
+_BLOCKS = {"gpt2": _GPT2, "llama": _LLAMA, "mistral": _LLAMA, "qwen3": _QWEN3}
 
 
 def to_transformers(model: Transformer, config: Any = None) -> PreTrainedModel:
-    """The same model as a GPT2LMHeadModel, LlamaForCausalLM or MistralForCausalLM, in float32 on the CPU. `config` is
-    that of a model with the same shape, if it should be kept."""
+    """The same model as a GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM or Qwen3ForCausalLM, in float32 on the
+    CPU. `config` is that of a model with the same shape, if it should be kept."""
     from transformers import AutoModelForCausalLM
 
     config = _config(model.shape, None, None) if config is None else config
@@ -89,7 +93,7 @@ def to_transformers(model: Transformer, config: Any = None) -> PreTrainedModel:
 
 
 def from_transformers(theirs: PreTrainedModel) -> Transformer:
-    """Our decoder with the weights of a GPT-2, LLaMA or Mistral model of transformers, in float32.
+    """Our decoder with the weights of a GPT-2, LLaMA, Mistral or Qwen3 model of transformers, in float32.
 
     Raises NotCarriedError for another architecture, and for settings that our decoder lacks.
     """
@@ -140,7 +144,7 @@ def load(folder: Path) -> Transformer:
 
 
 def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
-    from transformers import GPT2Config, LlamaConfig, MistralConfig
+    from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
     ids = {"bos_token_id": eos_id, "eos_token_id": eos_id, "pad_token_id": pad_id}
     if shape.family == "gpt2":
@@ -175,6 +179,8 @@ def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
     )
     if shape.family == "llama":
         return LlamaConfig(**common)
+    if shape.family == "qwen3":
+        return Qwen3Config(**common)
     return MistralConfig(**common, sliding_window=shape.sliding_window)
 
 
@@ -207,8 +213,8 @@ def _shape(config: Any) -> ModelShape:
             tie_embeddings=tied,
             norm_eps=config.layer_norm_epsilon,
         )
-    if config.model_type not in ("llama", "mistral"):
-        raise NotCarriedError(f"{config.model_type} is not one of gpt2, llama, mistral")
+    if config.model_type not in get_args(Family):
+        raise NotCarriedError(f"{config.model_type} is not one of {', '.join(get_args(Family))}")
     return ModelShape(
         family=config.model_type,
         depth=config.num_hidden_layers,
@@ -222,6 +228,7 @@ def _shape(config: Any) -> ModelShape:
         rope_theta=float(config.rope_parameters["rope_theta"]),
         tie_embeddings=tied,
         norm_eps=config.rms_norm_eps,
+        head_size=config.head_dim if config.model_type == "qwen3" else None,
     )
 
 
@@ -240,7 +247,7 @@ def _names(shape: ModelShape) -> list[tuple[str, tuple[str, ...], bool]]:
     for kind in ("weight", "bias") if gpt2 else ("weight",):
         names.append((f"norm.{kind}", (f"{norm}.{kind}",), False))
         for layer in range(shape.depth):
-            for ours, theirs in (_GPT2 if gpt2 else _LLAMA).items():
+            for ours, theirs in _BLOCKS[shape.family].items():
                 transposed = gpt2 and kind == "weight" and "norm" not in ours
                 stacked = tuple(f"{block}.{layer}.{name}.{kind}" for name in theirs)
                 names.append((f"blocks.{layer}.{ours}.{kind}", stacked, transposed))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from models.config import ModelConfig
 
-Family = Literal["gpt2", "llama", "mistral"]
+Family = Literal["gpt2", "llama", "mistral", "qwen3"]
 Recompute = Literal["none", "selective", "full"]  # activation checkpointing
 
 SET = "set in the profile"
@@ -46,10 +46,11 @@ class ModelShape:
     rope_theta: float | None
     tie_embeddings: bool
     norm_eps: float
+    head_size: int | None = None  # None for width / heads
     rules: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
+        if self.head_size is None and self.width % self.heads:
             raise ShapeError(
                 f"width {self.width} is not a multiple of {self.heads} heads: set heads to a divisor of it"
             )
@@ -58,12 +59,23 @@ class ModelShape:
                 f"{self.heads} heads are not a multiple of {self.kv_heads} kv_heads: set a divisor of heads"
             )
         if self.family != "gpt2" and self.head_dim % 2:
-            raise ShapeError(f"rotary positions need an even head size, not {self.width}/{self.heads}: change heads")
+            size, name = (self.head_size, "head_size") if self.head_size else (f"{self.width}/{self.heads}", "heads")
+            raise ShapeError(f"rotary positions need an even head size, not {size}: change {name}")
 
     @property
     def head_dim(self) -> int:
         """Dimension of one attention head."""
-        return self.width // self.heads
+        return self.head_size or self.width // self.heads
+
+    @property
+    def heads_width(self) -> int:
+        """Width of the queries, and of what attention returns: the model's width, unless it has a `head_size`."""
+        return self.heads * self.head_dim
+
+    @property
+    def head_norms(self) -> bool:
+        """Whether each head of queries and keys is normalised."""
+        return self.family == "qwen3"
 
     @property
     def gated(self) -> bool:
@@ -84,23 +96,25 @@ def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
         rules[name] = rule if override is None else SET
         return derived if override is None else override
 
-    gpt2, mistral = config.family == "gpt2", config.family == "mistral"
+    gpt2, mistral, qwen3 = (config.family == name for name in ("gpt2", "mistral", "qwen3"))
     width = choose("width", 64 * config.depth, "64 × depth, nanochat's aspect ratio")
     head = 32 if width < 256 else 64 if width < 2048 else 128
-    heads = choose("heads", max(1, width // head), "width / head size: 32 below width 256, 64 below 2048, else 128")
+    sizes = "32 below width 256, 64 below 2048, else 128"
+    heads = choose("heads", max(1, width // head), f"width / head size: {sizes}")
     return ModelShape(
         family=config.family,
         depth=config.depth,
         width=width,
         heads=heads,
-        kv_heads=choose("kv_heads", *_kv_heads(heads, mistral)),
+        kv_heads=choose("kv_heads", *_kv_heads(heads, config.family)),
         feed_forward=choose("feed_forward", *_feed_forward(width, gpt2)),
         context=config.context,
         vocab_size=vocab_size,
         sliding_window=choose("sliding_window", config.context // 2, "context / 2, as Mistral 7B") if mistral else None,
         rope_theta=None if gpt2 else float(choose("rope_theta", 10_000.0, "as LLaMA")),
         tie_embeddings=choose("tie_embeddings", gpt2 or width < 2048, "for GPT-2, and below width 2048"),
-        norm_eps=choose("norm_eps", 1e-5, "as LLaMA 2"),
+        norm_eps=choose("norm_eps", *((1e-6, "as Qwen3") if qwen3 else (1e-5, "as LLaMA 2"))),
+        head_size=choose("head_size", head, sizes) if qwen3 else None,
         rules=rules,
     )
 
@@ -111,11 +125,15 @@ def _refuse_unread(config: ModelConfig) -> None:
             raise ShapeError(f"{name} does not apply to gpt2: remove it, or choose another family")
     if config.family != "mistral" and config.sliding_window is not None:
         raise ShapeError("sliding_window applies only to mistral: remove it, or choose that family")
+    if config.family != "qwen3" and config.head_size is not None:
+        raise ShapeError("head_size applies only to qwen3: set heads, or choose that family")
 
 
-def _kv_heads(heads: int, mistral: bool) -> tuple[int, str]:
-    if mistral and heads % 4 == 0:
+def _kv_heads(heads: int, family: Family) -> tuple[int, str]:
+    if family == "mistral" and heads % 4 == 0:
         return heads // 4, "heads / 4, as Mistral 7B"
+    if family == "qwen3" and heads % 2 == 0:
+        return heads // 2, "heads / 2, as Qwen3 0.6B and 1.7B"
     return heads, "heads: no sharing"
 
 
@@ -131,10 +149,11 @@ def count_parameters(shape: ModelShape) -> int:
     """The exact number of parameters, with a tied matrix counted once."""
     width, biased = shape.width, shape.family == "gpt2"
     norm = width * (2 if biased else 1)
+    head_norms = 2 * shape.head_dim if shape.head_norms else 0
     biases = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward + 2 * width if biased else 0
     positions = shape.context * width if biased else 0
     embeddings = shape.vocab_size * width * (1 if shape.tie_embeddings else 2)
-    return embeddings + positions + shape.depth * (block_matrices(shape) + biases + 2 * norm) + norm
+    return embeddings + positions + shape.depth * (block_matrices(shape) + biases + 2 * norm + head_norms) + norm
 
 
 def block_matrices(shape: ModelShape) -> int:
@@ -157,13 +176,13 @@ def blocks_of_stage(depth: int, stages: int, stage: int) -> range:
 def flops_per_token(shape: ModelShape, *, training: bool = True, document: int | None = None) -> int:
     """Matrix FLOPs per token at full context. Training is forward + backward, three times the forward pass.
 
-    6 × the parameters of matrix products (including the output layer, not the embedding) + 12 × depth × width × tokens
-    attended to: the context, a sliding window, or with isolated documents the mean length of a `document`. As in PaLM,
-    the masked half of the scores, which kernels may skip, is counted.
+    6 × the parameters of matrix products (including the output layer, not the embedding) + 12 × depth × width of all
+    heads × tokens attended to: the context, a sliding window, or with isolated documents the mean length of a
+    `document`. As in PaLM, the masked half of the scores, which kernels may skip, is counted.
     """
     matrices = shape.depth * block_matrices(shape) + shape.vocab_size * shape.width
     seen = min(shape.context, shape.sliding_window or shape.context, document or shape.context)
-    forward = 2 * matrices + 4 * shape.depth * shape.width * seen
+    forward = 2 * matrices + 4 * shape.depth * shape.heads_width * seen
     return 3 * forward if training else forward
 
 
@@ -176,11 +195,16 @@ def explain(shape: ModelShape) -> list[tuple[str, int | float | str | bool, str]
     """(name, value, rule) for each number of the shape, and for figures that follow from it."""
     rows = [(name, getattr(shape, name), shape.rules.get(name, "as given")) for name in _NUMBERS]
     rows = [row for row in rows if row[1] is not None]
+    if shape.head_size is None:
+        rows.append(("head_dim", shape.head_dim, "width / heads"))
     return [
         *rows,
-        ("head_dim", shape.head_dim, "width / heads"),
         ("parameters", count_parameters(shape), "exact, tied matrices once"),
-        ("FLOPs per token", flops_per_token(shape), "6 × parameters of products + 12 × depth × width × tokens seen"),
+        (
+            "FLOPs per token",
+            flops_per_token(shape),
+            "6 × parameters of products + 12 × depth × heads × head size × tokens seen",
+        ),
         ("compute-optimal tokens", chinchilla_tokens(shape), "20 per parameter (Chinchilla)"),
     ]
 
@@ -198,4 +222,5 @@ _NUMBERS = (
     "rope_theta",
     "tie_embeddings",
     "norm_eps",
+    "head_size",
 )

@@ -1,4 +1,4 @@
-"""One decoder-only transformer for three families: GPT-2, LLaMA and Mistral.
+"""One decoder-only transformer for four families: GPT-2, LLaMA, Mistral and Qwen3.
 
 A plain module that DeepSpeed, FSDP and torch.compile can all handle: no KV cache, no dropout, and no buffers, so that
 it can be built on the meta device, and only parameters need saving. Weights convert to and from transformers
@@ -70,6 +70,23 @@ class Head(Linear):
         return cross_entropy(x_NC, self.weight, targets_N)
 
 
+def norm_heads(x_BTHD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    """RMSNorm of each head. Under autocast torch fuses it only if the weight has the precision of `x_BTHD`."""
+    return F.rms_norm(x_BTHD, weight_D.shape, weight_D.to(x_BTHD.dtype), eps)
+
+
+class HeadNorm(nn.Module):
+    """RMSNorm of each head of queries, or of keys, with the same weight for all (Qwen3)."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(shape.head_dim)), shape.norm_eps
+
+    def forward(self, x_BTHD: Tensor) -> Tensor:
+        """(B, T, H, D) to (B, T, H, D)."""
+        return norm_heads(x_BTHD, self.weight, self.eps)
+
+
 class Attention(nn.Module):
     """Causal self-attention. Fewer `kv_heads` than `heads` share keys and values (Ainslie et al. 2023)."""
 
@@ -78,7 +95,9 @@ class Attention(nn.Module):
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
         bias = shape.family == "gpt2"
         self.qkv = Linear(shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, bias=bias)
-        self.output = Linear(shape.width, shape.width, bias=bias)
+        self.output = Linear(shape.heads_width, shape.width, bias=bias)
+        self.q_norm = HeadNorm(shape) if shape.head_norms else None
+        self.k_norm = HeadNorm(shape) if shape.head_norms else None
         self.attend: Attend = attend
 
     def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Tensor:
@@ -86,6 +105,9 @@ class Attention(nn.Module):
         batch, tokens, _ = x_BTC.shape
         qkv = self.qkv(x_BTC).view(batch, tokens, -1, self.head_dim)
         qk_BTKD, v_BTHD = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
+        if self.q_norm is not None and self.k_norm is not None:
+            q_BTHD, k_BTHD = qk_BTKD.split((self.heads, self.kv_heads), dim=2)
+            qk_BTKD = torch.cat((self.q_norm(q_BTHD), self.k_norm(k_BTHD)), dim=2)
         if angles is not None:
             qk_BTKD = rotate(qk_BTKD, *angles)
         q_BTHD, k_BTHD = qk_BTKD.split((self.heads, self.kv_heads), dim=2)
@@ -93,7 +115,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU (Shazeer 2020) for LLaMA and Mistral, tanh-approximated GELU for GPT-2."""
+    """SwiGLU (Shazeer 2020), but tanh-approximated GELU for GPT-2."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()

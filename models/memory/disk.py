@@ -24,7 +24,7 @@ def checkpoint_bytes(shape: ModelShape, setup: Setup) -> int:
 
 def _file_heads(shape: ModelShape, setup: Setup) -> int:
     """Names, shapes and zip headers: torch's distributed checkpoint has them once a tensor and rank."""
-    tensors = shape.depth * (12 if shape.family == "gpt2" else 6) + 5
+    tensors = shape.depth * {"gpt2": 12, "qwen3": 8}.get(shape.family, 6) + 5
     if setup.engine == "deepspeed":
         return DEEPSPEED_HEAD * tensors
     return DISTRIBUTED_HEAD * tensors * setup.tensor_parallel * (setup.shares if setup.engine == "fsdp" else 1)

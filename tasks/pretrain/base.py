@@ -28,7 +28,7 @@ def shape_of_base(folder: Path, context: int | None) -> ModelShape:
     except NotCarriedError as error:
         raise ConfigError(
             f"The base can't be trained on: {error}.",
-            "Choose a GPT-2, Llama or Mistral, or leave out `pretrain` to fine-tune this one.",
+            "Choose a GPT-2, Llama, Mistral or Qwen3, or leave out `pretrain` to fine-tune this one.",
         ) from error
     if context is not None and context > shape.context:
         raise ConfigError(f"pretrain.context is {context:,}, but the base sees {shape.context:,} tokens.", "Lower it.")

@@ -62,9 +62,12 @@ class TrainSpec(ChildSpec):
     def identity(self) -> str:
         """SHA-256 over everything that decides the weights, without paths and runtime. A resume refuses checkpoints of
         another identity."""
+        shape = asdict(self.shape)
+        if self.shape.head_size is None:  # so that identities from before this field stay valid
+            del shape["head_size"]
         decides = {
             "config": self.config.model_dump(mode="json"),
-            "shape": asdict(self.shape),
+            "shape": shape,
             "tokens": self.tokens_digest,
             "tokenizer": self.tokenizer_digest,
             **({"base": self.base_digest} if self.base_digest else {}),

@@ -36,6 +36,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "every head its own keys": {"kv_heads": 4},
     "gpt2": {"family": "gpt2", "kv_heads": None, "feed_forward": None},
     "sliding window": {"family": "mistral", "sliding_window": 5},
+    "head size": {"family": "qwen3", "head_size": 64},
     "heads that flash attention lacks": {"width": 80},
     "window as wide as the context": {"family": "mistral", "sliding_window": 64},
 }

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from models.kernels import cross_entropy, row_kernels
 from models.presets import LOSS_CHUNK_CUDA
+from models.transformer import HeadNorm
 
 
 class FusedRMSNorm(torch.autograd.Function):
@@ -26,7 +27,7 @@ class FusedRMSNorm(torch.autograd.Function):
         return dy_BTC.clone(), None
 
 
-def fused_forward(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
+def fused_forward(norm: nn.RMSNorm | HeadNorm, x_BTC: Tensor) -> Tensor:
     y_BTC: Tensor = FusedRMSNorm.apply(x_BTC, norm.weight)  # type: ignore[no-untyped-call]  # apply has no types
     return y_BTC
 
@@ -50,7 +51,8 @@ def add_product(sum_VC: Tensor, left_VN: Tensor, right_NC: Tensor) -> None:
 
 def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms and the loss in 16 bits need the memory that they need on a GPU."""
-    monkeypatch.setattr(nn.RMSNorm, "forward", fused_forward)
+    for kind in (nn.RMSNorm, HeadNorm):
+        monkeypatch.setattr(kind, "forward", fused_forward)
     fused = row_kernels.RowKernels(statistics, exponentials_)
     monkeypatch.setattr(cross_entropy, "row_kernels", lambda device: fused)
     monkeypatch.setattr(cross_entropy, "add_product", add_product)

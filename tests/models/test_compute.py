@@ -24,6 +24,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"kv_heads": 2},
     "llama-untied": {"tie_embeddings": False, "kv_heads": 1},
     "mistral": {"kv_heads": 2, "sliding_window": 16},
+    "qwen3": {"head_size": 24},
 }
 
 

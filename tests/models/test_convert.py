@@ -18,19 +18,24 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 64,
 }
 GPT2: dict[str, Any] = {"vocab_size": 300, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+QWEN3: dict[str, Any] = {**SIZES, "num_key_value_heads": 2, "head_dim": 24}
 ROPE: dict[str, Any] = {"rope_theta": 10_000.0}
 
 
 @pytest.mark.parametrize(
     ("family", "settings", "named"),
     [
-        ("qwen2", SIZES, "qwen2 is not one of gpt2, llama, mistral"),
+        ("qwen2", SIZES, "qwen2 is not one of gpt2, llama, mistral, qwen3"),
         ("llama", {**SIZES, "attention_bias": True}, "our llama does not support attention_bias True"),
         ("llama", {**SIZES, "mlp_bias": True}, "mlp_bias True"),
         ("llama", {**SIZES, "rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.0}}, "rope_type': 'linear'"),
         ("llama", {**SIZES, "hidden_act": "gelu"}, "hidden_act gelu"),
         ("llama", {**SIZES, "head_dim": 32}, "head_dim 32"),
         ("mistral", {**SIZES, "head_dim": 32, "num_key_value_heads": 2}, "our mistral does not support head_dim 32"),
+        ("qwen3", {**QWEN3, "attention_bias": True}, "our qwen3 does not support attention_bias True"),
+        ("qwen3", {**QWEN3, "use_sliding_window": True, "sliding_window": 16}, "use_sliding_window True"),
+        ("qwen3", {**QWEN3, "layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ("qwen3", {**QWEN3, "rope_parameters": {**ROPE, "rope_type": "yarn", "factor": 4.0}}, "rope_type': 'yarn'"),
         ("gpt2", {**GPT2, "activation_function": "relu"}, "our gpt2 does not support activation_function relu"),
         ("gpt2", {**GPT2, "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx True"),
     ],
@@ -46,6 +51,7 @@ def test_what_is_not_carried_is_refused_by_name(family: str, settings: dict[str,
         ("llama", {**SIZES, "rope_parameters": {"rope_theta": 100_000, "rope_type": "default"}, "head_dim": 16}),
         ("llama", {**SIZES, "num_key_value_heads": 1, "tie_word_embeddings": True, "attention_dropout": 0.1}),
         ("mistral", {**SIZES, "num_key_value_heads": 2, "sliding_window": None}),
+        ("qwen3", {**QWEN3, "max_window_layers": 1, "sliding_window": 16}),  # unless use_sliding_window
         ("gpt2", {**GPT2, "n_inner": None, "resid_pdrop": 0.1, "summary_type": "mean"}),
     ],
 )

@@ -25,6 +25,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"kv_heads": 2},
     "llama-untied": {"tie_embeddings": False, "feed_forward": 320},
     "mistral": {"kv_heads": 1, "sliding_window": 16},
+    "qwen3": {"head_size": 24},
 }
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 PRECISIONS: dict[str, tuple[torch.dtype, Precision, bool]] = {
@@ -83,6 +84,9 @@ def after_forward(shape: ModelShape, form: Numbers, batch: int, blocks: int) -> 
     "llama-untied-autocast-none",
     "mistral-float32-selective",
     "mistral-bfloat16-full",
+    "qwen3-float32-none",
+    "qwen3-autocast-selective",
+    "qwen3-bfloat16-full",
 )
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -102,7 +106,7 @@ def test_activations_are_those_that_torch_keeps(family: str, precision: str, rec
 
 @pytest.mark.soak  # it compiles
 @pytest.mark.parametrize("precision", ["autocast", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3"])
 def test_a_compiled_block_saves_what_is_not_computed_again(family: str, precision: str) -> None:
     """Bytes of blocks only, by the difference between depths: the loss and the ends of the model save the same."""
     dtype, name, autocast = PRECISIONS[precision]
@@ -156,10 +160,11 @@ def test_the_loss_on_a_gpu_has_no_logits_in_float32(precision: str, monkeypatch:
     assert live.peak == pytest.approx(told, rel=0.02)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
 @pytest.mark.parametrize("recompute", RECOMPUTE)
-def test_a_fused_norm_keeps_its_input_only(recompute: Recompute, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fused_norm_keeps_its_input_only(family: str, recompute: Recompute, monkeypatch: pytest.MonkeyPatch) -> None:
     as_on_cuda(monkeypatch)
-    shape, form = shape_of("llama"), numbers("bfloat16", autocast=False, cuda=True)
+    shape, form = shape_of(family), numbers("bfloat16", autocast=False, cuda=True)
     model = Transformer(shape).to(torch.bfloat16)
     model.recompute = recompute
     after, at_forward, at_backward = measure(run_of(model, 4, autocast=False, isolate=False))
@@ -290,6 +295,9 @@ def test_what_cant_be_shared_evenly_is_whole_on_each_rank() -> None:
     assert held_parameters(even, halves).others == 256 * 64 + 5 * 64
     assert held_parameters(odd, halves).others == 513 * 64 + 5 * 64
     assert training_memory(odd, halves).loss > 1.7 * training_memory(even, halves).loss
+    # Each rank has the norms of heads, for its own heads
+    normed = derive(ModelConfig(family="qwen3", depth=2, width=64, heads=4, context=64), 512)
+    assert 2 * held_parameters(normed, halves).total == count_parameters(normed) + 5 * 64 + 2 * 2 * 32
     # Of 5 blocks the pipeline's last stage takes 3, as the engine shares them out
     five = derive(ModelConfig(depth=5, width=64, heads=4, context=64), 512)
     stages = [held_parameters(five, Setup(devices=2, pipeline_parallel=2), stage).matrices for stage in (0, 1)]

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from models.config import ModelConfig
-from models.presets import count_parameters, derive, explain
+from models.presets import ShapeError, count_parameters, derive, explain
 from models.transformer import Transformer
 
-# Published parameter counts: GPT-2 small (OpenAI's release), LLaMA 7B and Mistral 7B (their checkpoints)
+# Published parameter counts: GPT-2 small (OpenAI's release), LLaMA 7B Mistral 7B and Qwen3 0.6B (their checkpoints)
 KNOWN = [
     (ModelConfig(family="gpt2", depth=12, context=1024), 50_257, 124_439_808),
     (
@@ -22,6 +22,11 @@ KNOWN = [
         32_000,
         7_241_732_096,
     ),
+    (
+        ModelConfig(family="qwen3", depth=28, width=1024, head_size=128, feed_forward=3072, context=40_960),
+        151_936,
+        596_049_920,
+    ),
 ]
 
 
@@ -31,6 +36,16 @@ def test_known_models_have_their_known_sizes(config: ModelConfig, vocab_size: in
     assert count_parameters(shape) == parameters
     with torch.device("meta"):
         assert Transformer(shape).num_parameters() == parameters
+
+
+def test_the_head_size_of_qwen3_is_its_own() -> None:
+    shape = derive(ModelConfig(family="qwen3", depth=12, context=1024, heads=10), 32_768)
+    assert (shape.width, shape.heads, shape.kv_heads, shape.head_dim) == (768, 10, 5, 64)
+    assert ("head_size", 64, "32 below width 256, 64 below 2048, else 128") in explain(shape)
+    with pytest.raises(ShapeError, match="head_size applies only to qwen3"):
+        derive(ModelConfig(depth=12, context=1024, head_size=64), 32_768)
+    with pytest.raises(ShapeError, match="even head size, not 63: change head_size"):
+        derive(ModelConfig(family="qwen3", depth=12, context=1024, head_size=63), 32_768)
 
 
 def test_one_dial_derives_the_rest_and_says_by_which_rule() -> None:

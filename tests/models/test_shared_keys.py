@@ -57,11 +57,20 @@ def test_repeated_keys_give_the_same_loss_and_gradients(
     assert (gradients[0] - gradients[1]).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize(("precision", "width"), [("float32", 64), ("bfloat16", 80)])
-def test_and_are_counted(precision: Precision, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("family", "precision", "changes"),
+    [
+        ("mistral", "float32", {}),
+        ("mistral", "bfloat16", {"width": 80}),
+        ("qwen3", "float32", {}),  # its norms keep the keys that are copied, too
+    ],
+)
+def test_and_are_counted(
+    family: str, precision: Precision, changes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attention, "must_repeat_keys", lambda x, mask: True)
     as_on_cuda(monkeypatch)
-    shape, form = shape_of("mistral", width=width), numbers(precision, autocast=False, cuda=True)
+    shape, form = shape_of(family, **changes), numbers(precision, autocast=False, cuda=True)
     model = Transformer(shape).to(getattr(torch, precision))
     after, at_forward, at_backward = measure(run_of(model, 4, autocast=False, isolate=False))
     told = activations(shape, form, micro_batch=4)

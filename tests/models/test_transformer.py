@@ -1,4 +1,4 @@
-"""The decoder: the same logits as transformers for three families, the loss without its logits, the arithmetic."""
+"""The decoder: the same logits as transformers for each family, the loss without its logits, the arithmetic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.config import ModelConfig
-from models.convert import from_transformers, to_transformers
+from models.convert import _to_ours, from_transformers, to_transformers
 from models.kernels.attention import additive
 from models.kernels.cross_entropy import IGNORED
 from models.presets import LOSS_CHUNK, ModelShape, Recompute, count_parameters, derive, flops_per_token
@@ -27,6 +27,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"kv_heads": 2},
     "llama-untied": {"kv_heads": 1, "tie_embeddings": False, "rope_theta": 500_000.0},
     "mistral": {"kv_heads": 2, "sliding_window": 5},
+    "qwen3": {"head_size": 24, "rope_theta": 1e6},
+    "qwen3-untied": {"kv_heads": 1, "tie_embeddings": False},
 }
 
 
@@ -61,6 +63,18 @@ def test_logits_are_those_of_transformers_and_conversion_loses_nothing(family: s
     assert back.shape == model.shape
     for (name, ours), again in zip(model.state_dict().items(), back.state_dict().values(), strict=True):
         assert torch.equal(ours, again), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_are_those_of_transformers(family: str) -> None:
+    model = build(shape_of(family))
+    ids_BT = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(1))
+    theirs = to_transformers(model)
+    for logits in (model(ids_BT), theirs(ids_BT).logits):
+        logits.square().mean().backward()
+    of_theirs = _to_ours({name: gradient(parameter) for name, parameter in theirs.named_parameters()}, model.shape)
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(gradient(parameter), of_theirs[name], rtol=1e-3, atol=1e-6), name
 
 
 @torch.no_grad()

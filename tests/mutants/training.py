@@ -277,6 +277,14 @@ TRAINING = (
         fails=("tests/tasks/pretrain/engines/test_engines.py::test_every_engine_learns_what_one_process_learns",),
     ),
     Mutant(
+        name="tensor-head-norms-apart",
+        about="engine, tensor parallelism: each rank learns the norms of heads from its own heads",
+        path="tasks/pretrain/engines/parallel/tensor.py",
+        before="        return norm_heads(x_BTHD, weight_D, self.eps)",
+        after="        return norm_heads(x_BTHD, self.weight, self.eps)",
+        fails=("tests/tasks/pretrain/engines/test_engines.py::test_every_engine_learns_what_one_process_learns",),
+    ),
+    Mutant(
         name="pipeline-tied-apart",
         about="engine, pipeline parallelism: a tied embedding learns in two stages, each for itself",
         path="tasks/pretrain/engines/pipeline.py",

@@ -10,7 +10,8 @@ from pydantic import Field
 from tasks.stage.config import StageConfig
 
 LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-LAYERS = {"gpt2": ("c_attn", "c_proj", "c_fc"), "llama": LLAMA, "mistral": LLAMA}  # linear layers of our models
+# The linear layers of our models
+LAYERS = {"gpt2": ("c_attn", "c_proj", "c_fc"), "llama": LLAMA, "mistral": LLAMA, "qwen3": LLAMA}
 
 
 class LoraConfig(StageConfig):

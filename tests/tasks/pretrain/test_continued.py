@@ -42,6 +42,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"kv_heads": 2, "rope_theta": 50_000.0, "norm_eps": 1e-6},
     "gpt2": {},
     "mistral": {"sliding_window": 16, "tie_embeddings": False},
+    "qwen3": {"head_size": 24, "rope_theta": 1e6},
 }
 
 

@@ -4,7 +4,8 @@ Megatron-LM (Shoeybi et al. 2019), section 3: of a pair of layers, the first is 
 row-parallel, followed by one all-reduce. The model does not know: its layers are replaced from outside, and its number
 of heads is lowered. Parameters stay plain tensors rather than DTensors, so that the fused AdamW, DDP and FSDP take them
 as they are. Embedding and output layer are sharded by vocabulary if it is divisible (`vocabulary.py`). Norms, learned
-positions and the residual stream are replicated.
+positions and the residual stream are replicated. So are the norms of heads (Qwen3), but as each rank uses them for its
+own heads, their gradients are summed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from models.presets import ModelShape
-from models.transformer import Attention, FeedForward, Transformer
+from models.transformer import Attention, FeedForward, HeadNorm, Transformer, norm_heads
 from tasks.pretrain.engines.parallel.collectives import AllReduceBackward, AllReduceForward
 from tasks.pretrain.engines.parallel.vocabulary import VocabParallelEmbedding, VocabParallelHead
 from tasks.pretrain.engines.shard_layout import ShardLayout, share_of
@@ -35,7 +36,7 @@ def layout_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> ShardLa
         "attention.qkv": (shape.heads * head, shape.kv_heads * head, shape.kv_heads * head),
         "feed_forward.up": (feed_forward,) * (2 if shape.gated else 1),
     }
-    by_columns = {"attention.output": width, "feed_forward.down": feed_forward}
+    by_columns = {"attention.output": shape.heads_width, "feed_forward.down": feed_forward}
     for end, parts in by_rows.items():
         if layer.endswith(end):
             size = (sum(parts), width) if kind == "weight" else (sum(parts),)
@@ -61,6 +62,9 @@ def shard_model(model: Transformer, mesh: DeviceMesh) -> None:
             module.kv_heads //= ranks
             module.add_module("qkv", ColumnParallelLinear(module.qkv, group))
             module.add_module("output", RowParallelLinear(module.output, group))
+            for name in ("q_norm", "k_norm"):
+                if (norm := getattr(module, name)) is not None:
+                    module.add_module(name, ParallelHeadNorm(norm, group))
         elif isinstance(module, FeedForward):
             module.add_module("up", ColumnParallelLinear(module.up, group))
             module.add_module("down", RowParallelLinear(module.down, group))
@@ -92,3 +96,15 @@ class RowParallelLinear(_ParallelLinear):
     def forward(self, x_BTC: Tensor) -> Tensor:
         y_BTC: Tensor = AllReduceForward.apply(F.linear(x_BTC, self.weight), self.group)  # type: ignore[no-untyped-call]
         return y_BTC if self.bias is None else y_BTC + self.bias
+
+
+class ParallelHeadNorm(nn.Module):
+    """Each rank normalises its own heads, with the whole weight."""
+
+    def __init__(self, norm: HeadNorm, group: ProcessGroup) -> None:
+        super().__init__()
+        self.weight, self.eps, self.group = norm.weight, norm.eps, group
+
+    def forward(self, x_BTHD: Tensor) -> Tensor:
+        weight_D: Tensor = AllReduceBackward.apply(self.weight, self.group)  # type: ignore[no-untyped-call]
+        return norm_heads(x_BTHD, weight_D, self.eps)

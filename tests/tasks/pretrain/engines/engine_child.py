@@ -32,6 +32,7 @@ CONTEXT, VOCABULARY, GLOBAL_BATCH, STEPS, SAVED = 16, 96, 8, 4, 2
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama", "kv_heads": 2, "tie_embeddings": True, "rope_theta": 10_000.0},
     "mistral": {"family": "mistral", "kv_heads": 2, "tie_embeddings": False, "rope_theta": 1e4, "sliding_window": 8},
+    "qwen3": {"family": "qwen3", "kv_heads": 2, "tie_embeddings": True, "rope_theta": 1e4, "head_size": 12},
     "gpt2": {"family": "gpt2", "kv_heads": 4, "tie_embeddings": True},
 }
 
@@ -42,7 +43,7 @@ def make_spec(folder: Path, case: dict[str, Any]) -> TrainSpec:
     numbers = {"depth": 2, "width": 32, "heads": 4, "feed_forward": 48, "context": CONTEXT, "vocab_size": VOCABULARY}
     asked = missing | numbers | SHAPES[case["shape"]] | case.get("changes", {})
     shape = ModelShape(**asked, norm_eps=1e-5)
-    model = {"family": shape.family, "depth": 2, "width": 32, "context": CONTEXT}
+    model = {"family": shape.family, "depth": 2, "width": 32, "context": shape.context}
     config = PretrainConfig.model_validate(
         {
             "model": model,

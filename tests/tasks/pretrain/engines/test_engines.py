@@ -24,7 +24,12 @@ from tests.tasks.pretrain.engines.engine_child import SAVED, global_batch, make_
 Results = dict[str, dict[str, Any]]
 TOLERANCE = 2e-5  # sums in another order. A wrong step shows in the fourth decimal
 ALONE = World(0, 1, torch.device("cpu"))
-ISOLATED = {"llama": True, "mistral": True, "gpt2": False}  # documents of uneven length, of uneven targets
+ISOLATED = {
+    "llama": True,
+    "mistral": True,
+    "qwen3": True,
+    "gpt2": False,
+}  # documents of uneven length, of uneven targets
 
 
 def case(
@@ -47,6 +52,7 @@ SAME = [
     case("fsdp", 2, engine="fsdp"),
     case("fsdp 3", 2, engine="fsdp", zero_stage=3),
     case("fsdp 3, untied", 2, "mistral", engine="fsdp", zero_stage=3),
+    *(case(f"{engine} 3, qwen3", 2, "qwen3", engine=engine, zero_stage=3) for engine in ("fsdp", "deepspeed")),
     case("fsdp, offload", 2, "gpt2", engine="fsdp", offload="optimizer"),
     *(case(f"tensor, {shape}", 2, shape, tensor_parallel=2) for shape in ISOLATED),
     *(case(f"pipeline, {shape}", 2, shape, pipeline_parallel=2) for shape in ISOLATED),
@@ -98,6 +104,7 @@ FOURFOLD = [
     case("ddp of four", 4),
     case("zero 2 of four", 4, engine="deepspeed", zero_stage=2),
     case("fsdp of four", 4, engine="fsdp"),
+    case("fsdp × tensor, qwen3", 4, "qwen3", engine="fsdp", zero_stage=3, tensor_parallel=2),
     case("fsdp × tensor", 4, engine="fsdp", zero_stage=3, tensor_parallel=2),
     case("pipeline × data", 4, pipeline_parallel=2),
     case("ddp × tensor", 4, "gpt2", tensor_parallel=2),
