@@ -312,8 +312,8 @@ DATA = (
         name="encoder-without-end",
         about="tokenize: documents of the library's encoder end without EOS, so that they run into each other",
         path="tasks/tokenizer/encoder/encode.py",
-        before="np.array([*self._tokenizer.encode(text).ids, self.eos_id], np.uint32)",
-        after="np.array([*self._tokenizer.encode(text).ids], np.uint32)",
+        before="np.array([*self._beginning, *ids, self.eos_id], np.uint32)",
+        after="np.array([*self._beginning, *ids], np.uint32)",
         fails=("tests/tasks/tokenizer/encoder/test_encoder.py::test_ids_equal_the_librarys",),
     ),
     Mutant(
