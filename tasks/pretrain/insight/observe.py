@@ -236,7 +236,7 @@ def open_trackers(spec: TrainSpec, begun: int) -> list[Tracker]:
     """The trackers that the runtime names, each in its own folder beside the artifact."""
     tracking = spec.runtime.tracking
     config = {name: value for name, value in spec.config.model_dump(mode="json").items() if name != "model"}
-    shape = {f"model.{name}": value for name, value in asdict(spec.shape).items() if name != "rules"}
+    shape = {f"model.{name}": value for name, value in asdict(spec.shape).items() if name not in ("rules", "sizes")}
     settings = {**config, **shape, "steps": spec.steps}
     return [
         open_tracker(name, Tracked(spec.insight / name, settings, begun, tracking.wandb_online))
