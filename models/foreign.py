@@ -80,12 +80,12 @@ class ForeignDecoder(Decoder):
         for block in self.blocks:  # inside an engine's hooks, as in our own blocks
             block.forward = partial(self._run, block.forward)
 
-    @property  # type: ignore[override]
-    def blocks(self) -> nn.ModuleList:
+    @property
+    def blocks(self) -> nn.ModuleList:  # type: ignore[override]
         """The layers."""
         return _layers(self.theirs)
 
-    @property  # type: ignore[override]
+    @property
     def head(self) -> Any:
         """The output layer."""
         return self.theirs.get_output_embeddings()
@@ -128,13 +128,13 @@ class ForeignDecoder(Decoder):
         """A block's forward pass, with its activations as `recompute` says."""
         if self.recompute == "none" or not torch.is_grad_enabled():
             return whole(*args, **kwargs)
-        how = {"context_fn": keeping_products} if self.recompute == "selective" else {}
+        how: dict[str, Any] = {"context_fn": keeping_products} if self.recompute == "selective" else {}
         return checkpoint(whole, *args, use_reentrant=False, **how, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ForeignDecoder:
         """Buffers keep their type when an engine stores weights in 16 bits: rotary frequencies would be rounded."""
         kept = dict(self.named_buffers())
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, buffer in self.named_buffers():
             if buffer.dtype != kept[name].dtype:
                 owner, _, last = name.rpartition(".")

@@ -226,7 +226,7 @@ class Transformer(Decoder):
             self.head.weight = self.embedding.weight
         self.initialise(generator, mup_base_width=mup_base_width)
 
-    @property  # type: ignore[override]
+    @property
     def recompute(self) -> Recompute:
         """The activation checkpointing of all blocks."""
         return cast(Block, self.blocks[0]).recompute

@@ -56,7 +56,7 @@ class DeepSpeedEngine(Engine):
             self.zero_stage, world.size if self.zero_stage else 0, str(self.weight_dtype), _names(model, optimizer)
         )
         if self.dtype != self.weight_dtype:  # inside the model: DeepSpeed turns off autocast around it
-            model.forward = torch.autocast(world.device.type, self.dtype)(model.forward)  # type: ignore[method-assign]
+            model.forward = torch.autocast(world.device.type, self.dtype)(model.forward)
         self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=self._settings())
         if self.zero_stage == 1:
             sum_in_float32(self.deepspeed.optimizer)
