@@ -50,6 +50,7 @@ def allocate(model: Decoder, device: torch.device) -> Decoder:
     return model
 
 
+@torch.no_grad()
 def initial_weights(spec: TrainSpec, keep: Keep) -> None:
     """Call `keep(name, values)` for every parameter of the whole model, in float32. `values` live until it returns."""
     if spec.base is None:
