@@ -73,7 +73,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> Callable[[str], Output]:
     """The training of a family by one process."""
-    return functools.cache(lambda family: trained(folder, folder / f"{family}-out", family, recompute="full"))
+    return functools.cache(
+        lambda family: trained(folder, folder / f"{family}-out", family, recompute="full", insight_every=10)
+    )
 
 
 SOME = [pytest.param(name, marks=() if name in ("qwen2", "gemma2") else pytest.mark.soak) for name in FAMILIES]
@@ -88,6 +90,14 @@ def test_losses_are_those_of_transformers_on_the_same_batches(
     assert losses[-1] < losses[0] - 0.1
 
 
+def test_layers_are_recorded_under_the_names_of_transformers(alone: Callable[[str], Output]) -> None:
+    row = read_log(alone("qwen2").aside / "insight.jsonl")[-1]
+    assert row.keys() == {"step", "layers"}  # without attention's entropy, which only our decoder shows
+    for part in ("self_attn", "mlp"):
+        layer = row["layers"][f"theirs.model.layers.1.{part}"]
+        assert layer.keys() >= {"rms", "gradient_norm", "weight_norm", "update_ratio"}
+
+
 @pytest.mark.parametrize("family", SOME)
 def test_the_saved_model_is_the_trained_one(family: str, folder: Path, alone: Callable[[str], Output]) -> None:
     tokens, base = made(folder, family)
@@ -96,7 +106,7 @@ def test_the_saved_model_is_the_trained_one(family: str, folder: Path, alone: Ca
     assert after == before
     for name in ("generation_config.json", "tokenizer.json", "chat_template.jinja"):
         assert (model / name).read_bytes() == (base.path / name).read_bytes()
-    stream = TokenStream(tokens.files("validation/*"), tokenizer_digest=after[DIGEST_FIELD])
+    stream = TokenStream(tokens.files("validation/*.tokens"), tokenizer_digest=after[DIGEST_FIELD])
     windows = spread_windows(stream, 32, CONFIG.validation_tokens)
     ids, targets = read_windows(stream, windows, 32, len(windows))
     loss = torch.nn.functional.cross_entropy(load_pretrained(model)(ids).logits.flatten(0, 1), targets.flatten())
