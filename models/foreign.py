@@ -167,7 +167,7 @@ def _layers(theirs: Any) -> nn.ModuleList:
     for module in theirs.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == depth:
             return module
-    raise UnknownPartsError(f"{theirs.config.model_type} has no list of {depth} layers")
+    raise UnknownPartsError(f"{theirs.config.model_type} lacks a list of its {depth} layers")
 
 
 def _has_plain_head(theirs: Any) -> bool:
@@ -176,7 +176,7 @@ def _has_plain_head(theirs: Any) -> bool:
 
     class _Hidden(BaseModelOutput):
         def __getattr__(self, name: str) -> None:
-            """What some architectures return beside hidden states."""
+            """Other outputs, which some architectures read."""
 
     head = theirs.get_output_embeddings()
     if type(head) is not nn.Linear or head.bias is not None:
