@@ -51,11 +51,11 @@ def check_base(profile: Profile, model: Artifact | None) -> None:
     """Before documents are prepared for a base, check that it can be trained on them."""
     if model is None or profile.pretrain is None:
         return
-    context = profile.pretrain.context
+    config, runtime = profile.pretrain, profile.runtime.pretrain
     first = next(name for name in ("dedup", "filter", "tokenize") if getattr(profile, name) is not None)
 
     def check(reached: Mapping[str, Any]) -> None:
-        shape_of_base(model.path, context)
+        shape_of_base(model.path, config, runtime)
 
     STAGES[first].before({}, check)
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from torch import Tensor
 
+from models.foreign import ForeignDecoder
 from models.presets import Family, ModelShape
 from models.pretrained import StoredWeights, load_config, load_pretrained
 from models.tokenizer import DIGEST_FIELD, END, EOS, PAD, copy_tokenizer, load_tokenizer, tokenizer_digest
-from models.transformer import Transformer
+from models.transformer import Decoder, Transformer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -114,13 +115,17 @@ def read_weights(folder: Path, shape: ModelShape) -> Iterator[tuple[str, Tensor]
         yield ours, stacked.T.contiguous() if transposed else stacked
 
 
-def save(model: Transformer, folder: Path, tokenizer_folder: Path, base: Path | None = None) -> None:
+def save(model: Decoder, folder: Path, tokenizer_folder: Path, base: Path | None = None) -> None:
     """Write a folder that AutoModelForCausalLM and AutoTokenizer load: config, safetensors and tokenizer files. A model
     that was trained on from a `base` keeps its settings."""
     from transformers import GenerationConfig
 
     if base is not None:
-        theirs = to_transformers(model, load_config(base))
+        if isinstance(model, ForeignDecoder):
+            theirs = model.to_save()
+        else:
+            assert isinstance(model, Transformer)
+            theirs = to_transformers(model, load_config(base))
         theirs.generation_config = GenerationConfig()
         theirs.save_pretrained(folder)
         shutil.copyfile(base / GENERATION, folder / GENERATION)
@@ -128,6 +133,7 @@ def save(model: Transformer, folder: Path, tokenizer_folder: Path, base: Path | 
         return
     tokenizer = load_tokenizer(tokenizer_folder)
     eos_id, pad_id = tokenizer.convert_tokens_to_ids([EOS, PAD])
+    assert isinstance(model, Transformer)
     folder.mkdir(parents=True, exist_ok=True)
     theirs = to_transformers(model, _config(model.shape, eos_id, pad_id))
     # Generation must stop at the end of a turn as well as at the end of a document

@@ -7,6 +7,7 @@ training are in `models/memory` and `models/compute.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -83,6 +84,22 @@ class ModelShape:
         return self.family != "gpt2"
 
 
+@dataclass(frozen=True)
+class ForeignShape:
+    """A decoder that transformers computes and ours can't (`models/foreign.py`): what its training needs to know."""
+
+    family: str  # transformers' model_type
+    depth: int
+    context: int
+    vocab_size: int
+    plain_head: bool  # logits are the last hidden state times a matrix, without bias, scale or cap
+    by_name: bool  # its files have each parameter under the name that it has in the module
+    sizes: Mapping[str, tuple[int, ...]] = field(repr=False)  # of its parameters by name, tied ones once
+
+
+Shape = ModelShape | ForeignShape
+
+
 def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
     """The shape for `config` and a vocabulary: overrides are kept, and the rest follows the rules below.
 
@@ -145,8 +162,10 @@ def _feed_forward(width: int, gpt2: bool) -> tuple[int, str]:
     return -(-8 * width // (3 * multiple)) * multiple, f"8/3 × width, up to a multiple of {multiple} (LLaMA's SwiGLU)"
 
 
-def count_parameters(shape: ModelShape) -> int:
+def count_parameters(shape: Shape) -> int:
     """The exact number of parameters, with a tied matrix counted once."""
+    if isinstance(shape, ForeignShape):
+        return sum(math.prod(size) for size in shape.sizes.values())
     width, biased = shape.width, shape.family == "gpt2"
     norm = width * (2 if biased else 1)
     head_norms = 2 * shape.head_dim if shape.head_norms else 0
@@ -173,26 +192,35 @@ def blocks_of_stage(depth: int, stages: int, stage: int) -> range:
     return range(depth * stage // stages, depth * (stage + 1) // stages)
 
 
-def flops_per_token(shape: ModelShape, *, training: bool = True, document: int | None = None) -> int:
+def flops_per_token(shape: Shape, *, training: bool = True, document: int | None = None) -> int:
     """Matrix FLOPs per token at full context. Training is forward + backward, three times the forward pass.
 
     6 × the parameters of matrix products (including the output layer, not the embedding) + 12 × depth × width of all
     heads × tokens attended to: the context, a sliding window, or with isolated documents the mean length of a
-    `document`. As in PaLM, the masked half of the scores, which kernels may skip, is counted.
+    `document`. As in PaLM, the masked half of the scores, which kernels may skip, is counted. Of a foreign shape only
+    6 × all parameters.
     """
+    if isinstance(shape, ForeignShape):
+        return (6 if training else 2) * count_parameters(shape)
     matrices = shape.depth * block_matrices(shape) + shape.vocab_size * shape.width
     seen = min(shape.context, shape.sliding_window or shape.context, document or shape.context)
     forward = 2 * matrices + 4 * shape.depth * shape.heads_width * seen
     return 3 * forward if training else forward
 
 
-def chinchilla_tokens(shape: ModelShape) -> int:
+def chinchilla_tokens(shape: Shape) -> int:
     """Compute-optimal training tokens: 20 per parameter (Hoffmann et al. 2022)."""
     return CHINCHILLA_TOKENS_PER_PARAMETER * count_parameters(shape)
 
 
-def explain(shape: ModelShape) -> list[tuple[str, int | float | str | bool, str]]:
+def explain(shape: Shape) -> list[tuple[str, int | float | str | bool, str]]:
     """(name, value, rule) for each number of the shape, and for figures that follow from it."""
+    if isinstance(shape, ForeignShape):
+        return [
+            *((name, getattr(shape, name), "the base's") for name in ("family", "depth", "context", "vocab_size")),
+            ("parameters", count_parameters(shape), "exact, tied matrices once"),
+            ("FLOPs per token", flops_per_token(shape), "6 × parameters"),
+        ]
     rows = [(name, getattr(shape, name), shape.rules.get(name, "as given")) for name in _NUMBERS]
     rows = [row for row in rows if row[1] is not None]
     if shape.head_size is None:

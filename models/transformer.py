@@ -11,6 +11,7 @@ F feed-forward, V vocabulary, N batch × tokens flattened.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from models.kernels.attention import Mask, attend, attention_of_documents, for_any_shape, mask_of, rotary, rotate
 from models.kernels.cross_entropy import ChunkedCrossEntropy, cross_entropy
-from models.presets import ModelShape, Recompute
+from models.presets import ModelShape, Recompute, Shape
 
 Attend = Callable[[Tensor, Tensor, Tensor, Mask], Tensor]  # queries, keys and values (B, T, H, D) to (B, T, H, D)
 INIT_STD = 0.02  # GPT-2, section 2.3, and LLaMA
@@ -144,7 +145,8 @@ def _norm(shape: ModelShape) -> nn.Module:
     return kind(shape.width, eps=shape.norm_eps)
 
 
-def _keeping_products() -> Any:
+def keeping_products() -> Any:
+    """What selective recomputation saves, as `checkpoint` takes it."""
     return create_selective_checkpoint_contexts([*MATRIX_PRODUCTS, *attention_of_documents()])
 
 
@@ -164,7 +166,7 @@ class Block(nn.Module):
         if self.recompute == "none" or not torch.is_grad_enabled():
             return self._forward(x_BTC, angles, mask)
         if self.recompute == "selective":
-            return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False, context_fn=_keeping_products)
+            return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False, context_fn=keeping_products)
         return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False)
 
     def _forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Tensor:
@@ -172,7 +174,56 @@ class Block(nn.Module):
         return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))
 
 
-class Transformer(nn.Module):
+class Decoder(nn.Module):
+    """The interface of a model in training: this one, or one that transformers computes (`models/foreign.py`).
+
+    `forward` takes ids, targets and positions as `Transformer.forward`, `blocks` are the layers, `head` is the last
+    one, and `share` and `recompute` are as in Transformer.
+    """
+
+    shape: Shape
+    share = (0, 1)
+    blocks: nn.ModuleList
+    head: Any
+    recompute: Recompute
+
+    @abstractmethod
+    def last_logits(self, ids_BT: Tensor) -> Tensor:
+        """The logits (B, V) of the last token."""
+
+    def num_parameters(self) -> int:
+        """The number of parameters, with a tied matrix counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @torch.no_grad()
+    @for_any_shape()
+    def generate(
+        self,
+        ids_BT: Tensor,
+        new_tokens: int,
+        *,
+        temperature: float = 0.0,
+        stop: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Continue `ids_BT` by up to `new_tokens` tokens: greedy at temperature 0, else sampled.
+
+        Without a KV cache each token costs a forward pass over the last `context` tokens. Stops early when the last
+        token of every row is `stop`.
+        """
+        for _ in range(new_tokens):
+            logits_BV = self.last_logits(ids_BT[:, -self.shape.context :])
+            if temperature == 0.0:
+                next_B1 = logits_BV.argmax(dim=-1, keepdim=True)
+            else:
+                next_B1 = torch.multinomial((logits_BV.float() / temperature).softmax(-1), 1, generator=generator)
+            ids_BT = torch.cat((ids_BT, next_B1), dim=1)
+            if stop is not None and bool((next_B1 == stop).all()):
+                break
+        return ids_BT
+
+
+class Transformer(Decoder):
     """The whole model.
 
     `recompute` trades compute for memory without changing a bit of a gradient. "full" saves each block's input and
@@ -187,8 +238,7 @@ class Transformer(nn.Module):
         self, shape: ModelShape, generator: torch.Generator | None = None, *, mup_base_width: int | None = None
     ) -> None:
         super().__init__()
-        self.shape = shape
-        self.share = (0, 1)
+        self.shape: ModelShape = shape
         self.embedding = Embedding(shape.vocab_size, shape.width)
         self.positions = Embedding(shape.context, shape.width) if shape.family == "gpt2" else None
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
@@ -258,33 +308,5 @@ class Transformer(nn.Module):
             x_BTC = block(x_BTC, angles, mask)
         return self.norm(x_BTC)
 
-    def num_parameters(self) -> int:
-        """The number of parameters, with a tied matrix counted once."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
-    @torch.no_grad()
-    @for_any_shape()
-    def generate(
-        self,
-        ids_BT: Tensor,
-        new_tokens: int,
-        *,
-        temperature: float = 0.0,
-        stop: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """Continue `ids_BT` by up to `new_tokens` tokens: greedy at temperature 0, else sampled.
-
-        Without a KV cache each token costs a forward pass over the last `context` tokens. Stops early when the last
-        token of every row is `stop`.
-        """
-        for _ in range(new_tokens):
-            logits_BV = self.head(self._hidden(ids_BT[:, -self.shape.context :])[:, -1])
-            if temperature == 0.0:
-                next_B1 = logits_BV.argmax(dim=-1, keepdim=True)
-            else:
-                next_B1 = torch.multinomial((logits_BV.float() / temperature).softmax(-1), 1, generator=generator)
-            ids_BT = torch.cat((ids_BT, next_B1), dim=1)
-            if stop is not None and bool((next_B1 == stop).all()):
-                break
-        return ids_BT
+    def last_logits(self, ids_BT: Tensor) -> Tensor:
+        return self.head(self._hidden(ids_BT)[:, -1])

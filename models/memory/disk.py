@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from models.memory.setup import Held, Setup
-from models.presets import ModelShape, block_matrices, count_parameters
+from models.presets import ForeignShape, Shape, block_matrices, count_parameters
 
 # Measured bytes in a checkpoint around a parameter and its optimizer states
 DEEPSPEED_HEAD, DISTRIBUTED_HEAD = 1_500, 8_500
 
 
-def checkpoint_bytes(shape: ModelShape, setup: Setup) -> int:
+def checkpoint_bytes(shape: Shape, setup: Setup) -> int:
     """The most bytes of one checkpoint, all devices' files together: weights, optimizer states, and the files' overhead
     for each tensor.
 
     ZeRO 3 writes only the masters: the weights are their rounded values.
     """
     count = count_parameters(shape)
-    matrices = shape.depth * block_matrices(shape)
+    matrices = 0 if isinstance(shape, ForeignShape) else shape.depth * block_matrices(shape)
     states = setup.state_bytes * Held(matrices, count - matrices).moments(setup.optimizer)
     weights = 0 if setup.engine == "deepspeed" and setup.zero_stage == 3 else setup.weight_bytes * count
     return weights + setup.master_bytes * count + states + _file_heads(shape, setup)
 
 
-def _file_heads(shape: ModelShape, setup: Setup) -> int:
+def _file_heads(shape: Shape, setup: Setup) -> int:
     """Names, shapes and zip headers: torch's distributed checkpoint has them once a tensor and rank."""
-    tensors = shape.depth * {"gpt2": 12, "qwen3": 8}.get(shape.family, 6) + 5
+    if isinstance(shape, ForeignShape):
+        tensors = len(shape.sizes)
+    else:
+        tensors = shape.depth * {"gpt2": 12, "qwen3": 8}.get(shape.family, 6) + 5
     if setup.engine == "deepspeed":
         return DEEPSPEED_HEAD * tensors
     return DISTRIBUTED_HEAD * tensors * setup.tensor_parallel * (setup.shares if setup.engine == "fsdp" else 1)

@@ -8,28 +8,38 @@ from pathlib import Path
 
 import numpy as np
 
-from models.presets import ModelShape
+from models.presets import Shape
 from models.pretrained import load_config
 from storage.artifact import Artifact
 from storage.errors import ConfigError
+from tasks.pretrain.check import check_foreign
+from tasks.pretrain.config import PretrainConfig
 from tasks.significance.estimate import LEVEL, Values, student
 from tasks.stage.output import Output
+from tasks.stage.runtime import PretrainRuntime
 
 TABLE = "Tokens by source and split"  # of `tokenize`
 
 
-def shape_of_base(folder: Path, context: int | None) -> ModelShape:
-    """The shape of the model in a folder, to be trained with sequences of `context` tokens. Raises ConfigError for a
-    model that our decoder can't compute, and for a context beyond the model's."""
+def shape_of_base(folder: Path, config: PretrainConfig, runtime: PretrainRuntime) -> Shape:
+    """The shape of the model in a folder that is to be trained on. Raises ConfigError for a context beyond the model's,
+    and for settings and modules with which a model can't be trained that our decoder doesn't compute."""
     from models.convert import NotCarriedError, shape_of
+    from models.foreign import UnknownPartsError, foreign_shape
 
+    shape: Shape
     try:
         shape = shape_of(load_config(folder))
-    except NotCarriedError as error:
-        raise ConfigError(
-            f"The base can't be trained on: {error}.",
-            "Choose a GPT-2, Llama, Mistral or Qwen3, or leave out `pretrain` to fine-tune this one.",
-        ) from error
+    except NotCarriedError:
+        try:
+            shape = foreign_shape(folder)
+        except UnknownPartsError as error:
+            raise ConfigError(
+                f"The base can't be trained on: {error}.",
+                "Choose another, or leave out `pretrain` to fine-tune this one.",
+            ) from error
+        check_foreign(shape.family, config, runtime)
+    context = config.context
     if context is not None and context > shape.context:
         raise ConfigError(f"pretrain.context is {context:,}, but the base sees {shape.context:,} tokens.", "Lower it.")
     return shape

@@ -13,6 +13,7 @@ from tasks.pretrain.insight.settings import check_trackers_here
 from tasks.pretrain.setup import check_shares, setup_of
 from tasks.stage.runtime import PretrainRuntime, Runtime
 
+PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 SPECIAL = frozenset({"muon", "float16", "float8"})  # a profile's choices that need the engine's support
 
 
@@ -81,6 +82,23 @@ def _needs(runtime: PretrainRuntime) -> Iterator[tuple[str, bool, str, str]]:
     )
     yield "zero_stage", engine != "ddp", "it shards nothing", "Set runtime.pretrain.engine to deepspeed or fsdp"
     yield "replicate", engine == "fsdp", "it does not form groups of shards", "Set runtime.pretrain.engine to fsdp"
+
+
+def check_foreign(family: str, config: PretrainConfig, runtime: PretrainRuntime) -> None:
+    """Raises ConfigError for a setting that needs our own decoder. `family` is computed by transformers."""
+    needed = {
+        **{f"runtime.pretrain.{name}": getattr(runtime, name) > 1 for name in PARALLEL},
+        "runtime.pretrain.compile": runtime.compile != "off",
+        "pretrain.optimizer muon": config.optimizer == "muon",
+        "pretrain.precision float8": config.precision == "float8",
+        "pretrain.isolate_documents": config.isolate_documents,
+    }
+    if setting := next((name for name, chosen in needed.items() if chosen), None):
+        raise ConfigError(
+            f"{setting} needs a model that our decoder computes, such as a Llama. transformers computes this base, a "
+            f"{family}.",
+            "Leave the setting out, or choose another base.",
+        )
 
 
 def check_special(choices: set[str], runtime: PretrainRuntime, *, cuda: bool) -> None:

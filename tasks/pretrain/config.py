@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from models.config import MOST_TOKENS as MOST_CONTEXT
 from models.config import ModelConfig
-from models.presets import ModelShape, chinchilla_tokens, derive
+from models.presets import Shape, chinchilla_tokens, derive
 from storage.errors import ConfigError
 from tasks.pretrain.recipe.steps import decay_steps, parts_at, wholes_until
 from tasks.stage.config import StageConfig
@@ -273,7 +273,7 @@ class PretrainConfig(StageConfig):
             steps, self.global_batch, warmup_steps=self.batch_warmup_steps, parts=self.batch_warmup_parts
         )
 
-    def total_steps(self, shape: ModelShape) -> int:
+    def total_steps(self, shape: Shape) -> int:
         """The optimizer steps of the run. Raises ConfigError for warmups or mixture changes beyond its end."""
         needed = -(-(self.tokens or chinchilla_tokens(shape)) // shape.context)
         warm = self.batch_warmup_steps

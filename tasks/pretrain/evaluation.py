@@ -13,7 +13,7 @@ import torch
 from models.kernels.attention import for_any_shape
 from models.kernels.cross_entropy import IGNORED
 from models.tokenizer import beginning, load_tokenizer
-from models.transformer import Transformer
+from models.transformer import Decoder
 from storage.shards.token_stream import TokenStream
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.engines import Engine
@@ -53,9 +53,7 @@ class Validation:
         return Likelihood(loss, self.stream.tokens, self.stream.text_bytes).bits_per_byte
 
 
-def write_samples(
-    model: Transformer, config: PretrainConfig, tokenizer_folder: Path, path: Path, *, eos_id: int
-) -> None:
+def write_samples(model: Decoder, config: PretrainConfig, tokenizer_folder: Path, path: Path, *, eos_id: int) -> None:
     """Write greedy and sampled continuations of the profile's prompts as Markdown, up to `eos_id`. Deterministic on a
     CPU."""
     tokenizer = load_tokenizer(tokenizer_folder)

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from models.presets import ModelShape
+from models.presets import ModelShape, Shape
 from tasks.children.spec import ChildSpec
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.fim_tokens import FimTokens
@@ -18,7 +18,7 @@ class TrainSpec(ChildSpec):
     """Written as JSON by the stage, read by every rank."""
 
     config: PretrainConfig
-    shape: ModelShape
+    shape: Shape
     steps: int
     tokens_digest: str
     tokenizer_digest: str
@@ -38,7 +38,13 @@ class TrainSpec(ChildSpec):
         return self.config.sequence or self.shape.context
 
     @property
-    def trained_shape(self) -> ModelShape:
+    def own_shape(self) -> ModelShape:
+        """The shape of a model that our decoder computes."""
+        assert isinstance(self.shape, ModelShape)
+        return self.shape
+
+    @property
+    def trained_shape(self) -> Shape:
         """The shape with the context of training, on which memory and FLOPs depend."""
         return replace(self.shape, context=self.context)
 
@@ -63,8 +69,8 @@ class TrainSpec(ChildSpec):
         """SHA-256 over everything that decides the weights, without paths and runtime. A resume refuses checkpoints of
         another identity."""
         shape = asdict(self.shape)
-        if self.shape.head_size is None:  # so that identities from before this field stay valid
-            del shape["head_size"]
+        if shape.get("head_size") is None:  # so that identities from before this field stay valid
+            shape.pop("head_size", None)
         decides = {
             "config": self.config.model_dump(mode="json"),
             "shape": shape,

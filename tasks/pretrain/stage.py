@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from models.presets import count_parameters, derive, explain, flops_per_token
+from models.presets import Shape, count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from tasks.pretrain.base import report_change, shape_of_base
@@ -56,7 +56,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     `out.aside`.
 
     Raises TokenizerMismatch for shards of another tokenizer, DamagedArtifact for shards with changed bytes, ConfigError
-    for a base that our decoder can't compute or with a shorter context, and TrainingError, which says what to change,
+    for a base with a shorter context, or without what the settings need, and TrainingError, which says what to change,
     if it can't recover.
     """
     digest = tokenizer_digest(tokenizer.path)
@@ -64,7 +64,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     with ThreadPoolExecutor(out.runtime.data.workers) as pool:  # here, so that the ranks needn't
         headers = list(pool.map(partial(check_shard, tokens=tokens, digest=digest), (*train, *validation)))
     if config.model is None:
-        shape = shape_of_base(tokenizer.path, config.context)
+        shape: Shape = shape_of_base(tokenizer.path, config, out.runtime.pretrain)
         config = config.model_copy(update={"context": config.context or shape.context})
     else:
         shape = derive(config.new_model, headers[0].vocab_size)

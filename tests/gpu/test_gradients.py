@@ -42,7 +42,7 @@ def test_gradients_are_those_of_float64(shape: str, isolated: bool, precision: s
         pytest.skip("what is compiled takes long, and is for a GPU in bfloat16")
     torch.manual_seed(0)
     spec = spec_on(device, model={**SHAPES[shape], "context": CONTEXT})
-    exact = Transformer(spec.shape).double()
+    exact = Transformer(spec.own_shape).double()
     found: Any = copy.deepcopy(exact).float().to(device)
     batch = batch_of(1, tokens=CONTEXT, isolated=isolated)
     whole_loss(exact, batch).backward()

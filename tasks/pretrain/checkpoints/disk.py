@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models.memory import checkpoint_bytes
-from models.presets import ModelShape, count_parameters
+from models.presets import Shape, count_parameters
 from storage.errors import StoreError
 from storage.files.disk import existing, mount
 from storage.units import size_of
@@ -41,7 +41,7 @@ def largest_checkpoint(spec: TrainSpec) -> int:
     return max(checkpoint_bytes(spec.shape, setup_of(spec.config, spec.runtime, cuda=each)) for each in cuda)
 
 
-def model_bytes(shape: ModelShape) -> int:
+def model_bytes(shape: Shape) -> int:
     """Bytes of a model folder: float32 weights, and a tokenizer of about 40 bytes per token."""
     return 4 * count_parameters(shape) + 40 * shape.vocab_size
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.presets import ForeignShape, Shape
 from tasks.training.states_only import load_states, states_only
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -37,8 +38,10 @@ class Finding:
     state_squares: float = 0.0
 
 
-def expected_shapes(shape: Any) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a model's parameters, tied ones once, without building it. `shape` is a ModelShape."""
+def expected_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a model's parameters, tied ones once, without building it."""
+    if isinstance(shape, ForeignShape):
+        return dict(shape.sizes)
     from models.transformer import Transformer
 
     with torch.device("meta"):

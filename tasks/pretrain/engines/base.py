@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from models.kernels.cross_entropy import IGNORED
-from models.transformer import Transformer
+from models.transformer import Decoder
 from storage.errors import ConfigError
 from tasks.pretrain.check import check_special
+from tasks.pretrain.engines.initialise import new_decoder
 from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.pretrain.recipe.precision import DTYPES, precision, prepare
 from tasks.pretrain.spec import TrainSpec
@@ -83,17 +84,18 @@ class Engine(ABC):
     def load(self, folder: Path) -> None:
         """Load what `save` wrote. Every rank must call it."""
 
+    @abstractmethod
     def free_states(self) -> None:
         """Free what only further steps need, so that writing the model takes no more memory than a step."""
 
     @abstractmethod
-    def whole_model(self) -> Transformer | None:
+    def whole_model(self) -> Decoder | None:
         """The weights in float32 on the CPU, gathered from all ranks. None on every rank but the first."""
 
-    def new_model(self) -> Transformer:
+    def new_model(self) -> Decoder:
         """The model with its initial weights, the same on each rank, on torch's default device."""
         torch.manual_seed(self.config.seed)
-        model = Transformer(self.spec.shape, mup_base_width=self.config.mup_base_width)
+        model = new_decoder(self.spec)
         model.recompute = self.spec.runtime.pretrain.recompute
         model.head.z_loss = self.config.z_loss
         prepare(model, self.precision)

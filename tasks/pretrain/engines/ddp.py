@@ -24,7 +24,9 @@ class DdpEngine(NativeEngine):
         self.initialise(self.world.device)
         if self.replicas == 1:
             return self.model
-        module = DistributedDataParallel(self.model, process_group=self.mesh.get_group("replicas"))
+        module = DistributedDataParallel(
+            self.model, process_group=self.mesh.get_group("replicas"), broadcast_buffers=False
+        )
         if self.world.device.type == "cpu":
             group = self.mesh.get_group("replicas")
             # A lambda: DDP rejects annotations that are strings

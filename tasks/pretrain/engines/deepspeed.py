@@ -22,10 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from models.memory import REDUCE_BUCKET
-from models.transformer import Transformer
+from models.presets import ModelShape
+from models.transformer import Decoder
 from storage.errors import TrainingError
 from tasks.pretrain.engines.base import Engine, MicroBatch
-from tasks.pretrain.engines.initialise import allocate, initial_weights, whole_sizes
+from tasks.pretrain.engines.initialise import allocate, empty_decoder, initial_weights, whole_sizes
 from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
@@ -55,17 +56,18 @@ class DeepSpeedEngine(Engine):
             self.zero_stage, world.size if self.zero_stage else 0, str(self.weight_dtype), _names(model, optimizer)
         )
         if self.dtype != self.weight_dtype:  # inside the model: DeepSpeed turns off autocast around it
-            model.forward = torch.autocast(world.device.type, self.dtype)(model.forward)  # type: ignore[method-assign]
+            model.forward = torch.autocast(world.device.type, self.dtype)(model.forward)
         self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=self._settings())
         if self.zero_stage == 1:
             sum_in_float32(self.deepspeed.optimizer)
 
-    def _empty_model(self) -> Transformer:
-        """The model without initial weights. At stage 3 each parameter is sharded as soon as its layer is built, so
-        that no rank ever holds the whole model."""
+    def _empty_model(self) -> Decoder:
+        """The model without initial weights. At stage 3 each parameter of our own is sharded as soon as its layer is
+        built, so that no rank ever holds the whole model. transformers' modules are sharded once they are whole: built
+        otherwise, their buffers would be rounded with the weights."""
         import deepspeed
 
-        if self.zero_stage == 3:
+        if self.zero_stage == 3 and isinstance(self.spec.shape, ModelShape):
             # Any operator may import it lazily, which fails inside Init, as that replaces Tensor.__new__
             importlib.import_module("torch._dynamo")
             with deepspeed.zero.Init(config_dict_or_path=self._settings()):
@@ -74,13 +76,12 @@ class DeepSpeedEngine(Engine):
             model = self.new_model()
         return allocate(model, self.world.device)
 
-    def _initialise(self, model: Transformer) -> None:
+    def _initialise(self, model: Decoder) -> None:
         parameters = dict(model.named_parameters())
 
         def keep(name: str, drawn: Tensor) -> None:
             with self._whole(parameters[name], changed=True):
-                if self.zero_stage < 3 or self.world.first:  # at stage 3 rank 0's values are broadcast on exit
-                    parameters[name].copy_(drawn)
+                parameters[name].copy_(drawn)  # of a sharded one, rank 0's values are broadcast on exit
 
         initial_weights(self.spec, keep)
 
@@ -118,7 +119,7 @@ class DeepSpeedEngine(Engine):
         return {"states": "deepspeed"}
 
     @property
-    def model(self) -> Transformer:
+    def model(self) -> Decoder:
         """The module in training. Under ZeRO 3 no rank has all of its weights."""
         return self.deepspeed.module
 
@@ -198,10 +199,13 @@ class DeepSpeedEngine(Engine):
                 f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to start from scratch."
             )
 
+    def free_states(self) -> None:
+        """Nothing: they are parts of DeepSpeed's flat buffers."""
+
     @torch.no_grad()
-    def whole_model(self) -> Transformer | None:
+    def whole_model(self) -> Decoder | None:
         """Gather a parameter at a time."""
-        whole = Transformer(self.spec.shape) if self.world.first else None
+        whole = empty_decoder(self.spec, torch.device("cpu")) if self.world.first else None
         places = dict(whole.named_parameters()) if whole is not None else {}
         for name, parameter in self.model.named_parameters():
             with self._whole(parameter):

@@ -13,17 +13,37 @@ import torch
 from torch import Tensor
 
 from models.convert import read_weights
-from models.presets import ModelShape
-from models.transformer import Transformer
+from models.foreign import ForeignDecoder, foreign_weights
+from models.presets import ForeignShape, ModelShape, Shape
+from models.transformer import Decoder, Transformer
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.spec import TrainSpec
 
 Keep = Callable[[str, Tensor], None]
 
 
-def allocate(model: Transformer, device: torch.device) -> Transformer:
+def new_decoder(spec: TrainSpec) -> Decoder:
+    """The model of a run, on torch's default device. Of a foreign one, weights are not set."""
+    if isinstance(spec.shape, ModelShape):
+        return Transformer(spec.shape, mup_base_width=spec.config.mup_base_width)
+    assert spec.base is not None
+    return ForeignDecoder(spec.base, spec.shape)
+
+
+def empty_decoder(spec: TrainSpec, device: torch.device) -> Decoder:
+    """The model of a run on a device, with weights to be filled in."""
+    with torch.device("meta"):
+        model = new_decoder(spec)
+    return allocate(model, device)
+
+
+def allocate(model: Decoder, device: torch.device) -> Decoder:
     """Allocate the parameters of a model, or of a part of one, that was built on the meta device."""
     model.to_empty(device=device)
+    if isinstance(model, ForeignDecoder):
+        model.restore()
+        return model
+    assert isinstance(model, Transformer)
     ends = [getattr(model, name) for name in ("embedding", "head")]
     if model.shape.tie_embeddings and all(hasattr(end, "weight") for end in ends):
         model.head.weight = model.embedding.weight  # to_empty unties them
@@ -34,9 +54,11 @@ def allocate(model: Transformer, device: torch.device) -> Transformer:
 def initial_weights(spec: TrainSpec, keep: Keep) -> None:
     """Call `keep(name, values)` for every parameter of the whole model, in float32. `values` live until it returns."""
     if spec.base is None:
-        draw_weights(spec.shape, spec.config, keep)
+        draw_weights(spec.own_shape, spec.config, keep)
         return
-    for name, values in read_weights(spec.base, spec.shape):
+    shape = spec.shape
+    found = read_weights(spec.base, shape) if isinstance(shape, ModelShape) else foreign_weights(spec.base, shape)
+    for name, values in found:
         keep(name, values)
 
 
@@ -46,8 +68,10 @@ def draw_weights(shape: ModelShape, config: PretrainConfig, keep: Keep) -> None:
     Transformer.initialise(cast(Transformer, _Drawn(shape, keep)), mup_base_width=config.mup_base_width)
 
 
-def whole_sizes(shape: ModelShape) -> list[tuple[str, torch.Size]]:
+def whole_sizes(shape: Shape) -> list[tuple[str, torch.Size]]:
     """Names and sizes of the whole model's parameters, in order, tied ones once."""
+    if isinstance(shape, ForeignShape):
+        return [(name, torch.Size(size)) for name, size in shape.sizes.items()]
     with torch.device("meta"):
         return [(name, value.shape) for name, value in Transformer(shape).named_parameters()]
 

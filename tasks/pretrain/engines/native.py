@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from models.kernels.cross_entropy import IGNORED
-from models.transformer import Transformer, share_of_tokens
+from models.presets import ModelShape
+from models.transformer import Decoder, Transformer, share_of_tokens
 from tasks.pretrain.engines.base import Engine, MicroBatch
-from tasks.pretrain.engines.initialise import allocate, initial_weights, whole_sizes
+from tasks.pretrain.engines.initialise import allocate, empty_decoder, initial_weights, whole_sizes
 from tasks.pretrain.engines.parallel.context import share_context
 from tasks.pretrain.engines.parallel.tensor import layout_of, shard_model
 from tasks.pretrain.engines.shard_layout import ShardLayout, local
@@ -46,7 +48,8 @@ class NativeEngine(Engine):
         self.context_parallel = runtime.pretrain.context_parallel
         parts = self.pipeline_parallel * self.tensor_parallel
         super().__init__(spec, world, model_ranks=parts * self.context_parallel)
-        check_shares(spec.trained_shape, runtime.pretrain)
+        if isinstance(spec.trained_shape, ModelShape):
+            check_shares(spec.trained_shape, runtime.pretrain)
         self.replica, self.replicas = world.rank // parts, world.size // parts
         sizes = {**self.replica_sizes(), "pipeline": self.pipeline_parallel, "tensor": self.tensor_parallel}
         self.mesh: DeviceMesh = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
@@ -55,7 +58,7 @@ class NativeEngine(Engine):
         with torch.device("meta"):  # no memory for other ranks' shards
             self.model = self.new_model()
         if self.tensor_parallel > 1:
-            shard_model(self.model, self.mesh["tensor"])
+            shard_model(cast(Transformer, self.model), self.mesh["tensor"])
         if self.context_parallel > 1:
             self._share_context(parts)
         if runtime.pretrain.compile != "off":
@@ -79,7 +82,9 @@ class NativeEngine(Engine):
         sizes = {"rows": self.data_ranks, "context": self.context_parallel, "parts": parts}
         mesh = init_device_mesh(self.world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         self.context_group = mesh.get_group("context")
-        share_context(self.model, mesh.get_local_rank("context"), self.context_parallel, self.context_group)
+        share_context(
+            cast(Transformer, self.model), mesh.get_local_rank("context"), self.context_parallel, self.context_group
+        )
 
     @abstractmethod
     def parallelize(self) -> nn.Module:
@@ -215,10 +220,10 @@ class NativeEngine(Engine):
         self.optimizer.state.clear()
 
     @torch.no_grad()
-    def whole_model(self) -> Transformer | None:
+    def whole_model(self) -> Decoder | None:
         """Gather on the device, one parameter at a time."""
         names = whole_sizes(self.spec.shape)
-        whole = Transformer(self.spec.shape) if self.world.first else None
+        whole = empty_decoder(self.spec, torch.device("cpu")) if self.world.first else None
         places = dict(whole.named_parameters()) if whole is not None else {}
         for name, size in names:
             gathered = self._gathered(name, size)
@@ -238,7 +243,7 @@ class NativeEngine(Engine):
         return gathered
 
 
-def compile_blocks(model: Transformer, how: str) -> None:
+def compile_blocks(model: Decoder, how: str) -> None:
     """Compile each block for training, with `how` as in runtime.pretrain.compile.
 
     One compilation serves all blocks, and an engine's hooks stay outside. Compiling the whole model took 1.5 times as

@@ -7,7 +7,7 @@ embedding is in the first and the last stage: both copies get the sum of both gr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from models.kernels.cross_entropy import IGNORED
 from models.presets import blocks_of_stage
+from models.transformer import Transformer
 from tasks.pretrain.engines.base import MicroBatch
 from tasks.pretrain.engines.native import NativeEngine
 from tasks.pretrain.setup import check_pipeline
@@ -35,7 +36,8 @@ class PipelineEngine(NativeEngine):
         self.tied = self._tied_group()
 
     def parallelize(self) -> nn.Module:
-        model, stages, depth = self.model, self.pipeline_parallel, self.spec.shape.depth
+        model, stages = cast(Transformer, self.model), self.pipeline_parallel
+        depth = model.shape.depth
         mine = blocks_of_stage(depth, stages, self.pipeline_rank)
         self.first_block = mine.start
         self.is_first, self.is_last = self.pipeline_rank == 0, self.pipeline_rank == stages - 1
@@ -54,7 +56,7 @@ class PipelineEngine(NativeEngine):
         if name.startswith("blocks."):
             _, number, rest = name.split(".", 2)
             return f"blocks.{int(number) + self.first_block}.{rest}"
-        return TIED.get(name, name) if self.spec.shape.tie_embeddings else name
+        return TIED.get(name, name) if self.spec.own_shape.tie_embeddings else name
 
     def copies(self, name: str) -> int:
         """As in NativeEngine, but a tied embedding is in two stages."""
@@ -128,7 +130,7 @@ class PipelineEngine(NativeEngine):
         group = self.mesh.get_group("pipeline")
         x = ids_BT
         if not self.is_first:
-            x = torch.empty(*ids_BT.shape, self.spec.shape.width, device=self.world.device)
+            x = torch.empty(*ids_BT.shape, self.spec.own_shape.width, device=self.world.device)
             dist.recv(x, group=group, group_src=self.pipeline_rank - 1)
         y: Tensor = self.module(x, targets_BT=targets_BT if self.is_last else None)
         if not self.is_last:
@@ -138,11 +140,11 @@ class PipelineEngine(NativeEngine):
         return y
 
     def _is_tied(self, name: str) -> bool:
-        return self.spec.shape.tie_embeddings and name in TIED.values()
+        return self.spec.own_shape.tie_embeddings and name in TIED.values()
 
     def _tied_group(self) -> dist.ProcessGroup | None:
         """The first and last stage of this rank's pipeline. Every rank creates every group, as torch requires."""
-        if not self.spec.shape.tie_embeddings:
+        if not self.spec.own_shape.tie_embeddings:
             return None
         mine = None
         ranks = self.mesh.mesh

@@ -141,7 +141,9 @@ def _layers(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     """The layers: the parts of the model, each block (its output is the residual stream), and its parts."""
     for name, module in model.named_children():
         if not isinstance(module, nn.ModuleList):
-            yield name, module
+            # transformers has its blocks deeper
+            deeper = [*_layers(module)] if any(isinstance(part, nn.ModuleList) for part in module.modules()) else []
+            yield from ((f"{name}.{part}", child) for part, child in deeper) if deeper else [(name, module)]
             continue
         for number, block in enumerate(module):
             yield from ((f"{name}.{number}.{part}", child) for part, child in block.named_children())

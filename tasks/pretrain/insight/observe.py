@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from models.presets import flops_per_token
+from models.presets import ModelShape, flops_per_token
 from storage.errors import ConfigError
 from tasks.children.child import emit
 from tasks.pretrain.engines import Engine, MicroBatch
@@ -132,7 +132,8 @@ class Insight:
         stats = layers.stop()
         logits: Stats = {}
         model, attentions = _model(self.engine), [name for name in layers.layers if name.endswith(".attention")]
-        whole = all(p.numel() for p in model.parameters()) and len(attentions) == self.spec.shape.depth
+        ours = isinstance(self.spec.shape, ModelShape)  # transformers may compute attention otherwise
+        whole = ours and all(p.numel() for p in model.parameters()) and len(attentions) == self.spec.shape.depth
         if whole:  # a pipeline stage lacks layers, and under ZeRO 3 no rank has the weights
             with self.engine.autocast():
                 # A head that is sharded by vocabulary computes only the loss
@@ -236,7 +237,7 @@ def open_trackers(spec: TrainSpec, begun: int) -> list[Tracker]:
     """The trackers that the runtime names, each in its own folder beside the artifact."""
     tracking = spec.runtime.tracking
     config = {name: value for name, value in spec.config.model_dump(mode="json").items() if name != "model"}
-    shape = {f"model.{name}": value for name, value in asdict(spec.shape).items() if name != "rules"}
+    shape = {f"model.{name}": value for name, value in asdict(spec.shape).items() if name not in ("rules", "sizes")}
     settings = {**config, **shape, "steps": spec.steps}
     return [
         open_tracker(name, Tracked(spec.insight / name, settings, begun, tracking.wandb_online))

@@ -31,7 +31,10 @@ Line = dict[str, Any]  # a check's name, state, value and remedy
 
 
 def should_run(spec: TrainSpec) -> bool:
-    """Whether the runtime wants the checks. `auto` wants them for long runs that don't resume from a checkpoint."""
+    """Whether the runtime wants the checks. `auto` wants them for long runs that don't resume from a checkpoint. They
+    are of a new model: a base's first loss isn't that of chance."""
+    if spec.base is not None:
+        return False
     if spec.runtime.pretrain.preflight != "auto":
         return spec.runtime.pretrain.preflight == "always"
     return spec.steps >= AUTO_STEPS and not complete_checkpoints(spec.checkpoints)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -104,4 +104,4 @@ class Bench:
     @functools.cached_property
     def model(self) -> Transformer:
         """The small model outside an engine, in float32 on the device."""
-        return self.engine.new_model().to(self.world.device)
+        return cast(Transformer, self.engine.new_model().to(self.world.device))

@@ -25,7 +25,7 @@ CAUSAL_TOLERANCE = 1e-4  # of a logit, as products over other rows may be rounde
 def first_loss(bench: Bench) -> Check:
     """Check that an untrained model gives all tokens the same probability."""
     ids_BT, targets_BT, _ = bench.batches[0]
-    return judge_first_loss(float(bench.engine.loss(ids_BT, targets_BT)), bench.small.shape)
+    return judge_first_loss(float(bench.engine.loss(ids_BT, targets_BT)), bench.small.own_shape)
 
 
 def judge_first_loss(loss: float, shape: ModelShape) -> Check:

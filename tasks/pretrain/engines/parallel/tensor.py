@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from models.presets import ModelShape
+from models.presets import ForeignShape, Shape
 from models.transformer import Attention, FeedForward, HeadNorm, Transformer, norm_heads
 from tasks.pretrain.engines.parallel.collectives import AllReduceBackward, AllReduceForward
 from tasks.pretrain.engines.parallel.vocabulary import VocabParallelEmbedding, VocabParallelHead
 from tasks.pretrain.engines.shard_layout import ShardLayout, share_of
 
 
-def layout_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> ShardLayout | None:
+def layout_of(name: str, shape: Shape, *, rank: int, ranks: int) -> ShardLayout | None:
     """The shard of a parameter of the whole model that a rank holds. None if the parameter is not sharded."""
-    if ranks == 1:
+    if ranks == 1 or isinstance(shape, ForeignShape):
         return None
     layer, _, kind = name.rpartition(".")
     width, head, feed_forward = shape.width, shape.head_dim, shape.feed_forward

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from models.kernels.cross_entropy import IGNORED
 from models.presets import ModelShape
-from models.transformer import Transformer
+from models.transformer import Decoder
 from storage.errors import GristmillError
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.checkpoints.manager import Checkpoints
@@ -110,7 +110,7 @@ def train(engine: Engine, world: World, steps: range, case: dict[str, Any]) -> d
     return {"losses": losses, "norms": norms, "validation": validation, **shown}
 
 
-def digest(model: Transformer) -> str:
+def digest(model: Decoder) -> str:
     """SHA-256 over all weights."""
     found = hashlib.sha256()
     for value in model.state_dict().values():
@@ -119,7 +119,7 @@ def digest(model: Transformer) -> str:
 
 
 @torch.no_grad()
-def whole_loss(model: Transformer) -> float:
+def whole_loss(model: Decoder) -> float:
     """The gathered model's loss on the held-out rows."""
     inputs, targets, _ = global_batch(99, isolated=False)
     return float(model(inputs, targets))

@@ -283,7 +283,7 @@ def test_a_piece_of_a_piece_is_still_where_it_was() -> None:
 @pytest.mark.parametrize("shape", ["llama", "gpt2"])
 def test_torch_compile_sees_the_whole_model_and_loss_without_a_break(shape: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
-    model = Transformer(make_spec(tmp_path, case("compiled", 1, shape)).shape)
+    model = Transformer(make_spec(tmp_path, case("compiled", 1, shape)).own_shape)
     batch = global_batch(1, isolated=ISOLATED[shape])
     plain = model(*batch)
     plain.backward()

@@ -41,7 +41,7 @@ def test_the_peaks_of_starting_and_ending_are_those_of_the_plan(
         devices=2,
         cuda=False,
     )
-    told, whole = memory_of_ends(spec.shape, setup), 4 * count_parameters(spec.shape)
+    told, whole = memory_of_ends(spec.own_shape, setup), 4 * count_parameters(spec.shape)
     first, second = (rank[f"{name}, {precision}"] for rank in ranks)
     for rank in (first, second):
         assert rank["start"] == pytest.approx(told.start.device, rel=0.04)

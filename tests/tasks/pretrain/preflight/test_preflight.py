@@ -71,7 +71,7 @@ def test_a_large_model_is_tried_with_fewer_layers(spec: TrainSpec, world: World,
     large = make_spec(spec.scratch.parent, model={**MODEL, "depth": 64, "width": 512, "heads": 8, "kv_heads": 8})
     bench = fresh(large, world, tmp_path)
     assert 2 <= bench.small.shape.depth < 64
-    assert bench.small.shape.width == 512
+    assert bench.small.own_shape.width == 512
     assert bench.depth == f", {bench.small.shape.depth} of 64 layers"
 
 
@@ -318,7 +318,7 @@ def test_too_much_memory_alone_is_for_the_healer_and_other_failures_are_for_the_
 @pytest.mark.soak
 def test_memory_that_runs_out_on_one_of_several_ranks_ends_all(spec: TrainSpec, tmp_path: Path) -> None:
     """The others would wait for that rank for an hour."""
-    vast = replace(spec.shape, depth=1, width=1 << 20, heads=1 << 13, kv_heads=1 << 13)
+    vast = replace(spec.own_shape, depth=1, width=1 << 20, heads=1 << 13, kv_heads=1 << 13)
     runtime = runtime_of(RUNTIME, processes=2)
     larger = spec.model_copy(update={"shape": vast, "runtime": runtime, "scratch": tmp_path})
     with pytest.raises(OutOfMemory, match=r"Memory ran out in the pre-flight's check first_loss: .*can't allocate"):

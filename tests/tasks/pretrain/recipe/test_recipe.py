@@ -154,7 +154,7 @@ def test_a_precision_that_a_cpu_has_not_is_refused(name: str) -> None:
 def test_the_profiles_z_loss_and_base_width_reach_the_model() -> None:
     model = open_ddp(z_loss=0.01, mup_base_width=8).model
     assert model.head.z_loss == 0.01
-    assert model.norm.get_parameter("weight").unique().tolist() == [0.25]
+    assert model.get_parameter("norm.weight").unique().tolist() == [0.25]
     assert open_ddp().model.head.z_loss == 0
 
 

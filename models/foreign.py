@@ -1,0 +1,202 @@
+"""A decoder of any architecture, computed by transformers' own module, under the interface of ours.
+
+Its parameters have transformers' names, after `theirs.`, and its files are read and written under them.
+
+Shape suffixes: B batch, T tokens, C width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from models.kernels.cross_entropy import IGNORED
+from models.presets import ForeignShape, Recompute
+from models.pretrained import StoredWeights, context_of, load_config, load_pretrained, stored_tensors
+from models.transformer import Decoder, Head, keeping_products
+
+PREFIX = "theirs."
+
+
+class UnknownPartsError(ValueError):
+    """A module of transformers without the parts that a training needs. The message says which."""
+
+
+def foreign_shape(folder: Path) -> ForeignShape:
+    """The shape of a model of transformers, from its config and the headers of its weights.
+
+    Raises UnknownPartsError for one without a list of layers, and for one whose files have fixed numbers beside its
+    parameters, under other names than transformers'.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    with torch.device("meta"):
+        theirs = _module(folder)
+    sizes = {name: tuple(parameter.shape) for name, parameter in theirs.named_parameters()}
+    converted = bool(get_model_conversion_mapping(theirs, add_legacy=False))
+    by_name = not converted and sizes.keys() <= stored_tensors(folder).keys()
+    if not by_name and (fixed := _fixed(theirs)):
+        raise UnknownPartsError(f"{theirs.config.model_type} has {fixed[0]}, a fixed tensor that its files convert")
+    return ForeignShape(
+        family=theirs.config.model_type,
+        depth=len(_layers(theirs)),
+        context=context_of(theirs.config),
+        vocab_size=theirs.config.get_text_config().vocab_size,
+        plain_head=_has_plain_head(theirs),
+        by_name=by_name,
+        sizes={PREFIX + name: size for name, size in sizes.items()},
+    )
+
+
+def foreign_weights(folder: Path, shape: ForeignShape) -> Iterator[tuple[str, Tensor]]:
+    """The parameters by name, tied ones once, from the files of a model and in float32. They are read one at a time,
+    unless the files have them under other names or in other parts, which only transformers knows."""
+    if not shape.by_name:
+        yield from ((PREFIX + name, value.detach()) for name, value in load_pretrained(folder).named_parameters())
+        return
+    stored = StoredWeights(folder)
+    for name in shape.sizes:
+        yield name, torch.from_numpy(stored[name.removeprefix(PREFIX)])
+
+
+class ForeignDecoder(Decoder):
+    """transformers' module for the model in a folder, with weights to be filled in."""
+
+    recompute: Recompute = "none"
+
+    def __init__(self, folder: Path, shape: ForeignShape) -> None:
+        super().__init__()
+        self.shape: ForeignShape = shape
+        self.folder, self.theirs = folder, _module(folder)
+        self.head.z_loss = 0.0
+        if shape.plain_head:
+            self.head.__class__ = _LossHead  # the same layer with another forward pass
+        for block in self.blocks:  # inside an engine's hooks, as in our own blocks
+            block.forward = partial(self._run, block.forward)
+
+    @property
+    def blocks(self) -> nn.ModuleList:  # type: ignore[override]
+        """The layers."""
+        return _layers(self.theirs)
+
+    @property
+    def head(self) -> Any:
+        """The output layer."""
+        return self.theirs.get_output_embeddings()
+
+    def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None, positions_BT: Tensor | None = None) -> Tensor:
+        """As `Transformer.forward`, but with the documents of a row never isolated. Raises ValueError for positions,
+        and for more tokens than the context."""
+        if positions_BT is not None or ids_BT.shape[1] > self.shape.context:
+            raise ValueError(f"it takes {self.shape.context} tokens at most, and no positions")
+        if targets_BT is None or not self.shape.plain_head:
+            logits_BTV: Tensor = self.theirs(input_ids=ids_BT, use_cache=False).logits
+            return logits_BTV if targets_BT is None else _loss(logits_BTV, targets_BT, self.head.z_loss)
+        self.head.targets_BT = targets_BT
+        loss: Tensor = self.theirs(input_ids=ids_BT, use_cache=False).logits
+        self.head.targets_BT = None
+        return loss
+
+    def last_logits(self, ids_BT: Tensor) -> Tensor:
+        return self(ids_BT)[:, -1]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Tie parameters and compute buffers, such as rotary frequencies, which `to_empty` left undefined, as
+        transformers does for a model that it loads."""
+        self.theirs.tie_weights(recompute_mapping=False)
+        for parameter in self.theirs.parameters():
+            parameter._is_hf_initialized = True  # else it is drawn at random
+        self.theirs.initialize_weights()
+        fixed, stored = _fixed(self.theirs), StoredWeights(self.folder)
+        for name in fixed:
+            self.theirs.get_buffer(name).copy_(torch.from_numpy(stored[name]))
+
+    def to_save(self) -> Any:
+        """transformers' module with its config as it was."""
+        self.theirs.config = load_config(self.folder)
+        self.theirs.config.dtype = torch.float32
+        return self.theirs
+
+    def _run(self, whole: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A block's forward pass, with its activations as `recompute` says."""
+        if self.recompute == "none" or not torch.is_grad_enabled():
+            return whole(*args, **kwargs)
+        how: dict[str, Any] = {"context_fn": keeping_products} if self.recompute == "selective" else {}
+        return checkpoint(whole, *args, use_reentrant=False, **how, **kwargs)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ForeignDecoder:
+        """Buffers keep their type when an engine stores weights in 16 bits: rotary frequencies would be rounded."""
+        kept = dict(self.named_buffers())
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in self.named_buffers():
+            if buffer.dtype != kept[name].dtype:
+                owner, _, last = name.rpartition(".")
+                setattr(self.get_submodule(owner), last, kept[name].to(buffer.device))
+        return self
+
+
+class _LossHead(Head):
+    """The output layer of a module that passes no targets to it: they are set before."""
+
+    targets_BT: Tensor | None = None
+
+    def forward(self, x_BTC: Tensor, targets_BT: Tensor | None = None) -> Tensor:
+        return super().forward(x_BTC, self.targets_BT)
+
+
+def _module(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_config(load_config(folder), dtype=torch.float32, trust_remote_code=False)
+
+
+def _fixed(theirs: Any) -> list[str]:
+    """The buffers that are stored with the parameters."""
+    return [name for name in theirs.state_dict() if name in dict(theirs.named_buffers())]
+
+
+def _layers(theirs: Any) -> nn.ModuleList:
+    depth = theirs.config.get_text_config().num_hidden_layers
+    for module in theirs.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == depth:
+            return module
+    raise UnknownPartsError(f"{theirs.config.model_type} lacks a list of its {depth} layers")
+
+
+def _has_plain_head(theirs: Any) -> bool:
+    """Whether the logits are what a linear layer without bias returns, untouched, for a module on the meta device."""
+    from transformers.modeling_outputs import BaseModelOutput
+
+    class _Hidden(BaseModelOutput):
+        def __getattr__(self, name: str) -> None:
+            """Other outputs, which some architectures read."""
+
+    head = theirs.get_output_embeddings()
+    if type(head) is not nn.Linear or head.bias is not None:
+        return False
+    hidden_BTC = torch.empty(1, 2, head.in_features, device="meta")
+    theirs.base_model.forward = lambda *args, **kwargs: _Hidden(last_hidden_state=hidden_BTC)
+    returned: list[tuple[Tensor, int]] = []
+    handle = head.register_forward_hook(lambda module, inputs, output: returned.append((output, output._version)))
+    with torch.no_grad():
+        logits_BTV = theirs(input_ids=torch.zeros(1, 2, dtype=torch.int64, device="meta"), use_cache=False).logits
+    handle.remove()
+    del theirs.base_model.forward
+    return any(logits_BTV is one and logits_BTV._version == version for one, version in returned)
+
+
+def _loss(logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> Tensor:
+    """The mean cross-entropy as `Head` returns it, with the gradient of z_loss × log² Z beside its own."""
+    logits_BTV, kept_BT = logits_BTV.float(), targets_BT != IGNORED
+    logz_BT = logits_BTV.logsumexp(-1)
+    target_BT = logits_BTV.gather(-1, targets_BT.clamp(min=0)[..., None])[..., 0]
+    share_BT = kept_BT / kept_BT.sum().clamp(min=1)
+    besides = (z_loss * logz_BT.square() * share_BT).sum()
+    return ((logz_BT - target_BT) * share_BT).sum() + besides - besides.detach()

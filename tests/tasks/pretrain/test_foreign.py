@@ -1,0 +1,196 @@
+"""A base that our decoder can't compute: transformers' own module, trained by our engines."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.foreign import ForeignDecoder, foreign_shape, foreign_weights
+from models.pretrained import load_pretrained
+from models.tokenizer import DIGEST_FIELD, copy_tokenizer, tokenizer_digest
+from storage.artifact import Artifact
+from storage.digests import list_files, tree_digest
+from storage.errors import ConfigError
+from storage.shards.token_stream import TokenStream
+from tasks.pretrain import pretrain
+from tasks.pretrain.base import shape_of_base
+from tasks.stage.output import Output
+from tasks.stage.runtime import PretrainRuntime
+from tasks.training.bits_per_byte import read_windows, spread_windows
+from tasks.training.logs import read_log
+from tests.tasks.pretrain.test_continued import CONFIG, documents, their_losses
+from tests.tasks.pretrain.tiny_training import losses_of, output
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 600}
+LIKE_LLAMA = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 128, "head_dim": 16}
+# Biases and a plain head; a cap on logits, scaled embeddings and a window in every second layer; weights under other
+# names in the files, and experts that are fused when they are loaded
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen2": {**LIKE_LLAMA, "tie_word_embeddings": True},
+    "gemma2": {**LIKE_LLAMA, "sliding_window": 16, "final_logit_softcapping": 2.0},
+    "gpt_neox": {**SMALL, "intermediate_size": 128},
+    "mixtral": {**LIKE_LLAMA, "num_local_experts": 4},
+}
+IN_TWO = {"processes": 2, "micro_batch": 2}
+
+
+def made(folder: Path, family: str) -> tuple[Artifact, Artifact]:
+    """Token shards, and a base with their tokenizer, its weights drawn at random."""
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    tokens, tokenizer = documents(folder)
+    base = folder / family
+    if not base.exists():
+        torch.manual_seed(1)
+        marks = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
+        config = AutoConfig.for_model(family, max_position_embeddings=64, **FAMILIES[family], **marks)
+        setattr(config, DIGEST_FIELD, tokenizer_digest(tokenizer.path))
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model.generation_config = GenerationConfig(**marks)
+        model.save_pretrained(base)
+        copy_tokenizer(tokenizer.path, base)
+    return tokens, Artifact.at(base)
+
+
+def trained(folder: Path, out: Path, family: str, **runtime: Any) -> Output:
+    written = output(out, **{"engine": "ddp", **runtime})
+    pretrain.function(CONFIG, *made(folder, family), written)
+    return written
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("foreign")
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Callable[[str], Output]:
+    """The training of a family by one process."""
+    return functools.cache(
+        lambda family: trained(folder, folder / f"{family}-out", family, recompute="full", insight_every=10)
+    )
+
+
+SOME = [pytest.param(name, marks=() if name in ("qwen2", "gemma2") else pytest.mark.soak) for name in FAMILIES]
+
+
+@pytest.mark.parametrize("family", SOME)
+def test_losses_are_those_of_transformers_on_the_same_batches(
+    family: str, folder: Path, alone: Callable[[str], Output]
+) -> None:
+    losses = their_losses(*made(folder, family))
+    assert losses_of(alone(family)) == pytest.approx(losses, abs=1e-5)
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_layers_are_recorded_under_the_names_of_transformers(alone: Callable[[str], Output]) -> None:
+    row = read_log(alone("qwen2").aside / "insight.jsonl")[-1]
+    assert row.keys() == {"step", "layers"}  # without attention's entropy, which only our decoder shows
+    for part in ("self_attn", "mlp"):
+        layer = row["layers"][f"theirs.model.layers.1.{part}"]
+        assert layer.keys() >= {"rms", "gradient_norm", "weight_norm", "update_ratio"}
+
+
+@pytest.mark.parametrize("family", SOME)
+def test_the_saved_model_is_the_trained_one(family: str, folder: Path, alone: Callable[[str], Output]) -> None:
+    tokens, base = made(folder, family)
+    model = alone(family).path / "model"
+    before, after = (json.loads((one / "config.json").read_text()) for one in (base.path, model))
+    assert after == before
+    for name in ("generation_config.json", "tokenizer.json", "chat_template.jinja"):
+        assert (model / name).read_bytes() == (base.path / name).read_bytes()
+    stream = TokenStream(tokens.files("validation/*.tokens"), tokenizer_digest=after[DIGEST_FIELD])
+    windows = spread_windows(stream, 32, CONFIG.validation_tokens)
+    ids, targets = read_windows(stream, windows, 32, len(windows))
+    loss = torch.nn.functional.cross_entropy(load_pretrained(model)(ids).logits.flatten(0, 1), targets.flatten())
+    assert read_log(alone(family).path / "log.jsonl")[-1]["validation_loss"] == pytest.approx(float(loss), abs=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_module_of_undefined_memory_is_restored_and_recomputing_changes_no_gradient(
+    family: str, folder: Path
+) -> None:
+    _, base = made(folder, family)
+    shape = foreign_shape(base.path)
+    with torch.device("meta"):
+        model = ForeignDecoder(base.path, shape)
+    model.to_empty(device="cpu")
+    for value in (*model.parameters(), *model.buffers()):
+        value.data.fill_(math.nan)
+    model.restore()
+    parameters = dict(model.named_parameters())
+    assert list(parameters) == list(shape.sizes)
+    with torch.no_grad():
+        for name, value in foreign_weights(base.path, shape):
+            parameters[name].copy_(value)
+    theirs: Any = load_pretrained(base.path)
+    for one, other in zip(model.theirs.buffers(), theirs.buffers(), strict=True):
+        assert torch.equal(one, other)
+    kinds = {buffer.dtype for buffer in model.buffers()}
+    assert {buffer.dtype for buffer in model.bfloat16().buffers()} == kinds
+    model.float()
+    ids = torch.arange(64).view(2, 32) * 7 % 600
+    targets = torch.roll(ids, -1, 1).masked_fill(ids % 3 == 0, -100)
+    loss = torch.nn.functional.cross_entropy(theirs(ids).logits.flatten(0, 1), targets.flatten())
+    assert float(model.eval()(ids, targets)) == pytest.approx(float(loss), abs=0.01)  # its weights were rounded
+    assert float(model(ids, torch.full_like(ids, -100))) == 0
+    gradients = []
+    for model.recompute in ("none", "selective", "full"):
+        gradients.append(torch.autograd.grad(model(ids, targets), list(model.parameters())))
+    for gradient, *others in zip(*gradients, strict=True):
+        assert all(torch.equal(gradient, other) for other in others)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"engine": "ddp"},
+        pytest.param({"engine": "fsdp", "zero_stage": 3}, marks=pytest.mark.soak),
+        pytest.param({"engine": "deepspeed", "zero_stage": 0}, marks=pytest.mark.soak),
+        pytest.param({"engine": "deepspeed", "zero_stage": 2}, marks=pytest.mark.soak),
+        pytest.param({"engine": "deepspeed", "zero_stage": 3}, marks=pytest.mark.soak),
+    ],
+    ids=str,
+)
+def test_two_processes_learn_what_one_does_and_killed_they_end_with_the_same_bytes(
+    engine: dict[str, Any],
+    folder: Path,
+    alone: Callable[[str], Output],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two = trained(folder, tmp_path / "two", "qwen2", **IN_TWO, **engine)
+    assert losses_of(two) == pytest.approx(losses_of(alone("qwen2")), abs=2e-5)
+    monkeypatch.setenv("GRISTMILL_FAULTS", "kill:1@8")
+    killed = trained(folder, tmp_path / "killed", "qwen2", **IN_TWO, **engine)
+    assert killed.facts["resumed_from_step"] == 6
+    assert tree_digest(list_files(killed.path)) == tree_digest(list_files(two.path))
+
+
+@pytest.mark.parametrize(
+    ("config", "runtime", "said"),
+    [
+        ({}, {"tensor_parallel": 2}, "runtime.pretrain.tensor_parallel"),
+        ({}, {"pipeline_parallel": 2}, "runtime.pretrain.pipeline_parallel"),
+        ({}, {"context_parallel": 2}, "runtime.pretrain.context_parallel"),
+        ({}, {"compile": "default"}, "runtime.pretrain.compile"),
+        ({"optimizer": "muon"}, {}, "pretrain.optimizer muon"),
+        ({"precision": "float8"}, {}, "pretrain.precision float8"),
+        ({"isolate_documents": True}, {}, "pretrain.isolate_documents"),
+        ({"context": 65}, {}, "pretrain.context is 65"),
+    ],
+    ids=str,
+)
+def test_what_needs_our_decoder_is_refused_by_name(
+    config: dict[str, Any], runtime: dict[str, Any], said: str, folder: Path
+) -> None:
+    _, base = made(folder, "qwen2")
+    with pytest.raises(ConfigError, match=said):
+        shape_of_base(base.path, CONFIG.model_copy(update=config), PretrainRuntime(**runtime))
