@@ -5,8 +5,8 @@ from __future__ import annotations
 from tasks.training.chain import LINKS
 
 FROM_SCRATCH = ("download", "dedup", "filter", "tokenizer", "tokenize", "pretrain")
-CONTINUED = ("download", "base", "dedup", "filter", "tokenize", "pretrain")  # a base that is trained on documents
 FROM_BASE = ("download", "base")
+CONTINUED = ("download", "base", "dedup", "filter", "tokenize", "pretrain")  # a base that is trained on documents
 AT_THE_END = ("evaluate", "draft", "export")
 STAGE_NAMES = (*FROM_SCRATCH, "sft", "dpo", "evaluate", "export")  # of a profile with every section at its default
 TRAINED = ("pretrain", *LINKS)

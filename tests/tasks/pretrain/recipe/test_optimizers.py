@@ -187,7 +187,7 @@ def test_states_are_saved_and_taken_over_to_the_bit(choices: dict[str, Any], tmp
 class Bare(Engine):
     """An engine without support for special choices."""
 
-    step = loss = save = load = whole_model = lambda *_: None  # type: ignore[assignment]  # never called
+    step = loss = save = load = whole_model = free_states = lambda *_: None  # type: ignore[assignment]  # never called
 
 
 @pytest.mark.parametrize(
