@@ -32,8 +32,8 @@ OF_PROFILE = ("doctor", "hosts", "plan", "run")  # commands whose first argument
 ProfileName = Annotated[
     str,
     typer.Argument(
-        help="a profile's name (smoke, tiny, finetune, gpu-24gb, gpu, gpu-8x, cluster), a recipe's (recipes/kto; "
-        "`gristmill new` lists them) or a path to a YAML file"
+        help="a profile's name (smoke, tiny, finetune, continue, gpu-24gb, gpu, gpu-8x, cluster), a recipe's "
+        "(recipes/kto; `gristmill new` lists them) or a path to a YAML file"
     ),
 ]
 LastProfile = Annotated[

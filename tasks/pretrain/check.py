@@ -25,6 +25,11 @@ def check_runtime(config: PretrainConfig, runtime: Runtime) -> None:
     check_special({config.optimizer, config.precision}, runtime.pretrain, cuda=runtime.compute.device != "cpu")
     if config.model is not None:  # a base's shares are checked once it is there
         check_shares(derive(config.new_model, vocab_size=1), runtime.pretrain)
+    elif runtime.pretrain.preflight == "always":
+        raise ConfigError(
+            "runtime.pretrain.preflight is always, but its checks are of a new model, not of a base.",
+            "Set it to auto or never.",
+        )
     if hosts_of(runtime.training) is not None:
         setup_of(config, runtime, cuda=runtime.compute.device == "cuda")
 

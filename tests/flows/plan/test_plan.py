@@ -91,11 +91,11 @@ def test_a_profile_with_a_base_plans_the_shorter_diagram(tmp_path: Path) -> None
     session = replace(session_of(profile), checks={})
     plan(profile, session)
     assert list(session.checks) == ["sft"], "whether enough pairs fit is asked before the first training"
-    with pytest.raises(ConfigError, match="set `pretrain: null`"):
+    with pytest.raises(ConfigError, match="or `pretrain: null` to only fine-tune it"):
         load("smoke", settings[:2])
     with pytest.raises(ConfigError, match="pretrain is missing"):
         load("smoke", ["pretrain=null"])
-    with pytest.raises(ConfigError, match="starts from a base model and doesn't pretrain"):
+    with pytest.raises(ConfigError, match="doesn't pretrain, or a base whose shape isn't known"):
         training_plan(profile)
 
 

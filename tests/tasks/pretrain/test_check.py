@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from storage.errors import ConfigError
+from tasks.pretrain import PretrainConfig
 from tasks.pretrain.check import check_runtime
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import CONFIG
@@ -69,3 +70,10 @@ def test_a_refusal_says_why_and_what_to_set(settings: dict[str, Any], says: str,
     with pytest.raises(ConfigError, match=says) as caught:
         check(**{"engine": "ddp", **settings})
     assert remedy in caught.value.remedy
+
+
+def test_checks_of_a_new_model_are_not_asked_for_a_base() -> None:
+    config = PretrainConfig(model=None, steps=9, warmup_steps=2)
+    with pytest.raises(ConfigError, match="preflight is always, but its checks are of a new model"):
+        check_runtime(config, runtime_of(device="cpu", preflight="always"))
+    check_runtime(config, runtime_of(device="cpu", preflight="auto"))

@@ -58,6 +58,12 @@ class Terminal:
         self.expect("> ")
         self.press(f"{text}\r")
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C at the prompt, once readline waits there: a signal just before is noticed with the next key."""
+        self.expect("> ")
+        time.sleep(0.5)
+        self.press(CTRL_C)
+
     def end(self) -> int:
         """Wait for the end. Returns the exit status."""
         deadline = time.monotonic() + SECONDS

@@ -19,18 +19,15 @@ def test_ctrl_c_stops_the_answer_and_twice_ends_the_chat(store: str) -> None:
         chat.expect("It lives in the wood, they say")
         chat.press(CTRL_C)
         assert chat.expect("Stopped.").count("they say") < 200, "it was stopped before its limit"
-        chat.expect("> ")
-        chat.press(CTRL_C)
+        chat.interrupt()
         chat.expect("Ctrl-C again ends the chat.")
         chat.line("/tokens 9")
         chat.line("And the hen?")
         chat.expect("It lives in the wood, they say")
         chat.expect("Cut after 9 tokens. /tokens sets another limit.")
-        chat.expect("> ")
-        chat.press(CTRL_C)
+        chat.interrupt()
         chat.expect("Ctrl-C again ends the chat.")
-        chat.expect("> ")
-        chat.press(CTRL_C)
+        chat.interrupt()
         assert chat.end() == 0
 
 
