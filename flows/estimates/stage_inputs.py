@@ -91,6 +91,5 @@ def _vocabulary(config: PretrainConfig, parameters: Any) -> int:
     """The vocabulary size that gives a model this many parameters, which grow linearly with it."""
     if parameters is None:
         raise ValueError("the number of parameters is not known")
-    assert config.model is not None
     small, large = (count_parameters(derive(config.new_model, size)) for size in (1024, 2048))
     return max(1, round(1024 + 1024 * (float(parameters) - small) / (large - small)))

@@ -5,22 +5,44 @@ Shapes: B windows, T tokens of context.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from models.kernels.attention import for_any_shape
 from models.kernels.cross_entropy import IGNORED
 from models.tokenizer import beginning, load_tokenizer
 from models.transformer import Decoder
-from storage.shards.token_stream import TokenStream
+from storage.shards.token_stream import Stretches, TokenStream
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.engines import Engine
 from tasks.pretrain.world import World
 from tasks.training.bits_per_byte import Likelihood, read_windows, spread_windows
 
 TEMPERATURE = 0.6  # with more, a small model invents words
+
+
+def group_losses(
+    engine: Engine, stream: Stretches, windows: Sequence[int], context: int, heartbeat: Callable[[], None]
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield this rank's groups of windows, a micro-batch each: its number, and the sums of nats and of targets.
+
+    Every rank yields equally often, as sharded weights need all ranks for a forward pass: one that has run out of
+    windows yields zeros. `heartbeat` is called after each pass.
+    """
+    size, device = engine.micro_batch, engine.world.device
+    for first in range(0, math.ceil(len(windows) / size), engine.data_ranks):
+        group = first + engine.data_rank
+        ids_BT, targets_BT = read_windows(stream, windows[group * size : (group + 1) * size], context, size)
+        ids_BT, targets_BT = ids_BT.to(device), targets_BT.to(device)
+        count = (targets_BT != IGNORED).sum()
+        loss = engine.loss(ids_BT, targets_BT)
+        sums = torch.stack((loss.double() * count, count.double()))
+        yield group, sums if count else torch.zeros_like(sums)  # without targets the loss may be NaN
+        heartbeat()
 
 
 class Validation:
@@ -32,19 +54,10 @@ class Validation:
 
     @for_any_shape()  # without gradients a sliding window is a mask, with which cuDNN may give NaN
     def loss(self, engine: Engine, heartbeat: Callable[[], None]) -> float:
-        """The mean cross-entropy in nats a token. Every rank must call it, since sharded weights need all ranks for a
-        forward pass. `heartbeat` is called after each pass."""
+        """The mean cross-entropy in nats a token. Every rank must call it."""
         total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
-        share = engine.micro_batch
-        for start in range(0, len(self.windows), share * engine.data_ranks):
-            first = start + share * engine.data_rank
-            ids_BT, targets_BT = read_windows(self.stream, self.windows[first : first + share], self.context, share)
-            ids_BT, targets_BT = ids_BT.to(self.world.device), targets_BT.to(self.world.device)
-            count = (targets_BT != IGNORED).sum()
-            loss = engine.loss(ids_BT, targets_BT)
-            if count:  # a rank that has run out of windows still takes part in the forward pass
-                total += torch.stack((loss.double() * count, count.double()))
-            heartbeat()
+        for _, sums in group_losses(engine, self.stream, self.windows, self.context, heartbeat):
+            total += sums
         nats, tokens = self.world.sum(total).tolist()
         return nats / tokens
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import torch
 
 from models.kernels.attention import for_any_shape
-from models.kernels.cross_entropy import IGNORED
 from storage.shards.token_stream import Stretches, source_streams
 from tasks.pretrain.engines import Engine
+from tasks.pretrain.evaluation import group_losses
 from tasks.pretrain.spec import TrainSpec
-from tasks.training.bits_per_byte import read_windows, spread_windows
+from tasks.training.bits_per_byte import spread_windows
 
 Losses = dict[str, list[list[float]]]  # nats and tokens of each group of windows, by source
 
@@ -53,12 +53,6 @@ class HeldOutChange:
         windows = spread_windows(stream, context, self._spec.config.validation_tokens)
         rounds = math.ceil(len(windows) / (size * ranks))
         totals = torch.zeros((rounds * ranks, 2), dtype=torch.float64, device=engine.world.device)
-        for group in range(engine.data_rank, len(totals), ranks):
-            ids_BT, targets_BT = read_windows(stream, windows[group * size : (group + 1) * size], context, size)
-            ids_BT, targets_BT = ids_BT.to(engine.world.device), targets_BT.to(engine.world.device)
-            count = (targets_BT != IGNORED).sum()
-            loss = engine.loss(ids_BT, targets_BT)
-            if count:
-                totals[group] = torch.stack((loss.double() * count, count.double()))
-            heartbeat()
+        for group, sums in group_losses(engine, stream, windows, context, heartbeat):
+            totals[group] = sums
         return [group for group in engine.world.sum(totals).tolist() if group[1]]
