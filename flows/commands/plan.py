@@ -30,7 +30,7 @@ from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of, whole_of
 from flows.tables import new_table
-from models.presets import explain
+from models.presets import ModelShape, explain
 from profiles.load import load
 from profiles.schema import Profile
 from storage.keys import differences
@@ -105,7 +105,7 @@ def show_plan(
             need = f"{size_of(line.forecast.memory)} of memory and {size_of(line.forecast.disk)} of disk"
             console.print(f"{line.name} needs about {need}: {line.forecast.note}.", soft_wrap=True)
     if training:
-        show_model(console, profile)
+        show_model(console, training.shape)
         show_training(console, training)
     show_posttraining(console, profile, reached, training.parameters if training else None)
     if corpora:
@@ -184,10 +184,8 @@ def show_posttraining(console: Console, profile: Profile, reached: Collection[st
     )
 
 
-def show_model(console: Console, profile: Profile) -> None:
-    """Print what the size dial derives, and by which rule."""
-    shape = shape_to_train(profile)
-    assert shape is not None
+def show_model(console: Console, shape: ModelShape) -> None:
+    """Print what the size dial derives, or what a base has, and by which rule."""
     table = new_table("", "value", "rule", right=["value"], title="The model")
     for what, value, rule in explain(shape):
         number = isinstance(value, int) and not isinstance(value, bool)
