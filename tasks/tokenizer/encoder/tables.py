@@ -50,13 +50,20 @@ def obstacle(settings: dict[str, Any]) -> str:
         return f"lacks {EOS}"
     if any(symbol not in model["vocab"] for symbol in BYTE_SYMBOLS):
         return "has no token for some byte"
-    if (settings.get("post_processor") or {}).get("type") == "ByteLevel":  # it only moves offsets
-        settings = {**settings, "post_processor": None}
-    if any(settings.get(step) for step in ("normalizer", "post_processor", "truncation", "padding")):
+    if any(settings.get(step) for step in ("normalizer", "truncation", "padding")) or _adds_tokens(settings):
         return "normalises the text or post-processes the ids"
     if any(not token["special"] for token in settings["added_tokens"]):
         return "has added tokens that are not special"
     return "" if pattern_of(settings) else "has an unknown pre-tokenizer pattern"
+
+
+def _adds_tokens(settings: dict[str, Any]) -> bool:
+    """Whether the post-processor changes ids. A template of just the text, as transformers writes it for a tokenizer
+    without BOS, doesn't, and a byte-level one only moves offsets."""
+    step = settings.get("post_processor") or {"type": "ByteLevel"}
+    if step["type"] == "TemplateProcessing":
+        return any("Sequence" not in piece for piece in step.get("single", [{}]))
+    return bool(step["type"] != "ByteLevel")
 
 
 def make_tables(settings: dict[str, Any]) -> Tables:
