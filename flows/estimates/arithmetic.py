@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import timeit
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,11 +27,13 @@ from models.memory import (
 from models.presets import ModelShape, ShapeError, count_parameters, derive, flops_per_token
 from profiles.schema import Profile
 from storage.errors import ConfigError
+from storage.store import Store
 from tasks.base.source import known_shape
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.setup import setup_of
 from tasks.stage import machine
 from tasks.stage.runtime import Runtime
+from tasks.stage.session import Session, current, open_session
 from tasks.training.device_peak import cpu_peak_flops
 from tasks.training.retention import most_kept
 
@@ -144,11 +147,16 @@ def shape_to_train(profile: Profile) -> ModelShape | None:
     if config.model is not None:
         return derive(config.new_model, profile.tokenizer.vocab_size)
     assert profile.base is not None
-    shape = known_shape(profile.base)
+    with nullcontext() if profile.base.artifact is None or current() else _session(profile):
+        shape = known_shape(profile.base)
     if shape is None:
         return None
     rules = {**dict.fromkeys((one.name for one in fields(shape)), "the base's"), "context": "of training"}
     return replace(shape, context=config.context or shape.context, rules=rules)
+
+
+def _session(profile: Profile) -> AbstractContextManager[Session]:
+    return open_session(Session(Store(profile.runtime.store), profile.runtime, profile.name))
 
 
 def training_work(profile: Profile, *, cuda: bool) -> TrainingWork | None:
