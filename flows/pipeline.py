@@ -83,6 +83,8 @@ def evaluation(profile: Profile, chain: Chain, raw: Artifact) -> Artifact | None
     if profile.evaluate is None:
         return None
     config, start = profile.evaluate.with_filter(profile.filter).with_release(chain.released), chain.start
+    if profile.base and profile.pretrain:
+        config = config.with_original(profile.base)
     judge = chain.judge if config.asks_judge else None
     training = start.training if config.safety and config.safety.memorisation else None
     documents = start.documents if config.safety and config.safety.continuations else None

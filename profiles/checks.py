@@ -13,6 +13,7 @@ from models.presets import ModelShape, ShapeError, derive
 from profiles.sections import Sections
 from profiles.stage_names import ALL
 from storage.errors import ConfigError
+from tasks.evaluate.config import ORIGINAL
 from tasks.evaluate.learning_curves.snapshots import check_steps, snapshot_name
 from tasks.evaluate.side_by_side.config import names_of
 from tasks.export import BEST
@@ -85,12 +86,13 @@ def evaluated_models_exist(profile: Sections) -> Iterator[str]:
     if config is None:
         return
     links = _models(profile)
+    original = [ORIGINAL] if profile.base and profile.pretrain else []
     for one in config.models:
-        if one.name in (*LINKS, BASE):
+        if one.name in (*LINKS, BASE, *original):
             yield f"evaluate.models has the name of a link, {one.name}: give it another"
         if one.link is not None and one.link not in links:
             yield f"evaluate.models.{one.name} is of {one.link}, but the links are {', '.join(links)}"
-    models = [*links, *(snapshot_name(BASE, step) for step in config.snapshots), *config.named]
+    models = [*links, *(snapshot_name(BASE, step) for step in config.snapshots), *original, *config.named]
     for unknown in unknown_models(config.gates, models)[:1]:
         yield f"evaluate.{unknown}, which this run doesn't measure: it has {', '.join(models)}"
     if config.side_by_side:
@@ -265,12 +267,12 @@ def released_adapters_have_a_base(profile: Sections) -> Iterator[str]:
 
 
 def sources_exist(profile: Sections) -> Iterator[str]:
-    """A filter or a mixture names sources that bring documents. It would fail only after the stages before it."""
+    """Filters, mixtures and gates name sources that bring documents. They would fail only after the stages before."""
     known = profile.download.document_sources
     sections = {
         name: section.named_sources()
-        for name, section in (("dedup", profile.dedup), ("filter", profile.filter), ("pretrain", profile.pretrain))
-        if section is not None and name in profile.stage_names
+        for name in ("dedup", "filter", "pretrain", "evaluate")
+        if profile.pretrain is not None and (section := getattr(profile, name)) is not None
     }
     wrong = [
         f"{section}.{path} names {', '.join(missing)}"

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from tasks.base.config import BaseConfig
 from tasks.evaluate.language.config import LanguageConfig
 from tasks.evaluate.other_models.config import NamedModel
 from tasks.evaluate.safety.config import FilterSections, SafetyConfig
@@ -16,6 +17,7 @@ from tasks.sandbox.config import SandboxConfig
 from tasks.significance.gate_config import GateConfig
 from tasks.stage.config import StageConfig
 
+ORIGINAL = "original"  # the name of a base before it is trained on documents
 PROMPTS = [
     "What is a river?",
     "Who was Isaac Newton?",
@@ -96,6 +98,17 @@ class EvaluateConfig(StageConfig):
         """A copy in which gates without a model are about the released link."""
         gates = [gate if gate.model else gate.model_copy(update={"model": link}) for gate in self.gates]
         return self.model_copy(update={"gates": gates})
+
+    def with_original(self, base: BaseConfig) -> EvaluateConfig:
+        """A copy that also measures the base as it was before it was trained on documents, if a gate names it."""
+        named = {name for gate in self.gates for name in (gate.model, gate.no_worse_than)}
+        if ORIGINAL not in named:
+            return self
+        return self.model_copy(update={"models": [*self.models, NamedModel(name=ORIGINAL, base=base)]})
+
+    def named_sources(self) -> dict[str, list[str]]:
+        """The sources that this config names, by the path of the field."""
+        return {f"gates.{number}.source": [gate.source] for number, gate in enumerate(self.gates) if gate.source}
 
     def score(self, task: TaskConfig, definition: str | None) -> ScoreConfig:
         """The settings of one benchmark's scores."""

@@ -30,6 +30,12 @@ class GateConfig(StageConfig):
     task: str = Field(description=f"a measured task, or {BITS}, of which less is better", min_length=1)
     model: str | None = Field(None, description="the model that must meet the condition (default: the released one)")
     metric: str | None = Field(None, description="a metric of the task (default: its headline)")
+    source: str | None = Field(
+        None,
+        min_length=1,
+        exclude_if=lambda value: value is None,  # so that keys from before this field stay valid
+        description=f"a source of held-out text, with {BITS}: only its documents count (default: all)",
+    )
     at_least: float | None = Field(None, description="lowest allowed score")
     at_most: float | None = Field(None, description="highest allowed score")
     no_worse_than: str | None = Field(
@@ -61,6 +67,8 @@ class GateConfig(StageConfig):
             raise ValueError("`by` needs no_worse_than")
         if self.task == BITS and self.metric is not None:
             raise ValueError(f"{BITS} is a metric itself: remove `metric`")
+        if self.source is not None and self.task != BITS:
+            raise ValueError(f"`source` is of {BITS}: remove it")
         if self.model is not None and self.no_worse_than == self.model:
             raise ValueError(f"{self.model} is never worse than itself")
         return self

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, GateError, make_again
 from tasks.significance.answered import Answered, MetricScore
 from tasks.significance.compare import One, match
-from tasks.significance.estimate import LEVEL, is_binary
+from tasks.significance.estimate import LEVEL, estimate, is_binary
 from tasks.significance.gate_config import BITS, GateConfig
 from tasks.significance.paired import detectable, loses_more_than, paired
-from tasks.significance.texts import other_text
+from tasks.significance.texts import change, other_text, source_score
 from tasks.stage.display.pages import markdown_table
 from tasks.stage.named_artifact import named_artifact
 from tasks.training.chain import BASE, LINKS
@@ -143,14 +144,8 @@ def _against_other(gate: GateConfig, run: Answered, model: str, referenced: Mapp
     score, old = _score(run, model, gate), _score(other, before, gate)
     if isinstance(score, str) or isinstance(old, str):
         return _result(gate, model, condition, "none", False, score if isinstance(score, str) else str(old))
-    sign = 1 if score.higher_is_better else -1
     if gate.task == BITS and not _has_items(run, model):
-        if other_text(other, before, run, model):
-            return _result(gate, model, condition, "none", False, "they were measured on different texts")
-        loss = sign * (old.value - score.value)
-        why = f"{'worse' if loss > 0 else 'better'} by {abs(loss):.3g}; one number, whose noise is not known"
-        shown = f"{score.value:.4g} against {old.value:.4g}"
-        return _result(gate, model, condition, shown, loss <= gate.by, why)
+        return _of_text(gate, (run, model), (other, before), condition, old.value, score.value)
     met = match(One(other, before), One(run, model), gate.task, gate.metric)
     if isinstance(met, str):
         return _result(gate, model, condition, "none", False, met)
@@ -168,6 +163,29 @@ def _against_other(gate: GateConfig, run: Answered, model: str, referenced: Mapp
     told += "; too few questions to show a loss" if seen is None and loss else ""
     told += f"; a loss of {gate.by + seen:.2g} would be found four times in five" if seen is not None else ""
     return _result(gate, model, condition, shown, True, told)
+
+
+def _of_text(
+    gate: GateConfig, run: tuple[Answered, str], before: tuple[Answered, str], condition: str, old: float, new: float
+) -> GateResult:
+    """Bits per byte, by the losses of single documents. Evaluations without them have one number each."""
+    model, changed = run[1], change(*before, *run, gate.source)
+    if changed is None and other_text(*before, *run):
+        changed = "they were measured on different texts"
+    if isinstance(changed, str):
+        return _result(gate, model, condition, "none", False, changed)
+    if changed is None:
+        told = f"{'worse' if new > old else 'better'} by {abs(new - old):.3g}; one number, whose noise is not known"
+        return _result(gate, model, condition, f"{new:.4g} against {old:.4g}", new - old <= gate.by, told)
+    found = estimate(changed.parts)
+    shown, loss = f"{changed.second:.4g} against {changed.first:.4g}", found.mean
+    told = "alike" if loss == 0 else f"{'worse' if loss > 0 else 'better'} by {abs(loss):.3g}"
+    told += f" on {found.items:,} documents" + (f" ± {found.error:.2g}" if found.error else "")
+    each = np.arange(found.items)
+    if found.error is None:  # a single document
+        return _result(gate, model, condition, shown, loss <= gate.by, f"{told}, whose noise is not known")
+    lost = loses_more_than(gate.by, changed.parts, each, binary=False)
+    return _result(gate, model, condition, shown, not lost, told + (": beyond noise" if lost else ""))
 
 
 def _has_items(run: Answered, model: str) -> bool:
@@ -188,6 +206,8 @@ def _score(run: Answered, model: str, gate: GateConfig) -> MetricScore | str:
         task = scores.tasks[gate.task]
         score = task.of(gate.metric or task.metric)
         return score or f"{gate.task} has no metric {gate.metric}, but {', '.join(task.metrics) or task.metric}"
+    if gate.source is not None:
+        return source_score(run, model, gate.source)
     if gate.task == BITS:
         bits = scores.bits_per_byte
         return (
@@ -197,7 +217,7 @@ def _score(run: Answered, model: str, gate: GateConfig) -> MetricScore | str:
 
 
 def _named(gate: GateConfig) -> str:
-    return gate.metric or "score"
+    return f"{gate.source} score" if gate.source else gate.metric or "score"
 
 
 def _result(gate: GateConfig, model: str, condition: str, score: str, passed: bool, why: str) -> GateResult:

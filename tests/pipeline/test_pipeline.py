@@ -67,6 +67,35 @@ def test_a_second_run_takes_everything_from_the_store(undisturbed: tuple[Path, s
     assert digests(store) == before
 
 
+CONTINUED = """
+extends: smoke
+name: continued
+base: {artifact: smoke/pretrain@1}
+pretrain: {model: null, steps: 12, warmup_steps: 2, mixture: {speeches: 1.0}, learning_rate: 3.0e-4}
+sft: null
+dpo: null
+evaluate:
+  tasks: []
+  prompts: []
+  gates:
+    - {task: bits_per_byte, source: speeches, no_worse_than: original, by: 0.5}
+    - {task: bits_per_byte, model: original, at_least: 9}
+export: {formats: [safetensors]}
+"""
+
+
+def test_a_model_of_the_store_is_trained_on_and_measured_beside_what_it_was(
+    undisturbed: tuple[Path, str], tmp_path: Path
+) -> None:
+    store, _ = undisturbed
+    profile = tmp_path / "continued.yaml"
+    profile.write_text(CONTINUED)
+    said = start(store, profile=str(profile)).communicate()[0]
+    assert re.search(r"\| FAILED \| bits_per_byte \| original \| score at least 9 \| [2-4]\.", said), said
+    assert re.search(r"\| passed \| .* speeches score no worse than original .* on \d+ documents ± ", said), said
+    assert len(digests(store, "tokenizer")) == 1  # the base's is taken
+
+
 @pytest.mark.soak
 def test_a_changed_threshold_measures_nothing_again_and_why_names_it(undisturbed: tuple[Path, str]) -> None:
     store, _ = undisturbed

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
@@ -171,6 +174,87 @@ def test_a_failed_gate_stops_a_release_with_the_table_and_a_better_model_passes(
     again = Answered.read(write_evaluation(tmp_path / "again", better, bits=BITS), "this run")
     write_results(judge_gates(gates, again, {}), again.folder)
     assert check_gates(Artifact.at(again.folder)) == 2
+
+
+def write_documents(run: Answered, model: str, nats: list[float], *, sizes: list[float], sources: list[str]) -> None:
+    """The losses of held-out documents, and the bits per byte of their sources, as language_modelling leaves them."""
+    folder = run.folder / "language" / model
+    folder.mkdir(parents=True)
+    columns = {"text": sources, "held_out": [True] * len(nats), "number": range(len(nats)), "bytes": sizes}
+    pq.write_table(pa.table({**columns, "nats": nats}), folder / "documents.parquet")
+    rows = []
+    for name in sorted(set(sources)):
+        of = [n for n, source in enumerate(sources) if source == name]
+        size, bits = sum(sizes[n] for n in of), sum(nats[n] for n in of) / math.log(2)
+        rows.append({"name": name, "bytes": size, "bits_per_byte": bits / size, "bits_per_byte_stderr": 0.01})
+    (folder / "language.json").write_text(json.dumps({"held_out": {"is_sample": False, "by_source": rows}}))
+
+
+@pytest.mark.parametrize(
+    ("gate", "passed", "why"),
+    [
+        ({"no_worse_than": "base"}, True, "better by"),  # what the domain gains is more
+        ({"no_worse_than": "base", "source": "general"}, False, "beyond noise"),
+        ({"no_worse_than": "base", "source": "general", "by": 0.05}, True, "worse by 0.0383 on 40 documents ± 0.0039"),
+        (
+            {"no_worse_than": "base", "source": "general", "by": 0.035},
+            True,
+            "worse by 0.0383",
+        ),  # within the noise of it
+        ({"no_worse_than": "base", "source": "general", "by": 0.02}, False, "beyond noise"),
+        ({"model": "base", "no_worse_than": "dpo", "source": "domain"}, False, "beyond noise"),
+        ({"source": "general", "at_most": 2.0}, True, "standard errors to spare"),
+        ({"source": "general", "at_most": 1.0}, False, "above it"),
+        ({"source": "poems", "at_most": 9.0}, False, "on no text of poems, but of domain, general"),
+        ({"no_worse_than": "base", "source": "poems"}, False, "on no text of poems, but of domain, general"),
+    ],
+)
+def test_a_gate_on_a_source_judges_by_documents(gate: dict[str, Any], passed: bool, why: str, run: Answered) -> None:
+    rng = np.random.default_rng(0)
+    sizes = (1000 * rng.uniform(0.5, 2, 80)).tolist()
+    sources = ["domain", "general"] * 40
+    hard = rng.normal(1.3, 0.3, 80)  # texts differ far more than models do
+    changed = np.where(np.array(sources) == "general", 0.04, -0.1) + rng.normal(0, 0.02, 80)
+    for model, bits in (("base", hard), ("dpo", hard + changed)):
+        write_documents(run, model, (bits * sizes * math.log(2)).tolist(), sizes=sizes, sources=sources)
+    result = judge(run, task="bits_per_byte", **gate)
+    assert result.passed is passed
+    assert why in result.why
+
+
+@pytest.mark.parametrize("damage", ["other documents", "other parts", "bytes", "a name"])
+def test_documents_that_differ_or_are_damaged(damage: str, run: Answered) -> None:
+    names, texts = ["a"] * 20, [500.0] * 20
+    write_documents(run, "base", [400.0] * 20, sizes=texts, sources=names)
+    parts = [250.0] * 20 if damage == "other parts" else texts
+    write_documents(run, "dpo", [400.0] * 20, sizes=parts, sources=["b"] * 20 if damage == "other documents" else names)
+    gate = {"task": "bits_per_byte", "no_worse_than": "base"}
+    if damage == "bytes":
+        path = run.folder / "language" / "dpo" / "documents.parquet"
+        path.write_bytes(path.read_bytes()[:-9])
+        with pytest.raises(DamagedArtifact, match=r"documents\.parquet of dpo in this run"):
+            judge(run, **gate)
+    elif damage == "a name":
+        outside = Answered(run.name, run.folder, {"../base": run.models["base"], "dpo": run.models["dpo"]})
+        with pytest.raises(DamagedArtifact, match="can't be read"):
+            judge(outside, **{**gate, "no_worse_than": "../base"})
+    else:
+        result = judge(run, **gate)
+        assert not result.passed
+        assert f"measured on different {'documents' if damage == 'other documents' else 'parts'}" in result.why
+
+
+def test_a_loss_on_documents_has_the_error_of_a_ratio(run: Answered) -> None:
+    rng = np.random.default_rng(1)
+    sizes, bits = 1000 * rng.uniform(0.2, 3, 50), rng.normal(1.2, 0.2, (2, 50))
+    for model, one in zip(("base", "dpo"), bits, strict=True):
+        write_documents(run, model, (one * sizes * math.log(2)).tolist(), sizes=sizes.tolist(), sources=["a"] * 50)
+    drawn = rng.integers(50, size=(20_000, 50))  # the bootstrap, over documents
+    means = (bits[1] * sizes)[drawn].sum(1) / sizes[drawn].sum(1) - (bits[0] * sizes)[drawn].sum(1) / sizes[drawn].sum(
+        1
+    )
+    why = judge(run, task="bits_per_byte", no_worse_than="base", by=9).why
+    assert float(why.split("± ")[1]) == pytest.approx(float(means.std()), rel=0.05)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[{}]", "null", '[{"passed": 1}]', "[" * 100_000])
