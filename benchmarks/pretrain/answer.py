@@ -25,6 +25,11 @@ def measured(train: Train, task: Task) -> dict[str, float]:
     if task.device == "cuda":
         peak = torch.cuda.max_memory_allocated()
     else:
-        with open("/proc/self/status") as status:  # ru_maxrss is inherited: it may be that of the benchmark itself
-            peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+        peak = peak_bytes()
     return {**found, "peak": peak}
+
+
+def peak_bytes() -> int:
+    """The peak memory of this process. ru_maxrss is inherited: it may be that of the benchmark itself."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
