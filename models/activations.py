@@ -108,8 +108,10 @@ def activations(
     kept = tokens * saved * blocks + mask + rotary + (casts * blocks if recompute == "none" else 0)
     loss = 0
     if head:
-        # Autocast caches its casts until the forward pass ends, even if the backward pass doesn't need them
-        held = 0 if recompute == "none" else casts * blocks
+        # Autocast caches its casts until the forward pass ends, even if the backward pass doesn't need them. Those of
+        # experts aren't among them
+        experts = 2 * 3 * shape.width * shape.all_feed_forward if shape.experts and form.autocast else 0
+        held = 0 if recompute == "none" else (casts - experts) * blocks
         # What the last norm saves, its output, and the gradient of the loss with respect to it
         last = tokens * (_norm(shape, form) + 2 * form.residual * shape.width)
         loss = last + held + _loss(shape, form, tokens, ways)
@@ -126,6 +128,12 @@ def _flowing(shape: ModelShape, form: Numbers, tokens: int, ways: int, head: boo
     stream = form.residual * shape.width + (form.product * shape.width if form.autocast else 0)
     at_down = tokens * (form.product * inner + stream) + form.residual * inner * shape.width
     at_gate = tokens * (form.product * 2 * inner + form.residual * shape.width) if shape.gated else 0
+    if shape.experts:
+        at_down, at_gate = (
+            tokens * (form.product * wide * inner + stream)
+            + form.residual * wide * shape.all_feed_forward * shape.width
+            for wide in (1, 2)
+        )
     return max(at_down, at_gate) + form.residual * tied
 
 
@@ -141,7 +149,24 @@ def _block(shape: ModelShape, form: Numbers, ways: int, *, repeated: bool) -> in
     inner = ceil_div(shape.feed_forward, ways)
     feed_forward = form.product * inner * (4 if shape.gated else 2)  # gate, up, SiLU(gate), and their product
     norms = 2 * (_norm(shape, form) + form.product * shape.width)
-    return norms + attention + feed_forward
+    return norms + attention + feed_forward + _routing(shape, form)
+
+
+def _to_experts(shape: ModelShape) -> int:
+    """Numbers per token in the rows that its experts take."""
+    return (shape.experts_per_token or 0) * shape.width
+
+
+def _routing(shape: ModelShape, form: Numbers) -> int:
+    """Bytes per token that a mixture saves beside its experts' inner activations: the rows that go to experts and come
+    back, logits, softmax, its largest values and their sum, log Σ exp, the weights, and indices (of experts, and of
+    rows in both orders). In 16 bits the router saves its input in float32, and the norm's output isn't saved."""
+    if not shape.experts or not shape.experts_per_token:
+        return 0
+    rows = form.product * 2 * _to_experts(shape)
+    indices = 3 * 8 * shape.experts_per_token
+    values = 4 * (2 * shape.experts + shape.experts_per_token + 2) + form.product * shape.experts_per_token
+    return rows + indices + values + (4 - form.product) * shape.width
 
 
 def _head_norms(shape: ModelShape, form: Numbers, ways: int, *, keep_product: bool) -> int:
@@ -167,8 +192,9 @@ def _selective(shape: ModelShape, form: Numbers, ways: int) -> int:
     """Bytes per token that a block saves with selective recomputation: its input, products, attention's output."""
     queries, keys = _heads(shape, ways)
     inner = ceil_div(shape.feed_forward, ways) * (2 if shape.gated else 1)
-    products = queries + 2 * keys + queries + shape.width + inner + shape.width
-    return form.residual * shape.width + form.product * products + 4 * ceil_div(shape.heads, ways)
+    products = queries + 2 * keys + queries + shape.width + inner + (_to_experts(shape) or shape.width)
+    logits = 4 * (shape.experts or 0)
+    return form.residual * shape.width + form.product * products + 4 * ceil_div(shape.heads, ways) + logits
 
 
 def _norm(shape: ModelShape, form: Numbers) -> int:

@@ -13,6 +13,7 @@ from models.presets import (
     block_matrices,
     count_parameters,
     flops_per_token,
+    router_parameters,
 )
 
 
@@ -27,7 +28,8 @@ def executed_flops_per_token(shape: ModelShape, *, recompute: Recompute = "none"
     attended = seen if skips_hidden else shape.context
     again = 0
     if recompute == "full":
-        products = block_matrices(shape) - shape.width * shape.feed_forward
+        products = block_matrices(shape, active=True) + router_parameters(shape)
+        products -= 0 if shape.experts else shape.width * shape.feed_forward  # what experts return is needed again
         again = shape.depth * (2 * products + 4 * shape.heads_width * attended)
     return flops_per_token(shape) + 12 * shape.depth * shape.heads_width * (attended - seen) + again
 
@@ -59,7 +61,7 @@ def compute_optimal(flops: float) -> tuple[float, float]:
 
 def judge_ratio(shape: ModelShape, tokens: int) -> str:
     """A comment on the ratio of tokens to parameters, with well-known models for comparison."""
-    ratio = tokens / count_parameters(shape)
+    ratio = tokens / count_parameters(shape, active=True)
     if ratio < 10:
         return (
             "under-trained: for the same compute, a smaller model on more text would be better. GPT-3 had 1.7 "

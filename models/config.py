@@ -19,10 +19,10 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    family: Literal["gpt2", "llama", "mistral", "qwen3"] = Field(
+    family: Literal["gpt2", "llama", "mistral", "qwen3", "qwen3_moe"] = Field(
         "llama",
-        description="architecture: GPT-2, LLaMA, Mistral (LLaMA with sliding-window attention), or Qwen3 (LLaMA with "
-        "norms of queries and keys, and its own head size)",
+        description="architecture: GPT-2, LLaMA, Mistral (LLaMA with sliding-window attention), Qwen3 (LLaMA with "
+        "norms of queries and keys, and its own head size), or Qwen3-MoE (Qwen3 with a mixture of experts)",
     )
     depth: int = Field(ge=1, le=MOST_LAYERS, description="number of layers, from which the rest is derived")
     context: int = Field(
@@ -36,17 +36,43 @@ class ModelConfig(BaseModel):
         None,
         ge=1,
         le=MOST_WIDE,
-        description="key/value heads, not for gpt2 (default: heads, for mistral heads / 4, for qwen3 heads / 2)",
+        description="key/value heads, not for gpt2 (default: heads, for mistral heads / 4, for qwen3 and qwen3_moe "
+        "heads / 2)",
     )
     head_size: int | None = Field(
         None,
         ge=2,
         le=MOST_WIDE,
         exclude_if=lambda value: value is None,  # so that keys from before this field stay valid
-        description="channels of an attention head, qwen3 only (default: 32, 64 or 128 by the width)",
+        description="channels of an attention head, qwen3 and qwen3_moe only (default: 32, 64 or 128 by the width)",
     )
     feed_forward: int | None = Field(
-        None, ge=1, le=MOST_WIDE, description="feed-forward size (default: 8/3 × width, rounded up, for gpt2 4 × width)"
+        None,
+        ge=1,
+        le=MOST_WIDE,
+        description="feed-forward size, not for qwen3_moe (default: 8/3 × width, rounded up, for gpt2 4 × width)",
+    )
+    experts: int | None = Field(
+        None,
+        ge=2,
+        le=MOST_WIDE,
+        exclude_if=lambda value: value is None,
+        description="experts of a layer, qwen3_moe only (default: 8, from width 2048 on 128)",
+    )
+    experts_per_token: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_WIDE,
+        exclude_if=lambda value: value is None,
+        description="experts that a token passes in each layer, qwen3_moe only (default: 2, from width 2048 on 8)",
+    )
+    expert_feed_forward: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_WIDE,
+        exclude_if=lambda value: value is None,
+        description="feed-forward size of an expert, qwen3_moe only (default: 8/3 × width / experts_per_token, rounded "
+        "up)",
     )
     sliding_window: int | None = Field(
         None, ge=1, description="sliding-window size, mistral only (default: context / 2)"
@@ -58,5 +84,5 @@ class ModelConfig(BaseModel):
         None, description="share the embedding matrix with the output layer (default: for gpt2, and below width 2048)"
     )
     norm_eps: float | None = Field(
-        None, gt=0, description="epsilon of LayerNorm and RMSNorm (default: 1e-5, for qwen3 1e-6)"
+        None, gt=0, description="epsilon of LayerNorm and RMSNorm (default: 1e-5, for qwen3 and qwen3_moe 1e-6)"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor
 
 from models.foreign import ForeignDecoder
-from models.presets import Family, ModelShape
-from models.pretrained import StoredWeights, load_config, load_pretrained
+from models.presets import QWEN3, Family, ModelShape
+from models.pretrained import StoredWeights, head_size, load_config, load_pretrained
 from models.tokenizer import DIGEST_FIELD, END, EOS, PAD, copy_tokenizer, load_tokenizer, tokenizer_digest
 from models.transformer import Decoder, Transformer
 
@@ -48,6 +49,9 @@ _NO_LOGIT = (
     "summary_proj_to_labels",
     "summary_first_dropout",
 )
+# Of a mixture whose layers are all sparse, as `decoder_sparse_step` and `mlp_only_layers` say: the size of a dense
+# layer, and the losses of transformers' own training
+_NO_LOGIT_OF_EXPERTS = ("intermediate_size", "output_router_logits", "router_aux_loss_coef")
 
 
 class NotCarriedError(ValueError):
@@ -64,6 +68,13 @@ _LLAMA: Parts = {
     "feed_forward.down": ("mlp.down_proj",),
 }
 _QWEN3: Parts = {**_LLAMA, "attention.q_norm": ("self_attn.q_norm",), "attention.k_norm": ("self_attn.k_norm",)}
+_QWEN3_MOE: Parts = {
+    **{ours: theirs for ours, theirs in _QWEN3.items() if not ours.startswith("feed_forward.")},
+    "feed_forward.router": ("mlp.gate",),
+}
+# The experts of a layer: in a module of transformers as one tensor of three dimensions, in files each by itself
+_EXPERTS = {"feed_forward.up": "mlp.experts.gate_up_proj", "feed_forward.down": "mlp.experts.down_proj"}
+_EXPERT = {"feed_forward.up": ("gate_proj", "up_proj"), "feed_forward.down": ("down_proj",)}
 _GPT2: Parts = {
     "attention_norm": ("ln_1",),
     "attention.qkv": ("attn.c_attn",),
@@ -72,12 +83,13 @@ _GPT2: Parts = {
     "feed_forward.up": ("mlp.c_fc",),
     "feed_forward.down": ("mlp.c_proj",),
 }
-_BLOCKS = {"gpt2": _GPT2, "llama": _LLAMA, "mistral": _LLAMA, "qwen3": _QWEN3}
+_BLOCKS = {"gpt2": _GPT2, "llama": _LLAMA, "mistral": _LLAMA, "qwen3": _QWEN3, "qwen3_moe": _QWEN3_MOE}
 
 
 def to_transformers(model: Transformer, config: Any = None) -> PreTrainedModel:
-    """The same model as a GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM or Qwen3ForCausalLM, in float32 on the
-    CPU. `config` is that of a model with the same shape, if it should be kept."""
+    """The same model as a GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM or
+    Qwen3MoeForCausalLM, in float32 on the CPU. `config` is that of a model with the same shape, if it should be kept.
+    """
     from transformers import AutoModelForCausalLM
 
     config = _config(model.shape, None, None) if config is None else config
@@ -94,7 +106,7 @@ def to_transformers(model: Transformer, config: Any = None) -> PreTrainedModel:
 
 
 def from_transformers(theirs: PreTrainedModel) -> Transformer:
-    """Our decoder with the weights of a GPT-2, LLaMA, Mistral or Qwen3 model of transformers, in float32.
+    """Our decoder with the weights of a GPT-2, LLaMA, Mistral, Qwen3 or Qwen3-MoE model of transformers, in float32.
 
     Raises NotCarriedError for another architecture, and for settings that our decoder lacks.
     """
@@ -108,7 +120,7 @@ def read_weights(folder: Path, shape: ModelShape) -> Iterator[tuple[str, Tensor]
     """Our parameters by name, tied ones once, from the files of a model that has this shape, one at a time and in
     float32."""
     stored = StoredWeights(folder)
-    for ours, names, transposed in _names(shape):
+    for ours, names, transposed in _names(shape, files=True):
         if ours == "head.weight" and shape.tie_embeddings:
             continue
         stacked = torch.cat([torch.from_numpy(stored[name]) for name in names])
@@ -150,7 +162,7 @@ def load(folder: Path) -> Transformer:
 
 
 def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
-    from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
+    from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen3Config, Qwen3MoeConfig
 
     ids = {"bos_token_id": eos_id, "eos_token_id": eos_id, "pad_token_id": pad_id}
     if shape.family == "gpt2":
@@ -187,6 +199,15 @@ def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
         return LlamaConfig(**common)
     if shape.family == "qwen3":
         return Qwen3Config(**common)
+    if shape.family == "qwen3_moe":
+        return Qwen3MoeConfig(
+            **common,
+            num_experts=shape.experts,
+            num_experts_per_tok=shape.experts_per_token,
+            moe_intermediate_size=shape.expert_feed_forward,
+            norm_topk_prob=True,
+            router_aux_loss_coef=0.0,
+        )
     return MistralConfig(**common, sliding_window=shape.sliding_window)
 
 
@@ -195,7 +216,8 @@ def shape_of(config: Any) -> ModelShape:
     `_config` must turn it into the same config again."""
     shape = _shape(config)
     again = _config(shape, None, None)
-    fields = {name: getattr(config, name) for name in type(config).__annotations__ if name not in _NO_LOGIT}
+    silent = _NO_LOGIT + (_NO_LOGIT_OF_EXPERTS if shape.experts else ())
+    fields = {name: getattr(config, name) for name in type(config).__annotations__ if name not in silent}
     lost = [f"{name} {value}" for name, value in fields.items() if value is not None and value != getattr(again, name)]
     if lost:
         raise NotCarriedError(f"our {config.model_type} does not support {', '.join(lost)}")
@@ -221,25 +243,30 @@ def _shape(config: Any) -> ModelShape:
         )
     if config.model_type not in get_args(Family):
         raise NotCarriedError(f"{config.model_type} is not one of {', '.join(get_args(Family))}")
+    moe = config.model_type == "qwen3_moe"
     return ModelShape(
         family=config.model_type,
         depth=config.num_hidden_layers,
         width=config.hidden_size,
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
-        feed_forward=config.intermediate_size,
+        feed_forward=config.num_experts_per_tok * config.moe_intermediate_size if moe else config.intermediate_size,
         context=config.max_position_embeddings,
         vocab_size=config.vocab_size,
         sliding_window=getattr(config, "sliding_window", None),
         rope_theta=float(config.rope_parameters["rope_theta"]),
         tie_embeddings=tied,
         norm_eps=config.rms_norm_eps,
-        head_size=config.head_dim if config.model_type == "qwen3" else None,
+        head_size=head_size(config) if config.model_type in QWEN3 else None,
+        experts=config.num_experts if moe else None,
+        experts_per_token=config.num_experts_per_tok if moe else None,
+        expert_feed_forward=config.moe_intermediate_size if moe else None,
     )
 
 
-def _names(shape: ModelShape) -> list[tuple[str, tuple[str, ...], bool]]:
-    """(our parameter, their parameters that it fuses, whether theirs are transposed) for the whole model."""
+def _names(shape: ModelShape, *, files: bool = False) -> list[tuple[str, tuple[str, ...], bool]]:
+    """(our parameter, their parameters that it fuses, whether theirs are transposed) for the whole model. `files` have
+    the matrices of experts one by one."""
     gpt2 = shape.family == "gpt2"
     names: list[tuple[str, tuple[str, ...], bool]]
     if gpt2:
@@ -257,6 +284,14 @@ def _names(shape: ModelShape) -> list[tuple[str, tuple[str, ...], bool]]:
                 transposed = gpt2 and kind == "weight" and "norm" not in ours
                 stacked = tuple(f"{block}.{layer}.{name}.{kind}" for name in theirs)
                 names.append((f"blocks.{layer}.{ours}.{kind}", stacked, transposed))
+    for layer, (ours, together) in product(range(shape.depth), _EXPERTS.items() if shape.experts else ()):
+        within = f"{block}.{layer}."
+        each = tuple(
+            f"{within}mlp.experts.{expert}.{part}.weight"
+            for expert in range(shape.experts or 0)
+            for part in _EXPERT[ours]
+        )
+        names.append((f"blocks.{layer}.{ours}.weight", each if files else (within + together,), False))
     return names
 
 
@@ -267,6 +302,7 @@ def _to_ours(theirs: State, shape: ModelShape) -> State:
     state = {}
     for ours, names, transposed in _names(shape):
         stacked = torch.cat([theirs[name] for name in names]) if len(names) > 1 else theirs[names[0]]
+        stacked = stacked.flatten(0, 1) if stacked.dim() == 3 else stacked
         state[ours] = stacked.T if transposed else stacked
     return state
 
@@ -277,6 +313,9 @@ def _to_theirs(ours: State, shape: ModelShape) -> State:
     parts = {1: None, 2: [shape.feed_forward] * 2, 3: [heads, shared, shared]}
     for name, names, transposed in _names(shape):
         sizes = parts[len(names)]
+        if ".experts." in names[0]:
+            state[names[0]] = ours[name].unflatten(0, (shape.experts or 1, -1)).contiguous()
+            continue
         pieces = (ours[name],) if sizes is None else ours[name].split(sizes)
         for their_name, piece in zip(names, pieces, strict=True):
             state[their_name] = (piece.T if transposed else piece).contiguous()

@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 from models.config import ModelConfig
 
-Family = Literal["gpt2", "llama", "mistral", "qwen3"]
+Family = Literal["gpt2", "llama", "mistral", "qwen3", "qwen3_moe"]
 Recompute = Literal["none", "selective", "full"]  # activation checkpointing
 
+QWEN3 = ("qwen3", "qwen3_moe")  # with norms of heads, and a head size of their own
+OF_EXPERTS = ("experts", "experts_per_token", "expert_feed_forward")
 SET = "set in the profile"
 LOSS_CHUNK = 512  # tokens whose logits are computed at a time
 # In 16 bits on a GPU. Each chunk reads and writes the head's gradient, 8 bytes a weight: 64 µs for GPT-2's 39M weights
@@ -40,7 +42,7 @@ class ModelShape:
     width: int
     heads: int
     kv_heads: int
-    feed_forward: int
+    feed_forward: int  # that a token passes: of a mixture, of all its experts together
     context: int
     vocab_size: int
     sliding_window: int | None
@@ -48,6 +50,9 @@ class ModelShape:
     tie_embeddings: bool
     norm_eps: float
     head_size: int | None = None  # None for width / heads
+    experts: int | None = None  # of a layer. None for one dense feed-forward layer
+    experts_per_token: int | None = None
+    expert_feed_forward: int | None = None
     rules: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +67,8 @@ class ModelShape:
         if self.family != "gpt2" and self.head_dim % 2:
             size, name = (self.head_size, "head_size") if self.head_size else (f"{self.width}/{self.heads}", "heads")
             raise ShapeError(f"rotary positions need an even head size, not {size}: change {name}")
+        if self.experts and (self.experts_per_token or 0) > self.experts:
+            raise ShapeError(f"experts_per_token is {self.experts_per_token} of {self.experts} experts: lower it")
 
     @property
     def head_dim(self) -> int:
@@ -76,7 +83,12 @@ class ModelShape:
     @property
     def head_norms(self) -> bool:
         """Whether each head of queries and keys is normalised."""
-        return self.family == "qwen3"
+        return self.family in QWEN3
+
+    @property
+    def all_feed_forward(self) -> int:
+        """The feed-forward size of a layer's experts together, or of its one."""
+        return (self.experts or 1) * (self.expert_feed_forward or self.feed_forward)
 
     @property
     def gated(self) -> bool:
@@ -113,18 +125,27 @@ def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
         rules[name] = rule if override is None else SET
         return derived if override is None else override
 
-    gpt2, mistral, qwen3 = (config.family == name for name in ("gpt2", "mistral", "qwen3"))
+    gpt2, mistral = (config.family == name for name in ("gpt2", "mistral"))
+    qwen3 = config.family in QWEN3
     width = choose("width", 64 * config.depth, "64 × depth, nanochat's aspect ratio")
     head = 32 if width < 256 else 64 if width < 2048 else 128
     sizes = "32 below width 256, 64 below 2048, else 128"
     heads = choose("heads", max(1, width // head), f"width / head size: {sizes}")
+    mixture = dict[str, int]()
+    if config.family == "qwen3_moe":
+        for name in OF_EXPERTS:
+            mixture[name] = choose(name, *_of_experts(name, width, mixture))
+        feed_forward = mixture["experts_per_token"] * mixture["expert_feed_forward"]
+        rules["feed_forward"] = "experts_per_token × expert_feed_forward, that a token passes"
+    else:
+        feed_forward = choose("feed_forward", *_feed_forward(width, gpt2))
     return ModelShape(
         family=config.family,
         depth=config.depth,
         width=width,
         heads=heads,
         kv_heads=choose("kv_heads", *_kv_heads(heads, config.family)),
-        feed_forward=choose("feed_forward", *_feed_forward(width, gpt2)),
+        feed_forward=feed_forward,
         context=config.context,
         vocab_size=vocab_size,
         sliding_window=choose("sliding_window", config.context // 2, "context / 2, as Mistral 7B") if mistral else None,
@@ -132,6 +153,7 @@ def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
         tie_embeddings=choose("tie_embeddings", gpt2 or width < 2048, "for GPT-2, and below width 2048"),
         norm_eps=choose("norm_eps", *((1e-6, "as Qwen3") if qwen3 else (1e-5, "as LLaMA 2"))),
         head_size=choose("head_size", head, sizes) if qwen3 else None,
+        **mixture,
         rules=rules,
     )
 
@@ -142,14 +164,19 @@ def _refuse_unread(config: ModelConfig) -> None:
             raise ShapeError(f"{name} does not apply to gpt2: remove it, or choose another family")
     if config.family != "mistral" and config.sliding_window is not None:
         raise ShapeError("sliding_window applies only to mistral: remove it, or choose that family")
-    if config.family != "qwen3" and config.head_size is not None:
-        raise ShapeError("head_size applies only to qwen3: set heads, or choose that family")
+    if config.family not in QWEN3 and config.head_size is not None:
+        raise ShapeError("head_size applies only to qwen3 and qwen3_moe: set heads, or choose one of them")
+    if config.family == "qwen3_moe" and config.feed_forward is not None:
+        raise ShapeError("feed_forward does not apply to qwen3_moe: set expert_feed_forward, the size of an expert")
+    for name in OF_EXPERTS:
+        if config.family != "qwen3_moe" and getattr(config, name) is not None:
+            raise ShapeError(f"{name} applies only to qwen3_moe: remove it, or choose that family")
 
 
 def _kv_heads(heads: int, family: Family) -> tuple[int, str]:
     if family == "mistral" and heads % 4 == 0:
         return heads // 4, "heads / 4, as Mistral 7B"
-    if family == "qwen3" and heads % 2 == 0:
+    if family in QWEN3 and heads % 2 == 0:
         return heads // 2, "heads / 2, as Qwen3 0.6B and 1.7B"
     return heads, "heads: no sharing"
 
@@ -162,8 +189,18 @@ def _feed_forward(width: int, gpt2: bool) -> tuple[int, str]:
     return -(-8 * width // (3 * multiple)) * multiple, f"8/3 × width, up to a multiple of {multiple} (LLaMA's SwiGLU)"
 
 
-def count_parameters(shape: Shape) -> int:
-    """The exact number of parameters, with a tied matrix counted once."""
+def _of_experts(name: str, width: int, chosen: Mapping[str, int]) -> tuple[int, str]:
+    large = width >= 2048
+    like = "as Qwen3-30B-A3B" if large else "as Mixtral"
+    if name != "expert_feed_forward":
+        return {"experts": (8, 128), "experts_per_token": (2, 8)}[name][large], like
+    multiple = 64 if width < 512 else 256  # as in `_feed_forward`
+    inner = -(-8 * width // (3 * chosen["experts_per_token"] * multiple)) * multiple
+    return inner, f"8/3 × width / experts_per_token, up to a multiple of {multiple}"
+
+
+def count_parameters(shape: Shape, *, active: bool = False) -> int:
+    """The exact number of parameters, with a tied matrix counted once. `active`: of those that a token passes."""
     if isinstance(shape, ForeignShape):
         return sum(math.prod(size) for size in shape.sizes.values())
     width, biased = shape.width, shape.family == "gpt2"
@@ -171,14 +208,22 @@ def count_parameters(shape: Shape) -> int:
     head_norms = 2 * shape.head_dim if shape.head_norms else 0
     biases = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward + 2 * width if biased else 0
     positions = shape.context * width if biased else 0
+    matrices = block_matrices(shape, active=active) + router_parameters(shape)
     embeddings = shape.vocab_size * width * (1 if shape.tie_embeddings else 2)
-    return embeddings + positions + shape.depth * (block_matrices(shape) + biases + 2 * norm + head_norms) + norm
+    return embeddings + positions + shape.depth * (matrices + biases + 2 * norm + head_norms) + norm
 
 
-def block_matrices(shape: ModelShape) -> int:
-    """Parameters in the matrices of one block, without biases and norms."""
+def block_matrices(shape: ModelShape, *, active: bool = False) -> int:
+    """Parameters in the matrices of one block, without biases, norms and a router. `active`: of those that a token
+    passes."""
     attention = shape.width * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
-    return attention + shape.width * shape.feed_forward * (3 if shape.gated else 2)
+    inner = shape.feed_forward if active else shape.all_feed_forward
+    return attention + shape.width * inner * (3 if shape.gated else 2)
+
+
+def router_parameters(shape: ModelShape) -> int:
+    """Parameters of one block's router."""
+    return shape.width * (shape.experts or 0)
 
 
 def fits_flash(head_dim: int) -> bool:
@@ -195,22 +240,23 @@ def blocks_of_stage(depth: int, stages: int, stage: int) -> range:
 def flops_per_token(shape: Shape, *, training: bool = True, document: int | None = None) -> int:
     """Matrix FLOPs per token at full context. Training is forward + backward, three times the forward pass.
 
-    6 × the parameters of matrix products (including the output layer, not the embedding) + 12 × depth × width of all
-    heads × tokens attended to: the context, a sliding window, or with isolated documents the mean length of a
-    `document`. As in PaLM, the masked half of the scores, which kernels may skip, is counted. Of a foreign shape only
-    6 × all parameters.
+    6 × the parameters of matrix products that a token passes (including the output layer, not the embedding) + 12 ×
+    depth × width of all heads × tokens attended to: the context, a sliding window, or with isolated documents the mean
+    length of a `document`. As in PaLM, the masked half of the scores, which kernels may skip, is counted. Of a foreign
+    shape only 6 × all parameters.
     """
     if isinstance(shape, ForeignShape):
         return (6 if training else 2) * count_parameters(shape)
-    matrices = shape.depth * block_matrices(shape) + shape.vocab_size * shape.width
+    block = block_matrices(shape, active=True) + router_parameters(shape)
+    matrices = shape.depth * block + shape.vocab_size * shape.width
     seen = min(shape.context, shape.sliding_window or shape.context, document or shape.context)
     forward = 2 * matrices + 4 * shape.depth * shape.heads_width * seen
     return 3 * forward if training else forward
 
 
 def chinchilla_tokens(shape: Shape) -> int:
-    """Compute-optimal training tokens: 20 per parameter (Hoffmann et al. 2022)."""
-    return CHINCHILLA_TOKENS_PER_PARAMETER * count_parameters(shape)
+    """Compute-optimal training tokens: 20 per parameter (Hoffmann et al. 2022), of a mixture per active one."""
+    return CHINCHILLA_TOKENS_PER_PARAMETER * count_parameters(shape, active=True)
 
 
 def explain(shape: Shape) -> list[tuple[str, int | float | str | bool, str]]:
@@ -225,15 +271,21 @@ def explain(shape: Shape) -> list[tuple[str, int | float | str | bool, str]]:
     rows = [row for row in rows if row[1] is not None]
     if shape.head_size is None:
         rows.append(("head_dim", shape.head_dim, "width / heads"))
+    rows.append(("parameters", count_parameters(shape), "exact, tied matrices once"))
+    if shape.experts:
+        rows.append(("active parameters", count_parameters(shape, active=True), "those that a token passes"))
     return [
         *rows,
-        ("parameters", count_parameters(shape), "exact, tied matrices once"),
         (
             "FLOPs per token",
             flops_per_token(shape),
             "6 × parameters of products + 12 × depth × heads × head size × tokens seen",
         ),
-        ("compute-optimal tokens", chinchilla_tokens(shape), "20 per parameter (Chinchilla)"),
+        (
+            "compute-optimal tokens",
+            chinchilla_tokens(shape),
+            "20 per active parameter (Chinchilla)" if shape.experts else "20 per parameter (Chinchilla)",
+        ),
     ]
 
 
@@ -251,4 +303,5 @@ _NUMBERS = (
     "tie_embeddings",
     "norm_eps",
     "head_size",
+    *OF_EXPERTS,
 )

@@ -1,4 +1,4 @@
-"""One decoder-only transformer for four families: GPT-2, LLaMA, Mistral and Qwen3.
+"""One decoder-only transformer for five families: GPT-2, LLaMA, Mistral, Qwen3 and Qwen3-MoE.
 
 A plain module that DeepSpeed, FSDP and torch.compile can all handle: no KV cache, no dropout, and no buffers, so that
 it can be built on the meta device, and only parameters need saving. Weights convert to and from transformers
@@ -20,10 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from models.experts import Experts
 from models.kernels.attention import Mask, attend, attention_of_documents, for_any_shape, mask_of, rotary, rotate
-from models.kernels.cross_entropy import ChunkedCrossEntropy, cross_entropy
+from models.kernels.cross_entropy import IGNORED, ChunkedCrossEntropy, cross_entropy
+from models.kernels.grouped import GROUPED_PRODUCT
 from models.presets import ModelShape, Recompute, Shape
 
+Passed = Tensor | tuple[Tensor, Tensor]  # a hidden state, of experts with the losses of their router
 Attend = Callable[[Tensor, Tensor, Tensor, Mask], Tensor]  # queries, keys and values (B, T, H, D) to (B, T, H, D)
 INIT_STD = 0.02  # GPT-2, section 2.3, and LLaMA
 _ATEN = torch.ops.aten
@@ -32,6 +35,7 @@ MATRIX_PRODUCTS = [
     _ATEN.mm.default,
     _ATEN.addmm.default,
     _ATEN.bmm.default,
+    GROUPED_PRODUCT,
     _ATEN._scaled_dot_product_flash_attention.default,
     _ATEN._scaled_dot_product_efficient_attention.default,
     _ATEN._scaled_dot_product_cudnn_attention.default,
@@ -151,17 +155,18 @@ def keeping_products() -> Any:
 
 
 class Block(nn.Module):
-    """Pre-norm residual block: attention, then feed-forward. `recompute` is as in Transformer, but inside the block, so
-    that it is compiled with it."""
+    """Pre-norm residual block: attention, then feed-forward, or experts, which return the losses (B,) of their router
+    too. `recompute` is as in Transformer, but inside the block, so that it is compiled with it."""
 
     recompute: Recompute = "none"
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.attention_norm, self.attention = _norm(shape), Attention(shape)
-        self.feed_forward_norm, self.feed_forward = _norm(shape), FeedForward(shape)
+        self.feed_forward_norm = _norm(shape)
+        self.feed_forward = Experts(shape) if shape.experts else FeedForward(shape)
 
-    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Tensor:
+    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Passed:
         """(B, T, C) to (B, T, C)."""
         if self.recompute == "none" or not torch.is_grad_enabled():
             return self._forward(x_BTC, angles, mask)
@@ -169,9 +174,10 @@ class Block(nn.Module):
             return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False, context_fn=keeping_products)
         return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False)
 
-    def _forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Tensor:
+    def _forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Passed:
         x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), angles, mask)
-        return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))
+        passed: Passed = self.feed_forward(self.feed_forward_norm(x_BTC))
+        return x_BTC + passed if isinstance(passed, Tensor) else (x_BTC + passed[0], passed[1])
 
 
 class Decoder(nn.Module):
@@ -287,10 +293,16 @@ class Transformer(Decoder):
         logits that it would have by itself (Llama 3, section 3.2). Ids and positions are of whole rows, targets and
         logits of this process's `share` of them. Raises ValueError for more tokens than the context.
         """
-        x_BTC = self._hidden(ids_BT, positions_BT)
-        return self.head(x_BTC, targets_BT)
+        x_BTC, losses_B = self._hidden(ids_BT, positions_BT)
+        measured: Tensor = self.head(x_BTC, targets_BT)
+        if targets_BT is None or losses_B is None:
+            return measured
+        targets_B = (targets_BT != IGNORED).sum(1)  # a row weighs as in the mean over targets
+        besides = losses_B @ (targets_B / targets_B.sum().clamp(min=1)).to(losses_B.dtype)
+        return measured + (besides - besides.detach())
 
-    def _hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
+    def _hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The last hidden states, and the sum of the routers' losses by row."""
         shape, tokens = self.shape, ids_BT.shape[1]
         if tokens > shape.context:
             raise ValueError(f"{tokens} tokens don't fit into the model's context of {shape.context}")
@@ -304,9 +316,13 @@ class Transformer(Decoder):
             at = mine if positions_BT is None else positions_BT[:, mine]
             angles = angles[0][at], angles[1][at]
         mask = mask_of(x_BTC, positions_BT, shape.sliding_window, shape.head_dim, *ids_BT.shape[:2])
+        losses_B: Tensor | None = None
         for block in self.blocks:
             x_BTC = block(x_BTC, angles, mask)
-        return self.norm(x_BTC)
+            if shape.experts:
+                x_BTC, more_B = x_BTC
+                losses_B = more_B if losses_B is None else losses_B + more_B
+        return self.norm(x_BTC), losses_B
 
     def last_logits(self, ids_BT: Tensor) -> Tensor:
-        return self.head(self._hidden(ids_BT)[:, -1])
+        return self.head(self._hidden(ids_BT)[0][:, -1])

@@ -27,7 +27,7 @@ def _file_heads(shape: Shape, setup: Setup) -> int:
     if isinstance(shape, ForeignShape):
         tensors = len(shape.sizes)
     else:
-        tensors = shape.depth * {"gpt2": 12, "qwen3": 8}.get(shape.family, 6) + 5
+        tensors = shape.depth * {"gpt2": 12, "qwen3": 8, "qwen3_moe": 9}.get(shape.family, 6) + 5
     if setup.engine == "deepspeed":
         return DEEPSPEED_HEAD * tensors
     return DISTRIBUTED_HEAD * tensors * setup.tensor_parallel * (setup.shares if setup.engine == "fsdp" else 1)

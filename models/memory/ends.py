@@ -49,7 +49,7 @@ def most_memory(shape: ModelShape, setup: Setup) -> int:
 
 def largest_parameter(shape: ModelShape) -> int:
     """Numbers in the largest parameter: an embedding, or a fused matrix of a block."""
-    inner = shape.feed_forward * (2 if shape.gated else 1)
+    inner = shape.all_feed_forward * (2 if shape.gated else 1)
     fused = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     learned = shape.context if shape.rope_theta is None else 0
     return shape.width * max(shape.vocab_size, inner, fused, learned)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.activations import Numbers, Precision, ceil_div, numbers, vocabulary_of_rank
-from models.presets import ModelShape, Recompute, ShapeError, block_matrices, blocks_of_stage
+from models.presets import ModelShape, Recompute, ShapeError, block_matrices, blocks_of_stage, router_parameters
 
 Engine = Literal["deepspeed", "fsdp", "ddp"]
 Optimizer = Literal["adamw", "muon"]
@@ -100,7 +100,7 @@ class Held:
     """Parameters on one device before data-parallel sharding."""
 
     matrices: int  # of blocks, updated by Muon
-    others: int  # embeddings, head, norms, biases, always updated by AdamW
+    others: int  # embeddings, head, norms, biases, routers, always updated by AdamW
 
     @property
     def total(self) -> int:
@@ -127,6 +127,7 @@ def held_parameters(shape: ModelShape, setup: Setup, stage: int = 0) -> Held:
     columns = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward if biased else 0
     head_norms = 2 * shape.head_dim if shape.head_norms else 0
     small = blocks * (2 * norm + head_norms + ceil_div(columns, ways) + (2 * width if biased else 0))
+    small += blocks * router_parameters(shape)
     vocabulary = vocabulary_of_rank(shape, ways) * width
     first, last = stage == 0, stage == setup.pipeline_parallel - 1
     if first:

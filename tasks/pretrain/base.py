@@ -39,6 +39,11 @@ def shape_of_base(folder: Path, config: PretrainConfig, runtime: PretrainRuntime
                 "Choose another, or leave out `pretrain` to fine-tune this one.",
             ) from error
         check_foreign(shape.family, config, runtime)
+    if not getattr(shape, "experts", None):
+        try:
+            config.refuse_router_losses(shape.family)
+        except ValueError as error:
+            raise ConfigError(f"pretrain.{error}.", "Remove it, or choose a base of the family qwen3_moe.") from error
     context = config.context
     if context is not None and context > shape.context:
         raise ConfigError(f"pretrain.context is {context:,}, but the base sees {shape.context:,} tokens.", "Lower it.")

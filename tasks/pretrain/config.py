@@ -15,6 +15,8 @@ from tasks.stage.config import StageConfig
 
 MOST_STEPS, MOST_TOKENS = 10**9, 10**15  # far beyond any training so far, and within what torch can count to
 Mixture = dict[str, Annotated[float, Field(gt=0)]]
+# Names and usual weights: Switch Transformer, section 2.2, and ST-MoE, section 3.2
+ROUTER_LOSSES = {"balance_loss": ("balance", 0.01), "router_z_loss": ("z_loss", 0.001)}
 
 
 class MixtureChange(StageConfig):
@@ -113,6 +115,20 @@ class PretrainConfig(StageConfig):
         0.0,
         ge=0,
         description="weight of the auxiliary loss log² Z, which keeps logits small (PaLM: 1e-4) and is not reported",
+    )
+    balance_loss: float | None = Field(
+        None,
+        ge=0,
+        exclude_if=lambda value: value is None,  # so that keys from before this field stay valid
+        description="of a mixture of experts: weight of the loss that spreads tokens evenly over the experts of each "
+        "layer, which is not reported (default: 0.01, as Switch Transformer)",
+    )
+    router_z_loss: float | None = Field(
+        None,
+        ge=0,
+        exclude_if=lambda value: value is None,
+        description="of a mixture of experts: weight of the loss that keeps the logits of routers small, which is not "
+        "reported (default: 0.001, as ST-MoE)",
     )
     mup_base_width: int | None = Field(
         None,
@@ -236,6 +252,26 @@ class PretrainConfig(StageConfig):
         if self.muon_learning_rate is not None and self.optimizer != "muon":
             raise ValueError("muon_learning_rate does not apply to adamw: set it to null, or choose the optimizer muon")
         return self
+
+    @model_validator(mode="after")
+    def _experts_are_there(self) -> PretrainConfig:
+        if self.model is not None and self.model.family != "qwen3_moe":
+            self.refuse_router_losses(self.model.family)
+        return self
+
+    def refuse_router_losses(self, family: str) -> None:
+        """Raises ValueError for a setting of the routers that a model of a `family` lacks."""
+        for name in ROUTER_LOSSES:
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} is of the family qwen3_moe, not of {family}: remove it")
+
+    @property
+    def router_losses(self) -> dict[str, float]:
+        """The weights of the two losses of routers, as `models.experts.set_losses` takes them."""
+        chosen = {name: getattr(self, name) for name in ROUTER_LOSSES}
+        return {
+            name: usual if (value := chosen[key]) is None else value for key, (name, usual) in ROUTER_LOSSES.items()
+        }
 
     @property
     def new_model(self) -> ModelConfig:

@@ -60,7 +60,10 @@ def check_pipeline(stages: int, micro_steps: int) -> None:
 
 def check_shares(shape: ModelShape, runtime: PretrainRuntime) -> None:
     """Raises ConfigError if tensor-parallel processes can't share a layer evenly, if context-parallel ones can't share
-    the tokens and the heads left to them, or if a pipeline stage would lack a block."""
+    the tokens and the heads left to them, if a pipeline stage would lack a block, or for what a mixture of experts
+    can't be trained with."""
+    if shape.experts:
+        _check_mixture(runtime)
     ways, ranks = runtime.tensor_parallel, runtime.context_parallel
     if runtime.pipeline_parallel > shape.depth:
         raise ConfigError(
@@ -82,6 +85,21 @@ def check_shares(shape: ModelShape, runtime: PretrainRuntime) -> None:
                 f"runtime.pretrain.context_parallel is {ranks}, but the model has {count} {name}{by}.",
                 "Choose a context_parallel that divides context, heads and kv_heads.",
             )
+
+
+def _check_mixture(runtime: PretrainRuntime) -> None:
+    for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
+        if (value := getattr(runtime, name)) > 1:
+            raise ConfigError(
+                f"runtime.pretrain.{name} is {value}, which a mixture of experts does not support.",
+                f"Leave {name} out, and set runtime.pretrain.engine to fsdp or deepspeed to share the model out.",
+            )
+    if runtime.compile == "reduce-overhead":
+        raise ConfigError(
+            "runtime.pretrain.compile is reduce-overhead, which a mixture of experts does not support, as the tokens of "
+            "an expert vary in number.",
+            "Set it to default.",
+        )
 
 
 def _precision(name: str, cuda: bool) -> Precision:

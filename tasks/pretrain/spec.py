@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from models.presets import ModelShape, Shape
+from models.presets import OF_EXPERTS, ModelShape, Shape
 from tasks.children.spec import ChildSpec
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.fim_tokens import FimTokens
@@ -69,8 +69,9 @@ class TrainSpec(ChildSpec):
         """SHA-256 over everything that decides the weights, without paths and runtime. A resume refuses checkpoints of
         another identity."""
         shape = asdict(self.shape)
-        if shape.get("head_size") is None:  # so that identities from before this field stay valid
-            shape.pop("head_size", None)
+        for name in ("head_size", *OF_EXPERTS):  # so that identities from before these fields stay valid
+            if shape.get(name) is None:
+                shape.pop(name, None)
         decides = {
             "config": self.config.model_dump(mode="json"),
             "shape": shape,

@@ -25,6 +25,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama-untied": {"tie_embeddings": False, "kv_heads": 1},
     "mistral": {"kv_heads": 2, "sliding_window": 16},
     "qwen3": {"head_size": 24},
+    "qwen3_moe": {"head_size": 24, "experts": 6, "experts_per_token": 3, "expert_feed_forward": 40},
 }
 
 

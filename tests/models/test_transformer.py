@@ -29,6 +29,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"kv_heads": 2, "sliding_window": 5},
     "qwen3": {"head_size": 24, "rope_theta": 1e6},
     "qwen3-untied": {"kv_heads": 1, "tie_embeddings": False},
+    "qwen3_moe": {"head_size": 24, "experts": 6, "experts_per_token": 3, "expert_feed_forward": 40},
 }
 
 

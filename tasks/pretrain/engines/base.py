@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from models.experts import set_losses
 from models.kernels.cross_entropy import IGNORED
 from models.transformer import Decoder
 from storage.errors import ConfigError
@@ -98,6 +99,7 @@ class Engine(ABC):
         model = new_decoder(self.spec)
         model.recompute = self.spec.runtime.pretrain.recompute
         model.head.z_loss = self.config.z_loss
+        set_losses(model, **self.config.router_losses)
         prepare(model, self.precision)
         return model
 

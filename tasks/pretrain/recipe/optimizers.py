@@ -1,8 +1,8 @@
 """The optimizer of a profile, over the parameters that an engine holds.
 
 AdamW (Loshchilov & Hutter 2019) by default. Muon (Jordan et al. 2024), if chosen, updates the matrices of the blocks,
-and AdamW the rest: embeddings, head, norms and biases. Its update is scaled to the RMS of Adam's (Liu et al. 2025,
-"Muon is scalable for LLM training", section 2.2), so that one learning rate serves both.
+and AdamW the rest: embeddings, head, norms, biases and routers. Its update is scaled to the RMS of Adam's (Liu et al.
+2025, "Muon is scalable for LLM training", section 2.2), so that one learning rate serves both.
 
 With muP (Yang et al. 2022, "Tensor Programs V", table 8, Adam's column) the learning rates of the blocks' matrices
 shrink with the width. The output multiplier is in the scale of the last norm (see `Transformer.initialise`).
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.experts import Experts
 from models.presets import derive
 from models.transformer import Attention, FeedForward
 from tasks.pretrain.config import PretrainConfig
@@ -53,11 +54,13 @@ def parameter_groups(
     this is, as states are saved by group number.
     """
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
-    for kind in ("matrix", "vector", "matrix of a block", "last norm"):
+    mixture = config.model is not None and config.model.family == "qwen3_moe"
+    for kind in ("matrix", "vector", "matrix of a block", "last norm", *(("router",) if mixture else ())):
         groups.setdefault(_treatment(config, kind), [])
     for name, parameter in model.named_parameters():
         if len(sizes[name] if sizes else parameter.shape) >= 2:
             kind = "matrix of a block" if name.startswith("blocks.") else "matrix"
+            kind = "router" if name.endswith(".router.weight") else kind
         else:
             kind = "last norm" if name.startswith("norm.") else "vector"
         groups[_treatment(config, kind)].append(parameter)
@@ -80,6 +83,9 @@ def _fused(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
             rows[module.qkv.weight] = queries, keys, keys
         elif isinstance(module, FeedForward) and module.gated:
             rows[module.up.weight] = (len(module.up.weight) // 2,) * 2
+        elif isinstance(module, Experts):
+            for layer, parts in ((module.up, 2 * module.up.experts), (module.down, module.down.experts)):
+                rows[layer.weight] = (len(layer.weight) // parts,) * parts
     return rows
 
 
@@ -95,7 +101,7 @@ def _treatment(config: PretrainConfig, kind: str) -> tuple[str, float, float]:
     if kind == "matrix":
         return "adamw", config.weight_decay, 1.0
     # Decoupled decay is rate × decay, so a higher decay compensates for the lower rate
-    if config.optimizer == "adamw":
+    if config.optimizer == "adamw" or kind == "router":
         return "adamw", config.weight_decay * wider, 1 / wider
     # For an update of fixed size outputs move in proportion to the width, for an orthogonal one to its root
     shrink = wider**0.5

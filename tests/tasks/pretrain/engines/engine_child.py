@@ -33,6 +33,16 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama", "kv_heads": 2, "tie_embeddings": True, "rope_theta": 10_000.0},
     "mistral": {"family": "mistral", "kv_heads": 2, "tie_embeddings": False, "rope_theta": 1e4, "sliding_window": 8},
     "qwen3": {"family": "qwen3", "kv_heads": 2, "tie_embeddings": True, "rope_theta": 1e4, "head_size": 12},
+    "qwen3_moe": {
+        "family": "qwen3_moe",
+        "kv_heads": 2,
+        "tie_embeddings": True,
+        "rope_theta": 1e4,
+        "head_size": 12,
+        "experts": 4,
+        "experts_per_token": 2,
+        "expert_feed_forward": 24,
+    },
     "gpt2": {"family": "gpt2", "kv_heads": 4, "tie_embeddings": True},
 }
 

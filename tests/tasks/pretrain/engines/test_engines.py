@@ -28,8 +28,14 @@ ISOLATED = {
     "llama": True,
     "mistral": True,
     "qwen3": True,
+    "qwen3_moe": True,
     "gpt2": False,
 }  # documents of uneven length, of uneven targets
+DIVIDED = [shape for shape in ISOLATED if shape != "qwen3_moe"]
+
+
+# Routers' losses that matter in a few steps
+CONFIG: dict[str, dict[str, Any]] = {"qwen3_moe": {"balance_loss": 0.5, "router_z_loss": 0.1}}
 
 
 def case(
@@ -37,6 +43,7 @@ def case(
 ) -> dict[str, Any]:
     settings = {"engine": "ddp", "micro_batch": 2, **runtime}
     found = {"name": name, "processes": processes, "shape": shape, "isolated": ISOLATED[shape], "runtime": settings}
+    found["config"] = CONFIG.get(shape, {})
     return found | ({"from": source} if source else {})
 
 
@@ -52,11 +59,18 @@ SAME = [
     case("fsdp", 2, engine="fsdp"),
     case("fsdp 3", 2, engine="fsdp", zero_stage=3),
     case("fsdp 3, untied", 2, "mistral", engine="fsdp", zero_stage=3),
-    *(case(f"{engine} 3, qwen3", 2, "qwen3", engine=engine, zero_stage=3) for engine in ("fsdp", "deepspeed")),
+    *(
+        case(f"{engine} 3, {shape}", 2, shape, engine=engine, zero_stage=3)
+        for engine in ("fsdp", "deepspeed")
+        for shape in ("qwen3", "qwen3_moe")
+    ),
+    case("ddp, qwen3_moe", 2, "qwen3_moe", micro_batch=4, recompute="full"),
     case("fsdp, offload", 2, "gpt2", engine="fsdp", offload="optimizer"),
-    *(case(f"tensor, {shape}", 2, shape, tensor_parallel=2) for shape in ISOLATED),
-    *(case(f"pipeline, {shape}", 2, shape, pipeline_parallel=2) for shape in ISOLATED),
-    *(case(f"context, {shape}", 2, shape, context_parallel=2) for shape in ISOLATED),
+    *(
+        case(f"{how}, {shape}", 2, shape, **{f"{how}_parallel": 2})
+        for how in ("tensor", "pipeline", "context")
+        for shape in DIVIDED
+    ),
     case("context, fsdp 3", 2, engine="fsdp", zero_stage=3, context_parallel=2),
 ]
 Z_LOSS = [
@@ -99,6 +113,13 @@ REFUSED = [
     case("stages", 2, pipeline_parallel=2) | {"changes": {"depth": 1}, "named": "has 1 blocks"},
     case("bubbles", 2, pipeline_parallel=2, micro_batch=8) | {"named": "1 micro-batches, too few"},
     case("ranks", 2, tensor_parallel=4) | {"named": "2 processes can't hold copies"},
+    *(
+        case(f"{how} of experts", 2, "qwen3_moe", **{f"{how}_parallel": 2})
+        | {"named": f"{how}_parallel is 2, which a mixture of experts does not support"}
+        for how in ("tensor", "pipeline", "context")
+    ),
+    case("graphs of experts", 2, "qwen3_moe", compile="reduce-overhead")
+    | {"named": "compile is reduce-overhead, which a mixture of experts does not support"},
 ]
 FOURFOLD = [
     case("ddp of four", 4),
@@ -280,7 +301,7 @@ def test_a_piece_of_a_piece_is_still_where_it_was() -> None:
     assert torch.equal(part.of(back), part.of(whole))
 
 
-@pytest.mark.parametrize("shape", ["llama", "gpt2"])
+@pytest.mark.parametrize("shape", ["llama", "gpt2", "qwen3_moe"])
 def test_torch_compile_sees_the_whole_model_and_loss_without_a_break(shape: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = Transformer(make_spec(tmp_path, case("compiled", 1, shape)).own_shape)
