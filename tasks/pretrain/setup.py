@@ -96,8 +96,8 @@ def _check_mixture(runtime: PretrainRuntime) -> None:
             )
     if runtime.compile == "reduce-overhead":
         raise ConfigError(
-            "runtime.pretrain.compile is reduce-overhead, which a mixture of experts does not support, as the tokens of "
-            "an expert vary in number.",
+            "runtime.pretrain.compile is reduce-overhead, which a mixture of experts does not support, as groups of "
+            "tokens vary in size.",
             "Set it to default.",
         )
 

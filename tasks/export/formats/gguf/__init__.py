@@ -146,4 +146,5 @@ class Gguf(GuessedFormat):
         for theirs, name, _ in names.tensors(model):
             if theirs and name in written:
                 values = dequantize(written[name].data, written[name].tensor_type.name)
-                yield theirs, names.to_checkpoint(name, values)
+                each, restored = names.names_of_experts(theirs), names.to_checkpoint(name, values)
+                yield from zip(each, restored if len(each) > 1 else [restored], strict=True)

@@ -27,6 +27,7 @@ class Architecture:
     norms_without_one: bool = False  # Gemma's norms store their weight minus one
     biases: bool = False  # of queries, keys and values
     window: bool = False  # llama.cpp computes a sliding window
+    experts: bool = False  # in each layer, with weights that add up to 1
 
 
 _GELU = ("gelu_pytorch_tanh", "gelu_new")
@@ -35,6 +36,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "mistral": Architecture("llama", neighbours=True),
     "qwen2": Architecture("qwen2", biases=True),
     "qwen3": Architecture("qwen3"),
+    "qwen3_moe": Architecture("qwen3moe", experts=True),
     "gemma": Architecture("gemma", activations=(*_GELU, "gelu"), norms_without_one=True),
     "gpt2": Architecture("gpt2", activations=("gelu_new",), transposed=True),
 }
@@ -57,6 +59,10 @@ def architecture_of(config: Any) -> Architecture:
         )
     if not known.biases and (getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False)):
         raise _refusal("its projections have biases")
+    if known.experts:
+        for name, needed in (("norm_topk_prob", True), ("decoder_sparse_step", 1), ("mlp_only_layers", [])):
+            if (value := getattr(config, name)) != needed:
+                raise _refusal(f"its {name} is {value}, and {known.name} has {needed}")
     kind = rope(config).get("rope_type", "default")
     if kind not in ("default", "llama3", "linear") or (kind == "llama3" and known.name != "llama"):
         raise _refusal(f"its rotary positions are scaled by {kind}")
@@ -84,6 +90,10 @@ def write_architecture(writer: GGUFWriter, config: Any, known: Architecture, row
     writer.add_embedding_length(width)
     writer.add_block_count(layers_of(config))
     writer.add_feed_forward_length(_first(config, "intermediate_size", "n_inner") or 4 * width)
+    if known.experts:
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     writer.add_head_count(heads)
     writer.add_vocab_size(rows)
     if known.transposed:

@@ -14,7 +14,7 @@ from tasks.export.formats.gguf.tensors import OUTPUT
 def stand_ins(shapes: Mapping[str, tuple[int, ...]], kind: GgufKind, layers: int) -> str | None:
     """Says which types stand in for how many of a file's matrices, and why. `shapes` is by llama.cpp's names. None if
     no type stands in."""
-    matrices = {name: shape for name, shape in shapes.items() if len(shape) == 2}
+    matrices = {name: shape for name, shape in shapes.items() if len(shape) > 1}
     counts: Counter[str] = Counter()
     widths: dict[int, set[int]] = {}  # by the size of the block that doesn't divide them
     for name, shape in matrices.items():

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FLOAT16_LARGEST = 65504
 QUANTIZATION_VERSION = 2  # of ggml's blocks
 _POSITIONS = "position_embd.weight"  # llama.cpp adds it to the embedding in float32
+_ROUTER = ".ffn_gate_inp.weight"  # which llama.cpp's own tools never round
 
 
 def write_gguf(
@@ -88,14 +89,14 @@ def type_of(name: str, shape: tuple[int, ...], kind: GgufKind, layers: int, *, t
 
 def nominal_type(name: str, shape: tuple[int, ...], kind: GgufKind, layers: int, *, tied: bool) -> str:
     """The type that a kind of file assigns to a tensor. A tied embedding counts as the output layer."""
-    if len(shape) < 2 or name == _POSITIONS:
+    if len(shape) < 2 or name == _POSITIONS or name.endswith(_ROUTER):
         return "F32"
     mixed = KINDS[kind]
     if name == OUTPUT or (name == EMBEDDING and tied):
         return mixed.output or mixed.type
     if name.startswith("blk."):
         _, layer, part, _ = name.split(".")
-        return mixed.of(part, int(layer), layers)
+        return mixed.of(part.removesuffix("_exps"), int(layer), layers)
     return mixed.type
 
 

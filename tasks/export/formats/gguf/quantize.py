@@ -37,7 +37,8 @@ def quantized_bytes(kind: str, shape: tuple[int, ...]) -> int:
 
 
 def quantize(values: Float32, kind: str, importance: Float32 | None = None) -> AnyArray:
-    """Rows × bytes of a matrix in a type. `importance` is the mean square of its inputs, by column."""
+    """Rows × bytes of a matrix, or of several one below the other, in a type. `importance` is the mean square of its
+    inputs, by column."""
     from gguf import GGMLQuantizationType
     from gguf.quants import quantize as by_gguf
 
@@ -48,6 +49,7 @@ def quantize(values: Float32, kind: str, importance: Float32 | None = None) -> A
     if kind in _OWN:
         rounded: AnyArray = by_gguf(source, chosen)
         return rounded
+    source = source.reshape(-1, source.shape[-1])
     rows, columns = source.shape
     quantized = np.zeros((rows, quantized_bytes(kind, (columns,))), np.uint8)
     weighed = None if importance is None else np.ascontiguousarray(importance, np.float32)

@@ -1,13 +1,15 @@
 """Converts tensors of transformers to llama.cpp's, one at a time, and back.
 
-Three conventions differ. LLaMA's rotary pairs are neighbours in llama.cpp and halves in transformers, so the rows of
-queries and keys are permuted. GPT-2's matrices are transposed. Gemma's norms are stored minus one in transformers.
+Four conventions differ. LLaMA's rotary pairs are neighbours in llama.cpp and halves in transformers, so the rows of
+queries and keys are permuted. GPT-2's matrices are transposed. Gemma's norms are stored minus one in transformers. The
+experts of a layer are one tensor of three dimensions in llama.cpp, and a matrix each in files of transformers.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from models.pretrained import empty_model, head_size, stored_weights
+from models.pretrained import StoredWeights, empty_model, head_size
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
 from tasks.export.formats.gguf.architecture import Architecture, layers_of, rope
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # in old files: computed, not learned
 
 
@@ -34,11 +37,15 @@ class Names:
     def tensors(self, model: Path) -> Iterator[tuple[str, str, Float32]]:
         """(name in the checkpoint, llama.cpp's name, values) of each tensor of a file. Raises ConfigError for a tensor
         that llama.cpp has no name for."""
-        for name, values in stored_weights(model):
+        stored = StoredWeights(model)
+        for name in stored:
             if name.endswith(_BUFFERS) or (name == "lm_head.weight" and self.config.tie_word_embeddings):
                 continue
-            theirs = self.name_of(name)
-            yield name, theirs, self.to_llama(theirs, values)
+            each = self.names_of_experts(_EXPERT.sub(".experts.", name)) if _EXPERT.search(name) else [name]
+            if name == each[0]:
+                values = stored[name] if len(each) == 1 else np.stack([stored[one] for one in each])
+                theirs = self.name_of(name := _EXPERT.sub(".experts.", name))
+                yield name, theirs, self.to_llama(theirs, values)
         frequencies = self.frequencies()
         if frequencies is not None:
             yield "", "rope_freqs.weight", frequencies
@@ -50,9 +57,16 @@ class Names:
         for name, value in empty_model(model).state_dict().items():
             if name.endswith(_BUFFERS) or (name == "lm_head.weight" and self.config.tie_word_embeddings):
                 continue
-            theirs, shape = self.name_of(name), tuple(value.shape)
-            shapes[theirs] = shape[::-1] if self._transposed(theirs, shape) else shape
+            for part, shape in _parts(name, tuple(value.shape)):
+                theirs = self.name_of(part)
+                shapes[theirs] = shape[::-1] if self._transposed(theirs, shape) else shape
         return shapes
+
+    def names_of_experts(self, name: str) -> list[str]:
+        """The names that the matrices of a layer's experts have in files, or the name itself if it is of none."""
+        if ".experts." not in name:
+            return [name]
+        return [name.replace(".experts.", f".experts.{expert}.") for expert in range(self.config.num_experts)]
 
     def name_of(self, name: str) -> str:
         """llama.cpp's name for a tensor of the checkpoint. Raises ConfigError if it has none."""
@@ -115,6 +129,17 @@ class Names:
     def _heads(self, name: str) -> int:
         heads: int = self.config.num_attention_heads
         return (getattr(self.config, "num_key_value_heads", None) or heads) if "attn_k" in name else heads
+
+
+def _parts(name: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
+    """A tensor of a module, under the name of a file's and with its shape, or two if the module fuses them."""
+    before, experts, last = name.partition(".experts.")
+    if not experts:
+        return [(name, shape)]
+    if last != "gate_up_proj":
+        return [(f"{name}.weight", shape)]
+    count, rows, columns = shape
+    return [(f"{before}.experts.{part}_proj.weight", (count, rows // 2, columns)) for part in ("gate", "up")]
 
 
 def _pair_neighbours(values: Float32, heads: int) -> Float32:
