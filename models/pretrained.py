@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
+# Tensors of a module that hold the matrices of all experts of a layer, and what files call those of one
+_FUSED_EXPERTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 
 
 def load_pretrained(folder: Path, **options: Any) -> PreTrainedModel:
@@ -145,6 +147,21 @@ class StoredWeights(Mapping[str, npt.NDArray[np.float32]]):
 def stored_weights(folder: Path) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     """The tensors of a folder as its files have them, by name, in float32, with one in memory at a time."""
     yield from StoredWeights(folder).items()
+
+
+def by_file_names(inside: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of a module of transformers under the names of its files, which have the matrices of experts one by
+    one. Those are views."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in inside.items():
+        before, experts, last = name.partition(".experts.")
+        if value.dim() != 3 or last not in _FUSED_EXPERTS:
+            tensors[name] = value
+            continue
+        for number, matrix in enumerate(value):
+            for part, rows in zip(_FUSED_EXPERTS[last], matrix.chunk(len(_FUSED_EXPERTS[last])), strict=True):
+                tensors[f"{before}{experts}{number}.{part}.weight"] = rows
+    return tensors
 
 
 def load_config(folder: Path) -> Any:

@@ -190,6 +190,11 @@ def adapters_have_layers(profile: Sections) -> Iterator[str]:
     family = profile.pretrain.model.family
     for name in profile.links:
         adapter = getattr(getattr(profile, name), "adapter", None)
+        if adapter is not None and family == "qwen3_moe" and adapter.targets is None:
+            yield (
+                f"{name}.adapter would leave out the experts of a qwen3_moe, which aren't linear layers: name layers "
+                f"to train in {name}.adapter.targets ({', '.join(LAYERS[family])}), or leave adapter out"
+            )
         if adapter is not None and (unknown := adapter.unknown_targets(family)):
             yield (
                 f"{name}.adapter.targets has {', '.join(unknown)}, but the linear layers of a {family} are "

@@ -55,7 +55,9 @@ class Bitsandbytes(Format):
         return release / f"int{self.bits}"
 
     def check(self, model: Path) -> None:
-        """Holds any model."""
+        from tasks.export.formats.weights import require_linear
+
+        require_linear(model, f"int{self.bits}")
 
     def remark(self, model: Path) -> str | None:
         if self.bits == 8:

@@ -48,7 +48,9 @@ class TorchAo(Format):
 
     def check(self, model: Path) -> None:
         from models.pretrained import load_config
+        from tasks.export.formats.weights import require_linear
 
+        require_linear(model, "torchao-int8")
         if load_config(model).model_type == "gpt2":
             raise ConfigError(
                 "torchao quantizes linear layers, and transformers builds GPT-2 from transposed ones instead.",

@@ -63,6 +63,17 @@ def count_parameters(folder: Path) -> int:
     return sum(one.numbers for one in _stored(folder, tied_names(folder), "float32"))
 
 
+def require_linear(folder: Path, format: str) -> None:
+    """Raises ConfigError for a model with experts, whose matrices aren't in the linear layers that a format rounds."""
+    inside = empty_model(folder).state_dict()
+    if stacked := next((name for name, value in inside.items() if ".experts." in name and value.dim() == 3), None):
+        raise ConfigError(
+            f"{format} rounds linear layers, and {stacked} holds the matrices of all experts, so most of it would "
+            "stay as it is.",
+            f"Leave {format} out of export.formats: the kinds of gguf round experts too.",
+        )
+
+
 def tied_names(folder: Path) -> frozenset[str]:
     """The weights that a model shares with another of its weights, which are not stored twice."""
     return frozenset(empty_model(folder).all_tied_weights_keys)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from models.conversation import TemplateFaultError, generation_ends, render
-from models.pretrained import stored_weights
+from models.pretrained import by_file_names, stored_weights
 from models.runtimes.greedy import ends_of
 from models.runtimes.protocol import AllLogProbabilities, Message, ModelRuntime
 from models.runtimes.transformers import TransformersRuntime
@@ -87,7 +87,7 @@ class Reference:
         """Within the block, the checkpoint's own program holds these matrices. Yields their number."""
         import torch
 
-        inside = self.runtime.model.state_dict()
+        inside = by_file_names(self.runtime.model.state_dict())
         held = 0
         try:
             for name, values in weights:

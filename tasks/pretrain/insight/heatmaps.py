@@ -47,6 +47,24 @@ def plot_heatmaps(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             break
 
 
+def plot_loads(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the share of each expert by step, a panel for each router: rows of insight.jsonl that have them."""
+    rows = rows[:: -(-len(rows) // MAX_STEPS)]
+    routers = list(rows[-1]["routers"])
+    figure = new_figure(0.8 + PANEL / 2 * len(routers))
+    grid = figure.subplots(len(routers), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, name in zip(grid, routers, strict=True):
+        loads = [row["routers"][name]["load"] for row in rows]
+        axes.stackplot([row["step"] for row in rows], *zip(*loads, strict=True))
+        axes.set_title(f"{name}, share of each expert", fontsize=9)
+        axes.set_ylim(0, 1)
+    grid[-1].set_xlabel("step")
+    for dpi in (100, 60):
+        save_figure(figure, path, dpi)
+        if path.stat().st_size <= MAX_PLOT_BYTES:
+            break
+
+
 def _layers(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
     newest = rows[-1]["layers"].items()
     return [layer for layer, stats in newest if name in stats and not layer.endswith("_norm")]

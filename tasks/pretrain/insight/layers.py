@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from models.experts import Router
+
 OUTLIER = 6.0  # an outlier exceeds its layer's RMS by this factor (outlier features, Dettmers et al. 2022)
 
 Stats = dict[str, float]
@@ -31,7 +33,9 @@ class LayerStats:
         self.model = model
         self.layers = {rename(name): module for name, module in _layers(model)}
         self.owners = {name: _owner(rename(name), self.layers) for name, _ in model.named_parameters()}
+        self.routers = {rename(name): module for name, module in model.named_modules() if isinstance(module, Router)}
         self.handles: list[Any] = []
+        self.loads: dict[str, Tensor] = {}
         self.activations: dict[str, list[Tensor]] = {}
         self.gradients: dict[int, Tensor] = {}
         self.before: dict[str, Tensor] = {}
@@ -40,6 +44,8 @@ class LayerStats:
         """Register the hooks, and copy the weights for the duration of the step."""
         for name, module in self.layers.items():
             self.handles.append(module.register_forward_hook(self._activation_hook(name)))
+        for name, router in self.routers.items():
+            self.handles.append(router.register_forward_hook(self._load_hook(name)))
         self.handles.append(register_optimizer_step_pre_hook(self._read_gradients))
         self.before = {name: p.detach().clone() for name, p in self.model.named_parameters() if p.numel()}
 
@@ -52,6 +58,18 @@ class LayerStats:
             by_layer.setdefault(name, {}).update(stats)
         self.handles, self.activations, self.gradients, self.before = [], {}, {}, {}
         return {name: by_layer[name] for name in self.layers if name in by_layer}
+
+    def load(self) -> dict[str, list[float]]:
+        """The share of assignments that each expert got in the step, by router. Call it once after `stop`."""
+        loads, self.loads = self.loads, {}
+        return {name: (counts / counts.sum()).tolist() for name, counts in loads.items()}
+
+    def _load_hook(self, name: str) -> Callable[[Router, Any, Any], None]:
+        def read(router: Router, inputs: Any, output: Any) -> None:
+            counts = torch.bincount(output[1].flatten(), minlength=router.experts)
+            self.loads[name] = counts + self.loads[name] if name in self.loads else counts
+
+        return read
 
     def _activation_hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
         def read(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -112,6 +130,18 @@ def _combined(name: str, values: list[float]) -> float:
     if name == "rms":
         return math.sqrt(sum(value * value for value in values) / len(values))
     return sum(values) / len(values)
+
+
+def load_stats(loads: Iterable[Mapping[str, list[float]]]) -> dict[str, dict[str, Any]]:
+    """By router, from the shares on each rank: the shares over all ranks, the largest over the mean, their entropy as a
+    share of the most that it can be, and the tokens dropped, of which there are none as experts have no capacity."""
+    of_ranks = list(loads)
+    found = {}
+    for name in of_ranks[0]:
+        shares = [sum(of_expert) / len(of_ranks) for of_expert in zip(*(rank[name] for rank in of_ranks), strict=True)]
+        entropy = -sum(share * math.log(share) for share in shares if share > 0) / math.log(len(shares))
+        found[name] = {"load": shares, "largest": max(shares) * len(shares), "entropy": entropy, "dropped": 0}
+    return found
 
 
 def _of_activations(seen: list[Tensor]) -> Stats:

@@ -22,7 +22,7 @@ from models.presets import ModelShape, flops_per_token
 from storage.errors import ConfigError
 from tasks.children.child import emit
 from tasks.pretrain.engines import Engine, MicroBatch
-from tasks.pretrain.insight.layers import LayerStats, Stats, merge
+from tasks.pretrain.insight.layers import LayerStats, Stats, load_stats, merge
 from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.stragglers import Stragglers
@@ -141,11 +141,13 @@ class Insight:
                 entropies, logits = probe(model, batch[0], batch[2], batch[1] if in_parts else None)
             for name, heads in zip(attentions, entropies, strict=True):
                 stats[name] |= {"entropy": float(heads.mean()), "lowest_entropy": float(heads.min())}
-        everywhere = self.world.gathered((stats, logits))
+        everywhere = self.world.gathered((stats, logits, layers.load()))
         if not self.world.first:
             return
-        outputs = merge({"": logits} for _, logits in everywhere).get("", {})
-        row = {"step": step, **outputs, "layers": merge(of_rank for of_rank, _ in everywhere)}
+        outputs = merge({"": logits} for _, logits, _ in everywhere).get("", {})
+        row = {"step": step, **outputs, "layers": merge(of_rank for of_rank, _, _ in everywhere)}
+        if routers := load_stats(load for _, _, load in everywhere):
+            row["routers"] = routers
         self._append("insight", row)
         self.waiting += [row] if self.trackers else []
 
@@ -194,8 +196,10 @@ def seconds_since_start() -> float:
 
 
 def flattened(row: Mapping[str, Any]) -> dict[str, float]:
-    """A row of insight.jsonl with one level of names: `layers/blocks.0.attention/rms`."""
-    flat = {name: value for name, value in row.items() if name != "layers"}
+    """A row of insight.jsonl with one level of names: `layers/blocks.0.attention/rms`. Without each expert's share."""
+    flat = {name: value for name, value in row.items() if name not in ("layers", "routers")}
+    for router, stats in row.get("routers", {}).items():
+        flat |= {f"routers/{router}/{name}": value for name, value in stats.items() if name != "load"}
     for layer, stats in row["layers"].items():
         flat |= {f"layers/{layer}/{name}": value for name, value in stats.items()}
     return {name: value for name, value in flat.items() if value is not None}
@@ -228,6 +232,8 @@ def _finite(value: Any) -> Any:
     """Numbers rounded to six digits. NaN and infinity become null, as JSON has neither."""
     if isinstance(value, Mapping):
         return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value

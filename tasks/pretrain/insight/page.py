@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.pretrain.insight.heatmaps import plot_heatmaps
+from tasks.pretrain.insight.heatmaps import plot_heatmaps, plot_loads
 from tasks.pretrain.insight.layer_history import LayerHistory
 from tasks.pretrain.insight.speed import mfu_text, slow_hosts, speed_table, summarise
 from tasks.pretrain.spec import TrainSpec
@@ -71,8 +71,13 @@ class Page:
             picture = self.spec.insight / "layers.png"
             if records[-1]["step"] != self.drawn:
                 plot_heatmaps(records, picture)
+                if "routers" in records[-1]:
+                    plot_loads(records, self.spec.insight / "loads.png")
                 self.drawn = records[-1]["step"]
             parts += [embed_plot(picture), f"### Layers at step {records[-1]['step']:,}", layers_text(records[-1])]
+            if "routers" in records[-1]:
+                parts += [f"### Experts at step {records[-1]['step']:,}", markdown_table(router_rows(records[-1]))]
+                parts.append(embed_plot(self.spec.insight / "loads.png"))
         for number, operators in self._operators().items():
             parts += [f"### Costliest operators, step {number:,}", markdown_table(operators)]
         return "\n\n".join(parts)
@@ -90,6 +95,8 @@ class Page:
         records, operators = self.history.read(), self._operators()
         if records:
             out.fact_table(f"Layers at step {records[-1]['step']:,}", layer_rows(records[-1]))
+            if "routers" in records[-1]:
+                out.fact_table(f"Experts at step {records[-1]['step']:,}", router_rows(records[-1]))
         for step, rows in operators.items():
             out.fact_table(f"Costliest operators, step {step:,}", rows)
         missed = [step for step in self.spec.runtime.tracking.profile_steps if step not in operators]
@@ -128,6 +135,20 @@ def layer_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
         {"layer": layer, **{MEASURES[name]: _short(stats.get(name)) for name in measures}}
         for layer, stats in record["layers"].items()
         if not layer.endswith("_norm")
+    ]
+
+
+def router_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """How evenly each router spread the tokens, from a row of insight.jsonl."""
+    return [
+        {
+            "router": name,
+            "largest load / mean": _short(found["largest"]),
+            "smallest load / mean": _short(min(found["load"]) * len(found["load"])),
+            "entropy, share of the most": _short(found["entropy"]),
+            "dropped tokens": str(found["dropped"]),
+        }
+        for name, found in record["routers"].items()
     ]
 
 

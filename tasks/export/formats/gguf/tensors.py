@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from models.pretrained import StoredWeights, empty_model, head_size
+from models.pretrained import StoredWeights, by_file_names, empty_model, head_size
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
 from tasks.export.formats.gguf.architecture import Architecture, layers_of, rope
@@ -38,14 +38,10 @@ class Names:
         """(name in the checkpoint, llama.cpp's name, values) of each tensor of a file. Raises ConfigError for a tensor
         that llama.cpp has no name for."""
         stored = StoredWeights(model)
-        for name in stored:
-            if name.endswith(_BUFFERS) or (name == "lm_head.weight" and self.config.tie_word_embeddings):
-                continue
-            each = self.names_of_experts(_EXPERT.sub(".experts.", name)) if _EXPERT.search(name) else [name]
-            if name == each[0]:
-                values = stored[name] if len(each) == 1 else np.stack([stored[one] for one in each])
-                theirs = self.name_of(name := _EXPERT.sub(".experts.", name))
-                yield name, theirs, self.to_llama(theirs, values)
+        for name, each in self._parts(stored):
+            values = np.stack([stored[one] for one in each]) if len(each) > 1 else stored[name]
+            theirs = self.name_of(name)
+            yield name, theirs, self.to_llama(theirs, values)
         frequencies = self.frequencies()
         if frequencies is not None:
             yield "", "rope_freqs.weight", frequencies
@@ -53,14 +49,22 @@ class Names:
     def shapes(self, model: Path) -> dict[str, tuple[int, ...]]:
         """llama.cpp's names and shapes of a file's tensors, except frequencies, from the config in a model folder.
         Raises ConfigError for a tensor that llama.cpp has no name for."""
-        shapes = {}
-        for name, value in empty_model(model).state_dict().items():
+        shapes, inside = {}, by_file_names(empty_model(model).state_dict())
+        for name, each in self._parts(inside):
+            theirs, shape = self.name_of(name), tuple(inside[each[0]].shape)
+            shape = (len(each), *shape) if len(each) > 1 else shape
+            shapes[theirs] = shape[::-1] if self._transposed(theirs, shape) else shape
+        return shapes
+
+    def _parts(self, names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+        """Each tensor of llama.cpp: its name in the checkpoint, and those of the tensors that it is made of."""
+        for name in names:
             if name.endswith(_BUFFERS) or (name == "lm_head.weight" and self.config.tie_word_embeddings):
                 continue
-            for part, shape in _parts(name, tuple(value.shape)):
-                theirs = self.name_of(part)
-                shapes[theirs] = shape[::-1] if self._transposed(theirs, shape) else shape
-        return shapes
+            whole = _EXPERT.sub(".experts.", name)
+            each = self.names_of_experts(whole)
+            if name == each[0]:
+                yield whole, each
 
     def names_of_experts(self, name: str) -> list[str]:
         """The names that the matrices of a layer's experts have in files, or the name itself if it is of none."""
@@ -129,17 +133,6 @@ class Names:
     def _heads(self, name: str) -> int:
         heads: int = self.config.num_attention_heads
         return (getattr(self.config, "num_key_value_heads", None) or heads) if "attn_k" in name else heads
-
-
-def _parts(name: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    """A tensor of a module, under the name of a file's and with its shape, or two if the module fuses them."""
-    before, experts, last = name.partition(".experts.")
-    if not experts:
-        return [(name, shape)]
-    if last != "gate_up_proj":
-        return [(f"{name}.weight", shape)]
-    count, rows, columns = shape
-    return [(f"{before}.experts.{part}_proj.weight", (count, rows // 2, columns)) for part in ("gate", "up")]
 
 
 def _pair_neighbours(values: Float32, heads: int) -> Float32:
