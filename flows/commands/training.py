@@ -10,6 +10,7 @@ from flows.tables import new_table
 from models.compute import compute_optimal, judge_ratio
 from models.devices import PRICED
 from models.memory import Moment, Setup
+from models.presets import count_parameters
 from storage.units import duration, size_of
 
 TIGHT = 0.9  # of the device's memory: fragmentation may take the rest
@@ -27,12 +28,13 @@ def show_training(console: Console, plan: TrainingPlan) -> None:
 
 def _show_run(console: Console, plan: TrainingPlan) -> None:
     table = new_table("what", "value", "meaning", right=["value"], show_header=False, title="The run")
-    ratio = plan.tokens / plan.parameters
+    active = count_parameters(plan.shape, active=True)
+    ratio, kind = plan.tokens / active, "parameter" if active == plan.parameters else "active parameter"
     parameters, tokens = compute_optimal(plan.flops)
     table.add_row("parameters", _short(plan.parameters), f"{plan.parameters:,}")
     table.add_row("tokens", _short(plan.tokens), _steps_of(plan))
     if plan.is_new:
-        table.add_row("tokens per parameter", f"{ratio:,.1f}", judge_ratio(plan.shape, plan.tokens))
+        table.add_row(f"tokens per {kind}", f"{ratio:,.1f}", judge_ratio(plan.shape, plan.tokens))
     table.add_row("compute", f"{plan.flops:.3g} FLOPs", "model FLOPs: forward and backward")
     if plan.executed_flops != plan.flops:
         recomputed = ["recomputation"] if plan.setup.recompute == "full" else []

@@ -161,12 +161,13 @@ def _report(spec: TrainSpec, measured: dict[str, Any], tokens: Artifact, out: Ou
                 {"measure": "cut off for FIM tokens", "value": f"{fim['cut_off_share']:.2%} of the tokens"},
             ],
         )
-    flops = flops_per_token(shape) * computed
+    flops, active = flops_per_token(shape) * computed, count_parameters(shape, active=True)
+    each = "parameter" if active == count_parameters(shape) else "active parameter"
     out.table(
         "Training",
         [
             {"measure": "steps", "value": f"{spec.steps:,}"},
-            {"measure": "tokens seen", "value": f"{seen:,} ({seen / count_parameters(shape):.1f} per parameter)"},
+            {"measure": "tokens seen", "value": f"{seen:,} ({seen / active:.1f} per {each})"},
             {"measure": "epochs", "value": f"{epochs:.2f}"},
             {"measure": "compute", "value": f"{flops:.3g} FLOPs"},
             {"measure": "training loss, last steps", "value": f"{results['train_loss']:.3f} nats a token"},
