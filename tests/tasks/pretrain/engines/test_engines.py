@@ -67,7 +67,7 @@ SAME = [
     case("ddp, qwen3_moe", 2, "qwen3_moe", micro_batch=4, recompute="full"),
     case("fsdp, offload", 2, "gpt2", engine="fsdp", offload="optimizer"),
     *(
-        case(f"{how}, {shape}", 2, shape, **{f"{how}_parallel": 2})
+        case(f"{how}, {shape}", 2, shape, source=None, **{f"{how}_parallel": 2})
         for how in ("tensor", "pipeline", "context")
         for shape in DIVIDED
     ),
@@ -114,7 +114,7 @@ REFUSED = [
     case("bubbles", 2, pipeline_parallel=2, micro_batch=8) | {"named": "1 micro-batches, too few"},
     case("ranks", 2, tensor_parallel=4) | {"named": "2 processes can't hold copies"},
     *(
-        case(f"{how} of experts", 2, "qwen3_moe", **{f"{how}_parallel": 2})
+        case(f"{how} of experts", 2, "qwen3_moe", source=None, **{f"{how}_parallel": 2})
         | {"named": f"{how}_parallel is 2, which a mixture of experts does not support"}
         for how in ("tensor", "pipeline", "context")
     ),
