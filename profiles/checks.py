@@ -202,6 +202,22 @@ def adapters_have_layers(profile: Sections) -> Iterator[str]:
             )
 
 
+def experts_are_carried(profile: Sections) -> Iterator[str]:
+    """A mixture of experts is neither cut nor released in a form that has only linear layers or a graph."""
+    if profile.pretrain is None or profile.pretrain.model is None or profile.pretrain.model.family != "qwen3_moe":
+        return
+    draft = profile.draft is not None and profile.draft.base is None and profile.draft.prune is not None
+    for name, asked in {"prune": profile.prune is not None, "draft.prune": draft}.items():
+        if asked:
+            yield f"{name} can't cut a qwen3_moe: leave it out"
+    formats = profile.export.formats if profile.export else []
+    if wrong := [name for name in formats if not name.startswith(("safetensors", "gguf", "adapter"))]:
+        yield (
+            f"export.formats has {', '.join(wrong)}, which can't hold the experts of a qwen3_moe: choose safetensors and "
+            "kinds of gguf"
+        )
+
+
 def judge_comes_first(profile: Sections) -> Iterator[str]:
     """A link that learns from a reward model comes after it."""
     for number, name in enumerate(profile.links):
@@ -301,6 +317,7 @@ CHECKS: tuple[Check, ...] = (
     teacher_comes_before,
     answers_have_room,
     adapters_have_layers,
+    experts_are_carried,
     judge_comes_first,
     feedback_comes_first,
     held_out_prompts_stay_out,

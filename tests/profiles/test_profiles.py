@@ -475,6 +475,7 @@ def test_a_profile_in_another_encoding_is_told_to_be_utf_8(tmp_path: Path) -> No
     assert caught.value.remedy == "Save it as UTF-8."
 
 
+MIXTURE = ["pretrain.model.family=qwen3_moe", "pretrain.model.feed_forward=null"]
 FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
 
 
@@ -513,6 +514,9 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
         (["grpo={max_new_tokens: 256}"], "grpo.max_new_tokens is 256, which leaves none of 256 tokens for a prompt"),
         (["sft.max_length=300"], "sft.max_length is 300, but pretrain.model.context is 256"),
         (["sft.adapter={rank: 4, targets: [q_proj, nope]}"], "targets has nope, but the linear layers of a llama are"),
+        ([*MIXTURE, "export.formats=[int8, gguf-f16, onnx]"], "formats has int8, onnx, which can't hold the experts"),
+        ([*MIXTURE, "sft.adapter={rank: 4}"], "sft.adapter would leave out the experts of a qwen3_moe"),
+        ([*MIXTURE, "prune={layers: 1}"], "prune can't cut a qwen3_moe"),
         (["evaluate.side_by_side={baseline: nope}"], "names the unknown model nope. Name base, sft, dpo"),
         (
             ["evaluate.side_by_side={models: [base, base@5]}", "evaluate.snapshots=[5]", "pretrain.snapshot_every=5"],
