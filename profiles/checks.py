@@ -213,8 +213,8 @@ def experts_are_carried(profile: Sections) -> Iterator[str]:
     formats = profile.export.formats if profile.export else []
     if wrong := [name for name in formats if not name.startswith(("safetensors", "gguf", "adapter"))]:
         yield (
-            f"export.formats has {', '.join(wrong)}, which can't hold the experts of a qwen3_moe: choose safetensors and "
-            "kinds of gguf"
+            f"export.formats has {', '.join(wrong)}, which can't hold the experts of a qwen3_moe: choose safetensors "
+            "and kinds of gguf"
         )
 
 

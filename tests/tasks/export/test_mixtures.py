@@ -1,4 +1,4 @@
-"""Formats that round only linear layers, or trace a graph, refuse a mixture of experts by name, before it is trained."""
+"""Formats that round only linear layers, or trace a graph, refuse a mixture of experts by name before it is trained."""
 
 from __future__ import annotations
 
