@@ -285,6 +285,32 @@ TRAINING = (
         fails=("tests/tasks/pretrain/engines/test_engines.py::test_every_engine_learns_what_one_process_learns",),
     ),
     Mutant(
+        name="router-losses-reported",
+        about="a mixture of experts: the losses of routers are part of the reported loss",
+        path="models/transformer.py",
+        before="        return measured + (besides - besides.detach())",
+        after="        return measured + besides",
+        fails=("tests/models/test_experts.py::test_the_losses_of_routers_move_weights_but_not_the_reported_loss",),
+    ),
+    Mutant(
+        name="router-rows-alike",
+        about="a mixture of experts: the routers' losses of a row with few targets weigh as those of one with many",
+        path="models/transformer.py",
+        before="        besides = losses_B @ (targets_B / targets_B.sum().clamp(min=1)).to(losses_B.dtype)",
+        after="        besides = losses_B.mean()",
+        fails=("tests/models/test_experts.py::test_a_batch_teaches_the_same_however_it_is_divided",),
+    ),
+    Mutant(
+        name="experts-as-one-matrix",
+        about="Muon makes the matrices of all experts orthogonal as one",
+        path="tasks/pretrain/recipe/optimizers.py",
+        before="                rows[layer.weight] = (len(layer.weight) // parts,) * parts",
+        after="                rows[layer.weight] = (len(layer.weight),)",
+        fails=(
+            "tests/models/test_experts.py::test_each_expert_has_matrices_of_its_own_for_muon_and_routers_have_adamw",
+        ),
+    ),
+    Mutant(
         name="pipeline-tied-apart",
         about="engine, pipeline parallelism: a tied embedding learns in two stages, each for itself",
         path="tasks/pretrain/engines/pipeline.py",
