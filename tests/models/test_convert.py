@@ -19,6 +19,13 @@ SIZES: dict[str, Any] = {
 }
 GPT2: dict[str, Any] = {"vocab_size": 300, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
 QWEN3: dict[str, Any] = {**SIZES, "num_key_value_heads": 2, "head_dim": 24}
+MOE: dict[str, Any] = {
+    **QWEN3,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
 ROPE: dict[str, Any] = {"rope_theta": 10_000.0}
 
 
@@ -36,6 +43,10 @@ ROPE: dict[str, Any] = {"rope_theta": 10_000.0}
         ("qwen3", {**QWEN3, "use_sliding_window": True, "sliding_window": 16}, "use_sliding_window True"),
         ("qwen3", {**QWEN3, "layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ("qwen3", {**QWEN3, "rope_parameters": {**ROPE, "rope_type": "yarn", "factor": 4.0}}, "rope_type': 'yarn'"),
+        ("qwen3_moe", {**MOE, "norm_topk_prob": False}, "our qwen3_moe does not support norm_topk_prob False"),
+        ("qwen3_moe", {**MOE, "decoder_sparse_step": 2}, "decoder_sparse_step 2"),
+        ("qwen3_moe", {**MOE, "mlp_only_layers": [1]}, r"mlp_only_layers \[1\]"),
+        ("qwen3_moe", {**MOE, "use_sliding_window": True, "sliding_window": 16}, "use_sliding_window True"),
         ("gpt2", {**GPT2, "activation_function": "relu"}, "our gpt2 does not support activation_function relu"),
         ("gpt2", {**GPT2, "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx True"),
     ],
@@ -52,6 +63,7 @@ def test_what_is_not_carried_is_refused_by_name(family: str, settings: dict[str,
         ("llama", {**SIZES, "num_key_value_heads": 1, "tie_word_embeddings": True, "attention_dropout": 0.1}),
         ("mistral", {**SIZES, "num_key_value_heads": 2, "sliding_window": None}),
         ("qwen3", {**QWEN3, "max_window_layers": 1, "sliding_window": 16}),  # unless use_sliding_window
+        ("qwen3_moe", {**MOE, "router_aux_loss_coef": 0.01, "output_router_logits": True}),
         ("gpt2", {**GPT2, "n_inner": None, "resid_pdrop": 0.1, "summary_type": "mean"}),
     ],
 )
