@@ -14,10 +14,14 @@ from models.config import ModelConfig
 from models.experts import Router
 from models.presets import Recompute, derive
 from models.transformer import Transformer
+from tasks.pretrain import pretrain
+from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.insight.heatmaps import plot_loads
 from tasks.pretrain.insight.layers import LayerStats, load_stats
 from tasks.pretrain.insight.observe import flattened
 from tasks.pretrain.insight.page import router_rows
+from tasks.training.logs import read_log
+from tests.tasks.pretrain.tiny_training import CONFIG, make_data, output
 
 SHAPE = derive(ModelConfig(family="qwen3_moe", depth=2, width=32, heads=4, context=16, experts=4), 50)
 
@@ -69,3 +73,17 @@ def test_ranks_are_added_up_and_shown(tmp_path: Path) -> None:
     ]
     plot_loads(rows, tmp_path / "loads.png")
     assert (tmp_path / "loads.png").stat().st_size > 1000
+
+
+@pytest.mark.soak
+def test_a_run_shows_its_loads_on_the_page(tmp_path: Path) -> None:
+    model = {"family": "qwen3_moe", "depth": 2, "width": 64, "heads": 4, "context": 32}
+    config = PretrainConfig.model_validate({**CONFIG.model_dump(exclude={"model"}), "model": model})
+    out = output(tmp_path / "out", insight_every=5)
+    pretrain.function(config, *make_data(tmp_path), out)
+    for record in read_log(out.aside / "insight.jsonl"):
+        assert [len(found["load"]) for found in record["routers"].values()] == [8, 8]
+    assert [row["dropped tokens"] for row in out.facts["tables"]["Experts at step 10"]] == ["0", "0"]
+    page = (out.aside / "page.md").read_text()
+    assert "Experts at step 10" in page
+    assert page.count("data:image/png") == 3
