@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from models.experts import Experts
 from models.kernels.attention import Mask, attend, attention_of_documents, for_any_shape, mask_of, rotary, rotate
 from models.kernels.cross_entropy import IGNORED, ChunkedCrossEntropy, cross_entropy
+from models.kernels.experts import Experts
 from models.kernels.grouped import GROUPED_PRODUCT
 from models.presets import ModelShape, Recompute, Shape
 

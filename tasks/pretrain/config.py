@@ -267,7 +267,7 @@ class PretrainConfig(StageConfig):
 
     @property
     def router_losses(self) -> dict[str, float]:
-        """The weights of the two losses of routers, as `models.experts.set_losses` takes them."""
+        """The weights of the two losses of routers, as `models.kernels.experts.set_losses` takes them."""
         chosen = {name: getattr(self, name) for name in ROUTER_LOSSES}
         return {
             name: usual if (value := chosen[key]) is None else value for key, (name, usual) in ROUTER_LOSSES.items()

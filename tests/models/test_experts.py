@@ -12,9 +12,9 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 
 from models.config import ModelConfig
 from models.convert import _to_ours, to_transformers
-from models.experts import Experts, Router, set_losses
 from models.kernels import grouped
 from models.kernels.cross_entropy import IGNORED
+from models.kernels.experts import Experts, Router, set_losses
 from models.kernels.grouped import grouped_linear
 from models.presets import ModelShape, ShapeError, chinchilla_tokens, count_parameters, derive, explain, flops_per_token
 from models.transformer import Transformer

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from models.experts import set_losses
 from models.kernels.cross_entropy import IGNORED
+from models.kernels.experts import set_losses
 from models.transformer import Decoder
 from storage.errors import ConfigError
 from tasks.pretrain.check import check_special

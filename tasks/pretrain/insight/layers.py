@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from models.experts import Router
+from models.kernels.experts import Router
 
 OUTLIER = 6.0  # an outlier exceeds its layer's RMS by this factor (outlier features, Dettmers et al. 2022)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.experts import Experts
+from models.kernels.experts import Experts
 from models.presets import derive
 from models.transformer import Attention, FeedForward
 from tasks.pretrain.config import PretrainConfig

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models.config import ModelConfig
-from models.experts import Router
+from models.kernels.experts import Router
 from models.presets import Recompute, derive
 from models.transformer import Transformer
 from tasks.pretrain import pretrain
