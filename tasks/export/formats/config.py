@@ -1,7 +1,7 @@
 """config.json of a release, for both transformers 4 and 5.
 
-transformers 5 saves rotary settings as `rope_parameters`, which 4 doesn't know: it would silently compute with its own
-default. So the config has both forms.
+transformers 5 saves rotary settings as `rope_parameters`, and the number of experts as `num_local_experts`, which 4
+doesn't know: it would silently compute with its own default. So the config has both forms.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def rewrite_config(folder: Path) -> None:
 def portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config in the terms of transformers 5 and 4, without the fields that say how the model was loaded."""
     kept = {name: value for name, value in config.items() if name not in OF_LOADING}
+    if "num_local_experts" in kept:
+        kept.setdefault("num_experts", kept["num_local_experts"])
     rope = kept.get("rope_parameters")
     if not isinstance(rope, dict):
         return kept

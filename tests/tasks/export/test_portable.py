@@ -61,9 +61,16 @@ def test_a_config_tells_how_positions_rotate_in_both_words(
     assert portable_config(given) == {"model_type": kind, "rope_parameters": rope, **expected}
 
 
-@pytest.mark.parametrize("rope", [{"rope_type": "default", "rope_theta": 333.0}, LLAMA3])
-def test_transformers_5_computes_the_same_with_both(rope: dict[str, Any], tmp_path: Path) -> None:
-    model = make_foreign(tmp_path / "model", "llama", rope_parameters=rope)
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 333.0}}),
+        ("llama", {"rope_parameters": LLAMA3}),
+        ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}),
+    ],
+)
+def test_transformers_5_computes_the_same_with_both(architecture: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    model = make_foreign(tmp_path / "model", architecture, **changes)
     release = tmp_path / "release"
     release.mkdir()
     Safetensors().write(Source(model), release)
@@ -72,6 +79,7 @@ def test_transformers_5_computes_the_same_with_both(rope: dict[str, Any], tmp_pa
         name: value for name, value in expected.items() if not name.startswith("_")
     }
     assert load_config(release).rope_parameters == load_config(model).rope_parameters
+    assert found.get("num_experts") == changes.get("num_experts")
     ids = torch.arange(24)[None]
     with torch.no_grad():
         assert torch.equal(load_pretrained(release)(ids).logits, load_pretrained(model)(ids).logits)
