@@ -94,15 +94,17 @@ def activations(
     """
     tokens, ways = ceil_div(micro_batch * shape.context, context_parallel), tensor_parallel
     blocks = shape.depth if blocks is None else blocks
-    hides = isolate or (shape.sliding_window is not None and shape.sliding_window < shape.context)
-    masked = hides and not skips_hidden(shape, form)
+    masked = (isolate or shape.windowed > 0) and not skips_hidden(shape, form)
     block = _block(shape, form, ways, repeated=form.cuda and (masked or form.product == 4))
     cheap = _recomputed_anyway(shape, form, ways) if compiled else 0
     saved = {"none": block - cheap, "selective": _selective(shape, form, ways), "full": form.residual * shape.width}[
         recompute
     ]
-    mask = form.product * shape.context**2 * (micro_batch if isolate else 1) if masked else 0
-    angles = shape.head_dim if shape.rope_theta is not None else 0
+    # One for all layers, or one for each kind. Layers that see whole rows need none
+    kinds = (shape.windowed > 0) + (isolate and shape.windowed < shape.depth)
+    mask = form.product * shape.context**2 * (micro_batch if isolate else 1) * kinds if masked else 0
+    bases = {shape.sight(layer)[0] for layer in range(shape.depth)} - {None}
+    angles = shape.head_dim * len(bases)
     rotary = form.residual * shape.context * angles * (micro_batch if isolate else 1)
     casts = 2 * ceil_div(block_matrices(shape), ways) if form.autocast else 0
     kept = tokens * saved * blocks + mask + rotary + (casts * blocks if recompute == "none" else 0)
@@ -134,7 +136,12 @@ def _flowing(shape: ModelShape, form: Numbers, tokens: int, ways: int, head: boo
             + form.residual * wide * shape.all_feed_forward * shape.width
             for wide in (1, 2)
         )
-    return max(at_down, at_gate) + form.residual * tied
+    if not shape.post_norms:
+        return max(at_down, at_gate) + form.residual * tied
+    # The norm after the layer goes first, and its numbers are then free. Composed, it has five in float32 at a time
+    at_norm = tokens * ((0 if form.cuda else 5 * 4 * shape.width) + stream)
+    freed = tokens * _norm(shape, form)
+    return max(at_norm, at_gate - freed, at_down + tokens * form.product * shape.width - freed) + form.residual * tied
 
 
 def _block(shape: ModelShape, form: Numbers, ways: int, *, repeated: bool) -> int:
@@ -148,7 +155,9 @@ def _block(shape: ModelShape, form: Numbers, ways: int, *, repeated: bool) -> in
     attention += _head_norms(shape, form, ways, keep_product=copied)
     inner = ceil_div(shape.feed_forward, ways)
     feed_forward = form.product * inner * (4 if shape.gated else 2)  # gate, up, SiLU(gate), and their product
-    norms = 2 * (_norm(shape, form) + form.product * shape.width)
+    before = 2 * _norm(shape, form) if shape.pre_norms else 0
+    after = 2 * _norm(shape, form) if shape.post_norms else 0
+    norms = before + after + 2 * form.product * shape.width
     return norms + attention + feed_forward + _routing(shape, form)
 
 
@@ -175,7 +184,8 @@ def _head_norms(shape: ModelShape, form: Numbers, ways: int, *, keep_product: bo
     if not shape.head_norms:
         return 0
     queries, keys = _heads(shape, ways)
-    statistics = 4 * (ceil_div(shape.heads, ways) + ceil_div(shape.kv_heads, ways))
+    each = ceil_div(shape.heads, ways) + ceil_div(shape.kv_heads, ways)
+    statistics = 4 * (2 if shape.joint_norms else each)
     product = form.product * (queries + 2 * keys) if keep_product else 0
     copies = 0 if form.cuda else 4 * (1 if form.product == 4 else 2) * (queries + keys)  # as in `_norm`
     return statistics + product + copies

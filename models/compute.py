@@ -20,18 +20,19 @@ from models.presets import (
 def executed_flops_per_token(shape: ModelShape, *, recompute: Recompute = "none", skips_hidden: bool = False) -> int:
     """Hardware FLOPs per token in training, of matrix products: `flops_per_token`, plus attention that a window hides
     unless the kernel `skips_hidden`, plus the second forward pass of full recomputation, which ends before each block's
-    last product.
+    last product, unless a norm after it needs it.
 
     Hardware and model FLOPs are as in PaLM, appendix B. Selective recomputation doesn't repeat products.
     """
-    seen = min(shape.context, shape.sliding_window or shape.context)
-    attended = seen if skips_hidden else shape.context
+    seen, whole = shape.seen(), shape.depth * shape.context
+    attended = seen if skips_hidden else whole
     again = 0
     if recompute == "full":
         products = block_matrices(shape, active=True) + router_parameters(shape)
-        products -= 0 if shape.experts else shape.width * shape.feed_forward  # what experts return is needed again
-        again = shape.depth * (2 * products + 4 * shape.heads_width * attended)
-    return flops_per_token(shape) + 12 * shape.depth * shape.heads_width * (attended - seen) + again
+        # The last product of a block, unless a norm after it or a router's weights need what it returns
+        products -= 0 if shape.experts or shape.post_norms else shape.width * shape.feed_forward
+        again = shape.depth * 2 * products + 4 * shape.heads_width * attended
+    return flops_per_token(shape) + 12 * shape.heads_width * (attended - seen) + again
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from models.foreign import ForeignDecoder
-from models.presets import QWEN3, Family, ModelShape
+from models.presets import OWN_HEADS, Family, ModelShape
 from models.pretrained import StoredWeights, head_size, load_config, load_pretrained
 from models.tokenizer import DIGEST_FIELD, END, EOS, PAD, copy_tokenizer, load_tokenizer, tokenizer_digest
 from models.transformer import Decoder, Transformer
@@ -67,7 +67,8 @@ _LLAMA: Parts = {
     "feed_forward.up": ("mlp.gate_proj", "mlp.up_proj"),
     "feed_forward.down": ("mlp.down_proj",),
 }
-_QWEN3: Parts = {**_LLAMA, "attention.q_norm": ("self_attn.q_norm",), "attention.k_norm": ("self_attn.k_norm",)}
+_QK_NORMS: Parts = {"attention.q_norm": ("self_attn.q_norm",), "attention.k_norm": ("self_attn.k_norm",)}
+_QWEN3: Parts = {**_LLAMA, **_QK_NORMS}
 _QWEN3_MOE: Parts = {
     **{ours: theirs for ours, theirs in _QWEN3.items() if not ours.startswith("feed_forward.")},
     "feed_forward.router": ("mlp.gate",),
@@ -75,6 +76,12 @@ _QWEN3_MOE: Parts = {
 # The experts of a layer: in a module of transformers as one tensor of three dimensions, in files each by itself
 _EXPERTS = {"feed_forward.up": "mlp.experts.gate_up_proj", "feed_forward.down": "mlp.experts.down_proj"}
 _EXPERT = {"feed_forward.up": ("gate_proj", "up_proj"), "feed_forward.down": ("down_proj",)}
+_GEMMA3: Parts = {
+    **_QWEN3,
+    "attention_post_norm": ("post_attention_layernorm",),
+    "feed_forward_norm": ("pre_feedforward_layernorm",),
+    "feed_forward_post_norm": ("post_feedforward_layernorm",),
+}
 _GPT2: Parts = {
     "attention_norm": ("ln_1",),
     "attention.qkv": ("attn.c_attn",),
@@ -83,13 +90,21 @@ _GPT2: Parts = {
     "feed_forward.up": ("mlp.c_fc",),
     "feed_forward.down": ("mlp.c_proj",),
 }
-_BLOCKS = {"gpt2": _GPT2, "llama": _LLAMA, "mistral": _LLAMA, "qwen3": _QWEN3, "qwen3_moe": _QWEN3_MOE}
+_BLOCKS = {
+    "gpt2": _GPT2,
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3_MOE,
+    "gemma3": _GEMMA3,
+    "olmo3": {ours: theirs for ours, theirs in _GEMMA3.items() if ours not in ("attention_norm", "feed_forward_norm")},
+}
+_FAMILIES = {"gemma3_text" if family == "gemma3" else family: family for family in get_args(Family)}  # by model_type
 
 
 def to_transformers(model: Transformer, config: Any = None) -> PreTrainedModel:
-    """The same model as a GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM or
-    Qwen3MoeForCausalLM, in float32 on the CPU. `config` is that of a model with the same shape, if it should be kept.
-    """
+    """The same model as transformers' class of its family, such as LlamaForCausalLM, in float32 on the CPU. `config` is
+    that of a model with the same shape, if it should be kept."""
     from transformers import AutoModelForCausalLM
 
     config = _config(model.shape, None, None) if config is None else config
@@ -101,12 +116,14 @@ def to_transformers(model: Transformer, config: Any = None) -> PreTrainedModel:
     if model.shape.rope_theta is not None:
         # Rotary frequencies are computed at construction and not saved. On the meta device they were empty
         theirs.model.rotary_emb = type(theirs.model.rotary_emb)(config)
+    if model.embedding.scale != 1.0:
+        theirs.model.embed_tokens.embed_scale.fill_(model.embedding.scale)
     theirs.tie_weights()
     return theirs.eval()
 
 
 def from_transformers(theirs: PreTrainedModel) -> Transformer:
-    """Our decoder with the weights of a GPT-2, LLaMA, Mistral, Qwen3 or Qwen3-MoE model of transformers, in float32.
+    """Our decoder with the weights of a model of transformers, in float32.
 
     Raises NotCarriedError for another architecture, and for settings that our decoder lacks.
     """
@@ -162,7 +179,15 @@ def load(folder: Path) -> Transformer:
 
 
 def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
-    from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen3Config, Qwen3MoeConfig
+    from transformers import (
+        Gemma3TextConfig,
+        GPT2Config,
+        LlamaConfig,
+        MistralConfig,
+        Olmo3Config,
+        Qwen3Config,
+        Qwen3MoeConfig,
+    )
 
     ids = {"bos_token_id": eos_id, "eos_token_id": eos_id, "pad_token_id": pad_id}
     if shape.family == "gpt2":
@@ -181,7 +206,7 @@ def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
             tie_word_embeddings=shape.tie_embeddings,
             **ids,
         )
-    common = dict(
+    common: dict[str, Any] = dict(
         vocab_size=shape.vocab_size,
         hidden_size=shape.width,
         intermediate_size=shape.feed_forward,
@@ -208,6 +233,18 @@ def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
             norm_topk_prob=True,
             router_aux_loss_coef=0.0,
         )
+    if shape.global_every is not None:
+        sights = {True: "sliding_attention", False: "full_attention"}
+        bases = {"sliding_attention": shape.local_rope_theta or shape.rope_theta, "full_attention": shape.rope_theta}
+        common |= {
+            "layer_types": [sights[bool((layer + 1) % shape.global_every)] for layer in range(shape.depth)],
+            "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
+            "sliding_window": shape.sliding_window,
+        }
+    if shape.family == "gemma3":
+        return Gemma3TextConfig(**common, query_pre_attn_scalar=shape.query_scalar or shape.head_dim)
+    if shape.family == "olmo3":
+        return Olmo3Config(**common)
     return MistralConfig(**common, sliding_window=shape.sliding_window)
 
 
@@ -217,7 +254,8 @@ def shape_of(config: Any) -> ModelShape:
     shape = _shape(config)
     again = _config(shape, None, None)
     silent = _NO_LOGIT + (_NO_LOGIT_OF_EXPERTS if shape.experts else ())
-    fields = {name: getattr(config, name) for name in type(config).__annotations__ if name not in silent}
+    names = {*type(config).__annotations__, "head_dim"} - {*silent}  # OLMo 3's module reads one that isn't declared
+    fields = {name: getattr(config, name) for name in sorted(names) if hasattr(config, name)}
     lost = [f"{name} {value}" for name, value in fields.items() if value is not None and value != getattr(again, name)]
     if lost:
         raise NotCarriedError(f"our {config.model_type} does not support {', '.join(lost)}")
@@ -241,11 +279,26 @@ def _shape(config: Any) -> ModelShape:
             tie_embeddings=tied,
             norm_eps=config.layer_norm_epsilon,
         )
-    if config.model_type not in get_args(Family):
-        raise NotCarriedError(f"{config.model_type} is not one of {', '.join(get_args(Family))}")
-    moe = config.model_type == "qwen3_moe"
+    if config.model_type not in _FAMILIES:
+        raise NotCarriedError(f"{config.model_type} is not one of {', '.join(_FAMILIES)}")
+    family, rope = _FAMILIES[config.model_type], config.rope_parameters
+    special: dict[str, Any] = {}
+    if family in ("gemma3", "olmo3"):
+        types, local = config.layer_types, float(rope["sliding_attention"]["rope_theta"])
+        # The first global layer gives the period, and without one no layer is global
+        period = types.index("full_attention") + 1 if "full_attention" in types else len(types) + 1
+        special = {"global_every": period, "local_rope_theta": local if family == "gemma3" else None}
+        rope = rope["full_attention"]
+    if family == "gemma3" and config.query_pre_attn_scalar != config.head_dim:
+        special["query_scalar"] = config.query_pre_attn_scalar
+    if family == "qwen3_moe":
+        special = {
+            "experts": config.num_experts,
+            "experts_per_token": config.num_experts_per_tok,
+            "expert_feed_forward": config.moe_intermediate_size,
+        }
     return ModelShape(
-        family=config.model_type,
+        family=family,
         depth=config.num_hidden_layers,
         width=config.hidden_size,
         heads=config.num_attention_heads,
@@ -254,13 +307,11 @@ def _shape(config: Any) -> ModelShape:
         context=config.max_position_embeddings,
         vocab_size=config.vocab_size,
         sliding_window=getattr(config, "sliding_window", None),
-        rope_theta=float(config.rope_parameters["rope_theta"]),
+        rope_theta=float(rope["rope_theta"]),
         tie_embeddings=tied,
         norm_eps=config.rms_norm_eps,
-        head_size=head_size(config) if config.model_type in QWEN3 else None,
-        experts=config.num_experts if moe else None,
-        experts_per_token=config.num_experts_per_tok if moe else None,
-        expert_feed_forward=config.moe_intermediate_size if moe else None,
+        head_size=head_size(config) if family in OWN_HEADS else None,
+        **special,
     )
 
 

@@ -14,10 +14,9 @@ from typing import Any, Literal
 
 from models.config import ModelConfig
 
-Family = Literal["gpt2", "llama", "mistral", "qwen3", "qwen3_moe"]
+Family = Literal["gpt2", "llama", "mistral", "qwen3", "qwen3_moe", "gemma3", "olmo3"]
 Recompute = Literal["none", "selective", "full"]  # activation checkpointing
 
-QWEN3 = ("qwen3", "qwen3_moe")  # with norms of heads, and a head size of their own
 OF_EXPERTS = ("experts", "experts_per_token", "expert_feed_forward")
 SET = "set in the profile"
 LOSS_CHUNK = 512  # tokens whose logits are computed at a time
@@ -53,10 +52,13 @@ class ModelShape:
     experts: int | None = None  # of a layer. None for one dense feed-forward layer
     experts_per_token: int | None = None
     expert_feed_forward: int | None = None
+    global_every: int | None = None  # the last of so many layers sees the whole context, the others a window
+    local_rope_theta: float | None = None  # of layers with a window. None for `rope_theta`
+    query_scalar: int | None = None  # scores are divided by its root. None for the head size
     rules: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.head_size is None and self.width % self.heads:
+        if (self.head_size is None or self.family == "gemma3") and self.width % self.heads:
             raise ShapeError(
                 f"width {self.width} is not a multiple of {self.heads} heads: set heads to a divisor of it"
             )
@@ -81,9 +83,37 @@ class ModelShape:
         return self.heads * self.head_dim
 
     @property
-    def head_norms(self) -> bool:
-        """Whether each head of queries and keys is normalised."""
-        return self.family in QWEN3
+    def head_norms(self) -> tuple[int, int] | None:
+        """Weights of the norms of queries and of keys, the same for all heads unless they have `joint_norms`. None for
+        a model without such norms."""
+        if self.joint_norms:
+            return self.heads_width, self.kv_heads * self.head_dim
+        return (self.head_dim, self.head_dim) if self.family in OWN_HEADS else None
+
+    @property
+    def joint_norms(self) -> bool:
+        """Whether all heads of queries, or of keys, are normalised together."""
+        return self.family == "olmo3"
+
+    @property
+    def pre_norms(self) -> bool:
+        """Whether attention and the feed-forward layer get normalised inputs."""
+        return self.family != "olmo3"
+
+    @property
+    def post_norms(self) -> bool:
+        """Whether their outputs are normalised before they are added."""
+        return self.family in ("gemma3", "olmo3")
+
+    @property
+    def zero_centred(self) -> bool:
+        """Whether a norm's scale is 1 + its weight."""
+        return self.family == "gemma3"
+
+    @property
+    def block_norms(self) -> int:
+        """Norms of the width of the model in a block."""
+        return 2 * (self.pre_norms + self.post_norms)
 
     @property
     def all_feed_forward(self) -> int:
@@ -92,8 +122,27 @@ class ModelShape:
 
     @property
     def gated(self) -> bool:
-        """Whether the feed-forward layer is SwiGLU. GPT-2's is GELU."""
+        """Whether the feed-forward layer is SwiGLU, or Gemma's GeGLU. GPT-2's is GELU."""
         return self.family != "gpt2"
+
+    @property
+    def windowed(self) -> int:
+        """Layers whose attention a window narrows."""
+        if self.sliding_window is None or self.sliding_window >= self.context:
+            return 0
+        return self.depth - (self.depth // self.global_every if self.global_every else 0)
+
+    def sight(self, layer: int) -> tuple[float | None, int | None]:
+        """The base of a layer's rotary embeddings, None for learned positions, and its window, None for all tokens."""
+        if self.global_every and (layer + 1) % self.global_every == 0:
+            return self.rope_theta, None
+        return self.local_rope_theta or self.rope_theta, self.sliding_window
+
+    def seen(self, document: int | None = None) -> int:
+        """Tokens that one token attends to, summed over the layers: the context, a window, or a `document` if shorter,
+        with masked later tokens counted."""
+        far = min(self.context, document or self.context)
+        return self.windowed * min(far, self.sliding_window or far) + (self.depth - self.windowed) * far
 
 
 @dataclass(frozen=True)
@@ -125,8 +174,7 @@ def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
         rules[name] = rule if override is None else SET
         return derived if override is None else override
 
-    gpt2, mistral = (config.family == name for name in ("gpt2", "mistral"))
-    qwen3 = config.family in QWEN3
+    gpt2, gemma, olmo = (config.family == name for name in ("gpt2", "gemma3", "olmo3"))
     width = choose("width", 64 * config.depth, "64 × depth, nanochat's aspect ratio")
     head = 32 if width < 256 else 64 if width < 2048 else 128
     sizes = "32 below width 256, 64 below 2048, else 128"
@@ -148,11 +196,15 @@ def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
         feed_forward=feed_forward,
         context=config.context,
         vocab_size=vocab_size,
-        sliding_window=choose("sliding_window", config.context // 2, "context / 2, as Mistral 7B") if mistral else None,
-        rope_theta=None if gpt2 else float(choose("rope_theta", 10_000.0, "as LLaMA")),
-        tie_embeddings=choose("tie_embeddings", gpt2 or width < 2048, "for GPT-2, and below width 2048"),
-        norm_eps=choose("norm_eps", *((1e-6, "as Qwen3") if qwen3 else (1e-5, "as LLaMA 2"))),
-        head_size=choose("head_size", head, sizes) if qwen3 else None,
+        sliding_window=choose("sliding_window", *_window(config)) if config.family in WINDOWED else None,
+        rope_theta=None if gpt2 else choose("rope_theta", *_ROPE.get(config.family, (10_000.0, "as LLaMA"))),
+        tie_embeddings=choose(
+            "tie_embeddings", *_TIED.get(config.family, (gpt2 or width < 2048, "for GPT-2, and below width 2048"))
+        ),
+        norm_eps=choose("norm_eps", *_EPSILON.get(config.family, (1e-5, "as LLaMA 2"))),
+        head_size=choose("head_size", head, sizes) if config.family in OWN_HEADS else None,
+        global_every=choose("global_every", *_pattern(config)) if gemma or olmo else None,
+        local_rope_theta=choose("local_rope_theta", 10_000.0, "as Gemma 3") if gemma else None,
         **mixture,
         rules=rules,
     )
@@ -162,23 +214,61 @@ def _refuse_unread(config: ModelConfig) -> None:
     for name in ("kv_heads", "rope_theta"):
         if config.family == "gpt2" and getattr(config, name) is not None:
             raise ShapeError(f"{name} does not apply to gpt2: remove it, or choose another family")
-    if config.family != "mistral" and config.sliding_window is not None:
-        raise ShapeError("sliding_window applies only to mistral: remove it, or choose that family")
-    if config.family not in QWEN3 and config.head_size is not None:
-        raise ShapeError("head_size applies only to qwen3 and qwen3_moe: set heads, or choose one of them")
+    for name, families, instead in _ONLY:
+        if config.family not in families and getattr(config, name) is not None:
+            last = "that family" if len(families) == 1 else "one of them"
+            raise ShapeError(f"{name} applies only to {' and '.join(families)}: {instead}, or choose {last}")
     if config.family == "qwen3_moe" and config.feed_forward is not None:
         raise ShapeError("feed_forward does not apply to qwen3_moe: set expert_feed_forward, the size of an expert")
-    for name in OF_EXPERTS:
-        if config.family != "qwen3_moe" and getattr(config, name) is not None:
-            raise ShapeError(f"{name} applies only to qwen3_moe: remove it, or choose that family")
+    if config.family in _TIED and config.tie_embeddings == (not _TIED[config.family][0]):
+        raise ShapeError(
+            f"tie_embeddings is {config.tie_embeddings}, which runtimes of {config.family} lack: remove it"
+        )
+    if (config.global_every or 0) > config.depth:
+        raise ShapeError(
+            f"global_every is {config.global_every} with {config.depth} layers, of which none would see the whole "
+            "context: lower it, or choose mistral"
+        )
+
+
+def _window(config: ModelConfig) -> tuple[int, str]:
+    half = max(1, config.context // 2)
+    if config.family == "mistral":
+        return config.context // 2, "context / 2, as Mistral 7B"
+    if config.family == "olmo3":
+        return min(half, 4_096), "context / 2, at most 4,096, as OLMo 3 7B"
+    return max(1, min(config.context // 4, 1_024)), "context / 4, at most the 1,024 of Gemma 3 4B"
+
+
+def _pattern(config: ModelConfig) -> tuple[int, str]:
+    usual, name = (6, "Gemma 3") if config.family == "gemma3" else (4, "OLMo 3")
+    return min(usual, config.depth), f"{usual} as {name}, at most the depth"
 
 
 def _kv_heads(heads: int, family: Family) -> tuple[int, str]:
     if family == "mistral" and heads % 4 == 0:
         return heads // 4, "heads / 4, as Mistral 7B"
-    if family in QWEN3 and heads % 2 == 0:
-        return heads // 2, "heads / 2, as Qwen3 0.6B and 1.7B"
+    if family in OWN_HEADS and heads % 2 == 0:
+        return heads // 2, "heads / 2, as " + ("Gemma 3 4B to 27B" if family == "gemma3" else "Qwen3 0.6B and 1.7B")
     return heads, "heads: no sharing"
+
+
+WINDOWED, OWN_HEADS = ("mistral", "gemma3", "olmo3"), ("qwen3", "qwen3_moe", "gemma3")
+_ONLY = (  # a key, the families that have it, and what to do in others
+    ("sliding_window", WINDOWED, "remove it"),
+    ("head_size", OWN_HEADS, "set heads"),
+    ("global_every", ("gemma3", "olmo3"), "remove it"),
+    ("local_rope_theta", ("gemma3",), "set rope_theta"),
+    *((name, ("qwen3_moe",), "remove it") for name in OF_EXPERTS),
+)
+_ROPE = {"gemma3": (1_000_000.0, "as Gemma 3"), "olmo3": (500_000.0, "as OLMo 3")}
+_EPSILON = {
+    "qwen3": (1e-6, "as Qwen3"),
+    "qwen3_moe": (1e-6, "as Qwen3"),
+    "gemma3": (1e-6, "as Gemma 3"),
+    "olmo3": (1e-6, "as OLMo 3"),
+}
+_TIED = {"gemma3": (True, "as Gemma 3"), "olmo3": (False, "as OLMo 3")}
 
 
 def _feed_forward(width: int, gpt2: bool) -> tuple[int, str]:
@@ -205,12 +295,12 @@ def count_parameters(shape: Shape, *, active: bool = False) -> int:
         return sum(math.prod(size) for size in shape.sizes.values())
     width, biased = shape.width, shape.family == "gpt2"
     norm = width * (2 if biased else 1)
-    head_norms = 2 * shape.head_dim if shape.head_norms else 0
+    head_norms = sum(shape.head_norms or ())
     biases = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward + 2 * width if biased else 0
     positions = shape.context * width if biased else 0
     matrices = block_matrices(shape, active=active) + router_parameters(shape)
     embeddings = shape.vocab_size * width * (1 if shape.tie_embeddings else 2)
-    return embeddings + positions + shape.depth * (matrices + biases + 2 * norm + head_norms) + norm
+    return embeddings + positions + shape.depth * (matrices + biases + shape.block_norms * norm + head_norms) + norm
 
 
 def block_matrices(shape: ModelShape, *, active: bool = False) -> int:
@@ -241,16 +331,15 @@ def flops_per_token(shape: Shape, *, training: bool = True, document: int | None
     """Matrix FLOPs per token at full context. Training is forward + backward, three times the forward pass.
 
     6 × the parameters of matrix products that a token passes (including the output layer, not the embedding) + 12 ×
-    depth × width of all heads × tokens attended to: the context, a sliding window, or with isolated documents the mean
-    length of a `document`. As in PaLM, the masked half of the scores, which kernels may skip, is counted. Of a foreign
-    shape only 6 × all parameters.
+    width of all heads × tokens attended to in each layer: the context, a sliding window, or with isolated documents the
+    mean length of a `document`. As in PaLM, the masked half of the scores, which kernels may skip, is counted. Of a
+    foreign shape only 6 × all parameters.
     """
     if isinstance(shape, ForeignShape):
         return (6 if training else 2) * count_parameters(shape)
     block = block_matrices(shape, active=True) + router_parameters(shape)
     matrices = shape.depth * block + shape.vocab_size * shape.width
-    seen = min(shape.context, shape.sliding_window or shape.context, document or shape.context)
-    forward = 2 * matrices + 4 * shape.depth * shape.heads_width * seen
+    forward = 2 * matrices + 4 * shape.heads_width * shape.seen(document)
     return 3 * forward if training else forward
 
 
@@ -279,7 +368,8 @@ def explain(shape: Shape) -> list[tuple[str, int | float | str | bool, str]]:
         (
             "FLOPs per token",
             flops_per_token(shape),
-            "6 × parameters of products + 12 × depth × heads × head size × tokens seen",
+            "6 × parameters of products + 12 × depth × heads × head size × tokens seen"
+            + (", their mean over the layers" if shape.global_every else ""),
         ),
         (
             "compute-optimal tokens",
@@ -299,7 +389,9 @@ _NUMBERS = (
     "context",
     "vocab_size",
     "sliding_window",
+    "global_every",
     "rope_theta",
+    "local_rope_theta",
     "tie_embeddings",
     "norm_eps",
     "head_size",

@@ -1,4 +1,4 @@
-"""One decoder-only transformer for five families: GPT-2, LLaMA, Mistral, Qwen3 and Qwen3-MoE.
+"""One decoder-only transformer for seven families: GPT-2, LLaMA, Mistral, Qwen3, Qwen3-MoE, Gemma 3 and OLMo 3.
 
 A plain module that DeepSpeed, FSDP and torch.compile can all handle: no KV cache, no dropout, and no buffers, so that
 it can be built on the meta device, and only parameters need saving. Weights convert to and from transformers
@@ -10,9 +10,10 @@ F feed-forward, V vocabulary, N batch × tokens flattened.
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
@@ -51,10 +52,16 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """An embedding without its own initialisation, as `Linear`."""
+    """An embedding without its own initialisation, as `Linear`. It is multiplied by `scale`."""
+
+    scale = 1.0  # Gemma's is the root of the width
 
     def reset_parameters(self) -> None:
         pass
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        x_BTC = super().forward(ids_BT)
+        return x_BTC if self.scale == 1.0 else x_BTC * self.scale
 
 
 class Head(Linear):
@@ -75,21 +82,36 @@ class Head(Linear):
         return cross_entropy(x_NC, self.weight, targets_N)
 
 
-def norm_heads(x_BTHD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    """RMSNorm of each head. Under autocast torch fuses it only if the weight has the precision of `x_BTHD`."""
-    return F.rms_norm(x_BTHD, weight_D.shape, weight_D.to(x_BTHD.dtype), eps)
+class ZeroCentredNorm(nn.RMSNorm):
+    """RMSNorm whose scale is 1 + its weight (Gemma), so that 16 bits hold small changes of it."""
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        """(B, T, C) to (B, T, C)."""
+        return F.rms_norm(x_BTC, self.normalized_shape, (1 + self.weight.float()).to(x_BTC.dtype), self.eps)
 
 
 class HeadNorm(nn.Module):
-    """RMSNorm of each head of queries, or of keys, with the same weight for all (Qwen3)."""
+    """RMSNorm of queries, or of keys: of each head with the same weight for all (Qwen3, Gemma 3), or of all heads
+    together (OLMo 3). The result is multiplied by `gain`."""
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, size: int, gain: float = 1.0) -> None:
         super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(shape.head_dim)), shape.norm_eps
+        self.weight, self.eps = nn.Parameter(torch.ones(size)), shape.norm_eps
+        self.zero_centred, self.gain = shape.zero_centred, gain
 
     def forward(self, x_BTHD: Tensor) -> Tensor:
         """(B, T, H, D) to (B, T, H, D)."""
-        return norm_heads(x_BTHD, self.weight, self.eps)
+        return self.normalised(x_BTHD, self.weight)
+
+    def normalised(self, x_BTHD: Tensor, weight: Tensor) -> Tensor:
+        """As `forward`, with this weight. Under autocast torch fuses it only in the precision of `x_BTHD`."""
+        if self.zero_centred:
+            weight = 1 + weight.float()
+        if self.gain != 1.0:
+            weight = weight * self.gain
+        together = len(weight) != x_BTHD.shape[-1]
+        x = x_BTHD.flatten(-2) if together else x_BTHD
+        return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.eps).view(x_BTHD.shape)
 
 
 class Attention(nn.Module):
@@ -101,8 +123,10 @@ class Attention(nn.Module):
         bias = shape.family == "gpt2"
         self.qkv = Linear(shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, bias=bias)
         self.output = Linear(shape.heads_width, shape.width, bias=bias)
-        self.q_norm = HeadNorm(shape) if shape.head_norms else None
-        self.k_norm = HeadNorm(shape) if shape.head_norms else None
+        self.q_norm = self.k_norm = None
+        if shape.head_norms is not None:
+            gain = math.sqrt(shape.head_dim / (shape.query_scalar or shape.head_dim))
+            self.q_norm, self.k_norm = HeadNorm(shape, shape.head_norms[0], gain), HeadNorm(shape, shape.head_norms[1])
         self.attend: Attend = attend
 
     def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Tensor:
@@ -120,20 +144,23 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU (Shazeer 2020), but tanh-approximated GELU for GPT-2."""
+    """SwiGLU (Shazeer 2020), but tanh-approximated GELU for GPT-2, and with it as gate for Gemma."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.gated = shape.gated
+        self.activation = (
+            functools.partial(F.gelu, approximate="tanh") if shape.family in ("gpt2", "gemma3") else F.silu
+        )
         self.up = Linear(shape.width, shape.feed_forward * (2 if self.gated else 1), bias=not self.gated)
         self.down = Linear(shape.feed_forward, shape.width, bias=not self.gated)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """(B, T, C) to (B, T, C)."""
         if not self.gated:
-            return self.down(F.gelu(self.up(x_BTC), approximate="tanh"))
+            return self.down(self.activation(self.up(x_BTC)))
         gate_BTF, up_BTF = self.up(x_BTC).chunk(2, dim=-1)
-        return self.down(F.silu(gate_BTF) * up_BTF)
+        return self.down(self.activation(gate_BTF) * up_BTF)
 
 
 def share_of_tokens(tokens: int, share: tuple[int, int]) -> slice:
@@ -145,7 +172,7 @@ def share_of_tokens(tokens: int, share: tuple[int, int]) -> slice:
 
 
 def _norm(shape: ModelShape) -> nn.Module:
-    kind = nn.LayerNorm if shape.family == "gpt2" else nn.RMSNorm
+    kind = nn.LayerNorm if shape.family == "gpt2" else ZeroCentredNorm if shape.zero_centred else nn.RMSNorm
     return kind(shape.width, eps=shape.norm_eps)
 
 
@@ -155,16 +182,21 @@ def keeping_products() -> Any:
 
 
 class Block(nn.Module):
-    """Pre-norm residual block: attention, then feed-forward, or experts, which return the losses (B,) of their router
-    too. `recompute` is as in Transformer, but inside the block, so that it is compiled with it."""
+    """Residual block: attention, then feed-forward, each with a norm before it, after it, or both. Experts in the place
+    of a feed-forward layer return the losses (B,) of their router too. `recompute` is as in Transformer, but inside the
+    block, so that it is compiled with it. `sight` is that of the layer in the shape."""
 
     recompute: Recompute = "none"
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, layer: int) -> None:
         super().__init__()
-        self.attention_norm, self.attention = _norm(shape), Attention(shape)
-        self.feed_forward_norm = _norm(shape)
+        self.sight = shape.sight(layer)
+        self.attention_norm = _norm(shape) if shape.pre_norms else None
+        self.attention = Attention(shape)
+        self.attention_post_norm = _norm(shape) if shape.post_norms else None
+        self.feed_forward_norm = _norm(shape) if shape.pre_norms else None
         self.feed_forward = Experts(shape) if shape.experts else FeedForward(shape)
+        self.feed_forward_post_norm = _norm(shape) if shape.post_norms else None
 
     def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Passed:
         """(B, T, C) to (B, T, C)."""
@@ -175,9 +207,16 @@ class Block(nn.Module):
         return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False)
 
     def _forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Passed:
-        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), angles, mask)
-        passed: Passed = self.feed_forward(self.feed_forward_norm(x_BTC))
-        return x_BTC + passed if isinstance(passed, Tensor) else (x_BTC + passed[0], passed[1])
+        y_BTC = self.attention(_through(self.attention_norm, x_BTC), angles, mask)
+        x_BTC = x_BTC + _through(self.attention_post_norm, y_BTC)
+        passed: Passed = self.feed_forward(_through(self.feed_forward_norm, x_BTC))
+        if isinstance(passed, Tensor):
+            return x_BTC + _through(self.feed_forward_post_norm, passed)
+        return x_BTC + _through(self.feed_forward_post_norm, passed[0]), passed[1]
+
+
+def _through(norm: nn.Module | None, x_BTC: Tensor) -> Tensor:
+    return x_BTC if norm is None else norm(x_BTC)
 
 
 class Decoder(nn.Module):
@@ -246,8 +285,9 @@ class Transformer(Decoder):
         super().__init__()
         self.shape: ModelShape = shape
         self.embedding = Embedding(shape.vocab_size, shape.width)
+        self.embedding.scale = math.sqrt(shape.width) if shape.family == "gemma3" else 1.0
         self.positions = Embedding(shape.context, shape.width) if shape.family == "gpt2" else None
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
+        self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.depth))
         self.norm = _norm(shape)
         self.head = Head(shape.width, shape.vocab_size, bias=False)
         if shape.tie_embeddings:
@@ -267,17 +307,19 @@ class Transformer(Decoder):
     @torch.no_grad()
     def initialise(self, generator: torch.Generator | None = None, *, mup_base_width: int | None = None) -> None:
         """Set all weights: N(0, 0.02), divided by sqrt(2 × depth) for layers that write to the residual stream (GPT-2,
-        section 2.3). Biases are 0, norm scales 1. `generator` defaults to torch's global one.
+        section 2.3) without a norm after them (OLMo 2, section 3.2). Biases are 0, norm scales 1. `generator` defaults
+        to torch's global one.
 
         With muP's base width (Yang et al. 2022, table 8) the blocks' matrices are divided by sqrt(width / base), and
         the output by width / base. That multiplier is put into the scale of the last norm, where every runtime applies
         it, even with a tied head. The scale's learning rate under Adam is divided too, which is equivalent.
         """
         wider = self.shape.width / mup_base_width if mup_base_width else 1.0
-        residual_std = INIT_STD / math.sqrt(2 * self.shape.depth)
+        residual_std = INIT_STD if self.shape.post_norms else INIT_STD / math.sqrt(2 * self.shape.depth)
+        centre = 1.0 if self.shape.zero_centred else 0.0
         for name, parameter in self.named_parameters():
             if name.endswith("norm.weight"):
-                parameter.fill_(1 / wider if name == "norm.weight" else 1.0)
+                parameter.fill_((1 / wider if name == "norm.weight" else 1.0) - centre)
             elif name.endswith("bias"):
                 parameter.zero_()
             else:
@@ -311,16 +353,22 @@ class Transformer(Decoder):
         if self.positions is not None:
             positions = torch.arange(tokens, device=ids_BT.device) if positions_BT is None else positions_BT
             x_BTC = x_BTC + self.positions(positions[..., mine])
-        angles = None if shape.rope_theta is None else rotary(tokens, shape.head_dim, shape.rope_theta, x_BTC)
-        if angles is not None:
-            at = mine if positions_BT is None else positions_BT[:, mine]
-            angles = angles[0][at], angles[1][at]
-        mask = mask_of(x_BTC, positions_BT, shape.sliding_window, shape.head_dim, *ids_BT.shape[:2])
+        at = mine if positions_BT is None else positions_BT[:, mine]
+        angles: dict[float | None, tuple[Tensor, Tensor] | None] = {None: None}
+        masks: dict[int | None, Mask] = {}
         losses_B: Tensor | None = None
-        for block in self.blocks:
-            x_BTC = block(x_BTC, angles, mask)
-            if shape.experts:
-                x_BTC, more_B = x_BTC
+        for block in cast(Iterable[Block], self.blocks):
+            theta, window = block.sight
+            if theta is not None and theta not in angles:
+                cos, sin = rotary(tokens, shape.head_dim, theta, x_BTC)
+                angles[theta] = cos[at], sin[at]
+            if window not in masks:
+                masks[window] = mask_of(x_BTC, positions_BT, window, shape.head_dim, *ids_BT.shape[:2])
+            passed = block(x_BTC, angles[theta], masks[window])
+            if isinstance(passed, Tensor):
+                x_BTC = passed
+            else:
+                x_BTC, more_B = passed
                 losses_B = more_B if losses_B is None else losses_B + more_B
         return self.norm(x_BTC), losses_B
 

@@ -98,8 +98,7 @@ class TrainingPlan:
     @property
     def computes_hidden(self) -> bool:
         """Whether attention computes what a sliding window masks."""
-        narrow = self.shape.sliding_window is not None and self.shape.sliding_window < self.shape.context
-        return narrow and not skips_hidden(self.shape, self.setup.form)
+        return self.shape.windowed > 0 and not skips_hidden(self.shape, self.setup.form)
 
     @property
     def disk(self) -> int:

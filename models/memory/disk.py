@@ -27,7 +27,9 @@ def _file_heads(shape: Shape, setup: Setup) -> int:
     if isinstance(shape, ForeignShape):
         tensors = len(shape.sizes)
     else:
-        tensors = shape.depth * {"gpt2": 12, "qwen3": 8, "qwen3_moe": 9}.get(shape.family, 6) + 5
+        norms = shape.block_norms + (2 if shape.head_norms else 0)
+        matrices = 5 if shape.experts else 4
+        tensors = shape.depth * (12 if shape.family == "gpt2" else matrices + norms) + 5
     if setup.engine == "deepspeed":
         return DEEPSPEED_HEAD * tensors
     return DISTRIBUTED_HEAD * tensors * setup.tensor_parallel * (setup.shares if setup.engine == "fsdp" else 1)

@@ -125,8 +125,8 @@ def held_parameters(shape: ModelShape, setup: Setup, stage: int = 0) -> Held:
     biased = shape.family == "gpt2"
     norm = width * (2 if biased else 1)
     columns = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward if biased else 0
-    head_norms = 2 * shape.head_dim if shape.head_norms else 0
-    small = blocks * (2 * norm + head_norms + ceil_div(columns, ways) + (2 * width if biased else 0))
+    head_norms = sum(shape.head_norms or ())
+    small = blocks * (shape.block_norms * norm + head_norms + ceil_div(columns, ways) + (2 * width if biased else 0))
     small += blocks * router_parameters(shape)
     vocabulary = vocabulary_of_rank(shape, ways) * width
     first, last = stage == 0, stage == setup.pipeline_parallel - 1

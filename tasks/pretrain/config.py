@@ -208,6 +208,10 @@ class PretrainConfig(StageConfig):
             raise ValueError("steps or tokens must say for how long a base is trained on")
         if self.model is None and self.mup_base_width is not None:
             raise ValueError("mup_base_width sets initial weights, which a base has: leave it null")
+        if self.model is not None and self.model.family == "gemma3" and self.mup_base_width is not None:
+            raise ValueError(
+                "mup_base_width has no rule for gemma3, whose embeddings grow with the width: leave it null"
+            )
         if self.model is None and self.global_batch_tokens is not None and self.context is None:
             raise ValueError("global_batch_tokens needs the context, or set global_batch")
         return self

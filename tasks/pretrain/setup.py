@@ -71,6 +71,11 @@ def check_shares(shape: ModelShape, runtime: PretrainRuntime) -> None:
             "blocks.",
             "Choose no more stages than blocks.",
         )
+    if ways > 1 and shape.joint_norms:
+        raise ConfigError(
+            f"runtime.pretrain.tensor_parallel is {ways}, but {shape.family} normalises all heads together.",
+            "Set it to 1 and shard by fsdp, or choose gemma3, which normalises each head.",
+        )
     heads = {"heads": shape.heads, "kv_heads": shape.kv_heads}
     for name, count in {**heads, "feed_forward": shape.feed_forward}.items():
         if count % ways:

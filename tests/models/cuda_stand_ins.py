@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.kernels import cross_entropy, row_kernels
 from models.presets import LOSS_CHUNK_CUDA
-from models.transformer import HeadNorm
+from models.transformer import HeadNorm, ZeroCentredNorm
 
 
 class FusedRMSNorm(torch.autograd.Function):
@@ -28,8 +28,9 @@ class FusedRMSNorm(torch.autograd.Function):
 
 
 def fused_forward(norm: nn.RMSNorm | HeadNorm, x_BTC: Tensor) -> Tensor:
-    y_BTC: Tensor = FusedRMSNorm.apply(x_BTC, norm.weight)  # type: ignore[no-untyped-call]  # apply has no types
-    return y_BTC
+    x = x_BTC if len(norm.weight) == x_BTC.shape[-1] else x_BTC.flatten(-2)  # heads, normalised together
+    y: Tensor = FusedRMSNorm.apply(x, norm.weight)  # type: ignore[no-untyped-call]  # apply has no types
+    return y.view(x_BTC.shape)
 
 
 def statistics(logits_NV: Tensor, word_N1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,7 +52,7 @@ def add_product(sum_VC: Tensor, left_VN: Tensor, right_NC: Tensor) -> None:
 
 def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms and the loss in 16 bits need the memory that they need on a GPU."""
-    for kind in (nn.RMSNorm, HeadNorm):
+    for kind in (nn.RMSNorm, ZeroCentredNorm, HeadNorm):
         monkeypatch.setattr(kind, "forward", fused_forward)
     fused = row_kernels.RowKernels(statistics, exponentials_)
     monkeypatch.setattr(cross_entropy, "row_kernels", lambda device: fused)

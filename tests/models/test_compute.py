@@ -26,6 +26,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"kv_heads": 2, "sliding_window": 16},
     "qwen3": {"head_size": 24},
     "qwen3_moe": {"head_size": 24, "experts": 6, "experts_per_token": 3, "expert_feed_forward": 40},
+    "gemma3": {"sliding_window": 16, "global_every": 2},
+    "olmo3": {"sliding_window": 16},
 }
 
 

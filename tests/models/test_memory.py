@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"kv_heads": 1, "sliding_window": 16},
     "qwen3": {"head_size": 24},
     "qwen3_moe": {"head_size": 24, "experts": 6, "experts_per_token": 3, "expert_feed_forward": 40},
+    "gemma3": {"sliding_window": 16, "head_size": 24},
+    "olmo3": {"sliding_window": 16, "kv_heads": 2},
 }
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 PRECISIONS: dict[str, tuple[torch.dtype, Precision, bool]] = {
@@ -91,6 +94,10 @@ def after_forward(shape: ModelShape, form: Numbers, batch: int, blocks: int) -> 
     "qwen3_moe-float32-none",
     "qwen3_moe-autocast-selective",
     "qwen3_moe-bfloat16-full",
+    "gemma3-float32-none",
+    "gemma3-autocast-selective",
+    "olmo3-bfloat16-none",
+    "olmo3-autocast-full",
 )
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -164,11 +171,12 @@ def test_the_loss_on_a_gpu_has_no_logits_in_float32(precision: str, monkeypatch:
     assert live.peak == pytest.approx(told, rel=0.02)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "olmo3"])
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 def test_a_fused_norm_keeps_its_input_only(family: str, recompute: Recompute, monkeypatch: pytest.MonkeyPatch) -> None:
     as_on_cuda(monkeypatch)
-    shape, form = shape_of(family), numbers("bfloat16", autocast=False, cuda=True)
+    # A GPU's kernels need no mask for a window
+    shape, form = replace(shape_of(family), sliding_window=None), numbers("bfloat16", autocast=False, cuda=True)
     model = Transformer(shape).to(torch.bfloat16)
     model.recompute = recompute
     after, at_forward, at_backward = measure(run_of(model, 4, autocast=False, isolate=False))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.config import ModelConfig
@@ -30,6 +32,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"head_size": 24, "rope_theta": 1e6},
     "qwen3-untied": {"kv_heads": 1, "tie_embeddings": False},
     "qwen3_moe": {"head_size": 24, "experts": 6, "experts_per_token": 3, "expert_feed_forward": 40},
+    "gemma3": {"head_size": 24, "sliding_window": 5, "global_every": 2, "local_rope_theta": 500.0},
+    "gemma3-local": {"depth": 3, "sliding_window": 9, "global_every": 3},
+    "olmo3": {"kv_heads": 2, "sliding_window": 5, "global_every": 2},
 }
 
 
@@ -78,6 +83,40 @@ def test_gradients_are_those_of_transformers(family: str) -> None:
         assert torch.allclose(gradient(parameter), of_theirs[name], rtol=1e-3, atol=1e-6), name
 
 
+class _InDouble(TorchFunctionMode):
+    """Computes in float64 what a module would in float32."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        double = {torch.float32: torch.float64}
+        kwargs = {
+            name: double.get(value, value) if name == "dtype" else value for name, value in (kwargs or {}).items()
+        }
+        if func is Tensor.float:
+            func = Tensor.double
+        return func(
+            *(double.get(value, value) if isinstance(value, torch.dtype) else value for value in args), **kwargs
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_float64_nothing_but_rounding_is_apart(family: str) -> None:
+    model = build(shape_of(family))
+    ids_BT = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(1))
+    theirs = to_transformers(model).double()
+    with _InDouble():
+        if model.shape.rope_theta is not None:
+            theirs.model.rotary_emb = type(theirs.model.rotary_emb)(theirs.config)
+        logits = [model.double()(ids_BT), theirs(ids_BT).logits]
+        for one in logits:
+            one.square().mean().backward()
+    assert (logits[0] - logits[1]).abs().max() < 1e-10
+    of_theirs = _to_ours({name: gradient(parameter) for name, parameter in theirs.named_parameters()}, model.shape)
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(gradient(parameter), of_theirs[name], rtol=1e-8, atol=1e-12), name
+
+
 @torch.no_grad()
 def test_a_real_model_gives_the_logits_that_transformers_gives(shared_data: Callable[[str], Path]) -> None:
     from transformers import AutoModelForCausalLM
@@ -97,7 +136,7 @@ def test_parameters_and_flops_are_what_the_formulas_say(family: str) -> None:
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(ids_BT).sum().backward()
     # A sliding window is masked here, not skipped
-    counted = flops_per_token(shape_of(family, context=64, **({"sliding_window": 64} if family == "mistral" else {})))
+    counted = flops_per_token(replace(shape, sliding_window=None))
     assert counter.get_total_flops() / 64 == pytest.approx(counted, rel=0.01)
 
 

@@ -280,8 +280,8 @@ TRAINING = (
         name="tensor-head-norms-apart",
         about="engine, tensor parallelism: each rank learns the norms of heads from its own heads",
         path="tasks/pretrain/engines/parallel/tensor.py",
-        before="        return norm_heads(x_BTHD, weight_D, self.eps)",
-        after="        return norm_heads(x_BTHD, self.weight, self.eps)",
+        before="        return self.normalised(x_BTHD, weight_D)",
+        after="        return self.normalised(x_BTHD, self.weight)",
         fails=("tests/tasks/pretrain/engines/test_engines.py::test_every_engine_learns_what_one_process_learns",),
     ),
     Mutant(

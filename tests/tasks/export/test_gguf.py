@@ -37,6 +37,8 @@ SCALED = {
     "original_max_position_embeddings": 32,
 }
 LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
+WINDOW, WHOLE = "sliding_attention", "full_attention"
+GEMMA_3_4B = {WINDOW: {"rope_type": "default", "rope_theta": 10_000.0}, WHOLE: {**LINEAR, "rope_theta": 1_000_000.0}}
 
 
 def split_as(name: str) -> Any:
@@ -115,6 +117,9 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 32},
     "qwen3_moe": MIXTURE,
     "gemma": {},
+    "gemma3_text": {"head_dim": 24, "query_pre_attn_scalar": 24, "sliding_window": 8, "layer_types": [WINDOW, WHOLE]},
+    "gemma3_text, pieces": {"sliding_window": 8, "rope_parameters": GEMMA_3_4B, "layer_types": [WINDOW, WHOLE]},
+    "olmo3": {"sliding_window": 8, "layer_types": [WINDOW, WHOLE], "tie_word_embeddings": False},
     "gpt2": {},
 }
 
@@ -129,6 +134,7 @@ def test_llama_cpp_computes_what_transformers_does(named: str, tmp_path: Path) -
         "qwen3_moe": lambda: split_as("qwen2"),
         "llama 3": lambda: split_as("llama-bpe"),
         "gemma": lambda: sentence_pieces(made_pieces(), space_before=False),
+        "gemma3_text, pieces": lambda: sentence_pieces(made_pieces(), space_before=False),
     }.get(named)
     changes: dict[str, Any] = {"initializer_range": 0.15, **ARCHITECTURES[named]}
     model = make_foreign(tmp_path / "model", architecture, tokenizer and tokenizer(), **changes)
@@ -152,6 +158,11 @@ def test_llama_cpp_computes_what_transformers_does(named: str, tmp_path: Path) -
         ("qwen3_moe", {**MIXTURE, "norm_topk_prob": False}, "its norm_topk_prob is False, and qwen3moe has True"),
         ("qwen3_moe", {**MIXTURE, "decoder_sparse_step": 2}, "its decoder_sparse_step is 2"),
         ("qwen3_moe", {**MIXTURE, "mlp_only_layers": [1]}, r"its mlp_only_layers is \[1\]"),
+        ("gemma3_text", {"final_logit_softcapping": 30.0}, "it has final_logit_softcapping"),
+        ("gemma3_text", {"query_pre_attn_scalar": 7}, "query_pre_attn_scalar is 7, and llama.cpp has 256"),
+        ("gemma3_text", {"num_hidden_layers": 3, "layer_types": [WHOLE, WINDOW, WHOLE]}, "follow no regular pattern"),
+        ("gemma3_text", {"rope_parameters": {WINDOW: LINEAR}}, "local rotary positions"),
+        ("olmo3", {"tie_word_embeddings": True}, "olmo2 has one of its own"),
     ],
 )
 def test_what_llama_cpp_computes_otherwise_is_refused(

@@ -26,7 +26,7 @@ class Architecture:
     transposed: bool = False  # GPT-2's Conv1D: inputs × outputs
     norms_without_one: bool = False  # Gemma's norms store their weight minus one
     biases: bool = False  # of queries, keys and values
-    window: bool = False  # llama.cpp computes a sliding window
+    windows: bool = False  # llama.cpp computes a sliding window, in all layers but each n-th
     experts: bool = False  # in each layer, with weights that add up to 1
 
 
@@ -38,6 +38,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3": Architecture("qwen3"),
     "qwen3_moe": Architecture("qwen3moe", experts=True),
     "gemma": Architecture("gemma", activations=(*_GELU, "gelu"), norms_without_one=True),
+    "gemma3_text": Architecture("gemma3", activations=_GELU, norms_without_one=True, windows=True),
+    "olmo3": Architecture("olmo2", windows=True),
     "gpt2": Architecture("gpt2", activations=("gelu_new",), transposed=True),
 }
 
@@ -52,7 +54,9 @@ def architecture_of(config: Any) -> Architecture:
     if activation not in known.activations:
         raise _refusal(f"its activation is {activation}, and {known.name} has {known.activations[0]}")
     window, context = getattr(config, "sliding_window", None), _first(config, "max_position_embeddings", "n_positions")
-    if getattr(config, "use_sliding_window", True) and window is not None and window < context:
+    if known.windows:
+        _check_windows(config, known)
+    elif getattr(config, "use_sliding_window", True) and window is not None and window < context:
         raise ConfigError(
             f"llama.cpp doesn't support a sliding window ({window}) in this architecture.",
             "Leave gguf out of export.formats, or set pretrain.model.sliding_window to the context.",
@@ -63,9 +67,11 @@ def architecture_of(config: Any) -> Architecture:
         for name, needed in (("norm_topk_prob", True), ("decoder_sparse_step", 1), ("mlp_only_layers", [])):
             if (value := getattr(config, name)) != needed:
                 raise _refusal(f"its {name} is {value}, and {known.name} has {needed}")
-    kind = rope(config).get("rope_type", "default")
-    if kind not in ("default", "llama3", "linear") or (kind == "llama3" and known.name != "llama"):
-        raise _refusal(f"its rotary positions are scaled by {kind}")
+    for name, settings in {"": rope(config), "local ": rope(config, "sliding_attention")}.items():
+        kind = settings.get("rope_type", "default")
+        possible = ("default", "llama3") if known.name == "llama" else ("default",)
+        if kind not in (possible if name and known.windows else (*possible, "linear")):
+            raise _refusal(f"its {name}rotary positions are scaled by {kind}")
     if config.model_type == "gpt2" and (
         getattr(config, "scale_attn_by_inverse_layer_idx", False) or not getattr(config, "scale_attn_weights", True)
     ):
@@ -73,12 +79,39 @@ def architecture_of(config: Any) -> Architecture:
     return known
 
 
-def rope(config: Any) -> Mapping[str, Any]:
-    """The settings of rotary positions, empty for a model without them."""
+def _check_windows(config: Any, known: Architecture) -> None:
+    """Raises ConfigError for layers, scores or an output layer that llama.cpp's architecture lacks."""
+    kinds, period = config.layer_types, _period(config)
+    if [kind == "full_attention" for kind in kinds] != [(layer + 1) % period == 0 for layer in range(len(kinds))]:
+        raise _refusal("its layers with a window follow no regular pattern")
+    if not config.sliding_window:
+        raise _refusal("its layers have no window")
+    if known.name == "olmo2" and config.tie_word_embeddings:
+        raise _refusal("its embedding is its output layer, and olmo2 has one of its own")
+    if known.name != "gemma3":
+        return
+    # Of 62 layers, llama.cpp takes it for Gemma 3 27B
+    scalar = config.hidden_size // config.num_attention_heads if layers_of(config) == 62 else config.head_dim
+    if config.query_pre_attn_scalar != scalar:
+        raise _refusal(f"query_pre_attn_scalar is {config.query_pre_attn_scalar}, and llama.cpp has {scalar}")
+    for name in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"):
+        if getattr(config, name, None):
+            raise _refusal(f"it has {name}")
+
+
+def _period(config: Any) -> int:
+    """Each how manieth layer sees the whole context. One more than the layers if none does."""
+    kinds = config.layer_types
+    return int(kinds.index("full_attention") + 1 if "full_attention" in kinds else len(kinds) + 1)
+
+
+def rope(config: Any, kind: str = "full_attention") -> Mapping[str, Any]:
+    """The settings of rotary positions, empty for a model without them, in layers of a kind if they differ by it."""
     settings: Mapping[str, Any] = (
         getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     )
-    return settings
+    by_kind: Mapping[str, Any] = settings.get(kind, settings)
+    return by_kind
 
 
 def write_architecture(writer: GGUFWriter, config: Any, known: Architecture, rows: int) -> None:
@@ -105,6 +138,10 @@ def write_architecture(writer: GGUFWriter, config: Any, known: Architecture, row
     writer.add_key_length(head)
     writer.add_value_length(head)
     writer.add_rope_dimension_count(head)
+    if known.windows:
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_sliding_window_pattern(_period(config))
+        writer.add_rope_freq_base_swa(float(rope(config, "sliding_attention")["rope_theta"]))
     positions = rope(config)
     writer.add_rope_freq_base(float(positions.get("rope_theta") or config.rope_theta))
     if positions.get("rope_type") == "linear":

@@ -4,8 +4,8 @@ Megatron-LM (Shoeybi et al. 2019), section 3: of a pair of layers, the first is 
 row-parallel, followed by one all-reduce. The model does not know: its layers are replaced from outside, and its number
 of heads is lowered. Parameters stay plain tensors rather than DTensors, so that the fused AdamW, DDP and FSDP take them
 as they are. Embedding and output layer are sharded by vocabulary if it is divisible (`vocabulary.py`). Norms, learned
-positions and the residual stream are replicated. So are the norms of heads (Qwen3), but as each rank uses them for its
-own heads, their gradients are summed.
+positions and the residual stream are replicated. So are the norms of heads (Qwen3, Gemma 3), but as each rank uses them
+for its own heads, their gradients are summed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from models.presets import ForeignShape, Shape
-from models.transformer import Attention, FeedForward, HeadNorm, Transformer, norm_heads
+from models.transformer import Attention, FeedForward, HeadNorm, Transformer
 from tasks.pretrain.engines.parallel.collectives import AllReduceBackward, AllReduceForward
 from tasks.pretrain.engines.parallel.vocabulary import VocabParallelEmbedding, VocabParallelHead
 from tasks.pretrain.engines.shard_layout import ShardLayout, share_of
@@ -103,8 +103,8 @@ class ParallelHeadNorm(nn.Module):
 
     def __init__(self, norm: HeadNorm, group: ProcessGroup) -> None:
         super().__init__()
-        self.weight, self.eps, self.group = norm.weight, norm.eps, group
+        self.weight, self.normalised, self.group = norm.weight, norm.normalised, group
 
     def forward(self, x_BTHD: Tensor) -> Tensor:
         weight_D: Tensor = AllReduceBackward.apply(self.weight, self.group)  # type: ignore[no-untyped-call]
-        return norm_heads(x_BTHD, weight_D, self.eps)
+        return self.normalised(x_BTHD, weight_D)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from models.kernels.cross_entropy import ChunkedCrossEntropy, cross_entropy
-from models.transformer import Head
+from models.transformer import Embedding, Head
 from tasks.pretrain.engines.parallel.collectives import AllReduceBackward, AllReduceForward
 
 
@@ -21,9 +21,9 @@ class VocabParallelEmbedding(nn.Module):
     """The embeddings of this rank's tokens, from `first` on. Tokens of other ranks give zero, so the sum over the ranks
     is the embedding."""
 
-    def __init__(self, layer: nn.Embedding, first: int, group: ProcessGroup) -> None:
+    def __init__(self, layer: Embedding, first: int, group: ProcessGroup) -> None:
         super().__init__()
-        self.weight, self.first, self.group = layer.weight, first, group
+        self.weight, self.first, self.group, self.scale = layer.weight, first, group, layer.scale
 
     def forward(self, ids_BT: Tensor) -> Tensor:
         here_BT = ids_BT - self.first
@@ -31,7 +31,7 @@ class VocabParallelEmbedding(nn.Module):
         x_BTC = F.embedding(here_BT.masked_fill(elsewhere_BT, 0), self.weight)
         x_BTC = x_BTC.masked_fill(elsewhere_BT[..., None], 0.0)
         summed_BTC: Tensor = AllReduceForward.apply(x_BTC, self.group)  # type: ignore[no-untyped-call]
-        return summed_BTC
+        return summed_BTC if self.scale == 1.0 else summed_BTC * self.scale
 
 
 class VocabParallelHead(nn.Module):

@@ -29,6 +29,7 @@ from tasks.pretrain.world import World, join
 from tests.runtimes import runtime_of
 
 CONTEXT, VOCABULARY, GLOBAL_BATCH, STEPS, SAVED = 16, 96, 8, 4, 2
+LOCAL = {"sliding_window": 5, "global_every": 2}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama", "kv_heads": 2, "tie_embeddings": True, "rope_theta": 10_000.0},
     "mistral": {"family": "mistral", "kv_heads": 2, "tie_embeddings": False, "rope_theta": 1e4, "sliding_window": 8},
@@ -43,6 +44,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "experts_per_token": 2,
         "expert_feed_forward": 24,
     },
+    "gemma3": {"family": "gemma3", "kv_heads": 2, "tie_embeddings": True, "rope_theta": 1e6, **LOCAL, "head_size": 12},
+    "olmo3": {"family": "olmo3", "kv_heads": 2, "tie_embeddings": False, "rope_theta": 5e5, **LOCAL},
     "gpt2": {"family": "gpt2", "kv_heads": 4, "tie_embeddings": True},
 }
 

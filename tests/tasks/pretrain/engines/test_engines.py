@@ -29,6 +29,7 @@ ISOLATED = {
     "mistral": True,
     "qwen3": True,
     "qwen3_moe": True,
+    "gemma3": True,
     "gpt2": False,
 }  # documents of uneven length, of uneven targets
 DIVIDED = [shape for shape in ISOLATED if shape != "qwen3_moe"]
@@ -42,13 +43,19 @@ def case(
     name: str, processes: int, shape: str = "llama", *, source: str | None = None, **runtime: Any
 ) -> dict[str, Any]:
     settings = {"engine": "ddp", "micro_batch": 2, **runtime}
-    found = {"name": name, "processes": processes, "shape": shape, "isolated": ISOLATED[shape], "runtime": settings}
-    found["config"] = CONFIG.get(shape, {})
+    found = {
+        "name": name,
+        "processes": processes,
+        "shape": shape,
+        "isolated": ISOLATED.get(shape, True),
+        "runtime": settings,
+        "config": CONFIG.get(shape, {}),
+    }
     return found | ({"from": source} if source else {})
 
 
 ALONE_FIRST = [
-    *(case(f"one {shape}", 1, shape) for shape in ISOLATED),
+    *(case(f"one {shape}", 1, shape) for shape in (*ISOLATED, "olmo3")),
     case("one zero 1", 1, engine="deepspeed", zero_stage=1),
 ]
 SAME = [
@@ -62,9 +69,10 @@ SAME = [
     *(
         case(f"{engine} 3, {shape}", 2, shape, engine=engine, zero_stage=3)
         for engine in ("fsdp", "deepspeed")
-        for shape in ("qwen3", "qwen3_moe")
+        for shape in ("qwen3", "qwen3_moe", "gemma3", "olmo3")
     ),
     case("ddp, qwen3_moe", 2, "qwen3_moe", micro_batch=4, recompute="full"),
+    *(case(f"{way}, olmo3", 2, "olmo3", **{f"{way}_parallel": 2}) for way in ("pipeline", "context")),
     case("fsdp, offload", 2, "gpt2", engine="fsdp", offload="optimizer"),
     *(
         case(f"{how}, {shape}", 2, shape, source=None, **{f"{how}_parallel": 2})
@@ -112,6 +120,7 @@ REFUSED = [
     case("tokens", 2, context_parallel=2) | {"changes": {"context": 15}, "named": "15 context"},
     case("stages", 2, pipeline_parallel=2) | {"changes": {"depth": 1}, "named": "has 1 blocks"},
     case("bubbles", 2, pipeline_parallel=2, micro_batch=8) | {"named": "1 micro-batches, too few"},
+    case("norms", 2, "olmo3", tensor_parallel=2) | {"named": "normalises all heads together"},
     case("ranks", 2, tensor_parallel=4) | {"named": "2 processes can't hold copies"},
     *(
         case(f"{how} of experts", 2, "qwen3_moe", source=None, **{f"{how}_parallel": 2})
