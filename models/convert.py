@@ -283,6 +283,7 @@ def _shape(config: Any) -> ModelShape:
         raise NotCarriedError(f"{config.model_type} is not one of {', '.join(_FAMILIES)}")
     family, rope = _FAMILIES[config.model_type], config.rope_parameters
     special: dict[str, Any] = {}
+    feed_forward = config.intermediate_size
     if family in ("gemma3", "olmo3"):
         types, local = config.layer_types, float(rope["sliding_attention"]["rope_theta"])
         # The first global layer gives the period, and without one no layer is global
@@ -297,13 +298,14 @@ def _shape(config: Any) -> ModelShape:
             "experts_per_token": config.num_experts_per_tok,
             "expert_feed_forward": config.moe_intermediate_size,
         }
+        feed_forward = config.num_experts_per_tok * config.moe_intermediate_size
     return ModelShape(
         family=family,
         depth=config.num_hidden_layers,
         width=config.hidden_size,
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
-        feed_forward=config.num_experts_per_tok * config.moe_intermediate_size if moe else config.intermediate_size,
+        feed_forward=feed_forward,
         context=config.max_position_embeddings,
         vocab_size=config.vocab_size,
         sliding_window=getattr(config, "sliding_window", None),

@@ -38,6 +38,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "sliding window": {"family": "mistral", "sliding_window": 5},
     "head size": {"family": "qwen3", "head_size": 64},
     "experts": {"family": "qwen3_moe", "feed_forward": None, "experts": 4, "expert_feed_forward": 32},
+    "local and global": {"family": "gemma3", "head_size": 64},
+    "joint norms": {"family": "olmo3"},
     "heads that flash attention lacks": {"width": 80},
     "window as wide as the context": {"family": "mistral", "sliding_window": 64},
 }

@@ -26,13 +26,26 @@ MOE: dict[str, Any] = {
     "moe_intermediate_size": 32,
     "norm_topk_prob": True,
 }
+GEMMA3: dict[str, Any] = {**QWEN3, "num_hidden_layers": 3}
 ROPE: dict[str, Any] = {"rope_theta": 10_000.0}
+STRETCHED = {"rope_type": "linear", "factor": 2.0}
+WINDOW, WHOLE = "sliding_attention", "full_attention"
 
 
 @pytest.mark.parametrize(
     ("family", "settings", "named"),
     [
-        ("qwen2", SIZES, "qwen2 is not one of gpt2, llama, mistral, qwen3"),
+        ("qwen2", SIZES, "qwen2 is not one of gpt2, llama, mistral, qwen3, gemma3_text, olmo3"),
+        ("gemma3", {}, "gemma3 is not one of"),  # with eyes
+        ("gemma3_text", {**GEMMA3, "final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
+        ("gemma3_text", {**GEMMA3, "attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0"),
+        ("gemma3_text", {**GEMMA3, "attention_bias": True}, "attention_bias True"),
+        ("gemma3_text", {**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+        ("gemma3_text", {**GEMMA3, "layer_types": [WHOLE, WINDOW, WHOLE]}, "layer_types"),
+        ("gemma3_text", {**GEMMA3, "rope_parameters": {WHOLE: {**ROPE, **STRETCHED}}}, "rope_type': 'linear'"),
+        ("olmo3", {**SIZES, "layer_types": [WHOLE, WINDOW]}, "layer_types"),
+        ("olmo3", {**SIZES, "rope_parameters": {WHOLE: ROPE, WINDOW: {"rope_theta": 500.0}}}, "rope_parameters"),
+        ("olmo3", {**SIZES, "head_dim": 32}, "head_dim 32"),
         ("llama", {**SIZES, "attention_bias": True}, "our llama does not support attention_bias True"),
         ("llama", {**SIZES, "mlp_bias": True}, "mlp_bias True"),
         ("llama", {**SIZES, "rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.0}}, "rope_type': 'linear'"),
@@ -64,8 +77,11 @@ def test_what_is_not_carried_is_refused_by_name(family: str, settings: dict[str,
         ("mistral", {**SIZES, "num_key_value_heads": 2, "sliding_window": None}),
         ("qwen3", {**QWEN3, "max_window_layers": 1, "sliding_window": 16}),  # unless use_sliding_window
         ("qwen3_moe", {**MOE, "router_aux_loss_coef": 0.01, "output_router_logits": True}),
+        ("gemma3_text", {**GEMMA3, "query_pre_attn_scalar": 168, "sliding_window_pattern": 2}),
+        ("gemma3_text", {**GEMMA3, "layer_types": [WINDOW, WINDOW, WINDOW]}),
+        ("olmo3", {**SIZES, "layer_types": [WHOLE, WHOLE], "head_dim": 16}),
         ("gpt2", {**GPT2, "n_inner": None, "resid_pdrop": 0.1, "summary_type": "mean"}),
     ],
 )
 def test_what_changes_no_logit_is_no_reason(family: str, settings: dict[str, Any]) -> None:
-    assert shape_of(AutoConfig.for_model(family, **settings)).family == family
+    assert shape_of(AutoConfig.for_model(family, **settings)).family == family.removesuffix("_text")

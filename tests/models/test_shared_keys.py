@@ -62,6 +62,7 @@ def test_repeated_keys_give_the_same_loss_and_gradients(
     [
         ("mistral", "float32", {}),
         ("mistral", "bfloat16", {"width": 80}),
+        ("olmo3", "float32", {}),
         ("qwen3", "float32", {}),  # its norms keep the keys that are copied, too
     ],
 )

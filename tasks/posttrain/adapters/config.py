@@ -11,8 +11,11 @@ from tasks.stage.config import StageConfig
 
 LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # The linear layers of our models
-LAYERS = {"gpt2": ("c_attn", "c_proj", "c_fc"), "llama": LLAMA, "mistral": LLAMA, "qwen3": LLAMA}
-LAYERS["qwen3_moe"] = LLAMA[:4]  # experts aren't linear layers of transformers
+LAYERS = {
+    "gpt2": ("c_attn", "c_proj", "c_fc"),
+    **dict.fromkeys(("llama", "mistral", "qwen3", "gemma3", "olmo3"), LLAMA),
+    "qwen3_moe": LLAMA[:4],  # experts aren't linear layers of transformers
+}
 
 
 class LoraConfig(StageConfig):

@@ -85,7 +85,7 @@ def test_a_row_has_a_scale_for_each_group_of_columns(release: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma", "gemma3_text"])
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma", "gemma3_text", "olmo3"])
 def test_weights_come_back_under_the_names_of_the_checkpoint(architecture: str, method: str, tmp_path: Path) -> None:
     """Biases, norms that multiply by one more than their weight, shared values: AWQ's factors are undone in all."""
     wide = {"head_dim": 16} if architecture.startswith("gemma") else {}

@@ -180,6 +180,8 @@ def test_llama_cpp_listens_where_nobody_else_may_enter(
         pytest.param("gpt2", {}, id="gpt2"),
         pytest.param("mistral", {"sliding_window": 128, "kv_heads": 1}, id="mistral"),
         pytest.param("qwen3", {"head_size": 24}, id="qwen3"),
+        pytest.param("gemma3", {"sliding_window": 8, "global_every": 2}, id="gemma3"),
+        pytest.param("olmo3", {"sliding_window": 8, "global_every": 2}, id="olmo3"),
     ],
 )
 def test_the_other_families_are_exported_too(family: str, shape: dict[str, Any], tmp_path: Path) -> None:

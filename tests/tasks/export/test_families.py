@@ -29,6 +29,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"head_dim": 32, "sliding_window": 8, "num_key_value_heads": 1},
     "gemma": {"head_dim": 32, "hidden_act": "gelu_pytorch_tanh"},
     "gemma3_text": {"head_dim": 32, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    "olmo3": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
     "qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
     "qwen3": {"head_dim": 32},
     "smollm3": {"no_rope_layers": [1, 0], "pad_token_id": 0},

@@ -122,7 +122,9 @@ def test_a_column_that_nothing_goes_into_is_not_smoothed_without_limit() -> None
     assert torch.isfinite(smoothing_factors(weights, torch.zeros(16))).all()
 
 
-@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize(
+    "architecture", ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo3"]
+)
 @torch.no_grad()
 def test_a_fold_changes_nothing_that_the_model_computes(architecture: str, tmp_path: Path) -> None:
     wide = {"head_dim": 16} if architecture.startswith("gemma") else {}

@@ -45,6 +45,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 16, "tie_embeddings": False},
     "qwen3": {"head_size": 24, "rope_theta": 1e6},
     "qwen3_moe": {"head_size": 24, "experts": 4, "experts_per_token": 2, "expert_feed_forward": 32},
+    "gemma3": {"head_size": 24, "sliding_window": 16, "global_every": 2},
+    "olmo3": {"sliding_window": 16, "global_every": 2},
 }
 # transformers' module has none of the routers' losses
 ONLY = {family: {"balance_loss": 0.0, "router_z_loss": 0.0} if family == "qwen3_moe" else {} for family in FAMILIES}

@@ -37,6 +37,7 @@ FOLDS = {
     "gemma": _LLAMA,
     "gemma2": _GEMMA2,
     "gemma3_text": _GEMMA2,
+    "olmo3": _INNER,  # its norms come after
 }
 _OFFSETS = {"gemma": 1.0, "gemma2": 1.0, "gemma3_text": 1.0}  # a norm multiplies by this plus its weight
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 ONE_MASK = ("gpt2", "llama", "mistral", "gemma")  # transformers' modules take one mask for all layers,
-MASK_BY_KIND = ("qwen2", "qwen3", "smollm3", "gemma3_text")  # or one for each kind of layer
+MASK_BY_KIND = ("qwen2", "qwen3", "smollm3", "gemma3_text", "olmo3")  # or one for each kind of layer
 ROTARY_OF_LENGTH = ("dynamic", "longrope")  # rotary embeddings that depend on the longest position of a call
 
 

@@ -23,7 +23,13 @@ from tasks.posttrain.conversations.isolation import check_isolation
 from tests.tasks.foreign import make_foreign
 
 LENGTHS = [[13, 30, 5], [40], [21, 20]]
-FAMILIES: dict[str, dict[str, Any]] = {"llama": {}, "gpt2": {}, "mistral": {"sliding_window": 7}, "qwen3": {}}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "gpt2": {},
+    "mistral": {"sliding_window": 7},
+    "qwen3": {},
+    "gemma3": {"sliding_window": 7, "global_every": 2},
+}
 
 
 def conversations() -> list[list[dict[str, Any]]]:

@@ -261,7 +261,7 @@ def test_attention_that_looks_at_one_key_has_no_entropy() -> None:
     assert attention_entropy(x_BHTD, x_BHTD, None, causal=True).item() == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen3", "qwen3_moe", "gemma3", "olmo3"])
 def test_each_attention_is_seen_and_the_logits_are_the_models(family: Any) -> None:
     torch.manual_seed(0)
     model = Transformer(derive(ModelConfig(family=family, depth=3, width=32, heads=4, context=16), 50))

@@ -57,7 +57,7 @@ def test_a_sound_training_passes_every_check(
     assert len({check.name for check in found}) == len(CHECKS)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen3", "qwen3_moe", "gemma3", "olmo3"])
 def test_the_other_families_pass_too(
     family: str, world: World, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
