@@ -83,6 +83,17 @@ def test_gradients_are_those_of_transformers(family: str) -> None:
         assert torch.allclose(gradient(parameter), of_theirs[name], rtol=1e-3, atol=1e-6), name
 
 
+@torch.no_grad()
+def test_scores_of_gemma_3_are_divided_by_a_scalar_of_its_own() -> None:
+    shape = shape_of("gemma3")
+    model = build(replace(shape, query_scalar=7))
+    ids_BT = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(1))
+    theirs = to_transformers(model)
+    assert theirs.config.query_pre_attn_scalar == 7
+    assert (model(ids_BT) - theirs(ids_BT).logits).abs().max() < 1e-4
+    assert (model(ids_BT) - build(shape)(ids_BT)).abs().max() > 1e-2
+
+
 class _InDouble(TorchFunctionMode):
     """Computes in float64 what a module would in float32."""
 
