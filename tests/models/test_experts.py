@@ -214,4 +214,5 @@ def test_losses_of_routers_are_refused_without_routers(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is of the family qwen3_moe, not of qwen3"):
         PretrainConfig.model_validate({"model": dense, name: 0.1})
     assert PretrainConfig.model_validate({"model": CONFIG}).router_losses == {"balance": 0.01, "z_loss": 0.001}
-    assert PretrainConfig.model_validate({"model": CONFIG, name: 0.0}).router_losses.values() != {0.01, 0.001}
+    without = PretrainConfig.model_validate({"model": CONFIG, name: 0.0})
+    assert 0 in without.router_losses.values()
