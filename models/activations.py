@@ -103,7 +103,7 @@ def activations(
     # One for all layers, or one for each kind. Layers that see whole rows need none
     kinds = (shape.windowed > 0) + (isolate and shape.windowed < shape.depth)
     mask = form.product * shape.context**2 * (micro_batch if isolate else 1) * kinds if masked else 0
-    bases = {shape.sight(layer)[0] for layer in range(shape.depth)} - {None}
+    bases = {shape.sight(layer)[:2] for layer in range(shape.depth)} - {(None, None)}
     angles = shape.head_dim * len(bases)
     rotary = form.residual * shape.context * angles * (micro_batch if isolate else 1)
     casts = 2 * ceil_div(block_matrices(shape), ways) if form.autocast else 0

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from models.foreign import ForeignDecoder
+from models.kernels.rope_scaling import scaling_of
 from models.presets import OWN_HEADS, Family, ModelShape
-from models.pretrained import StoredWeights, head_size, load_config, load_pretrained
+from models.pretrained import StoredWeights, extend, head_size, load_config, load_pretrained
 from models.tokenizer import DIGEST_FIELD, END, EOS, PAD, copy_tokenizer, load_tokenizer, tokenizer_digest
 from models.transformer import Decoder, Transformer
 
@@ -154,7 +155,7 @@ def save(model: Decoder, folder: Path, tokenizer_folder: Path, base: Path | None
             theirs = model.to_save()
         else:
             assert isinstance(model, Transformer)
-            theirs = to_transformers(model, load_config(base))
+            theirs = to_transformers(model, extend(load_config(base), model.shape.context, model.shape.rope_parameters))
         theirs.generation_config = GenerationConfig()
         theirs.save_pretrained(folder)
         shutil.copyfile(base / GENERATION, folder / GENERATION)
@@ -216,7 +217,7 @@ def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
         head_dim=shape.head_dim,
         max_position_embeddings=shape.context,
         rms_norm_eps=shape.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        rope_parameters=shape.rope_parameters,
         tie_word_embeddings=shape.tie_embeddings,
         **ids,
     )
@@ -235,10 +236,8 @@ def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
         )
     if shape.global_every is not None:
         sights = {True: "sliding_attention", False: "full_attention"}
-        bases = {"sliding_attention": shape.local_rope_theta or shape.rope_theta, "full_attention": shape.rope_theta}
         common |= {
             "layer_types": [sights[bool((layer + 1) % shape.global_every)] for layer in range(shape.depth)],
-            "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
             "sliding_window": shape.sliding_window,
         }
     if shape.family == "gemma3":
@@ -256,6 +255,8 @@ def shape_of(config: Any) -> ModelShape:
     silent = _NO_LOGIT + (_NO_LOGIT_OF_EXPERTS if shape.experts else ())
     names = {*type(config).__annotations__, "head_dim"} - {*silent}  # OLMo 3's module reads one that isn't declared
     fields = {name: getattr(config, name) for name in sorted(names) if hasattr(config, name)}
+    if fields.get("rope_parameters"):  # `type` is an older name of `rope_type`
+        fields["rope_parameters"] = {key: one for key, one in config.rope_parameters.items() if key != "type"}
     lost = [f"{name} {value}" for name, value in fields.items() if value is not None and value != getattr(again, name)]
     if lost:
         raise NotCarriedError(f"our {config.model_type} does not support {', '.join(lost)}")
@@ -313,6 +314,7 @@ def _shape(config: Any) -> ModelShape:
         tie_embeddings=tied,
         norm_eps=config.rms_norm_eps,
         head_size=head_size(config) if family in OWN_HEADS else None,
+        rope_scaling=scaling_of(rope),
         **special,
     )
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from models.kernels.cross_entropy import IGNORED
 from models.presets import ForeignShape, Recompute
-from models.pretrained import StoredWeights, context_of, load_config, load_pretrained, stored_tensors
+from models.pretrained import StoredWeights, context_of, extend, load_config, load_pretrained, stored_tensors
 from models.transformer import Decoder, Head, keeping_products
 
 PREFIX = "theirs."
@@ -37,7 +37,7 @@ def foreign_shape(folder: Path) -> ForeignShape:
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     with torch.device("meta"):
-        theirs = _module(folder)
+        theirs = _module(load_config(folder))
     sizes = {name: tuple(parameter.shape) for name, parameter in theirs.named_parameters()}
     converted = bool(get_model_conversion_mapping(theirs, add_legacy=False))
     by_name = not converted and sizes.keys() <= stored_tensors(folder).keys()
@@ -73,7 +73,7 @@ class ForeignDecoder(Decoder):
     def __init__(self, folder: Path, shape: ForeignShape) -> None:
         super().__init__()
         self.shape: ForeignShape = shape
-        self.folder, self.theirs = folder, _module(folder)
+        self.folder, self.theirs = folder, _module(self._config(folder))
         self.head.z_loss = 0.0
         if shape.plain_head:
             self.head.__class__ = _LossHead  # the same layer with another forward pass
@@ -119,10 +119,13 @@ class ForeignDecoder(Decoder):
             self.theirs.get_buffer(name).copy_(torch.from_numpy(stored[name]))
 
     def to_save(self) -> Any:
-        """transformers' module with its config as it was."""
-        self.theirs.config = load_config(self.folder)
+        """transformers' module with its config as it was, but for a longer context."""
+        self.theirs.config = self._config(self.folder)
         self.theirs.config.dtype = torch.float32
         return self.theirs
+
+    def _config(self, folder: Path) -> Any:
+        return extend(load_config(folder), self.shape.context, self.shape.rope_parameters)
 
     def _run(self, whole: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A block's forward pass, with its activations as `recompute` says."""
@@ -151,10 +154,10 @@ class _LossHead(Head):
         return super().forward(x_BTC, self.targets_BT)
 
 
-def _module(folder: Path) -> Any:
+def _module(config: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_config(load_config(folder), dtype=torch.float32, trust_remote_code=False)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
 
 def _fixed(theirs: Any) -> list[str]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from models.config import ModelConfig
+from models.kernels.rope_scaling import RopeScaling
 
 Family = Literal["gpt2", "llama", "mistral", "qwen3", "qwen3_moe", "gemma3", "olmo3"]
 Recompute = Literal["none", "selective", "full"]  # activation checkpointing
@@ -30,6 +31,15 @@ CHINCHILLA_TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
 
 class ShapeError(ValueError):
     """A shape that can't be built, or contradictory settings of it."""
+
+
+class Sight(NamedTuple):
+    """What a layer attends to: the base of its rotary embeddings, None for learned positions, how they are scaled, and
+    its window, None for all tokens."""
+
+    theta: float | None
+    scaling: RopeScaling | None
+    window: int | None
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,7 @@ class ModelShape:
     global_every: int | None = None  # the last of so many layers sees the whole context, the others a window
     local_rope_theta: float | None = None  # of layers with a window. None for `rope_theta`
     query_scalar: int | None = None  # scores are divided by its root. None for the head size
+    rope_scaling: RopeScaling | None = None  # in layers that see the whole context
     rules: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +87,16 @@ class ModelShape:
     def head_dim(self) -> int:
         """Dimension of one attention head."""
         return self.head_size or self.width // self.heads
+
+    @property
+    def rope_parameters(self) -> dict[str, Any]:
+        """The rotary positions as transformers' setting, by kind of layer if it has local and global ones."""
+        scaled = self.rope_scaling.parameters if self.rope_scaling else {"rope_type": "default"}
+        whole = {**scaled, "rope_theta": self.rope_theta}
+        if self.global_every is None:
+            return whole
+        local = {"rope_type": "default", "rope_theta": self.local_rope_theta or self.rope_theta}
+        return {"sliding_attention": local, "full_attention": whole}
 
     @property
     def heads_width(self) -> int:
@@ -132,11 +153,11 @@ class ModelShape:
             return 0
         return self.depth - (self.depth // self.global_every if self.global_every else 0)
 
-    def sight(self, layer: int) -> tuple[float | None, int | None]:
-        """The base of a layer's rotary embeddings, None for learned positions, and its window, None for all tokens."""
-        if self.global_every and (layer + 1) % self.global_every == 0:
-            return self.rope_theta, None
-        return self.local_rope_theta or self.rope_theta, self.sliding_window
+    def sight(self, layer: int) -> Sight:
+        """What a layer attends to."""
+        if self.global_every and (layer + 1) % self.global_every:
+            return Sight(self.local_rope_theta or self.rope_theta, None, self.sliding_window)
+        return Sight(self.rope_theta, self.rope_scaling, None if self.global_every else self.sliding_window)
 
     def seen(self, document: int | None = None) -> int:
         """Tokens that one token attends to, summed over the layers: the context, a window, or a `document` if shorter,
@@ -156,6 +177,7 @@ class ForeignShape:
     plain_head: bool  # logits are the last hidden state times a matrix, without bias, scale or cap
     by_name: bool  # its files have each parameter under the name that it has in the module
     sizes: Mapping[str, tuple[int, ...]] = field(repr=False)  # of its parameters by name, tied ones once
+    rope_parameters: Mapping[str, Any] | None = None  # transformers' setting, if it isn't that of its files
 
 
 Shape = ModelShape | ForeignShape
@@ -358,6 +380,11 @@ def explain(shape: Shape) -> list[tuple[str, int | float | str | bool, str]]:
         ]
     rows = [(name, getattr(shape, name), shape.rules.get(name, "as given")) for name in _NUMBERS]
     rows = [row for row in rows if row[1] is not None]
+    if shape.rope_scaling is not None:
+        scaled = shape.rope_scaling
+        rows.append(
+            ("rope_scaling", f"{scaled.rope_type} × {scaled.factor:g}", shape.rules.get("rope_scaling", "as given"))
+        )
     if shape.head_size is None:
         rows.append(("head_dim", shape.head_dim, "width / heads"))
     rows.append(("parameters", count_parameters(shape), "exact, tied matrices once"))

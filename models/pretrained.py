@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 # Tensors of a module that hold the matrices of all experts of a layer, and what files call those of one
 _FUSED_EXPERTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+ORIGINAL = "original_max_position_embeddings"
 
 
 def load_pretrained(folder: Path, **options: Any) -> PreTrainedModel:
@@ -169,6 +171,17 @@ def load_config(folder: Path) -> Any:
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def extend(config: Any, context: int, rope_parameters: Mapping[str, Any] | None) -> Any:
+    """The config with a longer context, and the rotary positions for it. Unchanged if the context is its own."""
+    if rope_parameters is None or context == context_of(config):
+        return config
+    config.max_position_embeddings = context
+    config.rope_parameters = copy.deepcopy(dict(rope_parameters))
+    if hasattr(config, ORIGINAL):  # Phi-3 has it beside its rope_parameters, and transformers prefers that
+        setattr(config, ORIGINAL, rope_parameters.get(ORIGINAL, context))
+    return config
 
 
 def head_size(config: Any) -> int:

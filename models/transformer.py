@@ -25,6 +25,7 @@ from models.kernels.attention import Mask, attend, attention_of_documents, for_a
 from models.kernels.cross_entropy import IGNORED, ChunkedCrossEntropy, cross_entropy
 from models.kernels.experts import Experts
 from models.kernels.grouped import GROUPED_PRODUCT
+from models.kernels.rope_scaling import RopeScaling
 from models.presets import ModelShape, Recompute, Shape
 
 Passed = Tensor | tuple[Tensor, Tensor]  # a hidden state, of experts with the losses of their router
@@ -354,17 +355,17 @@ class Transformer(Decoder):
             positions = torch.arange(tokens, device=ids_BT.device) if positions_BT is None else positions_BT
             x_BTC = x_BTC + self.positions(positions[..., mine])
         at = mine if positions_BT is None else positions_BT[:, mine]
-        angles: dict[float | None, tuple[Tensor, Tensor] | None] = {None: None}
+        angles: dict[tuple[float | None, RopeScaling | None], tuple[Tensor, Tensor] | None] = {(None, None): None}
         masks: dict[int | None, Mask] = {}
         losses_B: Tensor | None = None
         for block in cast(Iterable[Block], self.blocks):
-            theta, window = block.sight
-            if theta is not None and theta not in angles:
-                cos, sin = rotary(tokens, shape.head_dim, theta, x_BTC)
-                angles[theta] = cos[at], sin[at]
+            theta, scaling, window = block.sight
+            if theta is not None and (theta, scaling) not in angles:
+                cos, sin = rotary(tokens, shape.head_dim, theta, x_BTC, scaling)
+                angles[theta, scaling] = cos[at], sin[at]
             if window not in masks:
                 masks[window] = mask_of(x_BTC, positions_BT, window, shape.head_dim, *ids_BT.shape[:2])
-            passed = block(x_BTC, angles[theta], masks[window])
+            passed = block(x_BTC, angles[theta, scaling], masks[window])
             if isinstance(passed, Tensor):
                 x_BTC = passed
             else:

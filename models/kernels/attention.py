@@ -24,6 +24,7 @@ from torch import Tensor
 from models.kernels import blocks
 from models.kernels.autocast import multiplied_in
 from models.kernels.blocks import Blocks
+from models.kernels.rope_scaling import RopeScaling
 from models.presets import fits_flash
 
 FLASH_CAPABILITY = (8, 0)  # Ampere
@@ -43,12 +44,21 @@ class Packed(NamedTuple):
 Mask = Tensor | Blocks | Packed | None  # additive scores (T, T) or (B, 1, T, T), documents, or None for causal rows
 
 
-def rotary(tokens: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine (T, 1, D/2) of rotary embeddings (Su et al. 2021), in the dtype of `like`."""
+def rotary(
+    tokens: int, head_dim: int, theta: float, like: Tensor, scaling: RopeScaling | None = None
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine (T, 1, D/2) of rotary embeddings (Su et al. 2021), scaled for a longer context, in the dtype of
+    `like`."""
     exponents = torch.arange(0, head_dim, 2, device=like.device, dtype=torch.float32) / head_dim
     positions = torch.arange(tokens, device=like.device, dtype=torch.float32)
-    angles = torch.outer(positions, theta**-exponents)[:, None, :]
-    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+    frequencies = theta**-exponents
+    if scaling is not None:
+        frequencies = frequencies / torch.tensor(scaling.divisors(theta, head_dim), device=like.device)
+    angles = torch.outer(positions, frequencies)[:, None, :]
+    cos, sin = angles.cos(), angles.sin()
+    if scaling is not None and scaling.attention != 1:
+        cos, sin = cos * scaling.attention, sin * scaling.attention
+    return cos.to(like.dtype), sin.to(like.dtype)
 
 
 def rotate(x_BTKD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -69,9 +69,10 @@ class TrainSpec(ChildSpec):
         """SHA-256 over everything that decides the weights, without paths and runtime. A resume refuses checkpoints of
         another identity."""
         shape = asdict(self.shape)
-        for later in ("head_size", *OF_EXPERTS, "global_every", "local_rope_theta", "query_scalar"):
-            if shape.get(later) is None:  # so that identities from before these fields stay valid
-                shape.pop(later, None)
+        later = ("head_size", *OF_EXPERTS, "global_every", "local_rope_theta", "query_scalar")
+        for name in (*later, "rope_scaling", "rope_parameters"):  # so that identities from before them stay valid
+            if shape.get(name) is None:
+                shape.pop(name, None)
         decides = {
             "config": self.config.model_dump(mode="json"),
             "shape": shape,

@@ -30,6 +30,7 @@ GEMMA3: dict[str, Any] = {**QWEN3, "num_hidden_layers": 3}
 ROPE: dict[str, Any] = {"rope_theta": 10_000.0}
 STRETCHED = {"rope_type": "linear", "factor": 2.0}
 WINDOW, WHOLE = "sliding_attention", "full_attention"
+YARN: dict[str, Any] = {**ROPE, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 
 
 @pytest.mark.parametrize(
@@ -42,20 +43,22 @@ WINDOW, WHOLE = "sliding_attention", "full_attention"
         ("gemma3_text", {**GEMMA3, "attention_bias": True}, "attention_bias True"),
         ("gemma3_text", {**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention True"),
         ("gemma3_text", {**GEMMA3, "layer_types": [WHOLE, WINDOW, WHOLE]}, "layer_types"),
-        ("gemma3_text", {**GEMMA3, "rope_parameters": {WHOLE: {**ROPE, **STRETCHED}}}, "rope_type': 'linear'"),
+        ("gemma3_text", {**GEMMA3, "rope_parameters": {WINDOW: {**ROPE, **STRETCHED}}}, "rope_type': 'linear'"),
         ("olmo3", {**SIZES, "layer_types": [WHOLE, WINDOW]}, "layer_types"),
         ("olmo3", {**SIZES, "rope_parameters": {WHOLE: ROPE, WINDOW: {"rope_theta": 500.0}}}, "rope_parameters"),
         ("olmo3", {**SIZES, "head_dim": 32}, "head_dim 32"),
         ("llama", {**SIZES, "attention_bias": True}, "our llama does not support attention_bias True"),
         ("llama", {**SIZES, "mlp_bias": True}, "mlp_bias True"),
-        ("llama", {**SIZES, "rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.0}}, "rope_type': 'linear'"),
+        ("llama", {**SIZES, "rope_parameters": {**ROPE, "rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
+        ("llama", {**SIZES, "rope_parameters": {**YARN, "truncate": False}}, "truncate"),
+        ("llama", {**SIZES, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}}, "mscale"),
         ("llama", {**SIZES, "hidden_act": "gelu"}, "hidden_act gelu"),
         ("llama", {**SIZES, "head_dim": 32}, "head_dim 32"),
         ("mistral", {**SIZES, "head_dim": 32, "num_key_value_heads": 2}, "our mistral does not support head_dim 32"),
         ("qwen3", {**QWEN3, "attention_bias": True}, "our qwen3 does not support attention_bias True"),
         ("qwen3", {**QWEN3, "use_sliding_window": True, "sliding_window": 16}, "use_sliding_window True"),
         ("qwen3", {**QWEN3, "layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
-        ("qwen3", {**QWEN3, "rope_parameters": {**ROPE, "rope_type": "yarn", "factor": 4.0}}, "rope_type': 'yarn'"),
+        ("qwen3", {**QWEN3, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ("qwen3_moe", {**MOE, "norm_topk_prob": False}, "our qwen3_moe does not support norm_topk_prob False"),
         ("qwen3_moe", {**MOE, "decoder_sparse_step": 2}, "decoder_sparse_step 2"),
         ("qwen3_moe", {**MOE, "mlp_only_layers": [1]}, r"mlp_only_layers \[1\]"),
