@@ -74,7 +74,7 @@ class ForeignDecoder(Decoder):
         super().__init__()
         self.shape: ForeignShape = shape
         self.folder, self.theirs = folder, _module(self._config(folder))
-        self.head.z_loss = 0.0
+        self.head.z_loss, self.head.record = 0.0, None
         if shape.plain_head:
             self.head.__class__ = _LossHead  # the same layer with another forward pass
         for block in self.blocks:  # inside an engine's hooks, as in our own blocks
@@ -97,7 +97,7 @@ class ForeignDecoder(Decoder):
             raise ValueError(f"it takes {self.shape.context} tokens at most, and no positions")
         if targets_BT is None or not self.shape.plain_head:
             logits_BTV: Tensor = self.theirs(input_ids=ids_BT, use_cache=False).logits
-            return logits_BTV if targets_BT is None else _loss(logits_BTV, targets_BT, self.head.z_loss)
+            return logits_BTV if targets_BT is None else _loss(logits_BTV, targets_BT, self.head)
         self.head.targets_BT = targets_BT
         loss: Tensor = self.theirs(input_ids=ids_BT, use_cache=False).logits
         self.head.targets_BT = None
@@ -195,11 +195,14 @@ def _has_plain_head(theirs: Any) -> bool:
     return any(logits_BTV is one and logits_BTV._version == version for one, version in returned)
 
 
-def _loss(logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> Tensor:
-    """The mean cross-entropy as `Head` returns it, with the gradient of z_loss × log² Z beside its own."""
+def _loss(logits_BTV: Tensor, targets_BT: Tensor, head: Any) -> Tensor:
+    """The mean cross-entropy as `Head` returns and records it, with the gradient of z_loss × log² Z beside its own."""
     logits_BTV, kept_BT = logits_BTV.float(), targets_BT != IGNORED
     logz_BT = logits_BTV.logsumexp(-1)
     target_BT = logits_BTV.gather(-1, targets_BT.clamp(min=0)[..., None])[..., 0]
     share_BT = kept_BT / kept_BT.sum().clamp(min=1)
-    besides = (z_loss * logz_BT.square() * share_BT).sum()
+    if head.record is not None and not torch.is_grad_enabled():
+        best_BT = target_BT == logits_BTV.amax(-1)
+        head.record.append(torch.stack((logz_BT - target_BT, best_BT.float()), dim=-1).flatten(0, 1))
+    besides = (head.z_loss * logz_BT.square() * share_BT).sum()
     return ((logz_BT - target_BT) * share_BT).sum() + besides - besides.detach()

@@ -68,10 +68,12 @@ class Embedding(nn.Embedding):
 class Head(Linear):
     """The output layer: logits, or the loss itself, so that the logits of a whole batch are never materialised.
 
-    `z_loss` is the weight of log² Z in the gradients. The returned loss excludes it (PaLM, section 5).
+    `z_loss` is the weight of log² Z in the gradients. The returned loss excludes it (PaLM, section 5). A list in
+    `record` gets the losses of tokens by themselves, as `cross_entropy` says, when no gradients are computed.
     """
 
     z_loss = 0.0
+    record: list[Tensor] | None = None
 
     def forward(self, x_BTC: Tensor, targets_BT: Tensor | None = None) -> Tensor:
         """Logits (B, T, V), or with targets the mean cross-entropy in nats over those that are not IGNORED."""
@@ -80,7 +82,7 @@ class Head(Linear):
         x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
         if torch.is_grad_enabled():
             return ChunkedCrossEntropy.apply(x_NC, self.weight, targets_N, self.z_loss)  # type: ignore[no-untyped-call]
-        return cross_entropy(x_NC, self.weight, targets_N)
+        return cross_entropy(x_NC, self.weight, targets_N, record=self.record)
 
 
 class ZeroCentredNorm(nn.RMSNorm):

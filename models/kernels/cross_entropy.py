@@ -80,13 +80,15 @@ def cross_entropy(
     divided: bool = True,
     first: int = 0,
     group: ProcessGroup | None = None,
+    record: list[Tensor] | None = None,
 ) -> Tensor:
     """The mean loss. Fills `dx_NC` and adds to `dweight_VC` if given, as gradients of the mean, or of the sum if not
-    `divided`. Without any target it is 0, so that such a micro-batch doesn't contribute to its step."""
+    `divided`. Without any target it is 0, so that such a micro-batch doesn't contribute to its step. `record` gets, in
+    parts, (N, 2) the loss of each token, and whether no token is likelier than its target."""
     kept_N1 = (targets_N != IGNORED)[:, None]
     count = kept_N1.sum().clamp(min=1)
     share_N1 = kept_N1 / count if divided else kept_N1.float()
-    batch = Batch(x_NC, weight_VC, targets_N, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, first, group)
+    batch = Batch(x_NC, weight_VC, targets_N, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, first, group, record)
     if multiplied_in(x_NC) == torch.float32:
         return _in_float32(batch) / count
     rows = LOSS_CHUNK_CUDA if x_NC.is_cuda else LOSS_CHUNK
@@ -106,6 +108,12 @@ class Batch(NamedTuple):
     z_loss: float
     first: int
     group: ProcessGroup | None
+    record: list[Tensor] | None
+
+    def note(self, nats_N1: Tensor, target_N1: Tensor) -> None:
+        """Record a chunk, from the logits of its targets below the highest."""
+        if self.record is not None:
+            self.record.append(torch.cat((nats_N1, (target_N1 == 0).to(nats_N1.dtype)), dim=1))
 
     def words(self, part: slice) -> tuple[Tensor, Tensor]:
         """The columns of a chunk's targets, 0 if another rank has them, and whether this rank has them."""
@@ -116,7 +124,7 @@ class Batch(NamedTuple):
 
 def _in_float32(batch: Batch) -> Tensor:
     """The sum of the losses, with products in float32."""
-    x_NC, weight_VC, _, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, _, group = batch
+    x_NC, weight_VC, _, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, _, group, _ = batch
     total = torch.zeros((), dtype=torch.float32, device=x_NC.device)
     room_NV = _room(min(LOSS_CHUNK, len(x_NC)), len(weight_VC), x_NC.device)
     for start in range(0, len(x_NC), LOSS_CHUNK):
@@ -132,7 +140,9 @@ def _in_float32(batch: Batch) -> Tensor:
         exponentials_NV = logits_NV.exp_()
         z_N1 = exponentials_NV.sum(dim=-1, keepdim=True)
         z_N1, target_N1 = _summed(z_N1, target_N1, group)
-        total += ((z_N1.log() - target_N1) * kept_N1[part]).sum()
+        nats_N1 = z_N1.log() - target_N1
+        batch.note(nats_N1, target_N1)
+        total += (nats_N1 * kept_N1[part]).sum()
         if dx_NC is None and dweight_VC is None:
             continue
         if z_loss:
@@ -149,7 +159,7 @@ def _in_float32(batch: Batch) -> Tensor:
 
 def in_half(batch: Batch, rows: int, kernels: RowKernels) -> Tensor:
     """The sum of the losses, `rows` tokens at a time, with products in 16 bits and everything else in float32."""
-    x_NC, weight_VC, _, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, _, group = batch
+    x_NC, weight_VC, _, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, _, group, _ = batch
     half = multiplied_in(x_NC)
     weight_VC = weight_VC.to(half)  # once: autocast does not cast for products into a given tensor
     total = torch.zeros((), dtype=torch.float32, device=x_NC.device)
@@ -165,7 +175,9 @@ def in_half(batch: Batch, rows: int, kernels: RowKernels) -> Tensor:
             dist.all_reduce(highest_N1, dist.ReduceOp.MAX, group=group)
             z_N1 = z_N1 * (own_N1 - highest_N1).exp()
         z_N1, target_N1 = _summed(z_N1, (logit_N1 - highest_N1) * mine_N1, group)
-        total += ((z_N1.log() - target_N1) * kept_N1[part]).sum()
+        nats_N1 = z_N1.log() - target_N1
+        batch.note(nats_N1, target_N1)
+        total += (nats_N1 * kept_N1[part]).sum()
         if dx_NC is None and dweight_VC is None:
             continue
         scale_N1 = share_N1[part] / z_N1

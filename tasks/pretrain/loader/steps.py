@@ -104,7 +104,7 @@ class StepLoader:
 
     def _serve(self, step: int, first: int, size: int) -> Batch:
         batch = self._rows(step, first, size)
-        if self.config.packing == "best_fit":
+        if self.config.packing != "stream":
             batch = mask(batch)
         return isolate(batch, self.eos_id) if self.config.isolate_documents else batch
 
@@ -127,7 +127,8 @@ def open_loader(
     def windows(stream: Stretches) -> Windows:
         if config.packing == "stream":
             return StreamWindows(stream, context)
-        return PackedWindows(stream, pack(stream.document_lengths(paths), context), eos_id=eos_id)
+        plan = pack(stream.document_lengths(paths), context)
+        return PackedWindows(stream, plan, eos_id=eos_id, long_first=config.packing == "long_first")
 
     samples: SampleLoader
     if config.mixture is None:

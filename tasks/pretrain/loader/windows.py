@@ -28,11 +28,13 @@ SUMMED = 1 << 14  # samples whose padding is summed together
 
 
 class Windows(Protocol):
-    """How a stream is divided into `count` windows, each a sample."""
+    """How a stream is divided into `count` windows, each a sample. An epoch serves them in `tiers`, numbers of windows
+    that are shuffled among themselves."""
 
     stream: Stretches
     context: int
     count: int
+    tiers: tuple[int, ...]
 
     def require_one(self, name: str) -> None:
         """Raises EmptyOutput for a stream without a whole window. `name` is the stream's."""
@@ -47,6 +49,7 @@ class StreamWindows:
     def __init__(self, stream: Stretches, context: int) -> None:
         self.stream, self.context = stream, context
         self.count = max(0, stream.tokens - 1) // context
+        self.tiers = (self.count,)
 
     def require_one(self, name: str) -> None:
         if self.count < 1:
@@ -73,7 +76,7 @@ class ShuffledWindows:
         windows = np.empty(len(served), np.int64)
         for chunk in np.unique(chunks).tolist():
             inside = chunks == chunk
-            windows[inside] = _chunk(chunk, self.count, self.key)[served[inside] % CHUNK]
+            windows[inside] = _chunk(chunk, self.windows.tiers, self.key)[served[inside] % CHUNK]
         return windows
 
     def read_into(self, row: Int64, window: int) -> None:
@@ -96,16 +99,18 @@ class ShuffledWindows:
 
 
 @functools.lru_cache(maxsize=1024)  # 8 MB. A batch has samples of one chunk of each source
-def _chunk(chunk: int, size: int, key: str) -> Int64:
-    """The windows of samples chunk · CHUNK to (chunk + 1) · CHUNK of a stream of `size` windows."""
+def _chunk(chunk: int, tiers: tuple[int, ...], key: str) -> Int64:
+    """The windows of samples chunk · CHUNK to (chunk + 1) · CHUNK of a stream whose windows are in these tiers."""
     samples = np.arange(chunk * int(CHUNK), (chunk + 1) * int(CHUNK), dtype=np.uint64)
-    epochs = samples // np.uint64(size)
-    return np.concatenate(
-        [
-            permute(samples[epochs == epoch] - epoch * np.uint64(size), size, f"{key} {epoch}")
-            for epoch in np.unique(epochs)
-        ]
-    ).astype(np.int64)
+    ends = np.cumsum(tiers, dtype=np.uint64)
+    epochs, places = np.divmod(samples, ends[-1])
+    tier_of = np.searchsorted(ends, places, side="right")
+    windows = np.empty(len(samples), np.int64)
+    for epoch, tier in np.unique(np.stack((epochs.astype(np.int64), tier_of)), axis=1).T.tolist():
+        mine, size = (epochs == epoch) & (tier_of == tier), tiers[tier]
+        first = ends[tier] - np.uint64(size)
+        windows[mine] = first + permute(places[mine] - first, size, f"{key} {epoch} {tier}" if tier else f"{key} {epoch}")
+    return windows
 
 
 class WindowLoader:

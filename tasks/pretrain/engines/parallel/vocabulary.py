@@ -41,11 +41,12 @@ class VocabParallelHead(nn.Module):
     def __init__(self, layer: Head, first: int, group: ProcessGroup) -> None:
         super().__init__()
         self.weight, self.first, self.group, self.z_loss = layer.weight, first, group, layer.z_loss
+        self.record: list[Tensor] | None = None
 
     def forward(self, x_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
         if not torch.is_grad_enabled():
-            return cross_entropy(x_NC, self.weight, targets_N, first=self.first, group=self.group)
+            return cross_entropy(x_NC, self.weight, targets_N, first=self.first, group=self.group, record=self.record)
         x_NC = AllReduceBackward.apply(x_NC, self.group)  # type: ignore[no-untyped-call]
         loss: Tensor = ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
             x_NC, self.weight, targets_N, self.z_loss, self.first, self.group

@@ -149,6 +149,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "filled": {"fim_rate": 0.5},
     "growing": {"batch_warmup_steps": 9, "batch_warmup_parts": 4},
     "packed": {"packing": "best_fit"},
+    "long first": {"packing": "long_first"},
 }
 OPTIONS["all"] = OPTIONS["mixed"] | OPTIONS["apart"] | OPTIONS["filled"]
 OPTIONS["packed, all"] = OPTIONS["all"] | OPTIONS["packed"]
@@ -160,6 +161,7 @@ GOLDEN = {
     "all": "b4c698df4daa0487554230af5890937f3df86c96087a45f28637e6ca8bbc7e89",
     "growing": "403135d868fa443452a9a17854e1f80d6f8a7c80bb13ee990fd892f260a79950",
     "packed": "1f8f1b0055afde58561ac2904419a1dd94bed44284ecba246dc97670e2c7989e",
+    "long first": "55ceb69407f00a4709daa462b2af35801ed3b5822ff041650d983c8f813f69c3",
     "packed, all": "2a45635fd3eff386bd17b6af20756aaf54f0497bb759b3217f87f89e0ff9c03f",
 }
 

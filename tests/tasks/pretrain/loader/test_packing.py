@@ -26,7 +26,7 @@ from tasks.pretrain.fim_tokens import FimTokens
 from tasks.pretrain.healing.skipped_batches import BatchSchedule, report_of_steps
 from tasks.pretrain.loader import StepLoader, open_loader, packing
 from tasks.pretrain.loader.batch import Batch
-from tasks.pretrain.loader.packing import Packing, pack
+from tasks.pretrain.loader.packing import PackedWindows, Packing, pack
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
 from tests.tasks.interrupt import interrupt_and_resume
@@ -171,6 +171,38 @@ def test_more_pieces_than_can_be_numbered_are_refused(monkeypatch: pytest.Monkey
     assert plan_of([9] * 4, 8).windows == 4
     with pytest.raises(ConfigError, match="best_fit can't plan 5 documents"):
         plan_of([9] * 5, 8)
+
+
+@settings(max_examples=60)
+@given(lengths=st.lists(st.integers(2, 90), min_size=1, max_size=80), context=st.integers(1, 40))
+def test_windows_are_in_tiers_of_their_longest_piece(lengths: list[int], context: int) -> None:
+    plan = plan_of(lengths, context)
+    halvings = []
+    for window in windows_of(plan):
+        longest = max(size for _, size in window)
+        halvings.append(next(number for number in range(20) if longest * 2**number >= context + 1))
+    assert halvings == sorted(halvings)
+    assert plan.tiers() == tuple(halvings.count(number) for number in range(max(halvings) + 1))
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_an_epoch_begins_with_the_longest_documents(number: int, shards: list[Path]) -> None:
+    first, best_fit = (loader_of(shards, packing=name) for name in ("long_first", "best_fit"))
+    served, usual = (epoch(loader, number).ids for loader in (first, best_fit))
+    assert sorted(served.tolist()) == sorted(usual.tolist())
+    assert served.tolist() != usual.tolist()
+    plan = first.samples.taken["all"]
+    assert isinstance(plan, PackedWindows)
+    begins, tiers = np.cumsum((0, *plan.tiers)), plan.tiers
+    rows = np.empty((plan.count, CONTEXT + 1), np.int64)
+    for window, row in enumerate(rows):
+        plan.read_into(row, window)
+    rows = np.where(rows < 0, ~rows, rows)
+    for begin, tier in zip(begins.tolist(), tiers, strict=False):
+        part = slice(begin, begin + tier)
+        assert sorted(served[part].tolist()) == sorted(rows[part, :-1].tolist())
+    assert len([tier for tier in tiers if tier]) > 2
+    assert epoch(first, number + 1).ids.tolist() != served.tolist()
 
 
 @pytest.fixture(scope="module")
@@ -353,7 +385,7 @@ def test_documents_of_nothing_but_eos_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_packing_is_refused() -> None:
-    with pytest.raises(ValueError, match="'stream' or 'best_fit'"):
+    with pytest.raises(ValueError, match="'stream', 'best_fit' or 'long_first'"):
         config_of(packing="first_fit")
 
 
