@@ -22,6 +22,7 @@ from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.pair_lengths import check_pairs
 from tasks.pretrain.base import shape_of_base
+from tasks.pretrain.long_context.extend import as_extended
 from tasks.significance.gates import gate_references
 from tasks.stage.decorator import STAGES, Reached
 from tasks.training.chain import LINKS
@@ -56,8 +57,10 @@ def check_base(profile: Profile, model: Artifact | None) -> None:
 
     def check(reached: Mapping[str, Any]) -> None:
         shape_of_base(model.path, config, runtime)
+        with as_extended(model.path, config) as folder:
+            check_formats(reached.get("export"), folder)
 
-    STAGES[first].before({}, check)
+    STAGES[first].before({"export": profile.export}, check)
 
 
 def check_pretraining(profile: Profile, pairs: Artifact, tokenizer: Artifact) -> None:
@@ -82,10 +85,14 @@ def check_first_link(profile: Profile, model: Artifact, pairs: Artifact) -> None
 
 
 def _before_training(profile: Profile, stage: str, model: Artifact, pairs: Artifact) -> None:
+    trained = profile.pretrain
+    context = trained.context if trained and trained.rope_scaling else None  # else the base's own
+
     def check(reached: Mapping[str, Any]) -> None:
-        check_formats(reached.get("export"), model.path)
+        with as_extended(model.path, trained) as folder:
+            check_formats(reached.get("export"), folder)
         check_adapters({name: reached[name] for name in _methods(profile) if name in reached}, model.path)
-        check_pairs(_reading_download(profile, reached), pairs, model)
+        check_pairs(_reading_download(profile, reached), pairs, model, context)
 
     STAGES[stage].before({**_methods(profile), "evaluate": profile.evaluate, "export": profile.export}, check)
 

@@ -7,6 +7,7 @@ Shape suffixes: B batch, T tokens, C width, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,31 @@ def foreign_shape(folder: Path) -> ForeignShape:
         by_name=by_name,
         sizes={PREFIX + name: size for name, size in sizes.items()},
     )
+
+
+def check_positions(base: Any, shape: ForeignShape) -> None:
+    """Raises UnknownPartsError unless a config like `base`, but with the rotary positions that the shape has, can be
+    loaded again, and gives its module other frequencies."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    def frequencies(config: Any) -> list[list[float]]:
+        with torch.device("meta"):
+            theirs = _module(config)
+        rotary = [one for name, one in theirs.named_modules() if name.rpartition(".")[2].startswith("rotary")]
+        if not rotary:
+            raise UnknownPartsError(f"{base.model_type} has no part that computes rotary positions")
+        return [buffer.tolist() for buffer in type(rotary[0])(config).buffers()]
+
+    longer = extend(copy.deepcopy(base), shape.context, shape.rope_parameters)
+    try:
+        again = type(base).from_dict(longer.to_dict())
+    except (StrictDataclassError, ValueError, KeyError, TypeError) as error:
+        said = str(error).rpartition("\n")[2].strip()
+        raise UnknownPartsError(f"the config of a {base.model_type} doesn't take it ({said})") from error
+    if again.rope_parameters != longer.rope_parameters:
+        raise UnknownPartsError(f"the config of a {base.model_type} makes {again.rope_parameters} of it")
+    if frequencies(base) == frequencies(longer):
+        raise UnknownPartsError(f"{base.model_type} computes the same positions whatever its config says")
 
 
 def foreign_weights(folder: Path, shape: ForeignShape) -> Iterator[tuple[str, Tensor]]:

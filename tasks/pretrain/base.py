@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from models.presets import Shape
+from models.presets import ForeignShape, Shape
 from models.pretrained import load_config
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.pretrain.check import check_foreign
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.long_context.extend import extended
 from tasks.significance.estimate import LEVEL, Values, student
 from tasks.stage.output import Output
 from tasks.stage.runtime import PretrainRuntime
@@ -23,13 +24,15 @@ TABLE = "Tokens by source and split"  # of `tokenize`
 
 def shape_of_base(folder: Path, config: PretrainConfig, runtime: PretrainRuntime) -> Shape:
     """The shape of the model in a folder that is to be trained on. Raises ConfigError for a context beyond the model's,
-    and for settings and modules with which a model can't be trained that our decoder doesn't compute."""
+    unless its positions are scaled, and for settings and modules with which a model can't be trained that our decoder
+    doesn't compute."""
     from models.convert import NotCarriedError, shape_of
-    from models.foreign import UnknownPartsError, foreign_shape
+    from models.foreign import UnknownPartsError, check_positions, foreign_shape
 
     shape: Shape
+    base = load_config(folder)
     try:
-        shape = shape_of(load_config(folder))
+        shape = shape_of(base)
     except NotCarriedError:
         try:
             shape = foreign_shape(folder)
@@ -44,9 +47,14 @@ def shape_of_base(folder: Path, config: PretrainConfig, runtime: PretrainRuntime
             config.refuse_router_losses(shape.family)
         except ValueError as error:
             raise ConfigError(f"pretrain.{error}.", "Remove it, or choose a base of the family qwen3_moe.") from error
-    context = config.context
-    if context is not None and context > shape.context:
-        raise ConfigError(f"pretrain.context is {context:,}, but the base sees {shape.context:,} tokens.", "Lower it.")
+    shape = extended(shape, base, config)
+    if isinstance(shape, ForeignShape) and shape.rope_parameters is not None:
+        try:
+            check_positions(base, shape)
+        except UnknownPartsError as error:
+            raise ConfigError(
+                f"pretrain.rope_scaling can't be applied: {error}.", "Choose another method, or another base."
+            ) from error
     return shape
 
 

@@ -10,6 +10,7 @@ from models.config import MOST_TOKENS as MOST_CONTEXT
 from models.config import ModelConfig
 from models.presets import Shape, chinchilla_tokens, derive
 from storage.errors import ConfigError
+from tasks.pretrain.long_context.scaling import RopeScalingConfig
 from tasks.pretrain.recipe.steps import decay_steps, parts_at, wholes_until
 from tasks.stage.config import StageConfig
 
@@ -68,6 +69,12 @@ class PretrainConfig(StageConfig):
         le=MOST_CONTEXT,
         exclude_if=lambda value: value is None,  # so that keys from before this field stay valid
         description="tokens of a training sequence, if a `base` is trained on (default: its own context)",
+    )
+    rope_scaling: RopeScalingConfig | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="for a context above the base's: how its rotary positions are scaled. The report then has the loss "
+        "by position, and how many hidden numbers are found, before and after",
     )
     steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="optimizer steps (set this or tokens, or neither)")
     tokens: int | None = Field(None, ge=1, le=MOST_TOKENS, description="training tokens, rounded up to whole steps")
@@ -207,6 +214,8 @@ class PretrainConfig(StageConfig):
     def _one_context(self) -> PretrainConfig:
         if self.model is not None and self.context is not None:
             raise ValueError("context is of a base: set model.context")
+        if self.rope_scaling is not None and (self.model is not None or self.context is None):
+            raise ValueError("rope_scaling is for a `base` and a context above its own: set context, and model to null")
         if self.model is None and self.steps is None and self.tokens is None:
             raise ValueError("steps or tokens must say for how long a base is trained on")
         if self.model is None and self.mup_base_width is not None:

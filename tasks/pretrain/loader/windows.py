@@ -109,7 +109,9 @@ def _chunk(chunk: int, tiers: tuple[int, ...], key: str) -> Int64:
     for epoch, tier in np.unique(np.stack((epochs.astype(np.int64), tier_of)), axis=1).T.tolist():
         mine, size = (epochs == epoch) & (tier_of == tier), tiers[tier]
         first = ends[tier] - np.uint64(size)
-        windows[mine] = first + permute(places[mine] - first, size, f"{key} {epoch} {tier}" if tier else f"{key} {epoch}")
+        windows[mine] = first + permute(
+            places[mine] - first, size, f"{key} {epoch} {tier}" if tier else f"{key} {epoch}"
+        )
     return windows
 
 

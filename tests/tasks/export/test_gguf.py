@@ -36,6 +36,8 @@ SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 16}
+YARN_SET = {**YARN, "attention_factor": 1.6, "beta_fast": 32.0, "beta_slow": 1.0}
 LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
 WINDOW, WHOLE = "sliding_attention", "full_attention"
 GEMMA_3_4B = {WINDOW: {"rope_type": "default", "rope_theta": 10_000.0}, WHOLE: {**LINEAR, "rope_theta": 1_000_000.0}}
@@ -112,6 +114,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama 3": {"rope_parameters": SCALED},
     "llama, positions stretched": {"rope_parameters": LINEAR},
     "llama, untied": {"tie_word_embeddings": False},
+    "llama, yarn": {"rope_parameters": YARN},
+    "llama, yarn as it is set": {"rope_parameters": YARN_SET},
+    "mistral, yarn": {"rope_parameters": YARN, "sliding_window": None},
+    "qwen2, yarn": {"rope_parameters": YARN_SET},
+    "qwen3, yarn": {"rope_parameters": YARN_SET, "head_dim": 32},
+    "qwen3, positions stretched": {"rope_parameters": LINEAR, "head_dim": 32},
     "mistral": {"sliding_window": None},
     "qwen2": {"tie_word_embeddings": False},
     "qwen3": {"head_dim": 32},
@@ -124,14 +132,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.soak_but("llama", "llama 3", "gemma", "gpt2", "qwen3_moe")
+@pytest.mark.soak_but("llama", "llama 3", "llama, yarn as it is set", "gemma", "gpt2", "qwen3_moe")
 @pytest.mark.parametrize("named", ARCHITECTURES)
 def test_llama_cpp_computes_what_transformers_does(named: str, tmp_path: Path) -> None:
     architecture = named.split(",")[0].split(" ")[0]
+    qwen = architecture.startswith("qwen")
     tokenizer = {
-        "qwen2": lambda: split_as("qwen2"),
-        "qwen3": lambda: split_as("qwen2"),
-        "qwen3_moe": lambda: split_as("qwen2"),
+        named if qwen else "": lambda: split_as("qwen2"),
         "llama 3": lambda: split_as("llama-bpe"),
         "gemma": lambda: sentence_pieces(made_pieces(), space_before=False),
         "gemma3_text, pieces": lambda: sentence_pieces(made_pieces(), space_before=False),
@@ -154,6 +161,10 @@ def test_llama_cpp_computes_what_transformers_does(named: str, tmp_path: Path) -
         ("llama", {"attention_bias": True}, "its projections have biases"),
         ("llama", {"hidden_act": "gelu"}, "its activation is gelu"),
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "scaled by dynamic"),
+        ("qwen3", {"rope_parameters": SCALED}, "scaled by llama3, which llama.cpp doesn't do in a qwen3"),
+        ("llama", {"rope_parameters": {**YARN, "truncate": False}}, "scaled by yarn with truncate False, which"),
+        ("qwen3", {"rope_parameters": {**YARN, "beta_fast": 8.0}}, "beta_fast of its yarn is 8.0, and llama.cpp"),
+        ("mistral", {"rope_parameters": {**YARN, "beta_slow": 2.0}, "sliding_window": None}, "beta_slow of its yarn"),
         ("mistral", {"sliding_window": 16}, r"a sliding window \(16\)"),
         ("qwen3_moe", {**MIXTURE, "norm_topk_prob": False}, "its norm_topk_prob is False, and qwen3moe has True"),
         ("qwen3_moe", {**MIXTURE, "decoder_sparse_step": 2}, "its decoder_sparse_step is 2"),

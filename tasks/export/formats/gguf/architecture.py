@@ -7,9 +7,10 @@ refused by name. The proof of an export then runs the file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from models.kernels.rope_scaling import BETA_FAST, BETA_SLOW, RopeScaling, attention_of, scaling_of
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class Architecture:
     experts: bool = False  # in each layer, with weights that add up to 1
 
 
+# What a file says of YaRN, with the values that llama.cpp always takes
+_YARN = {"rope_theta": None, "type": None, **{field.name: None for field in fields(RopeScaling)}}
+_YARN |= {"beta_fast": BETA_FAST, "beta_slow": BETA_SLOW}
 _GELU = ("gelu_pytorch_tanh", "gelu_new")
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture("llama", neighbours=True),
@@ -67,11 +71,9 @@ def architecture_of(config: Any) -> Architecture:
         for name, needed in (("norm_topk_prob", True), ("decoder_sparse_step", 1), ("mlp_only_layers", [])):
             if (value := getattr(config, name)) != needed:
                 raise _refusal(f"its {name} is {value}, and {known.name} has {needed}")
-    for name, settings in {"": rope(config), "local ": rope(config, "sliding_attention")}.items():
-        kind = settings.get("rope_type", "default")
-        possible = ("default", "llama3") if known.name == "llama" else ("default",)
-        if kind not in (possible if name and known.windows else (*possible, "linear")):
-            raise _refusal(f"its {name}rotary positions are scaled by {kind}")
+    if known.windows and (kind := rope(config, "sliding_attention").get("rope_type", "default")) != "default":
+        raise _refusal(f"its local rotary positions are scaled by {kind}")
+    _check_scaling(rope(config), known)
     if config.model_type == "gpt2" and (
         getattr(config, "scale_attn_by_inverse_layer_idx", False) or not getattr(config, "scale_attn_weights", True)
     ):
@@ -144,9 +146,18 @@ def write_architecture(writer: GGUFWriter, config: Any, known: Architecture, row
         writer.add_rope_freq_base_swa(float(rope(config, "sliding_attention")["rope_theta"]))
     positions = rope(config)
     writer.add_rope_freq_base(float(positions.get("rope_theta") or config.rope_theta))
-    if positions.get("rope_type") == "linear":
+    kind = positions.get("rope_type")
+    if kind == "linear":
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(positions["factor"])
+    elif kind == "yarn":
+        scaling = scaling_of(positions)
+        assert scaling is not None
+        writer.add_rope_scaling_type(RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(scaling.factor)
+        writer.add_rope_scaling_orig_ctx_len(scaling.original_max_position_embeddings)
+        # llama.cpp multiplies it by YaRN's own factor on queries and keys
+        writer.add_rope_scaling_attn_factors(scaling.attention / attention_of(scaling.factor))
 
 
 def layers_of(config: Any) -> int:
@@ -157,6 +168,24 @@ def layers_of(config: Any) -> int:
 def _first(config: Any, *names: str) -> Any:
     """A setting under the first of these names that the config has, as families name it differently."""
     return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
+
+
+def _check_scaling(positions: Mapping[str, Any], known: Architecture) -> None:
+    kind = positions.get("rope_type", "default")
+    possible = {"default", "linear"}
+    if not known.windows:  # llama.cpp would apply YaRN to the local layers too
+        possible |= {"yarn", "llama3"} if known.name == "llama" else {"yarn"}
+    if kind not in possible:
+        raise _refusal(f"its rotary positions are scaled by {kind}, which llama.cpp doesn't do in a {known.name}")
+    if kind != "yarn":
+        return
+    if other := sorted(f"{name} {positions[name]}" for name in positions.keys() - _YARN.keys()):
+        raise _refusal(f"its rotary positions are scaled by yarn with {', '.join(other)}, which llama.cpp doesn't read")
+    for name, only in _YARN.items():
+        if only and positions.get(name) not in (None, only):
+            raise _refusal(
+                f"{name} of its yarn is {positions[name]}, and llama.cpp computes {only:g} whatever a file says"
+            )
 
 
 def _refusal(why: str) -> ConfigError:

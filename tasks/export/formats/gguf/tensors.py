@@ -8,7 +8,6 @@ experts of a layer are one tensor of three dimensions in llama.cpp, and a matrix
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from models.kernels.rope_scaling import scaling_of
 from models.pretrained import StoredWeights, by_file_names, empty_model, head_size
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
@@ -102,17 +102,10 @@ class Names:
     def frequencies(self) -> Float32 | None:
         """(head / 2,) the divisors of LLaMA 3's rotary frequencies, or None for other positions."""
         settings = rope(self.config)
-        if settings.get("rope_type") != "llama3":
+        scaling = scaling_of(settings)
+        if scaling is None or scaling.rope_type != "llama3":
             return None
-        head = head_size(self.config)
-        base, factor = settings["rope_theta"], settings["factor"]
-        low, high = settings["low_freq_factor"], settings["high_freq_factor"]
-        original = settings["original_max_position_embeddings"]
-        wavelengths = 2 * math.pi * base ** (np.arange(0, head, 2) / head)
-        smooth = (original / wavelengths - low) / (high - low)
-        between = 1 / ((1 - smooth) / factor + smooth)
-        scaled = np.where(wavelengths > original / low, factor, between)
-        return np.where(wavelengths < original / high, 1.0, scaled).astype(np.float32)
+        return np.array(scaling.divisors(settings["rope_theta"], head_size(self.config)), np.float32)
 
     @functools.cached_property
     def _mapping(self) -> Any:
