@@ -381,10 +381,8 @@ def explain(shape: Shape) -> list[tuple[str, int | float | str | bool, str]]:
     rows = [(name, getattr(shape, name), shape.rules.get(name, "as given")) for name in _NUMBERS]
     rows = [row for row in rows if row[1] is not None]
     if shape.rope_scaling is not None:
-        scaled = shape.rope_scaling
-        rows.append(
-            ("rope_scaling", f"{scaled.rope_type} × {scaled.factor:g}", shape.rules.get("rope_scaling", "as given"))
-        )
+        scaled = f"{shape.rope_scaling.rope_type} × {shape.rope_scaling.factor:g}"
+        rows.append(("rope_scaling", scaled, shape.rules.get("rope_scaling", "as given")))
     if shape.head_size is None:
         rows.append(("head_dim", shape.head_dim, "width / heads"))
     rows.append(("parameters", count_parameters(shape), "exact, tied matrices once"))

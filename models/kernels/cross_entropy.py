@@ -108,7 +108,7 @@ class Batch(NamedTuple):
     z_loss: float
     first: int
     group: ProcessGroup | None
-    record: list[Tensor] | None
+    record: list[Tensor] | None = None
 
     def note(self, nats_N1: Tensor, target_N1: Tensor) -> None:
         """Record a chunk, from the logits of its targets below the highest."""

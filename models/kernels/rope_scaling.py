@@ -1,4 +1,4 @@
-"""Scaled rotary positions: what the frequencies are divided by, so that a model reads beyond the context of its training.
+"""Scaled rotary positions: what frequencies are divided by, so that a model reads beyond the context of its training.
 
 No torch: shapes hold a scaling, and plans load shapes.
 """

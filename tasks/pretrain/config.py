@@ -154,10 +154,9 @@ class PretrainConfig(StageConfig):
         "stream",
         description="stream: concatenate documents and cut every context tokens. best_fit: pack whole documents into "
         "windows (best-fit decreasing, Ding et al. 2024), cutting only those longer than a window. The rest of a "
-        "window is padding without loss. long_first: as best_fit, but each epoch of a source begins with the windows that "
-        "one document fills, then come those whose longest document fills half of them, a quarter and so on, shuffled among "
-        "themselves: a training at a long context then sees long dependencies. context_warmup_steps cuts windows either "
-        "way",
+        "window is padding without loss. long_first: as best_fit, but each epoch of a source begins with the "
+        "windows that one document fills. Then come those whose longest document fills half of them, a quarter and so "
+        "on, each group shuffled. context_warmup_steps cuts windows in any case",
     )
     isolate_documents: bool = Field(
         False,

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,31 +24,43 @@ from tasks.training.bits_per_byte import spread_windows
 Losses = dict[str, list[list[float]]]  # nats and tokens of each group of windows, by source
 
 
-class HeldOutChange:
-    """The held-out windows of each source, `validation_tokens` of each."""
+class Change(ABC):
+    """A measurement before the first step, kept in a file for a run that resumes, and again after the last."""
 
-    def __init__(self, spec: TrainSpec) -> None:
-        self._spec, self._before = spec, spec.scratch / "before.json"
-        self._streams = source_streams(spec.validation, tokenizer_digest=spec.tokenizer_digest)
+    def __init__(self, before: Path) -> None:
+        self._before = before
+
+    @abstractmethod
+    def measured(self, engine: Engine, heartbeat: Callable[[], None]) -> dict[str, Any]:
+        """What is measured, as JSON values. Every rank must call it."""
 
     def begin(self, engine: Engine, begun: int, heartbeat: Callable[[], None]) -> None:
         """Measure the base, unless the run resumes from a step. Every rank must call it."""
         if begun:
             return
-        measured = self._measured(engine, heartbeat)
+        measured = self.measured(engine, heartbeat)
         if engine.world.first:
             draft = self._before.with_suffix(".draft")
             draft.write_text(json.dumps(measured))
             draft.replace(self._before)
 
-    def end(self, engine: Engine, heartbeat: Callable[[], None]) -> dict[str, dict[str, list[list[float]]]]:
-        """The losses before and after, by source. Every rank must call it."""
-        after = self._measured(engine, heartbeat)
-        before: Losses = json.loads(self._before.read_bytes()) if self._before.exists() else {}
+    def end(self, engine: Engine, heartbeat: Callable[[], None]) -> dict[str, dict[str, Any]]:
+        """The values before and after, by name. Every rank must call it."""
+        after = self.measured(engine, heartbeat)
+        before = json.loads(self._before.read_bytes()) if self._before.exists() else {}
         return {name: {"before": before[name], "after": after[name]} for name in after if name in before}
 
+
+class HeldOutChange(Change):
+    """The losses of the held-out windows of each source, `validation_tokens` of each."""
+
+    def __init__(self, spec: TrainSpec) -> None:
+        super().__init__(spec.scratch / "before.json")
+        self._spec = spec
+        self._streams = source_streams(spec.validation, tokenizer_digest=spec.tokenizer_digest)
+
     @for_any_shape()  # as `Validation.loss`
-    def _measured(self, engine: Engine, heartbeat: Callable[[], None]) -> Losses:
+    def measured(self, engine: Engine, heartbeat: Callable[[], None]) -> Losses:
         return {name: self._losses(stream, engine, heartbeat) for name, stream in self._streams.items()}
 
     def _losses(self, stream: Stretches, engine: Engine, heartbeat: Callable[[], None]) -> list[list[float]]:

@@ -20,6 +20,7 @@ from tasks.pretrain.healing import supervisor
 from tasks.pretrain.healing.supervisor import train_healed
 from tasks.pretrain.insight.page import Page
 from tasks.pretrain.insight.settings import check_insight
+from tasks.pretrain.long_context.report import report_long_context
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage import stage
 from tasks.stage.output import Output
@@ -149,6 +150,8 @@ def _report(spec: TrainSpec, measured: dict[str, Any], tokens: Artifact, out: Ou
             out.note(f"pretrain.mixture leaves out {', '.join(left_out)}")
     if measured["held_out"] is not None:
         report_change(measured["held_out"], tokens, out)
+    if measured["long_context"] is not None:
+        report_long_context(spec, measured["long_context"], out)
     if measured["packing"] is not None:
         _report_packing(measured["packing"], out)
     fim = measured["fim"]

@@ -6,7 +6,9 @@ validation windows follow from the step number and from skipped batches. So a re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from models.convert import save
 from models.kernels.attention import for_one_shape
@@ -22,10 +24,11 @@ from tasks.pretrain.evaluation import Validation, write_samples
 from tasks.pretrain.healing.divergence import DivergenceMonitor
 from tasks.pretrain.healing.heartbeat import Heartbeat
 from tasks.pretrain.healing.skipped_batches import report_of_steps
-from tasks.pretrain.held_out_change import HeldOutChange
+from tasks.pretrain.held_out_change import Change, HeldOutChange
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
+from tasks.pretrain.long_context.measure import LongContextChange
 from tasks.pretrain.loop import Training
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join, reports
@@ -96,11 +99,13 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         checkpoints.load(engine, begun)
         if world.reports:
             emit(note=resumed_note(begun))
-    held_out = HeldOutChange(spec) if spec.base else None
-    if held_out:
-        if world.reports and not begun:
-            emit(note="measuring the base on held-out text")
-        held_out.begin(engine, begun, heartbeat)
+    changes: dict[str, Change] = {"held_out": HeldOutChange(spec)} if spec.base else {}
+    if spec.config.rope_scaling is not None:
+        changes["long_context"] = LongContextChange(spec)
+    if changes and world.reports and not begun:
+        emit(note="measuring the base on held-out text")
+    for change in changes.values():
+        change.begin(engine, begun, heartbeat)
     monitor = DivergenceMonitor(spec.config, spec.batch_schedule)
     log = Log(spec.log, world, monitor, read_log(spec.log), may_skip=engine.precision == "float16")
     if world.reports:
@@ -117,13 +122,13 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
     heartbeat.slow()
     if ended:
         engine.free_states()
-        changed = held_out.end(engine, heartbeat) if held_out else None
+        changed = {name: change.end(engine, heartbeat) for name, change in changes.items()}
         heartbeat.slow()
         _finish(training, changed)
     world.leave()
 
 
-def _finish(training: Training, changed: dict[str, dict[str, list[list[float]]]] | None) -> None:
+def _finish(training: Training, changed: Mapping[str, Mapping[str, Any]]) -> None:
     spec, engine, rows = training.spec, training.engine, training.log.rows
     model = engine.whole_model()
     if model is None:
@@ -142,7 +147,8 @@ def _finish(training: Training, changed: dict[str, dict[str, list[list[float]]]]
         "packing": training.loader.packing_report(),
         "fim": training.loader.fim_report(spec.steps),
         "precision": engine.precision,
-        "held_out": changed,
+        "held_out": changed.get("held_out"),
+        "long_context": changed.get("long_context"),
         "train_loss": sum(last) / len(last),
         "validation_loss": rows[-1]["validation_loss"],
         "validation_bits_per_byte": training.validation.bits_per_byte(rows[-1]["validation_loss"]),

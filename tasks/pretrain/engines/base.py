@@ -32,6 +32,8 @@ MicroBatch = tuple[Tensor, Tensor, Tensor | None]  # ids, targets, positions
 class Engine(ABC):
     """A model in training, on this rank."""
 
+    model: Decoder  # or this rank's part of it
+
     def __init__(self, spec: TrainSpec, world: World, *, model_ranks: int = 1) -> None:
         """`model_ranks` consecutive processes see the same samples.
 

@@ -119,7 +119,7 @@ class DeepSpeedEngine(Engine):
         return {"states": "deepspeed"}
 
     @property
-    def model(self) -> Decoder:
+    def model(self) -> Decoder:  # type: ignore[override]
         """The module in training. Under ZeRO 3 no rank has all of its weights."""
         return self.deepspeed.module
 

@@ -49,7 +49,7 @@ class StreamWindows:
     def __init__(self, stream: Stretches, context: int) -> None:
         self.stream, self.context = stream, context
         self.count = max(0, stream.tokens - 1) // context
-        self.tiers = (self.count,)
+        self.tiers: tuple[int, ...] = (self.count,)
 
     def require_one(self, name: str) -> None:
         if self.count < 1:

@@ -32,7 +32,7 @@ class Architecture:
 
 
 # What a file says of YaRN, with the values that llama.cpp always takes
-_YARN = {"rope_theta": None, "type": None, **{field.name: None for field in fields(RopeScaling)}}
+_YARN: dict[str, float | None] = dict.fromkeys(("rope_theta", "type", *(field.name for field in fields(RopeScaling))))
 _YARN |= {"beta_fast": BETA_FAST, "beta_slow": BETA_SLOW}
 _GELU = ("gelu_pytorch_tanh", "gelu_new")
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -153,6 +153,7 @@ def write_architecture(writer: GGUFWriter, config: Any, known: Architecture, row
     elif kind == "yarn":
         scaling = scaling_of(positions)
         assert scaling is not None
+        assert scaling.original_max_position_embeddings is not None
         writer.add_rope_scaling_type(RopeScalingType.YARN)
         writer.add_rope_scaling_factor(scaling.factor)
         writer.add_rope_scaling_orig_ctx_len(scaling.original_max_position_embeddings)

@@ -1,0 +1,159 @@
+"""What a base makes of a longer context, before training and after: its loss by position, and numbers that it finds.
+
+Loss by position is of the beginnings of held-out documents that fill the context. If later tokens cost as little as
+those at the positions that the base knew, it uses what it reads.
+
+The needle test (Mohtashami & Jaggi 2023, "Landmark attention", section 4.2) hides a sentence with a random number in
+held-out text and asks for it at the end. A number is found if no token is likelier than each of its tokens, after those
+before it. Ends of documents are left out of the text, as models learn not to look beyond them.
+
+Shapes: N rows, B rows of a pass, T tokens, K buckets of positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.kernels.attention import for_any_shape
+from models.kernels.cross_entropy import IGNORED
+from models.tokenizer import beginning, load_tokenizer
+from models.transformer import share_of_tokens
+from storage.shards.arrays import Int64
+from storage.shards.token_stream import Stretches, TokenStream
+from storage.shards.tokens import read_header
+from tasks.pretrain.engines import Engine
+from tasks.pretrain.held_out_change import Change
+from tasks.pretrain.spec import TrainSpec
+
+BUCKETS = 8  # of positions
+LENGTHS = (8, 4, 2, 1)  # the context divided by these
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the text, after which the sentence stands
+EACH = 4  # numbers of a length and a depth
+DIGITS = 5
+MOST = 1 << 22  # tokens of held-out text to hide numbers in
+SAID, ASKED = "\nThe secret number is", "\nWhat is the secret number? The secret number is"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows to measure, of one length. A target that is IGNORED isn't measured."""
+
+    ids_NT: Int64
+    targets_NT: Int64
+
+
+class LongContextChange(Change):
+    """The positions of held-out documents and the hidden numbers, as many for each length and depth."""
+
+    def __init__(self, spec: TrainSpec) -> None:
+        super().__init__(spec.scratch / "long-before.json")
+        context, stream = spec.context, TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest)
+        self.edges = [context * number // BUCKETS for number in range(BUCKETS + 1)]
+        most = max(1, spec.config.validation_tokens // context)
+        self.documents = long_documents(stream, stream.document_lengths(spec.validation), context, most)
+        tokenizer = load_tokenizer(spec.tokenizer)
+        begun, end = beginning(tokenizer), read_header(spec.validation[0]).eos_id
+        text = stream.read(0, max(MOST, 2 * context))
+        text = text[~np.isin(text, [end, *begun])]
+
+        def ids(words: str) -> list[int]:
+            found: list[int] = tokenizer.encode(words, add_special_tokens=False, split_special_tokens=True)
+            return found
+
+        draw = np.random.default_rng(spec.config.seed)
+        self.lengths = sorted({context // part for part in LENGTHS})
+        self.hidden: list[Rows] = []
+        for length in self.lengths:
+            rows = [hidden_number(text, length, depth, draw, begun, ids) for depth in DEPTHS for _ in range(EACH)]
+            if all(row is not None for row in rows):
+                whole = np.array(rows)
+                self.hidden.append(Rows(whole[:, 0], whole[:, 1]))
+        self.lengths = self.lengths[: len(self.hidden)]
+
+    @for_any_shape()  # as `Validation.loss`
+    def measured(self, engine: Engine, heartbeat: Callable[[], None]) -> dict[str, Any]:
+        positions: list[list[float]] = []
+        if self.documents is not None:
+            sums_NK3 = bucket_sums(engine, self.documents, self.edges, heartbeat)
+            positions = sums_NK3.sum(0)[:, [0, 2]].tolist()
+        found = []
+        for length, rows in zip(self.lengths, self.hidden, strict=True):
+            sums_N3 = bucket_sums(engine, rows, [0, length], heartbeat)[:, 0]
+            whole_N = sums_N3[:, 1] == sums_N3[:, 2]
+            found.append(whole_N.view(len(DEPTHS), EACH).double().mean(1).tolist())
+        return {"edges": self.edges, "positions": positions, "lengths": self.lengths, "depths": DEPTHS, "found": found}
+
+
+def long_documents(stream: Stretches, lengths: Int64, context: int, most: int) -> Rows | None:
+    """The beginnings of up to `most` evenly spread documents that fill a context. None without any."""
+    starts = (np.cumsum(lengths) - lengths)[lengths > context]
+    if not len(starts):
+        return None
+    count = min(most, len(starts))
+    chosen = starts[np.arange(count) * len(starts) // count]
+    rows = np.array([stream.read(start, context + 1) for start in chosen.tolist()])
+    return Rows(rows[:, :-1], rows[:, 1:])
+
+
+def hidden_number(
+    text: Int64,
+    length: int,
+    depth: float,
+    draw: np.random.Generator,
+    begun: list[int],
+    encode: Callable[[str], list[int]],
+) -> tuple[Int64, Int64] | None:
+    """(T,) ids and targets of a row in which a number is hidden and asked for. None if the text is too short for it, or
+    the length for the sentences."""
+    digits = "".join(map(str, draw.integers(0, 10, DIGITS)))
+    number = encode(f" {digits}")
+    said, asked = [*encode(SAID), *number, *encode(".\n")], [*encode(ASKED), *number]
+    room = length + 1 - len(begun) - len(said) - len(asked)
+    if room < 0 or room > len(text):
+        return None
+    start = int(draw.integers(0, len(text) - room + 1))
+    filler, at = text[start : start + room].tolist(), round(depth * room)
+    row = np.array([*begun, *filler[:at], *said, *filler[at:], *asked], np.int64)
+    targets = np.full(length, IGNORED, np.int64)
+    targets[-len(number) :] = number
+    return row[:-1], targets
+
+
+@torch.no_grad()
+def bucket_sums(engine: Engine, rows: Rows, edges: list[int], heartbeat: Callable[[], None]) -> Tensor:
+    """(N, K, 3) for each row and bucket of positions, the sums of nats, of targets than which no token is likelier, and
+    of targets. Every rank must call it, and gets the sums of all."""
+    head, device = engine.model.head, engine.world.device
+    ranks = engine.model.share[1]  # that share the tokens of a row
+    count, length = rows.ids_NT.shape
+    padded = -(-length // ranks) * ranks
+    size, buckets = engine.micro_batch, len(edges) - 1
+    bucket_T = torch.from_numpy(np.searchsorted(edges, np.arange(padded), side="right") - 1).clamp(max=buckets - 1)
+    passes = math.ceil(count / (size * engine.data_ranks))
+    sums = torch.zeros((passes * engine.data_ranks * size, buckets, 3), dtype=torch.float64)
+    for number in range(passes):
+        group = number * engine.data_ranks + engine.data_rank
+        part = slice(group * size, (group + 1) * size)
+        ids_BT, targets_BT = torch.zeros((size, padded), dtype=torch.int64), torch.full((size, padded), IGNORED)
+        chosen = torch.from_numpy(rows.ids_NT[part]), torch.from_numpy(rows.targets_NT[part])
+        for whole, some in zip((ids_BT, targets_BT), chosen, strict=True):
+            whole[: len(some), :length] = some
+        head.record = []
+        engine.loss(ids_BT.to(device), targets_BT.to(device))
+        recorded, head.record = head.record, None
+        if recorded:  # on the ranks that have the output layer
+            mine = share_of_tokens(padded, engine.model.share)
+            values_BT3 = torch.zeros((size, padded, 3), dtype=torch.float64)
+            values_BT3[:, mine, :2] = torch.cat(recorded).view(size, -1, 2).double().cpu()
+            values_BT3[:, mine, 2] = 1
+            values_BT3[targets_BT == IGNORED] = 0
+            sums[part].index_add_(1, bucket_T, values_BT3)
+        heartbeat()
+    return engine.world.sum(sums.to(device))[:count].cpu()
