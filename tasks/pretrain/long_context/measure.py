@@ -68,14 +68,12 @@ class LongContextChange(Change):
             return found
 
         draw = np.random.default_rng(spec.config.seed)
-        self.lengths = sorted({context // part for part in LENGTHS})
-        self.hidden: list[Rows] = []
-        for length in self.lengths:
+        self.hidden: dict[int, Rows] = {}
+        for length in sorted({context // part for part in LENGTHS}):
             rows = [hidden_number(text, length, depth, draw, begun, ids) for depth in DEPTHS for _ in range(EACH)]
             if all(row is not None for row in rows):
                 whole = np.array(rows)
-                self.hidden.append(Rows(whole[:, 0], whole[:, 1]))
-        self.lengths = self.lengths[: len(self.hidden)]
+                self.hidden[length] = Rows(whole[:, 0], whole[:, 1])
 
     @for_any_shape()  # as `Validation.loss`
     def measured(self, engine: Engine, heartbeat: Callable[[], None]) -> dict[str, Any]:
@@ -84,11 +82,12 @@ class LongContextChange(Change):
             sums_NK3 = bucket_sums(engine, self.documents, self.edges, heartbeat)
             positions = sums_NK3.sum(0)[:, [0, 2]].tolist()
         found = []
-        for length, rows in zip(self.lengths, self.hidden, strict=True):
+        for length, rows in self.hidden.items():
             sums_N3 = bucket_sums(engine, rows, [0, length], heartbeat)[:, 0]
             whole_N = sums_N3[:, 1] == sums_N3[:, 2]
             found.append(whole_N.view(len(DEPTHS), EACH).double().mean(1).tolist())
-        return {"edges": self.edges, "positions": positions, "lengths": self.lengths, "depths": DEPTHS, "found": found}
+        kinds = {"edges": self.edges, "lengths": [*self.hidden], "depths": DEPTHS}
+        return {**kinds, "positions": positions, "found": found}
 
 
 def long_documents(stream: Stretches, lengths: Int64, context: int, most: int) -> Rows | None:
