@@ -1,7 +1,7 @@
 """`python -m benchmarks.long_context`: a small model learns to find numbers at a short context, then at a longer one.
 
 It is trained from scratch on generated documents of `--context` tokens. Each has a cast of its own, so that later text
-is easier to foretell, and hides a number that it asks for. Then the stage itself trains it on at `--times` that context
+is easier to foretell, and says a number up to four times. Then the stage itself trains it on at `--times` that context
 by each method. What its report says is printed: the loss by position and the numbers found in held-out text, after the
 scaling alone and after the training. `--keep FOLDER` leaves the artifacts, which a later call goes on with.
 """
@@ -24,7 +24,7 @@ from storage.shards.documents import Document, write_documents
 from storage.shards.token_sources import write_sources
 from storage.shards.tokens import write_tokens
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.pretrain.long_context.measure import ASKED, DIGITS, SAID
+from tasks.pretrain.long_context.measure import DIGITS, SAID
 from tasks.stage.output import Output
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
 from tests.runtimes import runtime_of
@@ -38,17 +38,17 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 WORDS, CAST, VOCABULARY = 120, 6, 512
 SYLLABLES = ("ba", "ke", "li", "mo", "nu", "ra", "se", "ti", "vo", "zu")
-ASKS = 2  # questions of a document
+AGAIN = 3  # times that the sentence is repeated, at most
 
 
 def main() -> None:
     """Train, extend by each method, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", default=[*METHODS], help=f"of {', '.join(METHODS)} (default: all)")
-    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--times", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=1000, help="of the short training")
-    parser.add_argument("--longer", type=int, default=150, help="steps of a training at the long context")
+    parser.add_argument("--steps", type=int, default=800, help="of the short training")
+    parser.add_argument("--longer", type=int, default=60, help="steps of a training at the long context")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="where the artifacts stay")
     asked = parser.parse_args()
@@ -58,9 +58,9 @@ def main() -> None:
         tokenizer = made_tokenizer(above / "tokenizer")
         base = above / "short"
         begun = time.monotonic()
-        if not (base / "model").exists():
+        if not (base / "out" / "model").exists():
             tokens = made_tokens(above / f"tokens-{short}", tokenizer, short, documents=asked.steps * 12)
-            model = {"depth": 3, "width": 96, "heads": 3, "context": short}
+            model = {"depth": 2, "width": 128, "heads": 4, "context": short}
             config = {"model": model, "steps": asked.steps, "global_batch": 32, "learning_rate": 3e-3}
             train(config, tokens, Artifact.at(tokenizer), base, asked.threads)
         print(f"trained at {short:,} tokens for {asked.steps:,} steps in {time.monotonic() - begun:,.0f} s", flush=True)
@@ -75,7 +75,7 @@ def main() -> None:
                 "global_batch": 8,
                 "learning_rate": 1e-3,
             }
-            out = train(config, tokens, Artifact.at(base / "model"), above / name, asked.threads)
+            out = train(config, tokens, Artifact.at(base / "out" / "model"), above / name, asked.threads)
             report(name, out.counts["long_context"], asked.longer, time.monotonic() - begun)
 
 
@@ -83,7 +83,7 @@ def made_tokenizer(folder: Path) -> Path:
     """A tokenizer of the documents. Made once."""
     if not (folder / "out" / "tokenizer.json").exists():
         draw = np.random.default_rng(0)
-        texts = (f"{text(draw, 400)}{SAID}.{ASKED}.\n" for _ in range(100))
+        texts = (f"{text(draw, 400)}{SAID}.\n" for _ in range(100))
         write_documents(folder / "documents" / "00000.parquet", (Document.new(one, "made") for one in texts))
         out = Output.at(folder, runtime=runtime_of(workers=1, threads=1, device="cpu"))
         train_tokenizer.function(TokenizerConfig(vocab_size=VOCABULARY), Artifact.at(folder / "documents"), out)
@@ -102,16 +102,12 @@ def text(draw: np.random.Generator, words: int) -> str:
 
 
 def with_number(draw: np.random.Generator, plain: list[int], tokens: int, encode: Any) -> list[int]:
-    """Part of a plain text in which a number is said once and then asked for, of this many tokens."""
+    """Part of a plain text of this many tokens, in which the sentence with a number stands two to four times."""
     digits = encode(" " + "".join(map(str, draw.integers(0, 10, DIGITS))))
-    said, asked = [*encode(SAID), *digits, *encode(".\n")], [*encode(ASKED), *digits, *encode(".\n")]
-    room = tokens - len(said) - ASKS * len(asked)
-    places = np.sort(draw.integers(0, room + 1, ASKS)).tolist()
-    places[-1] = room
-    at, ids = int(draw.integers(0, places[0] + 1)), plain[:room]
-    for place in reversed(places):
-        ids[place:place] = asked
-    ids[at:at] = said
+    said, times = [*encode(SAID), *digits, *encode(".\n")], 2 + int(draw.integers(AGAIN))
+    ids = plain[: tokens - times * len(said)]
+    for place in sorted(draw.integers(0, len(ids) + 1, times).tolist(), reverse=True):
+        ids[place:place] = said
     return ids
 
 
@@ -144,7 +140,7 @@ def made_tokens(folder: Path, tokenizer: Path, context: int, *, documents: int) 
 
 def train(config: Mapping[str, Any], tokens: Artifact, tokenizer: Artifact, folder: Path, threads: int) -> Output:
     """The stage `pretrain`."""
-    common = {"warmup_steps": 20, "packing": "long_first", "validation_tokens": 16_384}
+    common = {"warmup_steps": 20, "packing": "long_first", "validation_tokens": 4096}
     runtime = runtime_of(threads=threads, device="cpu", engine="ddp", preflight="never", micro_batch=8)
     out = Output.at(folder, stage="pretrain", runtime=runtime)
     pretrain.function(PretrainConfig.model_validate({**common, **config}), tokens, tokenizer, out)

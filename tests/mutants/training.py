@@ -9,8 +9,8 @@ TRAINING = (
         name="rope-base",
         about="model: rotary positions of a wrong base",
         path="models/kernels/attention.py",
-        before="angles = torch.outer(positions, theta**-exponents)[:, None, :]",
-        after="angles = torch.outer(positions, (theta / 2) ** -exponents)[:, None, :]",
+        before="frequencies = theta**-exponents",
+        after="frequencies = (theta / 2) ** -exponents",
         fails=("tests/models/test_transformer.py::test_logits_are_those_of_transformers_and_conversion_loses_nothing",),
     ),
     Mutant(

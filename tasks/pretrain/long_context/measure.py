@@ -4,7 +4,7 @@ Loss by position is of the beginnings of held-out documents that fill the contex
 those at the positions that the base knew, it uses what it reads.
 
 The needle test (Mohtashami & Jaggi 2023, "Landmark attention", section 4.2) hides a sentence with a random number in
-held-out text and asks for it at the end. A number is found if no token is likelier than each of its tokens, after those
+held-out text and begins it again at the end. A number is found if no token is likelier than each of its tokens, after those
 before it. Ends of documents are left out of the text, as models learn not to look beyond them.
 
 Shapes: N rows, B rows of a pass, T tokens, K buckets of positions.
@@ -38,7 +38,7 @@ DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the text, after which the sentence st
 EACH = 4  # numbers of a length and a depth
 DIGITS = 5
 MOST = 1 << 22  # tokens of held-out text to hide numbers in
-SAID, ASKED = "\nThe secret number is", "\nWhat is the secret number? The secret number is"
+SAID = "\nThe secret number is"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def hidden_number(
     the length for the sentences."""
     digits = "".join(map(str, draw.integers(0, 10, DIGITS)))
     number = encode(f" {digits}")
-    said, asked = [*encode(SAID), *number, *encode(".\n")], [*encode(ASKED), *number]
+    said, asked = [*encode(SAID), *number, *encode(".\n")], [*encode(SAID), *number]
     room = length + 1 - len(begun) - len(said) - len(asked)
     if room < 0 or room > len(text):
         return None

@@ -195,7 +195,7 @@ def test_sums_by_position_are_those_of_the_logits() -> None:
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_a_number_is_hidden_at_its_depth_and_asked_for_at_the_end(depth: float) -> None:
+def test_a_number_is_hidden_at_its_depth_and_begun_again_at_the_end(depth: float) -> None:
     def encode(words: str) -> list[int]:
         return [ord(letter) for letter in words]
 
@@ -207,13 +207,12 @@ def test_a_number_is_hidden_at_its_depth_and_asked_for_at_the_end(depth: float) 
     words = "".join(map(chr, ids[1:].tolist()))
     number = words.partition("is ")[2][:DIGITS]
     assert number.isdigit()
-    assert words.count(number) == 1
-    assert f"is {number}.\n" in words
+    assert words.count(f"The secret number is {number}.\n") == 1
     assert "".join(map(chr, targets[targets != -100].tolist())) == f" {number}"
     assert (words + targets[-1:].tobytes().decode()[0]).endswith(f"The secret number is {number}")
     room = words.count("~")
     assert words.index("\nThe") == round(depth * room)
-    assert hidden_number(text, 60, depth, np.random.default_rng(3), [1], encode) is None
+    assert hidden_number(text, 40, depth, np.random.default_rng(3), [1], encode) is None
     assert hidden_number(text[:50], 200, depth, np.random.default_rng(3), [1], encode) is None
 
 
