@@ -30,6 +30,7 @@ from storage.errors import ConfigError
 from storage.store import Store
 from tasks.base.source import known_shape
 from tasks.pretrain import PretrainConfig
+from tasks.pretrain.long_context.extend import extended
 from tasks.pretrain.setup import setup_of
 from tasks.stage import machine
 from tasks.stage.runtime import Runtime
@@ -139,7 +140,7 @@ class TrainingWork:
 
 def shape_to_train(profile: Profile) -> ModelShape | None:
     """The shape that a profile pretrains, with the context of its training sequences. None for a profile that doesn't
-    pretrain, and for a base that isn't on this machine."""
+    pretrain, and for a base that isn't on this machine. Raises ConfigError as `extended`."""
     config = profile.pretrain
     if config is None:
         return None
@@ -150,6 +151,9 @@ def shape_to_train(profile: Profile) -> ModelShape | None:
         shape = known_shape(profile.base)
     if shape is None:
         return None
+    longer = extended(shape, config)
+    assert isinstance(longer, ModelShape)
+    shape = longer
     rules = {**dict.fromkeys((one.name for one in fields(shape)), "the base's"), "context": "of training"}
     return replace(shape, context=config.context or shape.context, rules=rules)
 

@@ -47,7 +47,7 @@ def shape_of_base(folder: Path, config: PretrainConfig, runtime: PretrainRuntime
             config.refuse_router_losses(shape.family)
         except ValueError as error:
             raise ConfigError(f"pretrain.{error}.", "Remove it, or choose a base of the family qwen3_moe.") from error
-    shape = extended(shape, base, config)
+    shape = extended(shape, config, base)
     if isinstance(shape, ForeignShape) and shape.rope_parameters is not None:
         try:
             check_positions(base, shape)

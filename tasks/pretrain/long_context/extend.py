@@ -6,12 +6,12 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from models.kernels.rope_scaling import BETA_FAST, BETA_SLOW, scaling_of
-from models.presets import ModelShape, Shape
+from models.presets import ForeignShape, Shape
 from models.pretrained import ORIGINAL, context_of, extend, head_size, load_config
 from storage.errors import ConfigError
 from tasks.pretrain.config import PretrainConfig
@@ -21,8 +21,9 @@ GLOBAL = "full_attention"  # the layers that see the whole context, of a model w
 LOW_FREQ, HIGH_FREQ = 1.0, 4.0  # of Llama 3.1
 
 
-def extended(shape: Shape, base: Any, config: PretrainConfig) -> Shape:
-    """The shape of a base, whose config of transformers is given, at the context of its training.
+def extended(shape: Shape, config: PretrainConfig, base: Any = None) -> Shape:
+    """The shape of a base at the context of its training. One that our decoder can't compute needs the `base`'s config
+    of transformers.
 
     Raises ConfigError for a context above the base's without `rope_scaling`, for `rope_scaling` without such a context,
     and for a scaling that the base can't have or that doesn't reach the context.
@@ -40,30 +41,46 @@ def extended(shape: Shape, base: Any, config: PretrainConfig) -> Shape:
             f"pretrain.rope_scaling is set, but the context of {context:,} isn't above the base's {shape.context:,}.",
             "Raise pretrain.context, or set rope_scaling to null.",
         )
-    parameters = scaled_parameters(base, scaling, context)
-    if isinstance(shape, ModelShape):
-        theta = float(parameters["rope_theta"])
-        return replace(shape, context=context, rope_theta=theta, rope_scaling=scaling_of(parameters))
-    return replace(shape, context=context, rope_parameters=parameters)
+    if isinstance(shape, ForeignShape):
+        return replace(shape, context=context, rope_parameters=scaled_parameters(base, scaling, context))
+    known = None if shape.rope_theta is None else shape.rope_parameters
+    parameters = _of_all_layers(_Known(shape.family, shape.context, shape.head_dim, known), scaling, context)
+    whole = parameters.get(GLOBAL, parameters)
+    return replace(shape, context=context, rope_theta=float(whole["rope_theta"]), rope_scaling=scaling_of(whole))
 
 
 def scaled_parameters(base: Any, scaling: RopeScalingConfig, context: int) -> dict[str, Any]:
     """transformers' `rope_parameters` of a base at a longer context. Of a model whose kinds of layers have positions of
     their own, only those that see the whole context are scaled. Raises ConfigError as `extended`."""
-    parameters: Mapping[str, Any] | None = getattr(base, "rope_parameters", None)
+    parameters = getattr(base, "rope_parameters", None)
+    return _of_all_layers(_Known(base.model_type, context_of(base), head_size(base), parameters), scaling, context)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What of a base decides its positions."""
+
+    family: str
+    context: int
+    head_size: int
+    parameters: Mapping[str, Any] | None
+
+
+def _of_all_layers(base: _Known, scaling: RopeScalingConfig, context: int) -> dict[str, Any]:
+    parameters = base.parameters
     if not parameters:
-        raise _refusal(f"the base, a {base.model_type}, has no rotary positions that its config could scale")
+        raise _refusal(f"the base, a {base.family}, has no rotary positions that its config could scale")
     if GLOBAL in parameters:
         return {**parameters, GLOBAL: _scaled(base, parameters[GLOBAL], scaling, context)}
     return _scaled(base, parameters, scaling, context)
 
 
-def _scaled(base: Any, known: Mapping[str, Any], scaling: RopeScalingConfig, context: int) -> dict[str, Any]:
-    before = context_of(base)
+def _scaled(base: _Known, known: Mapping[str, Any], scaling: RopeScalingConfig, context: int) -> dict[str, Any]:
+    before = base.context
     known = {name: value for name, value in known.items() if name != "type"}
     kind, theta, stretch = known.get("rope_type", "default"), known.get("rope_theta"), context / before
     if theta is None:
-        raise _refusal(f"the config of the base, a {base.model_type}, lacks the rope_theta of its rotary positions")
+        raise _refusal(f"the config of the base, a {base.family}, lacks the rope_theta of its rotary positions")
     if kind not in ("default", scaling.method):
         remedy = f"{kind}, which goes on from there" if kind in ("linear", "yarn", "llama3") else "another base"
         raise _refusal(f"the base's positions are scaled by {kind} already", f"Choose {remedy}.")
@@ -75,7 +92,7 @@ def _scaled(base: Any, known: Mapping[str, Any], scaling: RopeScalingConfig, con
             "Raise it, leave it out, or lower pretrain.context.",
         )
     if scaling.method in ("theta", "ntk"):
-        size = int(head_size(base) * known.get("partial_rotary_factor", 1.0))
+        size = int(base.head_size * known.get("partial_rotary_factor", 1.0))
         raised = scaling.theta if scaling.method == "theta" else theta * factor ** (size / (size - 2))
         assert raised is not None
         if raised <= theta:

@@ -4,8 +4,8 @@ Loss by position is of the beginnings of held-out documents that fill the contex
 those at the positions that the base knew, it uses what it reads.
 
 The needle test (Mohtashami & Jaggi 2023, "Landmark attention", section 4.2) hides a sentence with a random number in
-held-out text and begins it again at the end. A number is found if no token is likelier than each of its tokens, after those
-before it. Ends of documents are left out of the text, as models learn not to look beyond them.
+held-out text and begins it again at the end. A number is found if no token is likelier than each of its tokens, after
+those before it. Ends of documents are left out of the text, as models learn not to look beyond them.
 
 Shapes: N rows, B rows of a pass, T tokens, K buckets of positions.
 """

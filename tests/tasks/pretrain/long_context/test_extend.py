@@ -9,10 +9,13 @@ import pytest
 from pydantic import ValidationError
 from transformers import AutoConfig
 
+from flows.estimates.arithmetic import shape_to_train
 from models.convert import shape_of
 from models.foreign import UnknownPartsError, check_positions
+from models.kernels.rope_scaling import RopeScaling
 from models.presets import ForeignShape, ModelShape
 from models.pretrained import extend, load_config
+from profiles.load import load
 from storage.errors import ConfigError
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.base import shape_of_base
@@ -33,6 +36,8 @@ BASE: dict[str, Any] = {
 }
 THETA: dict[str, Any] = {"rope_theta": 10_000.0}
 YARN = {**THETA, "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
+LINEAR = {**THETA, "rope_type": "linear", "factor": 2.0}
+THEIRS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 = {**YARN, "rope_type": "llama3", "low_freq_factor": 2.0, "high_freq_factor": 8.0}
 LOCAL = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16}
 
@@ -48,12 +53,13 @@ def config_of(scaling: dict[str, Any] | None, context: int = 256) -> PretrainCon
         (THETA, {"method": "ntk"}, {"rope_type": "default", "rope_theta": 10_000.0 * 4 ** (16 / 14)}),
         (THETA, {"method": "linear"}, {**THETA, "rope_type": "linear", "factor": 4.0}),
         (THETA, {"method": "linear", "factor": 6}, {**THETA, "rope_type": "linear", "factor": 6.0}),
-        ({**THETA, "rope_type": "linear", "factor": 2.0}, {"method": "linear"}, {**THETA, "rope_type": "linear", "factor": 8.0}),
+        (LINEAR, {"method": "linear"}, {**LINEAR, "factor": 8.0}),
         (THETA, {"method": "yarn"}, {**YARN, "factor": 4.0, "original_max_position_embeddings": 64}),
         (YARN, {"method": "yarn"}, {**YARN, "factor": 8.0}),
         ({**YARN, "attention_factor": 1.2}, {"method": "yarn"}, {**YARN, "factor": 8.0}),
-        (YARN, {"method": "yarn", "attention_factor": 1.3, "beta_fast": 16}, {**YARN, "factor": 8.0, "attention_factor": 1.3, "beta_fast": 16.0}),
-        (THETA, {"method": "llama3"}, {**LLAMA3, "factor": 4.0, "original_max_position_embeddings": 64, "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+        (YARN, {"method": "yarn", "beta_fast": 16}, {**YARN, "factor": 8.0, "beta_fast": 16.0}),
+        (YARN, {"method": "yarn", "attention_factor": 1.3}, {**YARN, "factor": 8.0, "attention_factor": 1.3}),
+        (THETA, {"method": "llama3"}, {**LLAMA3, **THEIRS, "factor": 4.0, "original_max_position_embeddings": 64}),
         (LLAMA3, {"method": "llama3"}, {**LLAMA3, "factor": 8.0}),
         (LLAMA3, {"method": "llama3", "low_freq_factor": 3}, {**LLAMA3, "factor": 8.0, "low_freq_factor": 3.0}),
     ],
@@ -149,6 +155,20 @@ def test_a_base_whose_positions_cant_be_scaled_is_refused(
 def test_numbers_of_another_method_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         PretrainConfig.model_validate(settings)
+
+
+def test_a_plan_knows_the_longer_shape_and_refuses_what_the_run_would(tmp_path: Path) -> None:
+    make_foreign(tmp_path / "model", "llama", max_position_embeddings=64)
+    file = tmp_path / "longer.yaml"
+    file.write_text(
+        f"extends: smoke\nbase: {{folder: {tmp_path / 'model'}}}\nsft: null\ndpo: null\n"
+        "pretrain: {model: null, context: 256, optimizer: adamw, muon_learning_rate: null}\n"
+    )
+    shape = shape_to_train(load(str(file), ["pretrain.rope_scaling={method: linear}"]))
+    assert shape is not None
+    assert (shape.context, shape.rope_scaling) == (256, RopeScaling("linear", 4.0))
+    with pytest.raises(ConfigError, match="pretrain.context is 256, but the base sees 64"):
+        shape_to_train(load(str(file)))
 
 
 def test_a_config_without_scaling_has_the_key_of_before() -> None:

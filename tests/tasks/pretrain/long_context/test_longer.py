@@ -22,7 +22,7 @@ from storage.shards.token_stream import TokenStream
 from storage.shards.tokens import write_tokens
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.long_context.extend import as_extended
-from tasks.pretrain.long_context.measure import DEPTHS, DIGITS, EACH, Rows, bucket_sums, hidden_number, long_documents
+from tasks.pretrain.long_context.measure import DEPTHS, DIGITS, Rows, bucket_sums, hidden_number, long_documents
 from tasks.stage.output import Output
 from tasks.training.bits_per_byte import read_windows, spread_windows
 from tests.tasks.interrupt import interrupt_and_resume
@@ -46,10 +46,7 @@ SETTINGS: dict[str, Any] = {
     "validation_tokens": 512,
     "sample_tokens": 4,
 }
-BASES: dict[str, dict[str, Any]] = {
-    "llama": {"method": "yarn", "attention_factor": 1.3},
-    "qwen2": {"method": "llama3"},
-}
+BASES: dict[str, dict[str, Any]] = {"llama": {"method": "yarn", "attention_factor": 1.3}, "qwen2": {"method": "llama3"}}
 
 
 def config_of(base: str) -> PretrainConfig:
@@ -66,7 +63,12 @@ def made(folder: Path, base: str) -> tuple[Artifact, Artifact]:
         for part, some in (("train", rows[8:]), ("validation", rows[:8])):
             path = folder / "long" / part / "00000.tokens"
             path.parent.mkdir(parents=True)
-            numbers = {"vocab_size": 600, "eos_id": 0, "text_bytes": 9, "tokenizer_digest": tokenizer_digest(tokenizer.path)}
+            numbers = {
+                "vocab_size": 600,
+                "eos_id": 0,
+                "text_bytes": 9,
+                "tokenizer_digest": tokenizer_digest(tokenizer.path),
+            }
             write_tokens(path, some, **numbers)
             write_sources(path.with_suffix(".sources"), ["all"] * len(some))
     maker = test_continued if base == "llama" else test_foreign
