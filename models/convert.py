@@ -255,12 +255,18 @@ def shape_of(config: Any) -> ModelShape:
     silent = _NO_LOGIT + (_NO_LOGIT_OF_EXPERTS if shape.experts else ())
     names = {*type(config).__annotations__, "head_dim"} - {*silent}  # OLMo 3's module reads one that isn't declared
     fields = {name: getattr(config, name) for name in sorted(names) if hasattr(config, name)}
-    if fields.get("rope_parameters"):  # `type` is an older name of `rope_type`
-        fields["rope_parameters"] = {key: one for key, one in config.rope_parameters.items() if key != "type"}
+    if fields.get("rope_parameters"):
+        fields["rope_parameters"] = _by_new_name(config.rope_parameters)
     lost = [f"{name} {value}" for name, value in fields.items() if value is not None and value != getattr(again, name)]
     if lost:
         raise NotCarriedError(f"our {config.model_type} does not support {', '.join(lost)}")
     return shape
+
+
+def _by_new_name(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Rotary positions, of each kind of layer too, without `type`, an older name of `rope_type`."""
+    kept = {name: value for name, value in parameters.items() if name != "type"}
+    return {name: _by_new_name(value) if isinstance(value, dict) else value for name, value in kept.items()}
 
 
 def _shape(config: Any) -> ModelShape:

@@ -238,8 +238,9 @@ def _refuse_unread(config: ModelConfig) -> None:
             raise ShapeError(f"{name} does not apply to gpt2: remove it, or choose another family")
     for name, families, instead in _ONLY:
         if config.family not in families and getattr(config, name) is not None:
-            last = "that family" if len(families) == 1 else "one of them"
-            raise ShapeError(f"{name} applies only to {' and '.join(families)}: {instead}, or choose {last}")
+            *most, last = families
+            named, other = (f"{', '.join(most)} and {last}", "one of them") if most else (last, "that family")
+            raise ShapeError(f"{name} applies only to {named}: {instead}, or choose {other}")
     if config.family == "qwen3_moe" and config.feed_forward is not None:
         raise ShapeError("feed_forward does not apply to qwen3_moe: set expert_feed_forward, the size of an expert")
     if config.family in _TIED and config.tie_embeddings == (not _TIED[config.family][0]):

@@ -36,7 +36,7 @@ YARN: dict[str, Any] = {**ROPE, "rope_type": "yarn", "factor": 4.0, "original_ma
 @pytest.mark.parametrize(
     ("family", "settings", "named"),
     [
-        ("qwen2", SIZES, "qwen2 is not one of gpt2, llama, mistral, qwen3, gemma3_text, olmo3"),
+        ("qwen2", SIZES, "qwen2 is not one of gpt2, llama, mistral, qwen3, qwen3_moe, gemma3_text, olmo3"),
         ("gemma3", {}, "gemma3 is not one of"),  # with eyes
         ("gemma3_text", {**GEMMA3, "final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
         ("gemma3_text", {**GEMMA3, "attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0"),

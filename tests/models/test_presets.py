@@ -57,7 +57,7 @@ def test_the_head_size_of_qwen3_is_its_own() -> None:
     shape = derive(ModelConfig(family="qwen3", depth=12, context=1024, heads=10), 32_768)
     assert (shape.width, shape.heads, shape.kv_heads, shape.head_dim) == (768, 10, 5, 64)
     assert ("head_size", 64, "32 below width 256, 64 below 2048, else 128") in explain(shape)
-    with pytest.raises(ShapeError, match="head_size applies only to qwen3 and gemma3"):
+    with pytest.raises(ShapeError, match="head_size applies only to qwen3, qwen3_moe and gemma3"):
         derive(ModelConfig(depth=12, context=1024, head_size=64), 32_768)
     with pytest.raises(ShapeError, match="even head size, not 63: change head_size"):
         derive(ModelConfig(family="qwen3", depth=12, context=1024, head_size=63), 32_768)
@@ -66,11 +66,11 @@ def test_the_head_size_of_qwen3_is_its_own() -> None:
 def test_layers_of_a_pattern_see_a_window_or_everything() -> None:
     gemma = derive(ModelConfig(family="gemma3", depth=8, context=2048), 32_768)
     assert (gemma.sliding_window, gemma.global_every, gemma.windowed) == (512, 6, 7)
-    assert [gemma.sight(layer) for layer in (4, 5, 6)] == [(1e4, 512), (1e6, None), (1e4, 512)]
+    assert [gemma.sight(layer) for layer in (4, 5, 6)] == [(1e4, None, 512), (1e6, None, None), (1e4, None, 512)]
     assert gemma.seen() == 7 * 512 + 2048
     assert gemma.seen(document=1000) == 7 * 512 + 1000
     olmo = derive(ModelConfig(family="olmo3", depth=8, context=2048), 32_768)
-    assert [olmo.sight(layer) for layer in (2, 3)] == [(5e5, 1024), (5e5, None)]
+    assert [olmo.sight(layer) for layer in (2, 3)] == [(5e5, None, 1024), (5e5, None, None)]
     assert derive(ModelConfig(family="olmo3", depth=2, context=2048), 32_768).global_every == 2
     named = {name: rule for name, _, rule in explain(gemma)}
     assert named["sliding_window"] == "context / 4, at most the 1,024 of Gemma 3 4B"
@@ -83,7 +83,7 @@ def test_layers_of_a_pattern_see_a_window_or_everything() -> None:
         ({"family": "llama", "global_every": 2}, "global_every applies only to gemma3 and olmo3: remove it"),
         ({"family": "olmo3", "local_rope_theta": 1e4}, "local_rope_theta applies only to gemma3: set rope_theta"),
         ({"family": "qwen3", "sliding_window": 8}, "sliding_window applies only to mistral and gemma3 and olmo3"),
-        ({"family": "olmo3", "head_size": 32}, "head_size applies only to qwen3 and gemma3: set heads"),
+        ({"family": "olmo3", "head_size": 32}, "head_size applies only to qwen3, qwen3_moe and gemma3: set heads"),
         ({"family": "gemma3", "tie_embeddings": False}, "tie_embeddings is False, which runtimes of gemma3 lack"),
         ({"family": "olmo3", "tie_embeddings": True}, "tie_embeddings is True, which runtimes of olmo3 lack"),
         ({"family": "gemma3", "global_every": 5}, "global_every is 5 with 4 layers"),

@@ -116,6 +116,8 @@ def test_in_float64_nothing_but_rounding_is_apart(family: str) -> None:
     model = build(shape_of(family))
     ids_BT = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(1))
     theirs = to_transformers(model).double()
+    if family == "qwen3_moe":
+        theirs.set_experts_implementation("eager")  # its grouped product lacks float64
     with _InDouble():
         if model.shape.rope_theta is not None:
             theirs.model.rotary_emb = type(theirs.model.rotary_emb)(theirs.config)

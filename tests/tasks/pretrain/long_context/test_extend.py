@@ -167,7 +167,7 @@ def test_a_plan_knows_the_longer_shape_and_refuses_what_the_run_would(tmp_path: 
     shape = shape_to_train(load(str(file), ["pretrain.rope_scaling={method: linear}"]))
     assert shape is not None
     assert (shape.context, shape.rope_scaling) == (256, RopeScaling("linear", 4.0))
-    with pytest.raises(ConfigError, match="pretrain.context is 256, but the base sees 64"):
+    with pytest.raises(ConfigError, match=r"pretrain\.context is 256, but the base sees 64"):
         shape_to_train(load(str(file)))
 
 
