@@ -17,7 +17,7 @@ TRAINING = (
         name="rope-base-not-carried",
         about="model: conversion drops the rope base of an imported model",
         path="models/convert.py",
-        before='rope_theta=float(config.rope_parameters["rope_theta"])',
+        before='rope_theta=float(rope["rope_theta"])',
         after="rope_theta=10_000.0",
         fails=(
             "tests/models/test_convert.py",
@@ -309,6 +309,14 @@ TRAINING = (
         fails=(
             "tests/models/test_experts.py::test_each_expert_has_matrices_of_its_own_for_muon_and_routers_have_adamw",
         ),
+    ),
+    Mutant(
+        name="global-layer-first",
+        about="decoder: the first of each n layers sees the whole context, not the last",
+        path="models/presets.py",
+        before="self.global_every and (layer + 1) % self.global_every:",
+        after="self.global_every and layer % self.global_every:",
+        fails=("tests/models/test_transformer.py::test_logits_are_those_of_transformers_and_conversion_loses_nothing",),
     ),
     Mutant(
         name="pipeline-tied-apart",

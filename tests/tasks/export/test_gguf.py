@@ -132,7 +132,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.soak_but("llama", "llama 3", "llama, yarn as it is set", "gemma", "gpt2", "qwen3_moe")
+@pytest.mark.soak_but("llama", "llama, yarn as it is set", "gemma", "gemma3_text", "olmo3", "gpt2", "qwen3_moe")
 @pytest.mark.parametrize("named", ARCHITECTURES)
 def test_llama_cpp_computes_what_transformers_does(named: str, tmp_path: Path) -> None:
     architecture = named.split(",")[0].split(" ")[0]
