@@ -61,7 +61,13 @@ def main() -> None:
         if not (base / "out" / "model").exists():
             tokens = made_tokens(above / f"tokens-{short}", tokenizer, short, documents=asked.steps * 12)
             model = {"depth": 2, "width": 128, "heads": 4, "context": short}
-            config = {"model": model, "steps": asked.steps, "global_batch": 32, "learning_rate": 3e-3}
+            config = {
+                "model": model,
+                "steps": asked.steps,
+                "global_batch": 32,
+                "learning_rate": 5e-3,
+                "optimizer": "muon",
+            }
             train(config, tokens, Artifact.at(tokenizer), base, asked.threads)
         print(f"trained at {short:,} tokens for {asked.steps:,} steps in {time.monotonic() - begun:,.0f} s", flush=True)
         tokens = made_tokens(above / f"tokens-{long}", tokenizer, long, documents=asked.longer * 10)

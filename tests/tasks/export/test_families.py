@@ -22,6 +22,13 @@ pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
     reason="the extra is not installed: pip install 'gristmill[export]'",
 )
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 8,
+    "attention_factor": 1.3,
+}
 # Two heads of queries share one of keys and values but in GPT-2 and Mistral; 16 is the hidden size by the heads
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {},
@@ -31,7 +38,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma3_text": {"head_dim": 32, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
     "olmo3": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
     "qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
-    "qwen3": {"head_dim": 32},
+    "qwen3": {"head_dim": 32, "rope_parameters": YARN},
     "smollm3": {"no_rope_layers": [1, 0], "pad_token_id": 0},
 }
 UNTIED = ("llama", "mistral", "qwen2")  # in `make test`; with the others the output layer is the embeddings

@@ -63,13 +63,8 @@ def made(folder: Path, base: str) -> tuple[Artifact, Artifact]:
         for part, some in (("train", rows[8:]), ("validation", rows[:8])):
             path = folder / "long" / part / "00000.tokens"
             path.parent.mkdir(parents=True)
-            numbers = {
-                "vocab_size": 600,
-                "eos_id": 0,
-                "text_bytes": 9,
-                "tokenizer_digest": tokenizer_digest(tokenizer.path),
-            }
-            write_tokens(path, some, **numbers)
+            digest = tokenizer_digest(tokenizer.path)
+            write_tokens(path, some, vocab_size=600, eos_id=0, text_bytes=9, tokenizer_digest=digest)
             write_sources(path.with_suffix(".sources"), ["all"] * len(some))
     maker = test_continued if base == "llama" else test_foreign
     return Artifact.at(folder / "long"), maker.made(folder, base)[1]
