@@ -17,7 +17,6 @@ from storage.errors import ConfigError, harmless
 from tasks.download import check_first_rows
 from tasks.download.config import EmbeddedSource
 from tasks.export import check_formats
-from tasks.posttrain.adapters.lora import check_adapters
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.pair_lengths import check_pairs
@@ -25,6 +24,7 @@ from tasks.pretrain.base import shape_of_base
 from tasks.pretrain.long_context.extend import as_extended
 from tasks.significance.gates import gate_references
 from tasks.stage.decorator import STAGES, Reached
+from tasks.training.adapters.lora import check_adapters
 from tasks.training.chain import LINKS
 
 OTHERS = ("prune", "feedback", "draft")  # stages besides the methods that read instructions
@@ -91,7 +91,7 @@ def _before_training(profile: Profile, stage: str, model: Artifact, pairs: Artif
     def check(reached: Mapping[str, Any]) -> None:
         with as_extended(model.path, trained) as folder:
             check_formats(reached.get("export"), folder)
-        check_adapters({name: reached[name] for name in _methods(profile) if name in reached}, model.path)
+        check_adapters({name: reached[name].adapter for name in _methods(profile) if name in reached}, model.path)
         check_pairs(_reading_download(profile, reached), pairs, model, context)
 
     STAGES[stage].before({**_methods(profile), "evaluate": profile.evaluate, "export": profile.export}, check)

@@ -17,10 +17,10 @@ from tasks.evaluate.config import ORIGINAL
 from tasks.evaluate.learning_curves.snapshots import check_steps, snapshot_name
 from tasks.evaluate.side_by_side.config import names_of
 from tasks.export import BEST
-from tasks.posttrain.adapters.config import LAYERS, why_not_apart
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 from tasks.significance.gate_config import unknown_models, unknown_tasks
+from tasks.training.adapters.config import LAYERS, why_not_apart
 from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE, LINKS
 
 Check = Callable[[Sections], Iterator[str]]

@@ -5,7 +5,6 @@ method.py           what a method is
 methods/            the methods, one file each
 rows/               row forms, one file each
 conversations/      what sft adds to TRL's trainer: packed rows, noise
-adapters/           adapters over a base model
 preference/         trainers and losses of the methods that learn from preferences
 reference/          log-probabilities of the pairs under the starting model, as an artifact
 feedback/           preferences that a model gives

@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.posttrain.adapters.config import LoraConfig
 from tasks.stage.config import StageConfig
+from tasks.training.adapters.config import LoraConfig
 
 Deduplicate = Literal["exact", "near", "none"]
 LearnsFrom = Literal["downloaded", "feedback", "both"]

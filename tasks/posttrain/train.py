@@ -15,9 +15,6 @@ from models.pretrained import context_of, load_pretrained
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import own_device
-from tasks.posttrain.adapters.lora import peft_config
-from tasks.posttrain.adapters.quantized import as_rounded, load_nf4, train_in_float32
-from tasks.posttrain.adapters.save import merge, proof_batches, save_adapter
 from tasks.posttrain.arguments import training_arguments, uses_bfloat16, uses_cuda
 from tasks.posttrain.batches import training_order
 from tasks.posttrain.callback import LogCallback
@@ -31,6 +28,9 @@ from tasks.posttrain.pair_lengths import render_rows
 from tasks.posttrain.reference.table import with_reference
 from tasks.posttrain.rows.form import Row, mean_tokens
 from tasks.posttrain.spec import PosttrainSpec
+from tasks.training.adapters.lora import peft_config
+from tasks.training.adapters.quantized import as_rounded, load_nf4, train_in_float32
+from tasks.training.adapters.save import merge, proof_batches, save_adapter
 from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.device_peak import peak_memory
 from tasks.training.logs import cut_log

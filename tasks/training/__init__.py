@@ -13,6 +13,7 @@ adopted_model.py      checks a model made elsewhere
 checkpoint_marker.py  the marker of a whole checkpoint: identity, step, digests of its files
 states_only.py        loads checkpoints, which are pickles, without running code in them
 retention.py          which checkpoints are kept
+adapters/             adapters over a frozen model
 tracking/             experiment trackers
 recovery/             recovery from lack of memory and lost hosts, remote checkpoints, fault injection
 deepspeed_patches.py  turns off an operator that DeepSpeed would compile, and sets float32 sums

@@ -337,7 +337,7 @@ ALIGNED = (
     Mutant(
         name="adapter-not-proved",
         about="adapter: a merged model that computes something else is published",
-        path="tasks/posttrain/adapters/save.py",
+        path="tasks/training/adapters/save.py",
         before="    if not difference <= allowed:  # true for NaN too\n",
         after="    if difference != difference:\n",
         fails=("tests/tasks/posttrain/test_adapters.py::test_a_merged_model_that_computes_something_else_is_refused",),

@@ -20,7 +20,6 @@ from models.pretrained import context_of, load_pretrained
 from models.tokenizer import load_tokenizer, padding_id
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import own_device
-from tasks.posttrain.adapters.quantized import load_nf4
 from tasks.posttrain.arguments import MEASURED_ROWS, bfloat16_for, uses_cuda
 from tasks.posttrain.check import max_length_of
 from tasks.posttrain.engines import check_engine, engine_arguments
@@ -29,6 +28,7 @@ from tasks.posttrain.reference.table import FILE, Key, key_of, write_reference
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.preference import render_preference
 from tasks.posttrain.rows.prepare import prepare, read_rows
+from tasks.training.adapters.quantized import load_nf4
 from tasks.training.device_peak import peak_memory
 
 if TYPE_CHECKING:

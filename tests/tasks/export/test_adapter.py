@@ -27,11 +27,11 @@ from tasks.export.proof.judge import require
 from tasks.export.proof.reference import Reference
 from tasks.export.release import open_release
 from tasks.export.run import prove
-from tasks.posttrain.adapters.config import LoraConfig
-from tasks.posttrain.adapters.lora import peft_config
-from tasks.posttrain.adapters.save import save_adapter
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.stage.output import Output
+from tasks.training.adapters.config import LoraConfig
+from tasks.training.adapters.lora import peft_config
+from tasks.training.adapters.save import save_adapter
 from tests.tasks.base.test_base import RUNTIME as TRAINING
 from tests.tasks.base.test_base import questions, take
 from tests.tasks.foreign import make_foreign

@@ -17,13 +17,13 @@ from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, TrainingError
-from tasks.posttrain.adapters.config import LAYERS, LoraConfig
-from tasks.posttrain.adapters.lora import peft_config
-from tasks.posttrain.adapters.quantized import as_rounded, load_nf4
-from tasks.posttrain.adapters.save import TOLERANCE, merge, save_adapter
 from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.stage.output import Output
+from tasks.training.adapters.config import LAYERS, LoraConfig
+from tasks.training.adapters.lora import peft_config
+from tasks.training.adapters.quantized import as_rounded, load_nf4
+from tasks.training.adapters.save import TOLERANCE, merge, save_adapter
 from tasks.training.logs import read_log
 from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt
@@ -211,7 +211,7 @@ def test_a_merged_model_that_computes_something_else_is_refused(
     theirs.save_pretrained(base)
     draw_adapter(base, tmp_path / "adapter")
     merge("sft", load_pretrained(base), tmp_path / "adapter", batches(base))  # of large logits the last digits may
-    monkeypatch.setattr("tasks.posttrain.adapters.save.RELATIVE", 0.0)
+    monkeypatch.setattr("tasks.training.adapters.save.RELATIVE", 0.0)
     with pytest.raises(TrainingError, match=r"differ from its own by .*, more than 1\.0e-04\. Lower sft\.learning"):
         merge("sft", load_pretrained(base), tmp_path / "adapter", batches(base))
     draw_adapter(base, tmp_path / "adapter")

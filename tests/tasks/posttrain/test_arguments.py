@@ -16,13 +16,13 @@ from models.pretrained import empty_model, load_pretrained
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.errors import ConfigError
-from tasks.posttrain.adapters.config import LoraConfig
-from tasks.posttrain.adapters.lora import check_adapters, targets_of
 from tasks.posttrain.arguments import FIXED, arguments_of
 from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.posttrain.rows.instruction import render_instruction
 from tasks.stage.output import Output
+from tasks.training.adapters.config import LoraConfig
+from tasks.training.adapters.lora import check_adapters, targets_of
 from tests.runtimes import runtime_of
 from tests.tasks.base.test_base import take
 from tests.tasks.foreign import make_foreign
@@ -199,7 +199,7 @@ def test_an_adapter_leaves_no_matrix_out_without_a_word(
     architecture: str, settings: dict[str, Any], left_out: str | None, tmp_path: Path
 ) -> None:
     folder = make_foreign(tmp_path / "theirs", architecture, **settings)
-    adapted = {"sft": SftConfig(adapter=LoraConfig(rank=4)), "dpo": DpoConfig()}
+    adapted = {"sft": LoraConfig(rank=4), "dpo": None}
     if left_out is None:
         check_adapters(adapted, folder)
         return

@@ -122,7 +122,7 @@ def exactly(text: str) -> dict[str, str]:
 @pytest.fixture(scope="package")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
     """The server, with prices."""
-    from tasks.posttrain.adapters.config import LoraConfig
+    from tasks.training.adapters.config import LoraConfig
     from tests.tasks.export.test_adapter import adapt
 
     folder = tmp_path_factory.mktemp("clients")

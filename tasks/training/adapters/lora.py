@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING
 
 from models.pretrained import empty_model
 from storage.errors import ConfigError
-from tasks.posttrain.adapters.config import LoraConfig
-from tasks.posttrain.config import PosttrainConfig
+from tasks.training.adapters.config import LoraConfig
 
 if TYPE_CHECKING:
     import peft
     from transformers import PreTrainedModel
 
 
-def check_adapters(configs: Mapping[str, PosttrainConfig], folder: Path) -> None:
-    """Raises ConfigError for an adapter of these methods that can't be laid over the model of a folder. Reads only its
+def check_adapters(adapters: Mapping[str, LoraConfig | None], folder: Path) -> None:
+    """Raises ConfigError for an adapter of these sections that can't be laid over the model of a folder. Reads only its
     config."""
-    adapters = {name: config.adapter for name, config in configs.items() if config.adapter is not None}
-    model = empty_model(folder) if adapters else None
-    for method, adapter in adapters.items():
+    chosen = {name: adapter for name, adapter in adapters.items() if adapter is not None}
+    model = empty_model(folder) if chosen else None
+    for section, adapter in chosen.items():
         assert model is not None
-        targets_of(method, adapter, model)
+        targets_of(section, adapter, model)
 
 
 def _other_matrices(model: PreTrainedModel, layers: Collection[str]) -> list[str]:
