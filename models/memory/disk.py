@@ -17,7 +17,7 @@ def checkpoint_bytes(shape: Shape, setup: Setup) -> int:
     """
     count = count_parameters(shape)
     matrices = 0 if isinstance(shape, ForeignShape) else shape.depth * block_matrices(shape)
-    states = setup.state_bytes * Held(matrices, count - matrices).moments(setup.optimizer)
+    states = setup.state_bytes * Held(matrices, count - matrices).moments(setup)
     weights = 0 if setup.engine == "deepspeed" and setup.zero_stage == 3 else setup.weight_bytes * count
     return weights + setup.master_bytes * count + states + _file_heads(shape, setup)
 

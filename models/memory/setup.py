@@ -32,6 +32,7 @@ class Setup:
     micro_steps: int = 1  # forward passes per optimizer step on one device
     isolate: bool = False  # isolated documents within a window
     copies_states: bool = False  # to the host, to write checkpoints while training continues
+    averages: int = 0  # of the weights, kept with the optimizer's states
     compiled: bool = False  # its blocks
     cuda: bool = True
 
@@ -107,9 +108,11 @@ class Held:
         """All parameters."""
         return self.matrices + self.others
 
-    def moments(self, optimizer: Optimizer) -> int:
-        """Numbers in the optimizer's moments: two per parameter, but one for Muon's (Jordan et al. 2024)."""
-        return (2 if optimizer == "adamw" else 1) * self.matrices + 2 * self.others
+    def moments(self, setup: Setup) -> int:
+        """Numbers in the optimizer's moments: two per parameter, but one for Muon's (Jordan et al. 2024). And in
+        averages of the weights: one per parameter."""
+        by_muon = setup.optimizer == "muon"
+        return (1 if by_muon else 2) * self.matrices + 2 * self.others + setup.averages * self.total
 
 
 def blocks_held(shape: ModelShape, setup: Setup, stage: int) -> int:

@@ -67,7 +67,7 @@ def of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
         return ceil_div(number, setup.shares) if sharded >= from_stage else number
 
     weights, gradients = share(setup.weight_bytes * held.total, 3), share(setup.state_bytes * held.total, 2)
-    states = share(setup.master_bytes * held.total + setup.state_bytes * held.moments(setup.optimizer), 1)
+    states = share(setup.master_bytes * held.total + setup.state_bytes * held.moments(setup), 1)
     step, host = _step(setup, held), 0
     if setup.offload == "optimizer":
         # FSDP's shards are in host memory, where the optimizer steps. DeepSpeed copies gradients there in float32, and
@@ -78,7 +78,7 @@ def of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
             host, gradients = host + gradients, 0
         step = step if setup.halved and setup.zero_stage == 1 else 0
     if setup.copies_states:
-        host += share(setup.weight_bytes * held.total, 3) + share(setup.state_bytes * held.moments(setup.optimizer), 1)
+        host += share(setup.weight_bytes * held.total, 3) + share(setup.state_bytes * held.moments(setup), 1)
     return TrainingMemory(
         weights=weights,
         gradients=gradients,

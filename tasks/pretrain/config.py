@@ -50,6 +50,17 @@ class HealingConfig(StageConfig):
     rate_factor: float = Field(0.5, gt=0, lt=1, description="factor on the learning rate after a repeated divergence")
 
 
+class AverageConfig(StageConfig):
+    """The uniform mean of weights along the end of the run (LAWA, Kaddour 2022)."""
+
+    last: int = Field(ge=2, description="number of weights in the mean, the last step's among them")
+    every: int = Field(ge=1, description="steps from one to the next")
+
+    def steps(self, steps: int) -> range:
+        """The steps whose weights are in the mean, of a run of so many steps."""
+        return range(steps - (self.last - 1) * self.every, steps + 1, self.every)
+
+
 def _default_batch(fields: dict[str, Any]) -> int:
     tokens: int | None = fields["global_batch_tokens"]
     context = fields["model"].context if fields["model"] else fields["context"]
@@ -194,6 +205,25 @@ class PretrainConfig(StageConfig):
     snapshot_every: int | None = Field(
         None, ge=1, description="steps between model snapshots, kept in snapshots/step-N/ of the artifact"
     )
+    ema_decay: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        exclude_if=lambda value: value is None,
+        description="decay of an exponential moving average of the weights, such as 0.999. At step t it is at most "
+        "(1 + t) / (10 + t)",
+    )
+    average: AverageConfig | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="mean of the weights of some steps at the end of the run",
+    )
+    final_weights: Literal["last", "ema", "mean"] = Field(
+        "last",
+        exclude_if=lambda value: value == "last",
+        description="weights of model/. last: of the last step. ema: the average of ema_decay. mean: that of average. "
+        "The validation loss of each is reported",
+    )
     validation_every: int = Field(100, ge=1, description="steps between validations")
     validation_tokens: int = Field(
         65_536, ge=1, description="tokens of the validation split to evaluate, evenly spread"
@@ -260,6 +290,13 @@ class PretrainConfig(StageConfig):
                 raise ValueError(f"{name}_warmup_parts is {parts}, which is not a power of 2")
             if getattr(self, f"{name}_warmup_steps") and whole % parts:
                 raise ValueError(f"a {name} of {whole} can't be cut into {parts} ({name}_warmup_parts)")
+        return self
+
+    @model_validator(mode="after")
+    def _final_weights_are_there(self) -> PretrainConfig:
+        needs = {"ema": ("ema_decay", self.ema_decay), "mean": ("average", self.average)}
+        if self.final_weights in needs and needs[self.final_weights][1] is None:
+            raise ValueError(f"final_weights is {self.final_weights}: set {needs[self.final_weights][0]} too")
         return self
 
     @model_validator(mode="after")
@@ -341,6 +378,13 @@ class PretrainConfig(StageConfig):
                 f"pretrain.decay_share is {self.decay_share}: with warmup_steps of {self.warmup_steps:,} that is more "
                 f"than the {steps:,} steps of the run.",
                 "Lower decay_share or warmup_steps, or train longer.",
+            )
+        if self.average and self.average.steps(steps).start < 1:
+            last, every = self.average.last, self.average.every
+            raise ConfigError(
+                f"pretrain.average needs {(last - 1) * every + 1:,} steps ({last} weights, {every:,} steps apart), but "
+                f"the run has only {steps:,}.",
+                "Lower average.last or average.every, or train longer.",
             )
         if self.curriculum and self.curriculum[-1].from_step > steps:
             raise ConfigError(

@@ -19,6 +19,7 @@ from tasks.pretrain.healing.heartbeat import Heartbeat
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import StepLoader, compute_ahead
 from tasks.pretrain.log import Log
+from tasks.pretrain.recipe import averages
 from tasks.pretrain.recipe.schedule import learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.training.recovery.fault_injection import FaultInjection
@@ -85,6 +86,7 @@ class Training:
         rate = learning_rate(self.spec.config, step, self.spec.steps) * self.spec.batch_schedule.rate_scale(step)
         with self.faults.at(step, rate) as faulty_rate:
             loss, norm = self.engine.step(batches, faulty_rate)
+        averages.update(self.engine, step)
         self.log.add(step, rate, loss, norm)
 
     def _batches(self, step: int) -> list[MicroBatch]:

@@ -39,6 +39,7 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
             isolate=config.isolate_documents,
             copies_states=chosen.async_checkpoints == "on"
             or (chosen.async_checkpoints == "auto" and cuda and chosen.engine != "deepspeed"),
+            averages=(config.ema_decay is not None) + (config.average is not None),
             compiled=chosen.compile != "off",
             cuda=cuda,
         )

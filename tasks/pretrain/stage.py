@@ -152,6 +152,19 @@ def _report(spec: TrainSpec, measured: dict[str, Any], tokens: Artifact, out: Ou
         report_change(measured["held_out"], tokens, out)
     if measured["long_context"] is not None:
         report_long_context(spec, measured["long_context"], out)
+    if len(measured["weights"]) > 1:
+        out.count(weights={name: round(loss, 6) for name, (loss, _) in measured["weights"].items()})
+        out.table(
+            "Weights",
+            [
+                {
+                    "weights": name + " (model/)" * (name == config.final_weights),
+                    "validation loss": f"{loss:.4f}",
+                    "bits per byte": f"{bits:.4f}",
+                }
+                for name, (loss, bits) in measured["weights"].items()
+            ],
+        )
     if measured["packing"] is not None:
         _report_packing(measured["packing"], out)
     fim = measured["fim"]

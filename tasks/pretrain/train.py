@@ -30,6 +30,7 @@ from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
 from tasks.pretrain.long_context.measure import LongContextChange
 from tasks.pretrain.loop import Training
+from tasks.pretrain.recipe.averages import Averages
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join, reports
 from tasks.training.checkpoint_marker import resumed_note
@@ -121,14 +122,20 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         ended = training.run()
     heartbeat.slow()
     if ended:
+        averages = Averages(engine)
         engine.free_states()
+        losses = {"last": log.rows[-1]["validation_loss"]}
+        losses |= averages.losses(lambda: validation.loss(engine, heartbeat))
+        if spec.config.final_weights != "last":
+            averages.swap(spec.config.final_weights)
         changed = {name: change.end(engine, heartbeat) for name, change in changes.items()}
         heartbeat.slow()
-        _finish(training, changed)
+        _finish(training, changed, losses)
     world.leave()
 
 
-def _finish(training: Training, changed: Mapping[str, Mapping[str, Any]]) -> None:
+def _finish(training: Training, changed: Mapping[str, Mapping[str, Any]], losses: dict[str, float]) -> None:
+    """`losses` are those of the validation, by the weights that they are of."""
     spec, engine, rows = training.spec, training.engine, training.log.rows
     model = engine.whole_model()
     if model is None:
@@ -150,8 +157,9 @@ def _finish(training: Training, changed: Mapping[str, Mapping[str, Any]]) -> Non
         "held_out": changed.get("held_out"),
         "long_context": changed.get("long_context"),
         "train_loss": sum(last) / len(last),
-        "validation_loss": rows[-1]["validation_loss"],
-        "validation_bits_per_byte": training.validation.bits_per_byte(rows[-1]["validation_loss"]),
+        "validation_loss": losses[spec.config.final_weights],
+        "validation_bits_per_byte": training.validation.bits_per_byte(losses[spec.config.final_weights]),
+        "weights": {name: [loss, training.validation.bits_per_byte(loss)] for name, loss in losses.items()},
         "facts": {
             "resumed_from_step": training.begun,
             "device": engine.world.device.type,

@@ -7,10 +7,11 @@ parallelism), see the same samples. `data_rank` of `data_ranks` says which share
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,6 +87,19 @@ class Engine(ABC):
     @abstractmethod
     def load(self, folder: Path) -> None:
         """Load what `save` wrote. Every rank must call it."""
+
+    @abstractmethod
+    def masters(self) -> list[Tensor]:
+        """The tensors that the optimizer updates: this rank's shards of the weights, flat under ZeRO."""
+
+    @property
+    @abstractmethod
+    def states(self) -> MutableMapping[Tensor, dict[str, Any]]:
+        """The optimizer's states by these tensors."""
+
+    @abstractmethod
+    def masters_changed(self) -> None:
+        """Compute with the present values of `masters` from now on. Every rank must call it."""
 
     @abstractmethod
     def free_states(self) -> None:

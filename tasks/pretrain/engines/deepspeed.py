@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from storage.errors import TrainingError
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.initialise import allocate, empty_decoder, initial_weights, whole_sizes
 from tasks.pretrain.engines.universal import Topology, convert, load_whole
+from tasks.pretrain.recipe.averages import AVERAGES
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
@@ -181,6 +182,8 @@ class DeepSpeedEngine(Engine):
             self.deepspeed._config.load_universal_checkpoint = True  # for this load only
             self._load(together)
             self.deepspeed._config.load_universal_checkpoint = False
+            if self.zero_stage == 3:
+                self._load_averages(together)
             # At stage 3 DeepSpeed gives every group the settings of the first, weight decay included, and all states
             # one step counter, which every parameter would then advance
             for group, kept in zip(optimizer.param_groups, before, strict=True):
@@ -191,6 +194,20 @@ class DeepSpeedEngine(Engine):
         if self.world.first:
             shutil.rmtree(together.parent)
 
+    def _load_averages(self, folder: Path) -> None:
+        """At stage 3 DeepSpeed loads none but Adam's states from a converted checkpoint."""
+        optimizer = self.deepspeed.optimizer
+        for master, parameters in zip(optimizer.fp32_partitioned_groups_flat, optimizer.fp16_groups, strict=True):
+            for name in AVERAGES:
+                folders = [folder / "zero" / optimizer.param_names[parameter] for parameter in parameters]
+                if (folders[0] / f"{name}.pt").exists():
+                    with states_only(deepspeed=True):
+                        parts = [
+                            optimizer.load_hp_checkpoint_state(str(place), name, param=parameter)
+                            for place, parameter in zip(folders, parameters, strict=True)
+                        ]
+                    self.states[master][name] = torch.cat(parts).to(master.device)
+
     def _load(self, folder: Path) -> None:
         with states_only(deepspeed=True):
             path, _ = self.deepspeed.load_checkpoint(str(folder.parent), tag=folder.name)
@@ -198,6 +215,32 @@ class DeepSpeedEngine(Engine):
             raise TrainingError(
                 f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to start from scratch."
             )
+
+    def masters(self) -> list[Tensor]:
+        optimizer = self.deepspeed.optimizer
+        if self.zero_stage == 3:
+            return list(optimizer.fp32_partitioned_groups_flat)
+        if self.zero_stage:
+            return list(optimizer.single_partition_of_fp32_groups)
+        return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    @property
+    def states(self) -> MutableMapping[Tensor, dict[str, Any]]:
+        optimizer = self.deepspeed.optimizer
+        states: MutableMapping[Tensor, dict[str, Any]] = (optimizer.optimizer if self.zero_stage else optimizer).state
+        return states
+
+    def masters_changed(self) -> None:
+        """Copy them to the weights that the model computes with, as DeepSpeed does after a step."""
+        optimizer = self.deepspeed.optimizer
+        if self.zero_stage == 3:
+            optimizer._partition_all_parameters()
+            for number in range(len(optimizer.fp32_partitioned_groups_flat)):
+                optimizer._reassign_or_swap_out_partitioned_parameters(number)
+            if small := optimizer.persistent_parameters:
+                small[0].all_gather(small)
+        elif self.zero_stage:
+            optimizer.update_lp_params()
 
     def free_states(self) -> None:
         """Nothing: they are parts of DeepSpeed's flat buffers."""

@@ -8,11 +8,11 @@ context parallelism different tokens of the same rows.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -214,6 +214,16 @@ class NativeEngine(Engine):
         scale = load_states(folder, self.parameters, self.optimizer, self.scaler.state_dict())
         if scale:
             self.scaler.load_state_dict(scale)
+
+    def masters(self) -> list[Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    @property
+    def states(self) -> MutableMapping[Tensor, dict[str, Any]]:
+        return self.optimizer.state
+
+    def masters_changed(self) -> None:
+        """Nothing: they are the model's parameters."""
 
     def free_states(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

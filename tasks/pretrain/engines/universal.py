@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import TrainingError
+from storage.files.flush import link_or_copy
+from tasks.pretrain.recipe.averages import AVERAGES
 from tasks.training.states_only import load_states, states_only
 
 STATES = ("fp32", "exp_avg", "exp_avg_sq")
@@ -58,6 +60,9 @@ def convert(
     out.mkdir(parents=True)
     try:
         step = _split(folder, out, saved) if saved.zero_stage == 0 else _merge(folder, out)
+        if saved.zero_stage:
+            for name in AVERAGES:
+                _merge_average(folder, out, name)
     except KeyError as error:
         raise TrainingError(
             f"The states in {folder} lack {error}: only those of AdamW can be converted.",
@@ -66,7 +71,7 @@ def convert(
     for name, size in sizes.items():
         place = out / "zero" / name
         torch.save(step, place / "step.pt")
-        for path in (place / f"{key}.pt" for key in STATES):
+        for path in (path for key in (*STATES, *AVERAGES) if (path := place / f"{key}.pt").exists()):
             state = load_states(path)
             if isinstance(state, Tensor):  # from stage 3, and flat: the other stages load a dict with the whole shape
                 torch.save({PARAMETER: state.view(size)}, path)
@@ -87,7 +92,7 @@ def _split(folder: Path, out: Path, saved: Topology) -> Tensor:
     for number, (name, master) in enumerate(zip(names, masters, strict=True)):
         place = out / "zero" / name
         place.mkdir(parents=True)
-        for key in STATES:
+        for key in (*STATES, *(name for name in AVERAGES if name in states[number])):
             value = master if key == "fp32" else states[number][key]
             torch.save({PARAMETER: value.clone()}, place / f"{key}.pt")
     step: Tensor = states[0]["step"]
@@ -118,6 +123,32 @@ def _merge(folder: Path, out: Path) -> Tensor:
     return torch.as_tensor(step)
 
 
+def _merge_average(folder: Path, out: Path, name: str) -> None:
+    """Merge the shards of an average of the weights, if there is one. DeepSpeed's converter knows Adam's states only.
+    So it gets a copy of the shards in which the average is in the place of Adam's first moment."""
+    copy, merged = out / "renamed", out / "merged"
+    copy.mkdir()
+    for path in folder.glob("*model_states.pt"):
+        link_or_copy(path, copy / path.name)
+    found = False
+    for path in folder.glob("*optim_states.pt"):
+        held = load_states(path)
+        optimizer = held["optimizer_state_dict"]
+        inner = optimizer["base_optimizer_state" if "base_optimizer_state" in optimizer else "optimizer_state_dict"]
+        states = inner["state"]
+        for state in states.values() if isinstance(states, dict) else states:
+            found |= name in state
+            state["exp_avg"] = state.get(name)
+        if found:
+            torch.save(held, copy / path.name)
+    if found:
+        _merge(copy, merged)
+        for path in (merged / "zero").glob("*/exp_avg.pt"):
+            path.replace(out / "zero" / path.parent.name / f"{name}.pt")
+        shutil.rmtree(merged)
+    shutil.rmtree(copy)
+
+
 def _write_common(folder: Path, out: Path, step: Tensor, groups: Sequence[Mapping[str, Any]]) -> None:
     """Write the states that don't belong to a parameter, wherever each stage expects them."""
     import deepspeed
@@ -143,8 +174,8 @@ def load_whole(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
     parameters = dict(model.named_parameters())
     for name in (name for group in topology.groups for name in group):
         held, place = parameters[name], folder / "zero" / name
-        fp32, *moments = (load_states(place / f"{key}.pt")[PARAMETER].view_as(held) for key in STATES)
-        held.copy_(fp32)
+        keys = [key for key in (*STATES, *AVERAGES) if (place / f"{key}.pt").exists()]
+        kept = {key: load_states(place / f"{key}.pt")[PARAMETER].view_as(held).to(held.device) for key in keys}
+        held.copy_(kept.pop("fp32"))
         step = load_states(place / "step.pt").clone()
-        kept = {key: moment.to(held.device) for key, moment in zip(STATES[1:], moments, strict=True)}
         optimizer.state[held] = {"step": step.to(held.device), **kept}

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ from storage.errors import GristmillError
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.engines import Engine, MicroBatch, open_engine
+from tasks.pretrain.recipe import averages
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join
 from tests.runtimes import runtime_of
 
 CONTEXT, VOCABULARY, GLOBAL_BATCH, STEPS, SAVED = 16, 96, 8, 4, 2
 LOCAL = {"sliding_window": 5, "global_every": 2}
+AVERAGED = {"ema_decay": 0.3, "average": {"last": 3, "every": 1}}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama", "kv_heads": 2, "tie_embeddings": True, "rope_theta": 10_000.0},
     "mistral": {"family": "mistral", "kv_heads": 2, "tie_embeddings": False, "rope_theta": 1e4, "sliding_window": 8},
@@ -64,7 +67,7 @@ def make_spec(folder: Path, case: dict[str, Any]) -> TrainSpec:
             "global_batch": GLOBAL_BATCH,
             "gradient_clip": 0.5,
             "weight_decay": 0.5,
-            **case.get("config", {}),
+            **case.get("config", AVERAGED if case["shape"] == "llama" else {}),
         }
     )
     runtime = runtime_of(threads=1, device="cpu", workers=1, **case["runtime"])
@@ -114,13 +117,36 @@ def train(engine: Engine, world: World, steps: range, case: dict[str, Any]) -> d
     losses, norms = [], []
     for step in steps:
         loss, norm = engine.step(micro_batches(engine, step, isolated=case.get("isolated", False)), 1e-2)
+        averages.update(engine, step)
         losses.append(world.mean(loss.clone()).item())
         norms.append(float(norm))
-    held_out = [engine.loss(ids, targets) for ids, targets, _ in micro_batches(engine, 99, isolated=False)]
-    validation = world.mean(torch.stack(held_out).mean()).item()
+
+    def validated() -> float:
+        held_out = [engine.loss(ids, targets) for ids, targets, _ in micro_batches(engine, 99, isolated=False)]
+        return world.mean(torch.stack(held_out).mean()).item()
+
+    found: dict[str, Any] = {"losses": losses, "norms": norms, "validation": validated()}
     model = engine.whole_model()
-    shown = {} if model is None else {"model": digest(model), "whole": whole_loss(model)}
-    return {"losses": losses, "norms": norms, "validation": validation, **shown}
+    if model is not None:
+        found |= {"model": digest(model), "whole": whole_loss(model)}
+    if steps.stop > STEPS and engine.config.average:
+        found["averages"] = validated_averages(engine, validated)
+        assert validated() == found["validation"]
+    return found
+
+
+def validated_averages(engine: Engine, validated: Callable[[], float]) -> dict[str, Any]:
+    """The validation loss of each average, and on the first rank that of the gathered model, and its digest."""
+    kept = averages.Averages(engine)
+    engine.free_states()
+    found: dict[str, Any] = {"losses": kept.losses(validated)}
+    for name in found["losses"]:
+        kept.swap(name)
+        model = engine.whole_model()
+        if model is not None:
+            found[name] = [whole_loss(model), digest(model)]
+        kept.swap(name)
+    return found
 
 
 def digest(model: Decoder) -> str:

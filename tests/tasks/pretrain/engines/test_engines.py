@@ -211,6 +211,16 @@ def test_every_engine_learns_what_one_process_learns(name: str, results: Results
     assert found["norms"] == pytest.approx(expected["norms"], rel=1e-4, abs=5 * TOLERANCE)
     assert found["validation"] == pytest.approx(expected["validation"], abs=TOLERANCE)
     assert found["whole"] == pytest.approx(found["validation"], abs=TOLERANCE)
+    if found.get("averages"):
+        assert_averages(found, expected)
+
+
+def assert_averages(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """The averages of an engine are those of one process, in their shards and gathered."""
+    measured, losses = found["averages"], expected["averages"]["losses"]
+    assert measured["losses"] == pytest.approx(losses, abs=TOLERANCE)
+    assert {name: measured[name][0] for name in ("ema", "mean")} == pytest.approx(losses, abs=TOLERANCE)
+    assert min(abs(loss - expected["validation"]) for loss in losses.values()) > 10 * TOLERANCE
 
 
 def test_words_shared_among_ranks_are_learned_with_the_z_loss(results: Results) -> None:
@@ -256,6 +266,7 @@ def test_another_engine_or_number_of_processes_goes_on(name: str, results: Resul
     assert found["losses"] == pytest.approx(expected["losses"][SAVED:], abs=TOLERANCE)
     assert found["norms"] == pytest.approx(expected["norms"][SAVED:], abs=5 * TOLERANCE)
     assert found["whole"] == pytest.approx(expected["validation"], abs=TOLERANCE)
+    assert_averages(found, expected)
 
 
 @pytest.mark.soak
