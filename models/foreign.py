@@ -29,8 +29,13 @@ class UnknownPartsError(ValueError):
     """A module of transformers without the parts that a training needs. The message says which."""
 
 
-def foreign_shape(folder: Path) -> ForeignShape:
-    """The shape of a model of transformers, from its config and the headers of its weights.
+Adapt = Callable[[Any], None]  # puts an adapter's layers into a module of transformers
+WRAPPED = ".base_layer."  # PEFT's layer around one of the model's
+
+
+def foreign_shape(folder: Path, adapt: Adapt | None = None) -> ForeignShape:
+    """The shape of a model of transformers, from its config and the headers of its weights. Its sizes are those after
+    `adapt`.
 
     Raises UnknownPartsError for one without a list of layers, and for one whose files have fixed numbers beside its
     parameters, under other names than transformers'.
@@ -44,6 +49,10 @@ def foreign_shape(folder: Path) -> ForeignShape:
     by_name = not converted and sizes.keys() <= stored_tensors(folder).keys()
     if not by_name and (fixed := _fixed(theirs)):
         raise UnknownPartsError(f"{theirs.config.model_type} has {fixed[0]}, a fixed tensor that its files convert")
+    if adapt is not None:
+        with torch.device("meta"):
+            adapt(theirs)
+        sizes = {name: tuple(parameter.shape) for name, parameter in theirs.named_parameters()}
     return ForeignShape(
         family=theirs.config.model_type,
         depth=len(_layers(theirs)),
@@ -53,6 +62,11 @@ def foreign_shape(folder: Path) -> ForeignShape:
         by_name=by_name,
         sizes={PREFIX + name: size for name, size in sizes.items()},
     )
+
+
+def is_added(name: str) -> bool:
+    """Whether a parameter is an adapter's, which the model's files don't have."""
+    return ".lora_" in name
 
 
 def check_positions(base: Any, shape: ForeignShape) -> None:
@@ -82,13 +96,16 @@ def check_positions(base: Any, shape: ForeignShape) -> None:
 
 def foreign_weights(folder: Path, shape: ForeignShape) -> Iterator[tuple[str, Tensor]]:
     """The parameters by name, tied ones once, from the files of a model and in float32. They are read one at a time,
-    unless the files have them under other names or in other parts, which only transformers knows."""
+    unless the files have them under other names or in other parts, which only transformers knows. Those of an adapter
+    are left out."""
+    names = {name.removeprefix(PREFIX).replace(WRAPPED, "."): name for name in shape.sizes}
     if not shape.by_name:
-        yield from ((PREFIX + name, value.detach()) for name, value in load_pretrained(folder).named_parameters())
+        yield from ((names[name], value.detach()) for name, value in load_pretrained(folder).named_parameters())
         return
     stored = StoredWeights(folder)
-    for name in shape.sizes:
-        yield name, torch.from_numpy(stored[name.removeprefix(PREFIX)])
+    for name, adapted in names.items():
+        if not is_added(adapted):
+            yield adapted, torch.from_numpy(stored[name])
 
 
 class ForeignDecoder(Decoder):
@@ -96,10 +113,12 @@ class ForeignDecoder(Decoder):
 
     recompute: Recompute = "none"
 
-    def __init__(self, folder: Path, shape: ForeignShape) -> None:
+    def __init__(self, folder: Path, shape: ForeignShape, adapt: Adapt | None = None) -> None:
         super().__init__()
         self.shape: ForeignShape = shape
         self.folder, self.theirs = folder, _module(self._config(folder))
+        if adapt is not None:
+            adapt(self.theirs)
         self.head.z_loss, self.head.record = 0.0, None
         if shape.plain_head:
             self.head.__class__ = _LossHead  # the same layer with another forward pass

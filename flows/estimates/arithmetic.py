@@ -31,7 +31,7 @@ from storage.store import Store
 from tasks.base.source import known_shape
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.long_context.extend import extended
-from tasks.pretrain.setup import setup_of
+from tasks.pretrain.setup import setup_of, trained_share
 from tasks.stage import machine
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, current, open_session
@@ -208,6 +208,7 @@ def training_plan(
     steps = config.total_steps(shape)
     tokens = config.samples(steps) * shape.context
     setup = setup_of(config, profile.runtime, cuda=chosen.name != "cpu")
+    setup = replace(setup, trained=trained_share(config, shape))
     try:
         memory = training_memory(shape, setup)
     except ShapeError as error:

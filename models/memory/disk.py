@@ -17,9 +17,10 @@ def checkpoint_bytes(shape: Shape, setup: Setup) -> int:
     """
     count = count_parameters(shape)
     matrices = 0 if isinstance(shape, ForeignShape) else shape.depth * block_matrices(shape)
-    states = setup.state_bytes * Held(matrices, count - matrices).moments(setup)
-    weights = 0 if setup.engine == "deepspeed" and setup.zero_stage == 3 else setup.weight_bytes * count
-    return weights + setup.master_bytes * count + states + _file_heads(shape, setup)
+    learned = Held(matrices, count - matrices).learned(setup)
+    weights = 0 if setup.engine == "deepspeed" and setup.zero_stage == 3 else setup.weight_bytes * learned.total
+    states = setup.master_bytes * learned.total + setup.state_bytes * learned.moments(setup)
+    return weights + states + _file_heads(shape, setup)
 
 
 def _file_heads(shape: Shape, setup: Setup) -> int:

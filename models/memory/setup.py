@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,6 +34,7 @@ class Setup:
     isolate: bool = False  # isolated documents within a window
     copies_states: bool = False  # to the host, to write checkpoints while training continues
     averages: int = 0  # of the weights, kept with the optimizer's states
+    trained: float = 1.0  # numbers with gradients and optimizer states, as a share of the parameters
     compiled: bool = False  # its blocks
     cuda: bool = True
 
@@ -107,6 +109,10 @@ class Held:
     def total(self) -> int:
         """All parameters."""
         return self.matrices + self.others
+
+    def learned(self, setup: Setup) -> Held:
+        """Those with gradients and optimizer states, of which an adapter's are elsewhere."""
+        return Held(*(math.ceil(number * setup.trained) for number in (self.matrices, self.others)))
 
     def moments(self, setup: Setup) -> int:
         """Numbers in the optimizer's moments: two per parameter, but one for Muon's (Jordan et al. 2024). And in

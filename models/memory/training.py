@@ -61,30 +61,31 @@ def of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
     """Training memory of the devices of a pipeline stage."""
     blocks = blocks_held(shape, setup, stage)
     held, sharded = held_parameters(shape, setup, stage), setup.sharded
+    learned = held.learned(setup)
     passing = _activations(shape, setup, stage, blocks)
 
     def share(number: int, from_stage: int) -> int:
         return ceil_div(number, setup.shares) if sharded >= from_stage else number
 
-    weights, gradients = share(setup.weight_bytes * held.total, 3), share(setup.state_bytes * held.total, 2)
-    states = share(setup.master_bytes * held.total + setup.state_bytes * held.moments(setup), 1)
-    step, host = _step(setup, held), 0
+    weights, gradients = share(setup.weight_bytes * held.total, 3), share(setup.state_bytes * learned.total, 2)
+    states = share(setup.master_bytes * learned.total + setup.state_bytes * learned.moments(setup), 1)
+    step, host = _step(setup, learned), 0
     if setup.offload == "optimizer":
         # FSDP's shards are in host memory, where the optimizer steps. DeepSpeed copies gradients there in float32, and
         # ZeRO 3 sums them there
-        host = states + (weights if setup.engine == "fsdp" else share(4 * held.total, 1))
+        host = states + (weights if setup.engine == "fsdp" else share(4 * learned.total, 1))
         states, weights = 0, 0 if setup.engine == "fsdp" else weights
         if sharded == 3:
             host, gradients = host + gradients, 0
         step = step if setup.halved and setup.zero_stage == 1 else 0
     if setup.copies_states:
-        host += share(setup.weight_bytes * held.total, 3) + share(setup.state_bytes * held.moments(setup), 1)
+        host += share(setup.weight_bytes * learned.total, 3) + share(setup.state_bytes * learned.moments(setup), 1)
     return TrainingMemory(
         weights=weights,
         gradients=gradients,
         optimizer=states,
         gathered=_gathered(shape, setup, held),
-        buffers=_buffers(setup, held),
+        buffers=_buffers(setup, learned),
         activations=passing.blocks,
         loss=passing.loss,
         backward=passing.backward,

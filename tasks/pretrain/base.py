@@ -24,24 +24,17 @@ TABLE = "Tokens by source and split"  # of `tokenize`
 
 def shape_of_base(folder: Path, config: PretrainConfig, runtime: PretrainRuntime) -> Shape:
     """The shape of the model in a folder that is to be trained on. Raises ConfigError for a context beyond the model's,
-    unless its positions are scaled, and for settings and modules with which a model can't be trained that our decoder
-    doesn't compute."""
+    unless its positions are scaled, for an adapter or frozen parts that don't suit it, and for settings and modules with
+    which a model can't be trained that our decoder doesn't compute. Under an adapter, transformers computes all."""
     from models.convert import NotCarriedError, shape_of
-    from models.foreign import UnknownPartsError, check_positions, foreign_shape
+    from models.foreign import UnknownPartsError, check_positions
 
     shape: Shape
     base = load_config(folder)
     try:
-        shape = shape_of(base)
+        shape = _foreign(folder, config, runtime) if config.adapter else shape_of(base)
     except NotCarriedError:
-        try:
-            shape = foreign_shape(folder)
-        except UnknownPartsError as error:
-            raise ConfigError(
-                f"The base can't be trained on: {error}.",
-                "Choose another, or leave out `pretrain` to fine-tune this one.",
-            ) from error
-        check_foreign(shape.family, config, runtime)
+        shape = _foreign(folder, config, runtime)
     if not getattr(shape, "experts", None):
         try:
             config.refuse_router_losses(shape.family)
@@ -55,6 +48,26 @@ def shape_of_base(folder: Path, config: PretrainConfig, runtime: PretrainRuntime
             raise ConfigError(
                 f"pretrain.rope_scaling can't be applied: {error}.", "Choose another method, or another base."
             ) from error
+    if not config.trains_all:
+        from tasks.pretrain.engines.trained import trained_sizes
+
+        trained_sizes(shape, config, folder)
+    return shape
+
+
+def _foreign(folder: Path, config: PretrainConfig, runtime: PretrainRuntime) -> ForeignShape:
+    from models.foreign import UnknownPartsError, foreign_shape
+    from tasks.pretrain.engines.initialise import adapt_with
+
+    try:
+        shape = foreign_shape(folder, adapt_with(config.adapter))
+    except UnknownPartsError as error:
+        raise ConfigError(
+            f"The base can't be trained on: {error}.", "Choose another, or leave out `pretrain` to fine-tune this one."
+        ) from error
+    if config.adapter is None:
+        ours = "a model that our decoder computes, such as a Llama"
+        check_foreign(f"{ours}. transformers computes this base, a {shape.family}", config, runtime)
     return shape
 
 

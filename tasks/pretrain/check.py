@@ -23,6 +23,7 @@ def check_runtime(config: PretrainConfig, runtime: Runtime) -> None:
     check_hosts(runtime.training)
     check_engine(runtime.pretrain)
     check_special({config.optimizer, config.precision}, runtime.pretrain, cuda=runtime.compute.device != "cpu")
+    _check_trained(config, runtime.pretrain)
     if config.model is not None:  # a base's shares are checked once it is there
         check_shares(derive(config.new_model, vocab_size=1), runtime.pretrain)
     elif runtime.pretrain.preflight == "always":
@@ -89,8 +90,8 @@ def _needs(runtime: PretrainRuntime) -> Iterator[tuple[str, bool, str, str]]:
     yield "replicate", engine == "fsdp", "it does not form groups of shards", "Set runtime.pretrain.engine to fsdp"
 
 
-def check_foreign(family: str, config: PretrainConfig, runtime: PretrainRuntime) -> None:
-    """Raises ConfigError for a setting that needs our own decoder. `family` is computed by transformers."""
+def check_foreign(needs: str, config: PretrainConfig, runtime: PretrainRuntime) -> None:
+    """Raises ConfigError for a setting that needs our own decoder, which `needs` says and why it isn't there."""
     needed = {
         **{f"runtime.pretrain.{name}": getattr(runtime, name) > 1 for name in PARALLEL},
         "runtime.pretrain.compile": runtime.compile != "off",
@@ -99,11 +100,21 @@ def check_foreign(family: str, config: PretrainConfig, runtime: PretrainRuntime)
         "pretrain.isolate_documents": config.isolate_documents,
     }
     if setting := next((name for name, chosen in needed.items() if chosen), None):
+        raise ConfigError(f"{setting} needs {needs}.", "Leave the setting out, or choose another base.")
+
+
+def _check_trained(config: PretrainConfig, runtime: PretrainRuntime) -> None:
+    if config.adapter is not None:
+        check_foreign("all weights in training, but pretrain.adapter lays layers over the base", config, runtime)
+    if config.freeze is not None and runtime.pipeline_parallel > 1:
         raise ConfigError(
-            f"{setting} needs a model that our decoder computes, such as a Llama. transformers computes this base, a "
-            f"{family}.",
-            "Leave the setting out, or choose another base.",
+            "runtime.pretrain.pipeline_parallel needs gradients in every stage, but pretrain.freeze leaves some out.",
+            "Leave one of them out: tensor_parallel and engine fsdp work with frozen weights.",
         )
+    if config.freeze is not None and config.model is not None:  # a base is checked once it is there
+        from tasks.pretrain.engines.trained import trained_sizes
+
+        trained_sizes(derive(config.new_model, vocab_size=1), config, None)
 
 
 def check_special(choices: set[str], runtime: PretrainRuntime, *, cuda: bool) -> None:

@@ -13,8 +13,11 @@ from storage.errors import ConfigError
 from tasks.pretrain.long_context.scaling import RopeScalingConfig
 from tasks.pretrain.recipe.steps import decay_steps, parts_at, wholes_until
 from tasks.stage.config import StageConfig
+from tasks.training.adapters.config import LoraConfig
 
 MOST_STEPS, MOST_TOKENS = 10**9, 10**15  # far beyond any training so far, and within what torch can count to
+Part = Literal["embedding", "head", "norms"]
+Layers = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
 Mixture = dict[str, Annotated[float, Field(gt=0)]]
 # Names and usual weights: Switch Transformer, section 2.2, and ST-MoE, section 3.2
 ROUTER_LOSSES = {"balance_loss": ("balance", 0.01), "router_z_loss": ("z_loss", 0.001)}
@@ -48,6 +51,53 @@ class HealingConfig(StageConfig):
         200, ge=1, description="a divergence within this many steps of the previous one counts as a repeat"
     )
     rate_factor: float = Field(0.5, gt=0, lt=1, description="factor on the learning rate after a repeated divergence")
+
+
+class PretrainLora(LoraConfig):
+    """An adapter over a base that is trained on documents."""
+
+    whole: tuple[Part, ...] = Field(
+        (),
+        description="parts to train whole beside the adapter, for text of a new kind: embedding (with learned "
+        "positions), head, norms. A tied matrix needs both of its names",
+    )
+
+    @model_validator(mode="after")
+    def _is_exact(self) -> PretrainLora:
+        if self.dropout:
+            raise ValueError("dropout draws at random, so a resume would not be exact: leave it at 0")
+        if self.quantize != "none":
+            raise ValueError(
+                "quantize is for post-training: leave it at none, or share the base among processes by fsdp"
+            )
+        return self
+
+
+class FreezeConfig(StageConfig):
+    """Weights that stay as they are. They have no gradients, no optimizer states and no place in checkpoints."""
+
+    parts: tuple[Part, ...] = Field(
+        (),
+        description="embedding (with learned positions), head, norms (of the layers too). A tied matrix needs both of "
+        "its names",
+    )
+    layers: Layers | None = Field(None, description="first and last layer to freeze, counted from 0")
+    all_but_layers: Layers | None = Field(
+        None, description="first and last layer to train, counted from 0. Everything else is frozen"
+    )
+
+    @model_validator(mode="after")
+    def _freezes_something(self) -> FreezeConfig:
+        if self.all_but_layers is not None and self.layers is not None:
+            raise ValueError("layers and all_but_layers exclude each other: set one of them")
+        if self.all_but_layers is not None and self.parts and set(self.parts) != {"norms"}:
+            raise ValueError("all_but_layers freezes embedding and head already: leave them out of parts")
+        if not self.parts and self.layers is None and self.all_but_layers is None:
+            raise ValueError("it freezes nothing: set parts, layers or all_but_layers, or leave freeze out")
+        for name in ("layers", "all_but_layers"):
+            if (chosen := getattr(self, name)) is not None and chosen[0] > chosen[1]:
+                raise ValueError(f"{name} ends before it begins: give the first layer, then the last")
+        return self
 
 
 class AverageConfig(StageConfig):
@@ -205,6 +255,15 @@ class PretrainConfig(StageConfig):
     snapshot_every: int | None = Field(
         None, ge=1, description="steps between model snapshots, kept in snapshots/step-N/ of the artifact"
     )
+    adapter: PretrainLora | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="adapter to train over the frozen base, which transformers then computes. It is merged into "
+        "model/, and kept beside it in adapter/ (null: none, all weights of the base are trained)",
+    )
+    freeze: FreezeConfig | None = Field(
+        None, exclude_if=lambda value: value is None, description="weights that are not trained"
+    )
     ema_decay: float | None = Field(
         None,
         gt=0,
@@ -293,6 +352,14 @@ class PretrainConfig(StageConfig):
         return self
 
     @model_validator(mode="after")
+    def _adapter_has_a_base(self) -> PretrainConfig:
+        if self.adapter is not None and self.model is not None:
+            raise ValueError("adapter is laid over a base: leave model null, or train all weights of the new model")
+        if self.adapter is not None and self.freeze is not None:
+            raise ValueError("an adapter leaves all of the base frozen: leave freeze out, or use adapter.whole")
+        return self
+
+    @model_validator(mode="after")
     def _final_weights_are_there(self) -> PretrainConfig:
         needs = {"ema": ("ema_decay", self.ema_decay), "mean": ("average", self.average)}
         if self.final_weights in needs and needs[self.final_weights][1] is None:
@@ -335,6 +402,11 @@ class PretrainConfig(StageConfig):
     def sequence(self) -> int | None:
         """Tokens of a training sequence. None for those of a base, until it is known."""
         return self.model.context if self.model else self.context
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether all weights are trained: none is frozen, and there is no adapter."""
+        return self.adapter is None and self.freeze is None
 
     def named_sources(self) -> dict[str, list[str]]:
         """The sources that this config names, by the path of the field."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from models.activations import Precision
 from models.memory import Setup
-from models.presets import ModelShape, ShapeError
+from models.presets import ModelShape, ShapeError, count_parameters
 from storage.errors import ConfigError
 from tasks.children.hosts import hosts_of
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.stage.runtime import PretrainRuntime, Runtime
+from tasks.training.adapters.config import LoraConfig
 
 
 def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
@@ -48,6 +49,52 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
             f"The runtime can't divide its devices: {error}.",
             "Change runtime.training.processes or hosts, or these settings of runtime.pretrain.",
         ) from error
+
+
+def trained_share(config: PretrainConfig, shape: ModelShape) -> float:
+    """The numbers that are trained, as a share of the model's parameters: fewer with frozen weights or an adapter."""
+    if config.trains_all:
+        return 1.0
+    matrix, norm = shape.vocab_size * shape.width, shape.width * (1 if shape.gated else 2)
+    norms = 2 * norm + (2 * shape.head_dim if shape.head_norms else 0)  # of a layer
+    learned_positions = shape.context * shape.width if shape.rope_theta is None else 0
+    parts = {
+        "embedding": matrix + learned_positions,
+        "head": 0 if shape.tie_embeddings else matrix,
+        "norms": norm + shape.depth * norms,
+    }
+    total = count_parameters(shape)
+    if config.adapter is not None:
+        added = sum(_added(config.adapter, *size) for size in _linear_layers(config.adapter, shape))
+        return (shape.depth * added + sum(parts[part] for part in config.adapter.whole)) / total
+    freeze = config.freeze
+    assert freeze is not None
+    layer = (total - parts["embedding"] - parts["head"] - norm) // shape.depth
+    first, last = freeze.layers or freeze.all_but_layers or (0, -1)
+    within, named = last + 1 - first, "norms" in freeze.parts
+    if freeze.all_but_layers is not None:
+        return within * (layer - norms * named) / total
+    frozen = sum(parts[part] for part in freeze.parts) + within * (layer - norms * named)
+    return (total - frozen) / total
+
+
+def _linear_layers(adapter: LoraConfig, shape: ModelShape) -> list[tuple[int, int]]:
+    """Inputs and outputs of the linear layers of a block that get an adapter, as transformers has them."""
+    width, wide, inner = shape.width, shape.heads_width, shape.feed_forward
+    keys = shape.kv_heads * shape.head_dim
+    if shape.gated:
+        into = {"q_proj": wide, "k_proj": keys, "v_proj": keys, "gate_proj": inner, "up_proj": inner}
+        layers = [*((name, width, out) for name, out in into.items())]
+        layers += [("o_proj", wide, width), ("down_proj", inner, width)]
+    else:
+        layers = [("c_attn", width, wide + 2 * keys), ("c_fc", width, inner)]
+        layers += [("c_proj", wide, width), ("c_proj", inner, width)]
+    names = {target.rpartition(".")[2] for target in adapter.targets or [name for name, *_ in layers]}
+    return [(inputs, outputs) for name, inputs, outputs in layers if name in names]
+
+
+def _added(adapter: LoraConfig, inputs: int, outputs: int) -> int:
+    return adapter.rank * (inputs + outputs) + outputs * adapter.dora
 
 
 def check_pipeline(stages: int, micro_steps: int) -> None:

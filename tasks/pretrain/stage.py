@@ -130,6 +130,7 @@ def _report(spec: TrainSpec, measured: dict[str, Any], tokens: Artifact, out: Ou
     seen = computed - sum(row.get("padding", 0) for row in measured["sources"])
     out.fact(**measured["facts"])
     results = {name: round(measured[name], 6) for name in ("train_loss", "validation_loss", "validation_bits_per_byte")}
+    trained = measured["trained"]
     out.count(
         parameters=count_parameters(shape),
         steps=spec.steps,
@@ -139,9 +140,11 @@ def _report(spec: TrainSpec, measured: dict[str, Any], tokens: Artifact, out: Ou
         **results,
     )
     loss, bits = results["validation_loss"], results["validation_bits_per_byte"]
-    out.count(
-        summary=f"{count_parameters(shape):,} parameters, {seen:,} tokens, loss {loss:.2f}, {bits:.2f} bits a byte"
-    )
+    said = [f"{count_parameters(shape):,} parameters", f"{seen:,} tokens, loss {loss:.2f}, {bits:.2f} bits a byte"]
+    if trained is not None:
+        out.count(**trained)
+        said.insert(1, f"{trained['trainable_share']:.2%} of them trained")
+    out.count(summary=", ".join(said))
     out.table("Shape", [{"name": name, "value": value, "rule": rule} for name, value, rule in explain(shape)])
     if config.mixture is not None:
         out.table("Samples by source", measured["sources"])
@@ -183,6 +186,7 @@ def _report(spec: TrainSpec, measured: dict[str, Any], tokens: Artifact, out: Ou
         "Training",
         [
             {"measure": "steps", "value": f"{spec.steps:,}"},
+            *({"measure": name, "value": value} for name, value in _trained(trained).items()),
             {"measure": "tokens seen", "value": f"{seen:,} ({seen / active:.1f} per {each})"},
             {"measure": "epochs", "value": f"{epochs:.2f}"},
             {"measure": "compute", "value": f"{flops:.3g} FLOPs"},
@@ -191,6 +195,15 @@ def _report(spec: TrainSpec, measured: dict[str, Any], tokens: Artifact, out: Ou
             {"measure": "validation bits per byte", "value": f"{results['validation_bits_per_byte']:.3f}"},
         ],
     )
+
+
+def _trained(trained: dict[str, Any] | None) -> dict[str, str]:
+    if trained is None:
+        return {}
+    rows = {"parameters trained": f"{trained['trained_parameters']:,} of {trained['parameters']:,}"}
+    if "merged_logit_difference" in trained:
+        rows["largest difference of a logit, merged"] = f"{trained['merged_logit_difference']:.1e}"
+    return rows
 
 
 def _report_packing(rows: list[dict[str, Any]], out: Output) -> None:

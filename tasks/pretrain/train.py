@@ -6,20 +6,24 @@ validation windows follow from the step number and from skipped batches. So a re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from models.convert import save
+from models.foreign import ForeignDecoder
 from models.kernels.attention import for_one_shape
 from storage.shards.token_stream import TokenStream
 from storage.shards.tokens import read_header
 from tasks.children.child import emit, run_as_child
 from tasks.children.orderly_stop import OrderlyStop
+from tasks.pretrain.adapted import merge_adapter
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.async_save import saves_async
+from tasks.pretrain.engines.trained import trained_sizes
 from tasks.pretrain.evaluation import Validation, write_samples
 from tasks.pretrain.healing.divergence import DivergenceMonitor
 from tasks.pretrain.healing.heartbeat import Heartbeat
@@ -140,6 +144,16 @@ def _finish(training: Training, changed: Mapping[str, Mapping[str, Any]], losses
     model = engine.whole_model()
     if model is None:
         return
+    trained: dict[str, Any] | None = None
+    if spec.config.adapter is not None:
+        trained = merge_adapter(cast(ForeignDecoder, model), spec.config.adapter, spec, spec.out / "adapter")
+    elif spec.config.freeze is not None:
+        number = sum(map(math.prod, trained_sizes(spec.shape, spec.config, spec.base).values()))
+        trained = {
+            "trained_parameters": number,
+            "parameters": model.num_parameters(),
+            "trainable_share": round(number / model.num_parameters(), 6),
+        }
     save(model, spec.out / "model", spec.tokenizer, spec.base)
     training.snapshots.publish(spec.out / "snapshots")
     end = read_header(spec.validation[0]).eos_id
@@ -156,6 +170,7 @@ def _finish(training: Training, changed: Mapping[str, Mapping[str, Any]], losses
         "precision": engine.precision,
         "held_out": changed.get("held_out"),
         "long_context": changed.get("long_context"),
+        "trained": trained,
         "train_loss": sum(last) / len(last),
         "validation_loss": losses[spec.config.final_weights],
         "validation_bits_per_byte": training.validation.bits_per_byte(losses[spec.config.final_weights]),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +15,7 @@ from models.presets import Shape, count_parameters
 from storage.errors import StoreError
 from storage.files.disk import existing, mount
 from storage.units import size_of
+from tasks.pretrain.engines.trained import trained_sizes
 from tasks.pretrain.setup import setup_of
 from tasks.pretrain.spec import TrainSpec
 from tasks.training.retention import most_kept
@@ -38,7 +41,12 @@ class Room(NamedTuple):
 def largest_checkpoint(spec: TrainSpec) -> int:
     """The most bytes of one checkpoint. Whether `device: auto` finds a GPU is unknown here, so the larger of both."""
     cuda = {"cpu": (False,), "cuda": (True,), "auto": (False, True)}[spec.runtime.compute.device]
-    return max(checkpoint_bytes(spec.shape, setup_of(spec.config, spec.runtime, cuda=each)) for each in cuda)
+    setups = [setup_of(spec.config, spec.runtime, cuda=each) for each in cuda]
+    trained = 1.0
+    if not spec.config.trains_all:
+        sizes = trained_sizes(spec.shape, spec.config, spec.base)
+        trained = sum(map(math.prod, sizes.values())) / count_parameters(spec.shape)
+    return max(checkpoint_bytes(spec.shape, replace(setup, trained=trained)) for setup in setups)
 
 
 def model_bytes(shape: Shape) -> int:

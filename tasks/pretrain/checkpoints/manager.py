@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import TrainingError
-from tasks.pretrain.checkpoints.saved_states import UNREADABLE, expected_shapes, merge, problems, read_back
+from tasks.pretrain.checkpoints.saved_states import UNREADABLE, merge, problems, read_back
+from tasks.pretrain.engines.trained import trained_sizes
 from tasks.training.checkpoint_marker import (
     CheckpointMarker,
     Ranks,
@@ -106,7 +107,7 @@ class Checkpoints:
             layout=dict(engine.layout),
             versions=_versions(),
         )
-        expected = expected_shapes(engine.spec.shape)
+        expected = trained_sizes(engine.spec.shape, engine.config, engine.spec.base)
         if self.asynchronous:
             writing = engine.save_async(folder)
             # Read-back and marker wait in a thread of the first rank only: its Future is done when all ranks have

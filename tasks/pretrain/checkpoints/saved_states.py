@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.presets import ForeignShape, Shape
 from tasks.training.states_only import load_states, states_only
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -36,17 +35,6 @@ class Finding:
     squares: float = 0.0  # sum of squared weights, NaN or infinity if any weight is
     states: bool = False  # whether there are optimizer states
     state_squares: float = 0.0
-
-
-def expected_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a model's parameters, tied ones once, without building it."""
-    if isinstance(shape, ForeignShape):
-        return dict(shape.sizes)
-    from models.transformer import Transformer
-
-    with torch.device("meta"):
-        model = Transformer(shape)
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
 def read_back(

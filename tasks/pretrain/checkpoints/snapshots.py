@@ -21,7 +21,7 @@ class Snapshots:
     """Models in the format of transformers, `step-N/`, every `snapshot_every` steps."""
 
     def __init__(self, spec: TrainSpec) -> None:
-        self.folder, self.tokenizer, self.base = spec.snapshots, spec.tokenizer, spec.base
+        self.spec, self.folder = spec, spec.snapshots
         self.steps = spec.snapshot_steps
 
     def cut(self, step: int) -> None:
@@ -39,9 +39,13 @@ class Snapshots:
         if model is None:
             return
         from models.convert import save
+        from models.foreign import ForeignDecoder
+        from tasks.pretrain.adapted import merge_adapter
 
         draft = self.folder / f"draft-{step}"
-        save(model, draft, self.tokenizer, self.base)
+        if (adapter := self.spec.config.adapter) is not None and isinstance(model, ForeignDecoder):
+            merge_adapter(model, adapter, self.spec, self.spec.scratch / "adapter")
+        save(model, draft, self.spec.tokenizer, self.spec.base)
         for path in draft.iterdir():
             flush(path)
         draft.rename(self.folder / f"step-{step}")

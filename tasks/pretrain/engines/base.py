@@ -22,6 +22,7 @@ from models.transformer import Decoder
 from storage.errors import ConfigError
 from tasks.pretrain.check import check_special
 from tasks.pretrain.engines.initialise import new_decoder
+from tasks.pretrain.engines.trained import mark_trained
 from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.pretrain.recipe.precision import DTYPES, precision, prepare
 from tasks.pretrain.spec import TrainSpec
@@ -112,11 +113,12 @@ class Engine(ABC):
     def new_model(self) -> Decoder:
         """The model with its initial weights, the same on each rank, on torch's default device."""
         torch.manual_seed(self.config.seed)
-        model = new_decoder(self.spec)
+        model = new_decoder(self.spec.shape, self.config, self.spec.base)
         model.recompute = self.spec.runtime.pretrain.recompute
         model.head.z_loss = self.config.z_loss
         set_losses(model, **self.config.router_losses)
         prepare(model, self.precision)
+        mark_trained(model, self.config)
         return model
 
     def autocast(self) -> AbstractContextManager[object]:

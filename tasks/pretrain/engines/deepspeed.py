@@ -157,7 +157,9 @@ class DeepSpeedEngine(Engine):
 
     def save(self, folder: Path) -> None:
         """Write DeepSpeed's format, with the folder's name as its tag."""
-        self.deepspeed.save_checkpoint(str(folder.parent), tag=folder.name, save_latest=False)
+        self.deepspeed.save_checkpoint(
+            str(folder.parent), tag=folder.name, save_latest=False, exclude_frozen_parameters=True
+        )
         if self.world.first:
             self.topology.write(folder)
 
@@ -173,7 +175,8 @@ class DeepSpeedEngine(Engine):
         optimizer = self.deepspeed.optimizer
         together = self.spec.scratch / "universal" / folder.name
         if self.world.first:
-            convert(folder, together, saved, optimizer.param_groups, self.sizes)
+            sizes = {name: self.sizes[name] for group in self.topology.groups for name in group}
+            convert(folder, together, saved, optimizer.param_groups, sizes)
         self.world.wait()
         if self.zero_stage == 0:
             load_whole(together, self.model, optimizer, self.topology)
@@ -210,7 +213,9 @@ class DeepSpeedEngine(Engine):
 
     def _load(self, folder: Path) -> None:
         with states_only(deepspeed=True):
-            path, _ = self.deepspeed.load_checkpoint(str(folder.parent), tag=folder.name)
+            path, _ = self.deepspeed.load_checkpoint(
+                str(folder.parent), tag=folder.name, load_module_strict=self.config.trains_all
+            )
         if path is None:
             raise TrainingError(
                 f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to start from scratch."

@@ -6,34 +6,44 @@ weights equal those of one process that builds the whole model. Those of a base 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import cast
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from models.convert import read_weights
-from models.foreign import ForeignDecoder, foreign_weights
+from models.foreign import WRAPPED, Adapt, ForeignDecoder, foreign_weights
 from models.presets import ForeignShape, ModelShape, Shape
 from models.transformer import Decoder, Transformer
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.spec import TrainSpec
+from tasks.training.adapters.config import LoraConfig
+from tasks.training.adapters.lora import inject
 
 Keep = Callable[[str, Tensor], None]
 
 
-def new_decoder(spec: TrainSpec) -> Decoder:
+def new_decoder(shape: Shape, config: PretrainConfig, base: Path | None) -> Decoder:
     """The model of a run, on torch's default device. Of a foreign one, weights are not set."""
-    if isinstance(spec.shape, ModelShape):
-        return Transformer(spec.shape, mup_base_width=spec.config.mup_base_width)
-    assert spec.base is not None
-    return ForeignDecoder(spec.base, spec.shape)
+    if isinstance(shape, ModelShape):
+        return Transformer(shape, mup_base_width=config.mup_base_width)
+    assert base is not None
+    return ForeignDecoder(base, shape, adapt_with(config.adapter))
+
+
+def adapt_with(adapter: LoraConfig | None) -> Adapt | None:
+    """Puts the adapter's layers, if there is one, into a module of transformers."""
+    return None if adapter is None else partial(inject, "pretrain", adapter)
 
 
 def empty_decoder(spec: TrainSpec, device: torch.device) -> Decoder:
     """The model of a run on a device, with weights to be filled in."""
     with torch.device("meta"):
-        model = new_decoder(spec)
+        model = new_decoder(spec.shape, spec.config, spec.base)
     return allocate(model, device)
 
 
@@ -58,8 +68,31 @@ def initial_weights(spec: TrainSpec, keep: Keep) -> None:
         return
     shape = spec.shape
     found = read_weights(spec.base, shape) if isinstance(shape, ModelShape) else foreign_weights(spec.base, shape)
+    transposed = spec.config.adapter is not None and _is_transposed(spec)
     for name, values in found:
         keep(name, values)
+        magnitudes = name.replace(f"{WRAPPED}weight", ".lora_magnitude_vector.default.weight")
+        if magnitudes != name and isinstance(shape, ForeignShape) and magnitudes in shape.sizes:
+            keep(magnitudes, torch.linalg.norm(values.T if transposed else values, dim=1))
+    if spec.config.adapter is not None:
+        _draw_adapter(spec, keep)
+
+
+def _is_transposed(spec: TrainSpec) -> bool:
+    """Whether the base's linear layers have an input a row, as GPT-2's."""
+    with torch.device("meta"):
+        model: Any = new_decoder(spec.shape, spec.config, spec.base)
+    return bool(model.theirs.peft_config["default"].fan_in_fan_out)
+
+
+def _draw_adapter(spec: TrainSpec, keep: Keep) -> None:
+    """A drawn as PEFT does, uniformly within ± 1 / √inputs, and B of zeros: at first the adapter changes nothing."""
+    generator = torch.Generator().manual_seed(spec.config.seed)
+    for name, size in whole_sizes(spec.shape):
+        if ".lora_A." in name:
+            keep(name, torch.empty(size).uniform_(-1, 1, generator=generator) / math.sqrt(size[1]))
+        elif ".lora_B." in name:
+            keep(name, torch.zeros(size))
 
 
 def draw_weights(shape: ModelShape, config: PretrainConfig, keep: Keep) -> None:

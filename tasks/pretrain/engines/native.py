@@ -201,17 +201,21 @@ class NativeEngine(Engine):
         torch.distributed.all_reduce(both, group=self.context_group)
         return both[0] / both[1].clamp(min=1)
 
+    def trained(self) -> dict[str, tuple[nn.Parameter, ShardLayout]]:
+        """The parameters with states, by their names in the whole model, and this rank's shard of each."""
+        return {name: held for name, held in self.parameters.items() if held[0].requires_grad}
+
     def save(self, folder: Path) -> None:
         """Write one file per rank, by the names and shapes of the whole model."""
-        save_states(folder, self.parameters, self.optimizer, self.scaler.state_dict())
+        save_states(folder, self.trained(), self.optimizer, self.scaler.state_dict())
 
     supports_async_save = True
 
     def save_async(self, folder: Path) -> Future[None]:
-        return save_states_async(folder, self.parameters, self.optimizer, self.scaler.state_dict())
+        return save_states_async(folder, self.trained(), self.optimizer, self.scaler.state_dict())
 
     def load(self, folder: Path) -> None:
-        scale = load_states(folder, self.parameters, self.optimizer, self.scaler.state_dict())
+        scale = load_states(folder, self.trained(), self.optimizer, self.scaler.state_dict())
         if scale:
             self.scaler.load_state_dict(scale)
 

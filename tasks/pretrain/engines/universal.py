@@ -52,7 +52,7 @@ def convert(
     folder: Path, out: Path, saved: Topology, groups: Sequence[Mapping[str, Any]], sizes: Mapping[str, torch.Size]
 ) -> None:
     """Convert what DeepSpeed saved in `folder` into `out`, for an optimizer with these groups. `sizes` are those of the
-    whole model's parameters.
+    trained parameters.
 
     Raises TrainingError for states of an optimizer other than Adam.
     """

@@ -31,6 +31,8 @@ def new_optimizer(
     """The optimizer over the model's parameters. `set_learning_rate` sets the rate of each step. `sizes` are those of
     the whole parameters, needed if their shards don't show them."""
     groups = parameter_groups(config, model, sizes)
+    if sizes is not None:  # DeepSpeed, which can't flatten an empty group: where only matrices are trained
+        groups = [pair for pair in groups if pair[1]["params"]]
     adam: dict[str, Any] = {"lr": 0.0, "betas": (config.beta1, config.beta2), "eps": config.epsilon, "fused": True}
     if config.optimizer == "adamw":
         return torch.optim.AdamW([group for _, group in groups], **adam)
@@ -50,14 +52,16 @@ def parameter_groups(
     """(optimizer, group) pairs with weight decay, on matrices only, and learning-rate scale. For Muon also the number
     of rows of each matrix fused in a parameter.
 
-    Each parameter is in exactly one. Groups and their order follow only from the config, whatever part of the model
-    this is, as states are saved by group number.
+    Each trained parameter is in exactly one. Groups and their order follow only from the config, whatever part of the
+    model this is, as states are saved by group number.
     """
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
     mixture = config.model is not None and config.model.family == "qwen3_moe"
     for kind in ("matrix", "vector", "matrix of a block", "last norm", *(("router",) if mixture else ())):
         groups.setdefault(_treatment(config, kind), [])
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         if len(sizes[name] if sizes else parameter.shape) >= 2:
             kind = "matrix of a block" if name.startswith("blocks.") else "matrix"
             kind = "router" if name.endswith(".router.weight") else kind

@@ -102,3 +102,10 @@ def peft_config(method: str, adapter: LoraConfig, model: PreTrainedModel) -> pef
         use_dora=adapter.dora,
         fan_in_fan_out=transposed,
     )
+
+
+def inject(section: str, adapter: LoraConfig, model: PreTrainedModel) -> None:
+    """Put the adapter's layers into a model, in place, on its device: the meta device too. Raises as `targets_of`."""
+    import peft
+
+    peft.inject_adapter_in_model(peft_config(section, adapter, model), model)

@@ -70,8 +70,10 @@ def merge(
         lost = get_peft_model_state_dict(model, save_embedding_layers=False).keys() ^ set(file.keys())
     if lost:  # PEFT only warns
         raise TrainingError(f"{WEIGHTS} and PEFT's adapter differ in the weight {min(lost)}.", "Report this defect.")
-    trained = sum(value.numel() for name, value in model.named_parameters() if "lora_" in name)
-    parameters = sum(value.numel() for value in model.parameters())
+    # Beside a module that was trained whole PEFT keeps the original
+    numbers = {name: value.numel() for name, value in model.named_parameters() if ".original_module." not in name}
+    trained = sum(number for name, number in numbers.items() if "lora_" in name or ".modules_to_save." in name)
+    parameters = sum(numbers.values())
     before = _logits(model, batches)
     merged: PreTrainedModel = model.merge_and_unload()
     after = _logits(merged, batches)

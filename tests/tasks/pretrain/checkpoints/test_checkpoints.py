@@ -19,10 +19,11 @@ from storage.errors import ConfigError, StoreError, TrainingError
 from tasks.pretrain import pretrain
 from tasks.pretrain.checkpoints.disk import largest_checkpoint
 from tasks.pretrain.checkpoints.manager import Checkpoints
-from tasks.pretrain.checkpoints.saved_states import Finding, expected_shapes, merge, problems, read_back
+from tasks.pretrain.checkpoints.saved_states import Finding, merge, problems, read_back
 from tasks.pretrain.engines import Engine, MicroBatch, open_engine, states
 from tasks.pretrain.engines.async_save import saves_async
 from tasks.pretrain.engines.shard_layout import ShardLayout
+from tasks.pretrain.engines.trained import trained_sizes
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 from tasks.stage.output import Output
@@ -89,7 +90,7 @@ def test_every_parameter_is_found_in_files_and_a_rank_may_look_at_a_part(
 ) -> None:
     engine = trained(spec, world, **runtime)
     engine.save(tmp_path / "one")
-    expected = expected_shapes(spec.shape)
+    expected = trained_sizes(spec.shape, spec.config, spec.base)
     parts = [read_back(tmp_path / "one", engine.layout, expected, rank=rank, ranks=3) for rank in range(3)]
     found = merge(parts)
     assert problems(found, expected) == []
@@ -243,7 +244,7 @@ def test_a_zeroed_matrix_is_found_in_deepspeeds_files_too(
         held["module"][MATRIX].zero_()
         named = MATRIX
     torch.save(held, path)
-    expected = expected_shapes(spec.shape)
+    expected = trained_sizes(spec.shape, spec.config, spec.base)
     found = read_back(tmp_path / "one", engine.layout, expected, rank=0, ranks=1)
     assert problems(found, expected) == [f"the matrix {named} is all zeros"]
 

@@ -43,7 +43,6 @@ def test_averages_are_sums_over_the_weights_of_each_step(optimizer: str) -> None
         assert not torch.allclose(weights_of(engine), last, rtol=0, atol=1e-4)
         kept.swap(name)
     assert torch.equal(weights_of(engine), last)
-    assert engine.model.head.weight.numel() > VOCAB
 
 
 def test_a_parameter_without_gradients_keeps_its_weights_and_its_optimizer() -> None:
@@ -105,8 +104,5 @@ def test_a_mean_that_reaches_back_before_the_run_is_refused(tmp_path: Path) -> N
 
 
 def test_keys_of_runs_without_averages_stay() -> None:
-    assert (
-        not {"ema_decay", "average", "final_weights"}
-        & PretrainConfig.model_validate({"model": MODEL}).model_dump().keys()
-    )
-    assert Artifact
+    fields = PretrainConfig.model_validate({"model": MODEL}).model_dump().keys()
+    assert not {"ema_decay", "average", "final_weights", "adapter", "freeze"} & fields

@@ -187,7 +187,9 @@ def test_states_are_saved_and_taken_over_to_the_bit(choices: dict[str, Any], tmp
 class Bare(Engine):
     """An engine without support for special choices."""
 
-    step = loss = save = load = whole_model = free_states = lambda *_: None  # type: ignore[assignment]  # never called
+    # never called
+    step = loss = save = load = whole_model = free_states = masters = masters_changed = lambda *_: None  # type: ignore[assignment]
+    states = property(lambda self: {})
 
 
 @pytest.mark.parametrize(
