@@ -17,7 +17,7 @@ from tasks.training.adapters.config import LoraConfig
 
 MOST_STEPS, MOST_TOKENS = 10**9, 10**15  # far beyond any training so far, and within what torch can count to
 Part = Literal["embedding", "head", "norms"]
-Layers = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
+Layers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2, max_length=2)]
 Mixture = dict[str, Annotated[float, Field(gt=0)]]
 # Names and usual weights: Switch Transformer, section 2.2, and ST-MoE, section 3.2
 ROUTER_LOSSES = {"balance_loss": ("balance", 0.01), "router_z_loss": ("z_loss", 0.001)}

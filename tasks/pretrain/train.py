@@ -18,10 +18,10 @@ from storage.shards.token_stream import TokenStream
 from storage.shards.tokens import read_header
 from tasks.children.child import emit, run_as_child
 from tasks.children.orderly_stop import OrderlyStop
-from tasks.pretrain.adapted import merge_adapter
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import open_engine
+from tasks.pretrain.engines.adapted import merge_adapter
 from tasks.pretrain.engines.async_save import saves_async
 from tasks.pretrain.engines.trained import trained_sizes
 from tasks.pretrain.evaluation import Validation, write_samples

@@ -261,6 +261,7 @@ def test_the_stages_of_zero_are_those_of_its_paper() -> None:
     assert states(Setup(engine="ddp", devices=64)) == 16
     assert states(Setup(engine="fsdp", devices=64)) == pytest.approx(16 / 64, rel=1e-6)
     # A float32 master even of float32 weights, once they are sharded
+    assert states(Setup(engine="ddp", averages=2, trained=0.25)) == 4 + (4 + 8 + 2 * 4) / 4
     assert states(Setup(precision="float32", zero_stage=0, devices=2)) == 16
     assert states(Setup(precision="float32", zero_stage=1, devices=2)) == 8 + 12 / 2
 

@@ -40,7 +40,7 @@ class Snapshots:
             return
         from models.convert import save
         from models.foreign import ForeignDecoder
-        from tasks.pretrain.adapted import merge_adapter
+        from tasks.pretrain.engines.adapted import merge_adapter
 
         draft = self.folder / f"draft-{step}"
         if (adapter := self.spec.config.adapter) is not None and isinstance(model, ForeignDecoder):

@@ -4,6 +4,8 @@ base.py          the interface, and what all engines share
 deepspeed.py     DeepSpeed's ZeRO 0 to 3
 universal.py     converts its states for another number of processes or another stage
 native.py        the base of the engines without DeepSpeed; torch.compile of blocks
+trained.py       which weights are trained
+adapted.py       merges an adapter into its base
 initialise.py    the initial weights, drawn a parameter at a time
 ddp.py           data parallelism (torch's DistributedDataParallel)
 fsdp.py          sharded data parallelism (torch's FSDP2)
