@@ -15,7 +15,6 @@ from models.presets import Shape, count_parameters
 from storage.errors import StoreError
 from storage.files.disk import existing, mount
 from storage.units import size_of
-from tasks.pretrain.engines.trained import trained_sizes
 from tasks.pretrain.setup import setup_of
 from tasks.pretrain.spec import TrainSpec
 from tasks.training.retention import most_kept
@@ -44,6 +43,8 @@ def largest_checkpoint(spec: TrainSpec) -> int:
     setups = [setup_of(spec.config, spec.runtime, cuda=each) for each in cuda]
     trained = 1.0
     if not spec.config.trains_all:
+        from tasks.pretrain.engines.trained import trained_sizes
+
         sizes = trained_sizes(spec.shape, spec.config, spec.base)
         trained = sum(map(math.prod, sizes.values())) / count_parameters(spec.shape)
     return max(checkpoint_bytes(spec.shape, replace(setup, trained=trained)) for setup in setups)

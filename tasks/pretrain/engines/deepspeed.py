@@ -158,7 +158,7 @@ class DeepSpeedEngine(Engine):
     def save(self, folder: Path) -> None:
         """Write DeepSpeed's format, with the folder's name as its tag."""
         self.deepspeed.save_checkpoint(
-            str(folder.parent), tag=folder.name, save_latest=False, exclude_frozen_parameters=True
+            str(folder.parent), tag=folder.name, save_latest=False, exclude_frozen_parameters=not self.config.trains_all
         )
         if self.world.first:
             self.topology.write(folder)
