@@ -173,6 +173,7 @@ def test_the_adapter_is_merged_kept_and_counted(folder: Path, alone: Callable[[s
         assert (out.path / "model" / name).read_bytes() == (base.path / name).read_bytes()
 
 
+@pytest.mark.soak
 def test_parts_are_trained_whole_also_where_they_are_one_matrix(folder: Path, tmp_path: Path) -> None:
     """And a snapshot is a whole model too."""
     config = config_of(adapter={**LORA, "whole": ["embedding", "head", "norms"]}, snapshot_every=6)
@@ -202,9 +203,8 @@ ENGINES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "engine", [pytest.param(one, marks=() if one["engine"] == "fsdp" else pytest.mark.soak) for one in ENGINES], ids=str
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
 def test_two_processes_learn_what_one_does_and_killed_they_end_with_the_same_bytes(
     engine: dict[str, Any],
     folder: Path,
@@ -233,7 +233,7 @@ FROZEN: list[tuple[str, dict[str, Any], set[str]]] = [
 
 @pytest.mark.parametrize(
     ("family", "freeze", "kept"),
-    [pytest.param(*one, marks=() if one[0] in ("llama", "qwen2") else pytest.mark.soak) for one in FROZEN],
+    [pytest.param(*one, marks=() if one[0] == "llama" else pytest.mark.soak) for one in FROZEN],
     ids=str,
 )
 def test_frozen_weights_stay_and_all_others_move(
@@ -248,6 +248,7 @@ def test_frozen_weights_stay_and_all_others_move(
     assert out.counts["trained_parameters"] == moved
 
 
+@pytest.mark.soak
 def test_only_trained_weights_are_in_checkpoints_and_resumes_are_exact(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
