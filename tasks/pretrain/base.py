@@ -23,9 +23,12 @@ TABLE = "Tokens by source and split"  # of `tokenize`
 
 
 def shape_of_base(folder: Path, config: PretrainConfig, runtime: PretrainRuntime) -> Shape:
-    """The shape of the model in a folder that is to be trained on. Raises ConfigError for a context beyond the model's,
-    unless its positions are scaled, for an adapter or frozen parts that don't suit it, and for settings and modules with
-    which a model can't be trained that our decoder doesn't compute. Under an adapter, transformers computes all."""
+    """The shape of the model in a folder that is to be trained on. Under an adapter, transformers computes all.
+
+    Raises ConfigError for a context beyond the model's, unless its positions are scaled, for an adapter or frozen parts
+    that don't suit it, and for settings and modules with which a model can't be trained that our decoder doesn't
+    compute.
+    """
     from models.convert import NotCarriedError, shape_of
     from models.foreign import UnknownPartsError, check_positions
 
