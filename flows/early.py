@@ -14,6 +14,7 @@ from flows.estimates.planned_stage import PlannedStage
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.errors import ConfigError, harmless
+from tasks.base.more_rows import check_rows
 from tasks.download import check_first_rows
 from tasks.download.config import EmbeddedSource
 from tasks.export import check_formats
@@ -24,6 +25,7 @@ from tasks.pretrain.base import shape_of_base
 from tasks.pretrain.long_context.extend import as_extended
 from tasks.significance.gates import gate_references
 from tasks.stage.decorator import STAGES, Reached
+from tasks.tokenizer.extension import check_extendable
 from tasks.training.adapters.lora import check_adapters
 from tasks.training.chain import LINKS
 
@@ -52,11 +54,14 @@ def check_base(profile: Profile, model: Artifact | None) -> None:
     """Before documents are prepared for a base, check that it can be trained on them."""
     if model is None or profile.pretrain is None:
         return
-    config, runtime = profile.pretrain, profile.runtime.pretrain
+    config, runtime, extends = profile.pretrain, profile.runtime.pretrain, profile.tokenizer.extend
     first = next(name for name in ("dedup", "filter", "tokenize") if getattr(profile, name) is not None)
 
     def check(reached: Mapping[str, Any]) -> None:
         shape_of_base(model.path, config, runtime)
+        if extends:
+            check_extendable(model.path)
+            check_rows(model.path)
         with as_extended(model.path, config) as folder:
             check_formats(reached.get("export"), folder)
 

@@ -44,11 +44,13 @@ def from_documents(profile: Profile, raw: Artifact) -> Start:
     unique = dedup(profile.dedup, raw.part("documents"))
     end_without_news(unique)
     clean = filter_documents(profile.filter, unique.part("documents"), raw.part("benchmarks"))
-    tokenizer = start or train_tokenizer(profile.tokenizer, clean.part("documents"))
+    extended = start if profile.tokenizer.extend else None
+    keeps = None if extended else start
+    tokenizer = keeps or train_tokenizer(profile.tokenizer, clean.part("documents"), extended)
     tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
     pairs = clean_pairs(profile, raw)
-    check_pretraining(profile, pairs, tokenizer)
-    model = pretrain(profile.pretrain, tokens, tokenizer)
+    check_pretraining(profile, pairs, start or tokenizer)
+    model = pretrain(profile.pretrain, tokens, tokenizer, extended)
     found = clean.part("contamination") if profile.filter and profile.filter.contamination else None
     through = {"download": raw, "dedup": unique, "filter": clean, "tokenize": tokens}
     made = {name: artifact for name, artifact in through.items() if getattr(profile, name) is not None}

@@ -122,6 +122,8 @@ def train_tokenizer(
     chosen = config_of(TokenizerConfig, "tokenizer", config, vocab_size=vocab_size, pattern=pattern)
     if chosen.keep is not None:
         raise ConfigError("tokenizer.keep names an artifact of a store.", "Use load_tokenizer, or a profile.")
+    if chosen.extend is not None:
+        raise ConfigError("tokenizer.extend is for a base that a profile trains.", "Use a profile, or leave it out.")
     observer = watcher(progress)
     owned = TemporaryDirectory(prefix="gristmill-tokenizer-")
     with scratch() as folder:

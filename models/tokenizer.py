@@ -161,6 +161,29 @@ def other_ids(tokenizer: PreTrainedTokenizerFast, truth: Tokenizer) -> str | Non
     return None
 
 
+class NotExtendedError(ValueError):
+    """A tokenizer that isn't another one with further tokens."""
+
+
+def new_tokens(base: Path, extended: Path) -> dict[int, list[int]]:
+    """The ids that the tokenizer of a folder has beyond those of a `base`'s, each with the base's ids that it joins.
+    Replacing each by those gives what the base's tokenizer gives for the same text. Raises NotExtendedError."""
+    old, new = (json.loads((folder / "tokenizer.json").read_bytes()) for folder in (base, extended))
+    ids: dict[str, int] = new["model"]["vocab"]
+    known = {**old["model"]["vocab"], **{token["content"]: token["id"] for token in old["added_tokens"]}}
+    kept, merges = len(old["model"]["merges"]), new["model"]["merges"]
+    same = {**new, "model": None} == {**old, "model": None} and merges[:kept] == old["model"]["merges"]
+    if not same or not known.items() <= ids.items():
+        raise NotExtendedError("it isn't the base's tokenizer with more tokens")
+    pieces = {id: [id] for id in known.values()}
+    for pair in merges[kept:]:
+        left, right = pair.split(" ") if isinstance(pair, str) else pair
+        if not {ids.get(left), ids.get(right)} <= pieces.keys():
+            raise NotExtendedError(f"it joins {left} and {right}, which no merge before gives")
+        pieces[ids[left + right]] = pieces[ids[left]] + pieces[ids[right]]
+    return {id: parts for id, parts in pieces.items() if len(parts) > 1}
+
+
 def padding_id(tokenizer: PreTrainedTokenizerFast) -> int:
     """The id that pads a batch. A base model's tokenizer often lacks one, and any will do, as a mask leaves it out."""
     pad = tokenizer.pad_token_id

@@ -52,6 +52,16 @@ def one_beginning(profile: Sections) -> Iterator[str]:
         )
 
 
+def extension_has_a_base(profile: Sections) -> Iterator[str]:
+    """New tokens are for the vocabulary of a base, and are learned from documents."""
+    if profile.tokenizer.extend is not None and (profile.base is None or profile.pretrain is None):
+        lacking = "base" if profile.base is None else "pretrain"
+        yield (
+            f"tokenizer.extend is {profile.tokenizer.extend:,}, the number of tokens for a base that is trained on "
+            f"documents, but the profile has no {lacking}: add it, or set `tokenizer.extend: null`"
+        )
+
+
 def chain_is_whole(profile: Sections) -> Iterator[str]:
     """`chain` names every link of the profile once."""
     if profile.chain is None:
@@ -305,7 +315,7 @@ def sources_exist(profile: Sections) -> Iterator[str]:
         yield f"{'; '.join(wrong)}, but the sources of documents are {', '.join(known)}"
 
 
-SHAPE: tuple[Check, ...] = (one_beginning, chain_is_whole)
+SHAPE: tuple[Check, ...] = (one_beginning, extension_has_a_base, chain_is_whole)
 CHECKS: tuple[Check, ...] = (
     snapshots_are_taken,
     evaluated_models_exist,

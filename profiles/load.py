@@ -18,6 +18,7 @@ from profiles.sections import NAME
 from storage.credentials import REMEDY, has_credentials
 from storage.errors import ConfigError
 from tasks.filter.presets import without_groups
+from tasks.tokenizer.config import OF_NEW
 
 FOLDER = Path(__file__).parent
 # By tag: the form of a value and its first characters. In YAML 1.1, which PyYAML reads, 010 is eight, 1:30 is ninety,
@@ -35,6 +36,7 @@ SCHEMA = "`gristmill profile schema` lists every key."
 RECIPES = "recipes/"
 SOURCES_OF_BASE = {"folder", "repository", "gguf", "artifact"}
 PRESET, CLEAN = "filter.preset", "clean"
+EXTEND = "tokenizer.extend"
 LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's errors for values that aren't lists
 OF_PYDANTIC = re.compile(r"\[key\]|literal\[.*\]")  # parts of an error's place that are in no profile
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text"}  # by pydantic's name
@@ -52,10 +54,12 @@ def load(name: str, overrides: Sequence[str] = ()) -> Profile:
     Raises ConfigError, which names the profile, the key and what to write instead.
     """
     data = _read(name, ())
-    for override in sorted(overrides, key=lambda setting: not setting.startswith(f"{PRESET}=")):  # the preset first
+    for override in sorted(overrides, key=lambda one: not one.startswith((f"{PRESET}=", f"{EXTEND}="))):  # these first
         if override.startswith(f"{PRESET}="):
             data = _for_preset(data, {"filter": {"preset": override.partition("=")[2]}})
         _set(data, override)
+        if override.startswith(f"{EXTEND}="):
+            data = _for_extension(data, data)
     stem = _find(name).stem
     if data.get("name") == stem and not re.fullmatch(NAME, stem):
         raise ConfigError(
@@ -193,7 +197,7 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
         raise ConfigError(f"{path} extends {parent!r}, which is not a name.", "Name one profile, or a path to one.")
     data.setdefault("name", path.stem)  # the parent's name would move the parent's refs
     below = _read(parent, (*children, path), path)
-    return _merge(_for_base(_for_preset(below, data), data), data)
+    return _merge(_for_extension(_for_base(_for_preset(below, data), data), data), data)
 
 
 def _mapping(path: Path, what: str = "Profile ", *, may_be_empty: bool = False) -> dict[str, Any]:
@@ -311,6 +315,14 @@ def _for_preset(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any
     if not isinstance(section, Mapping) or not isinstance(under, Mapping):
         return below
     return {**below, "filter": without_groups(under, section.get("preset"))}
+
+
+def _for_extension(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The parent `below`, without its settings of a new vocabulary if `over` extends that of a base."""
+    section, under = over.get("tokenizer"), below.get("tokenizer")
+    if not isinstance(section, Mapping) or section.get("extend") is None or not isinstance(under, Mapping):
+        return below
+    return {**below, "tokenizer": {name: value for name, value in under.items() if name not in OF_NEW}}
 
 
 def _for_base(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

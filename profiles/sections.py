@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from profiles.stage_names import AT_THE_END, CONTINUED, FROM_BASE, FROM_SCRATCH, TRAINED
+from profiles.stage_names import AT_THE_END, CONTINUED, EXTENDED, FROM_BASE, FROM_SCRATCH, TRAINED
 from tasks.base import BaseConfig
 from tasks.dedup import DedupConfig
 from tasks.download import DownloadConfig
@@ -55,7 +55,7 @@ class Sections(BaseModel):
     filter: FilterConfig | None = Field(
         default_factory=FilterConfig, description="signals and the thresholds over them (null: everything is kept)"
     )
-    tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig, description="byte-level BPE")
+    tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig, description="byte-level BPE, new or of a base")
     tokenize: TokenizeConfig = Field(default_factory=TokenizeConfig, description="token shards and their split")
     pretrain: PretrainConfig | None = Field(
         None, description="the model and how it is trained on documents. With a `base`, that is trained on"
@@ -104,7 +104,8 @@ class Sections(BaseModel):
     @property
     def stage_names(self) -> tuple[str, ...]:
         """The stages of this profile, in order. A null section has none."""
-        before = FROM_SCRATCH if self.base is None else FROM_BASE if self.pretrain is None else CONTINUED
+        on_documents = CONTINUED if self.tokenizer.extend is None else EXTENDED
+        before = FROM_SCRATCH if self.base is None else FROM_BASE if self.pretrain is None else on_documents
         names = (*before, *self.links, *AT_THE_END)
         return tuple(name for name in names if getattr(self, name) is not None)
 

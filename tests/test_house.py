@@ -28,6 +28,7 @@ STAGES = {"download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "b
 ACROSS = {  # the imports from one stage into another
     ("tokenize", "tokenizer"),  # documents are encoded by the tokenizer's own kernels
     ("export", "tokenizer"),  # a GGUF file names the pattern that cuts text
+    ("pretrain", "base"),  # which gets rows for new tokens
     ("base", "tokenizer"),  # a tokenizer of others is loaded with the same care
     ("filter", "base"),  # a classifier of others is read with the same care
     ("filter", "dedup"),  # sentences of a host are found, and counted in bounded memory, as repeated ones are

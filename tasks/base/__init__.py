@@ -7,6 +7,7 @@ check.py       refuses what can't be a base, by name
 tokenizer.py   its tokenizer and chat template, as the later stages read them
 chat.py        reports how the chat template ends turns, and which tokens are learned
 checkpoint.py  writes the one checkpoint that the later stages read, and proves it
+more_rows.py   rows for further tokens, of a base that is trained with them
 stage.py       the stage: takes the files, checks that transformers builds the model from them
 """
 

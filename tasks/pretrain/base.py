@@ -74,10 +74,12 @@ def _foreign(folder: Path, config: PretrainConfig, runtime: PretrainRuntime) -> 
     return shape
 
 
-def report_change(measured: Mapping[str, Mapping[str, list[list[float]]]], tokens: Artifact, out: Output) -> None:
+def report_change(
+    measured: Mapping[str, Mapping[str, list[list[float]]]], tokens: Artifact, out: Output, *, extended: bool
+) -> None:
     """Report held-out bits per byte before and after, by source, from nats and tokens of groups of windows. The
     interval of the change is Student's over the groups. Without the table of `tokenize`, as for adopted shards, bits
-    per token."""
+    per token. Before a base was `extended`, it had the same text in its own tokens."""
     rows = tokens.manifest.counts.get("tables", {}).get(TABLE, []) if tokens.manifest else []
     held_out = [row for row in rows if row["split"] == "validation" and row["bytes"]]
     sizes = {row["source"]: row["tokens"] / row["bytes"] for row in held_out}  # tokens a byte
@@ -91,7 +93,7 @@ def report_change(measured: Mapping[str, Mapping[str, list[list[float]]]], token
         table.append(
             {
                 "source": source,
-                "before": f"{changed['before']:.4f}",
+                "before, in the base's own tokens" if extended else "before": f"{changed['before']:.4f}",
                 "after": f"{changed['after']:.4f}",
                 "change, 95% interval": f"{changed['change']:+.4f}{interval}",
             }

@@ -1,22 +1,26 @@
-"""Validation loss over windows that are evenly spread over the held-out split, and text samples.
+"""Validation loss over windows that are evenly spread over the held-out split, the losses of single rows, and text
+samples.
 
-Shapes: B windows, T tokens of context.
+Shapes: N rows, B rows of a pass, T tokens, K buckets of positions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from models.kernels.attention import for_any_shape
 from models.kernels.cross_entropy import IGNORED
 from models.tokenizer import beginning, load_tokenizer
-from models.transformer import Decoder
-from storage.shards.token_stream import Stretches, TokenStream
+from models.transformer import Decoder, share_of_tokens
+from storage.shards.arrays import Int64
+from storage.shards.token_stream import TokenStream
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.engines import Engine
 from tasks.pretrain.world import World
@@ -25,24 +29,12 @@ from tasks.training.bits_per_byte import Likelihood, read_windows, spread_window
 TEMPERATURE = 0.6  # with more, a small model invents words
 
 
-def group_losses(
-    engine: Engine, stream: Stretches, windows: Sequence[int], context: int, heartbeat: Callable[[], None]
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield this rank's groups of windows, a micro-batch each: its number, and the sums of nats and of targets.
+@dataclass(frozen=True)
+class Rows:
+    """Rows to measure, of one length. A target that is IGNORED isn't measured."""
 
-    Every rank yields equally often, as sharded weights need all ranks for a forward pass: one that has run out of
-    windows yields zeros. `heartbeat` is called after each pass.
-    """
-    size, device = engine.micro_batch, engine.world.device
-    for first in range(0, math.ceil(len(windows) / size), engine.data_ranks):
-        group = first + engine.data_rank
-        ids_BT, targets_BT = read_windows(stream, windows[group * size : (group + 1) * size], context, size)
-        ids_BT, targets_BT = ids_BT.to(device), targets_BT.to(device)
-        count = (targets_BT != IGNORED).sum()
-        loss = engine.loss(ids_BT, targets_BT)
-        sums = torch.stack((loss.double() * count, count.double()))
-        yield group, sums if count else torch.zeros_like(sums)  # without targets the loss may be NaN
-        heartbeat()
+    ids_NT: Int64
+    targets_NT: Int64
 
 
 class Validation:
@@ -55,15 +47,57 @@ class Validation:
     @for_any_shape()  # without gradients a sliding window is a mask, with which cuDNN may give NaN
     def loss(self, engine: Engine, heartbeat: Callable[[], None]) -> float:
         """The mean cross-entropy in nats a token. Every rank must call it."""
-        total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
-        for _, sums in group_losses(engine, self.stream, self.windows, self.context, heartbeat):
-            total += sums
+        size, device = engine.micro_batch, engine.world.device
+        total = torch.zeros(2, dtype=torch.float64, device=device)
+        # Each rank makes equally many passes, as sharded weights need all ranks for one
+        for first in range(0, math.ceil(len(self.windows) / size), engine.data_ranks):
+            group = first + engine.data_rank
+            part = self.windows[group * size : (group + 1) * size]
+            ids_BT, targets_BT = (one.to(device) for one in read_windows(self.stream, part, self.context, size))
+            count = (targets_BT != IGNORED).sum()
+            loss = engine.loss(ids_BT, targets_BT)
+            if count:  # without targets the loss may be NaN
+                total += torch.stack((loss.double() * count, count.double()))
+            heartbeat()
         nats, tokens = self.world.sum(total).tolist()
         return nats / tokens
 
     def bits_per_byte(self, loss: float) -> float:
         """The validation loss in bits per byte, comparable across tokenizers."""
         return Likelihood(loss, self.stream.tokens, self.stream.text_bytes).bits_per_byte
+
+
+@torch.no_grad()
+def bucket_sums(engine: Engine, rows: Rows, edges: list[int], heartbeat: Callable[[], None]) -> Tensor:
+    """(N, K, 3) for each row and bucket of positions, the sums of nats, of targets than which no token is likelier, and
+    of targets. Every rank must call it, and gets the sums of all."""
+    head, device = engine.model.head, engine.world.device
+    ranks = engine.model.share[1]  # that share the tokens of a row
+    count, length = rows.ids_NT.shape
+    padded = -(-length // ranks) * ranks
+    size, buckets = engine.micro_batch, len(edges) - 1
+    bucket_T = torch.from_numpy(np.searchsorted(edges, np.arange(padded), side="right") - 1).clamp(max=buckets - 1)
+    passes = math.ceil(count / (size * engine.data_ranks))
+    sums = torch.zeros((passes * engine.data_ranks * size, buckets, 3), dtype=torch.float64)
+    for number in range(passes):
+        group = number * engine.data_ranks + engine.data_rank
+        part = slice(group * size, (group + 1) * size)
+        ids_BT, targets_BT = torch.zeros((size, padded), dtype=torch.int64), torch.full((size, padded), IGNORED)
+        chosen = torch.from_numpy(rows.ids_NT[part]), torch.from_numpy(rows.targets_NT[part])
+        for whole, some in zip((ids_BT, targets_BT), chosen, strict=True):
+            whole[: len(some), :length] = some
+        head.record = []
+        engine.loss(ids_BT.to(device), targets_BT.to(device))
+        recorded, head.record = head.record, None
+        if recorded:  # on the ranks that have the output layer
+            mine = share_of_tokens(padded, engine.model.share)
+            values_BT3 = torch.zeros((size, padded, 3), dtype=torch.float64)
+            values_BT3[:, mine, :2] = torch.cat(recorded).view(size, -1, 2).double().cpu()
+            values_BT3[:, mine, 2] = 1
+            values_BT3[targets_BT == IGNORED] = 0
+            sums[part].index_add_(1, bucket_T, values_BT3)
+        heartbeat()
+    return engine.world.sum(sums.to(device))[:count].cpu()
 
 
 def write_samples(model: Decoder, config: PretrainConfig, tokenizer_folder: Path, path: Path, *, eos_id: int) -> None:

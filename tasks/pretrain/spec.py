@@ -28,6 +28,7 @@ class TrainSpec(ChildSpec):
     fim_tokens: FimTokens | None = None  # set if fim_rate is
     base: Path | None = None  # the folder of the model to train on
     base_digest: str = ""
+    extends: Path | None = None  # the base as it was, if it got rows for new tokens
     aside: Path | None = None  # see Output.aside
     # Not part of the identity: it changes only steps after the checkpoint that a run resumes from
     batch_schedule: BatchSchedule = BatchSchedule()

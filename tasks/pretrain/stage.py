@@ -11,6 +11,7 @@ from typing import Any
 from models.presets import Shape, count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
+from tasks.base.more_rows import add_rows
 from tasks.pretrain.base import report_change, shape_of_base
 from tasks.pretrain.check import check_here, check_runtime
 from tasks.pretrain.checkpoints.disk import check_room
@@ -46,9 +47,9 @@ def check_adopted(config: PretrainConfig, folder: Artifact, inputs: Mapping[str,
     check_here=check_here,
     adopted=check_adopted,
 )
-def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out: Output) -> None:
+def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, base: Artifact | None, out: Output) -> None:
     """Train a decoder on token shards, by next-token prediction: from scratch, or on from a base, whose folder is then
-    the `tokenizer`.
+    the `tokenizer`. With a `base`, the `tokenizer` has further tokens for it.
 
     Reads train/ and validation/ of the token shards. Writes model/ in the format of transformers, log.jsonl with a row
     a step, loss.png and samples.md. Killed at any instant, it resumes from its last checkpoint, bit for bit on a CPU.
@@ -64,8 +65,12 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
     with ThreadPoolExecutor(out.runtime.data.workers) as pool:  # here, so that the ranks needn't
         headers = list(pool.map(partial(check_shard, tokens=tokens, digest=digest), (*train, *validation)))
-    if config.model is None:
-        shape: Shape = shape_of_base(tokenizer.path, config, out.runtime.pretrain)
+    start = None if config.model else tokenizer
+    if base is not None:
+        start = Artifact(out.scratch / "base", base.digest)
+        add_rows(base.path, tokenizer.path, start.path)
+    if start is not None:
+        shape: Shape = shape_of_base(start.path, config, out.runtime.pretrain)
         config = config.model_copy(update={"context": config.context or shape.context})
     else:
         shape = derive(config.new_model, headers[0].vocab_size)
@@ -80,8 +85,9 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
         validation=[path.resolve() for path in validation],
         tokenizer=tokenizer.path.resolve(),
         fim_tokens=read_fim_tokens(tokenizer.path, shape.vocab_size) if config.fim_rate else None,
-        base=None if config.model else tokenizer.path.resolve(),
-        base_digest="" if config.model else tokenizer.digest,
+        base=start and start.path.resolve(),
+        base_digest=start.digest if start else "",
+        extends=base and base.path.resolve(),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
         aside=out.aside.resolve(),
@@ -152,7 +158,7 @@ def _report(spec: TrainSpec, measured: dict[str, Any], tokens: Artifact, out: Ou
         if left_out:
             out.note(f"pretrain.mixture leaves out {', '.join(left_out)}")
     if measured["held_out"] is not None:
-        report_change(measured["held_out"], tokens, out)
+        report_change(measured["held_out"], tokens, out, extended=spec.extends is not None)
     if measured["long_context"] is not None:
         report_long_context(spec, measured["long_context"], out)
     if len(measured["weights"]) > 1:

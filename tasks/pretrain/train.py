@@ -79,6 +79,9 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         tokens=spec.config.validation_tokens,
         world=world,
     )
+    held_out = HeldOutChange(spec, world) if spec.base else None
+    if held_out:
+        held_out.measure_own(heartbeat)
     engine = open_engine(spec, world)
     checkpoints = Checkpoints(
         spec.checkpoints,
@@ -104,7 +107,7 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         checkpoints.load(engine, begun)
         if world.reports:
             emit(note=resumed_note(begun))
-    changes: dict[str, Change] = {"held_out": HeldOutChange(spec)} if spec.base else {}
+    changes: dict[str, Change] = {"held_out": held_out} if held_out else {}
     if spec.config.rope_scaling is not None:
         changes["long_context"] = LongContextChange(spec)
     if changes and world.reports and not begun:

@@ -4,7 +4,7 @@
     def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None: ...
 
 An input is an artifact, a mapping of named artifacts (any number of models), or None for an optional input that is
-absent.
+absent. A call may leave out optional inputs at the end.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class StageIdentity:
 
     def __init__(self, function: Callable[..., None], declared: Declaration) -> None:
         functools.update_wrapper(cast(Any, self), function)
-        self.function = resources()(function)  # workers serve a whole call and end with it
+        self.function = resources()(_filled(function))  # workers serve a whole call and end with it
         self.declared = declared
         self.name = declared.name or function.__name__
         self.version = declared.version
@@ -92,7 +92,7 @@ class StageIdentity:
     def named(self, inputs: Sequence[Input]) -> dict[str, Artifact]:
         """The input artifacts by name: `documents`, or `models.base` for one of a mapping `models`."""
         artifacts: dict[str, Artifact] = {}
-        for name, given in zip(self.input_names, inputs, strict=True):
+        for name, given in zip(self.input_names, _fill(inputs, len(self.input_names)), strict=True):
             if isinstance(given, Mapping):
                 artifacts |= {f"{name}.{key}": artifact for key, artifact in sorted(given.items())}
             elif given is not None:
@@ -130,3 +130,22 @@ class StageIdentity:
         """Raises ConfigError for what the runtime needs and this machine lacks."""
         if self.declared.check_here:
             self.declared.check_here(config, runtime)
+
+
+def _fill(inputs: Sequence[Input], number: int) -> tuple[Input, ...]:
+    """The inputs, with None for those at the end that a call leaves out."""
+    return (*inputs, *[None] * (number - len(inputs)))
+
+
+def _filled(function: Callable[..., None]) -> Callable[..., None]:
+    """A stage's function that may be called without its last, optional inputs."""
+    parameters = list(inspect.signature(function).parameters.values())[1:-1]
+    needed = max((n for n, one in enumerate(parameters, 1) if "None" not in str(one.annotation)), default=0)
+
+    @functools.wraps(function)
+    def call(config: StageConfig, *given: Any) -> None:
+        *inputs, out = given
+        filled = _fill(inputs, len(parameters)) if len(inputs) >= needed else inputs
+        function(config, *filled, out)
+
+    return call

@@ -3,6 +3,7 @@
 config.py      the stage's config
 patterns.py    how text is cut into pre-tokens, under the names that other tools use
 stage.py       learns the merges and writes a tokenizer that transformers loads
+extension.py   learns further tokens for the tokenizer of a base
 adopted.py     checks a tokenizer that was made elsewhere
 kept_vocabulary.py        takes an earlier vocabulary over unchanged
 sample.py      which documents to learn from, and which to measure on

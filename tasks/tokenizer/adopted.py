@@ -9,6 +9,7 @@ from models.tokenizer import NEEDED_FILES, load_tokenizer
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
 from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.extension import prove_extension
 from tasks.tokenizer.kept_vocabulary import check_fits
 from tasks.tokenizer.load import Loading
 
@@ -27,6 +28,10 @@ def check_adopted(config: TokenizerConfig, folder: Artifact, inputs: Mapping[str
     for name in NEEDED_FILES:
         if not (folder.path / name).is_file():
             raise DamagedArtifact(f"{name} is missing.", "Give the folder of a whole tokenizer.")
+    if "base" in inputs:
+        _check_template(folder.path)
+        prove_extension(inputs["base"].path, folder.path)
+        return
     try:  # before `tokenizers` loads it, whose errors have no specific type
         settings = read_settings(folder.path)
         problem = obstacle(settings)

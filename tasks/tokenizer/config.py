@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from models.tokenizer import SPECIAL_TOKENS
 from tasks.stage.config import StageConfig
 from tasks.tokenizer.patterns import PatternName
 
 BYTE_TOKENS = 256
+OF_NEW = ("vocab_size", "reserved_tokens", "pattern", "keep")  # settings of a new vocabulary only
 
 
 class TokenizerConfig(StageConfig):
-    """The vocabulary, and the text to learn it from."""
+    """The vocabulary, or more tokens for that of a base, and the text to learn from."""
 
+    extend: int | None = Field(
+        None,
+        ge=1,
+        le=1 << 20,
+        exclude_if=lambda value: value is None,
+        description="of a base that is trained on documents: number of tokens to learn on them and to append to its "
+        "vocabulary. Old texts without them keep their ids. vocab_size, reserved_tokens, pattern and keep are then the "
+        "base's own (null: the base's tokenizer as it is)",
+    )
     vocab_size: int = Field(
         4096, ge=1, le=1 << 20, description="number of ids: special tokens, reserved tokens, 256 bytes and merges"
     )
@@ -54,6 +64,22 @@ class TokenizerConfig(StageConfig):
     def special_tokens(self) -> tuple[str, ...]:
         """All special tokens, in order of their ids from 0."""
         return (*SPECIAL_TOKENS, *(f"<|reserved_{number}|>" for number in range(self.reserved_tokens)))
+
+    @model_validator(mode="after")
+    def _extends_only(self) -> Self:
+        given = [name for name in OF_NEW if name in self.model_fields_set and getattr(self, name) is not None]
+        if self.extend is not None and given:
+            raise ValueError(
+                f"extend appends tokens to a base's vocabulary, but {' and '.join(given)} "
+                f"{'is' if len(given) == 1 else 'are'} of a new vocabulary: leave out one or the other"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_new(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """An extension's config doesn't have the settings of a new vocabulary."""
+        dumped: dict[str, Any] = dump(self)
+        return dumped if self.extend is None else {name: dumped[name] for name in dumped if name not in OF_NEW}
 
     @model_validator(mode="after")
     def _has_room(self) -> Self:

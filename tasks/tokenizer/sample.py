@@ -78,9 +78,10 @@ def survey(shards: list[Path], out: Output) -> Survey:
     return Survey(dict(sorted(sizes.items())), lowest, measured)
 
 
-def draw_sample(config: TokenizerConfig, shards: list[Path], out: Output) -> Sample:
-    """Draw the sample in two passes over the shards: sizes of sources, then pre-tokens of the sample. Raises
-    EmptyOutput."""
+def draw_sample(config: TokenizerConfig, shards: list[Path], out: Output, base: Path | None = None) -> Sample:
+    """Draw the sample in two passes over the shards: sizes of sources, then pre-tokens of the sample, as the config's
+    pattern or the tokenizer of a `base` cuts them. Raises EmptyOutput."""
+    from tasks.tokenizer.bpe.own_pretokens import splitting_of
     from tasks.tokenizer.bpe.pretokens import Pretokens, merge_pretokens
 
     found = survey(shards, out)
@@ -90,7 +91,9 @@ def draw_sample(config: TokenizerConfig, shards: list[Path], out: Output) -> Sam
         source: sum(len(document.text.encode()) for document in documents if draw(document.id) < ceilings[source])
         for source, documents in found.measured.items()
     }
-    counted = map_shards(partial(_count, config.pattern, ceilings), shards, out, "pre-tokens", releases_gil=True)
+    splitting = config.pattern if base is None else splitting_of(base)
+    compiled = not isinstance(splitting, Path)
+    counted = map_shards(partial(_count, splitting, ceilings), shards, out, "pre-tokens", releases_gil=compiled)
     learned: Counter[str] = Counter()
     for result in counted:
         learned.update(result.counts)
@@ -141,8 +144,9 @@ def _survey(shard: Path, folder: Path) -> dict[str, dict[str, int]]:
     return {"bytes": dict(sizes), "lowest": lowest}
 
 
-def _count(pattern: PatternName, ceilings: dict[str, int], shard: Path, folder: Path) -> dict[str, int]:
+def _count(splitting: PatternName | Path, ceilings: dict[str, int], shard: Path, folder: Path) -> dict[str, int]:
     """UTF-8 bytes by source of the documents that draw less than its ceiling; their pre-tokens go to a file."""
+    from tasks.tokenizer.bpe.own_pretokens import count_own_pretokens
     from tasks.tokenizer.bpe.pretokens import count_pretokens
     from tasks.tokenizer.encoder.split import Cut, Splitter
 
@@ -161,6 +165,9 @@ def _count(pattern: PatternName, ceilings: dict[str, int], shard: Path, folder: 
     def pieces(cut: Cut) -> Pieces:
         return cut.data, np.concatenate([np.zeros(1, np.int64), cut.ends])[:-1], cut.ends
 
-    splitter = Splitter(pattern)
+    if isinstance(splitting, Path):
+        count_own_pretokens(splitting, texts()).save(folder / PRETOKENS)
+        return dict(sizes)
+    splitter = Splitter(splitting)
     count_pretokens(pieces, (cut for column in texts() for cut in splitter.split(column))).save(folder / PRETOKENS)
     return dict(sizes)

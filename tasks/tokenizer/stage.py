@@ -24,6 +24,7 @@ from tasks.stage.output import Output
 from tasks.tokenizer.adopted import check_adopted
 from tasks.tokenizer.compare import check_libraries, fingerprints
 from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.extension import extend
 from tasks.tokenizer.kept_vocabulary import keep, kept_tokenizer
 from tasks.tokenizer.load import load_for_documents
 from tasks.tokenizer.patterns import pre_tokenizer
@@ -41,8 +42,9 @@ def _sources(config: TokenizerConfig) -> dict[str, str]:
 
 
 @stage(version=3, name="tokenizer", runtime=("data",), sources=_sources, adopted=check_adopted)
-def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -> None:
-    """Learn a byte-level BPE vocabulary from a sample of each source, and check that it is lossless.
+def train_tokenizer(config: TokenizerConfig, documents: Artifact, base: Artifact | None, out: Output) -> None:
+    """Learn a byte-level BPE vocabulary from a sample of each source, and check that it is lossless. With
+    `config.extend`, learn further tokens for that of the `base`.
 
     Reads documents; writes the tokenizer's files with the chat template, as AutoTokenizer loads them, and report.md.
     The sample is selected by the hash of the document's id, so the result does not depend on order, shards or workers.
@@ -55,6 +57,9 @@ def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -
     from tasks.tokenizer.words import prove_words
 
     check_libraries(config)
+    if base is not None:
+        extend(config, documents, base, out)
+        return
     kept = kept_tokenizer(config)
     if kept is not None:
         keep(config, kept, documents, out)

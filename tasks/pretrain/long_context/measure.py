@@ -12,23 +12,19 @@ Shapes: N rows, B rows of a pass, T tokens, K buckets of positions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from models.kernels.attention import for_any_shape
 from models.kernels.cross_entropy import IGNORED
 from models.tokenizer import beginning, load_tokenizer
-from models.transformer import share_of_tokens
 from storage.shards.arrays import Int64
 from storage.shards.token_stream import Stretches, TokenStream
 from storage.shards.tokens import read_header
 from tasks.pretrain.engines import Engine
+from tasks.pretrain.evaluation import Rows, bucket_sums
 from tasks.pretrain.held_out_change import Change
 from tasks.pretrain.spec import TrainSpec
 
@@ -39,14 +35,6 @@ EACH = 4  # numbers of a length and a depth
 DIGITS = 5
 MOST = 1 << 22  # tokens of held-out text to hide numbers in
 SAID = "\nThe secret number is"
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows to measure, of one length. A target that is IGNORED isn't measured."""
-
-    ids_NT: Int64
-    targets_NT: Int64
 
 
 class LongContextChange(Change):
@@ -123,36 +111,3 @@ def hidden_number(
     targets = np.full(length, IGNORED, np.int64)
     targets[-len(number) :] = number
     return row[:-1], targets
-
-
-@torch.no_grad()
-def bucket_sums(engine: Engine, rows: Rows, edges: list[int], heartbeat: Callable[[], None]) -> Tensor:
-    """(N, K, 3) for each row and bucket of positions, the sums of nats, of targets than which no token is likelier, and
-    of targets. Every rank must call it, and gets the sums of all."""
-    head, device = engine.model.head, engine.world.device
-    ranks = engine.model.share[1]  # that share the tokens of a row
-    count, length = rows.ids_NT.shape
-    padded = -(-length // ranks) * ranks
-    size, buckets = engine.micro_batch, len(edges) - 1
-    bucket_T = torch.from_numpy(np.searchsorted(edges, np.arange(padded), side="right") - 1).clamp(max=buckets - 1)
-    passes = math.ceil(count / (size * engine.data_ranks))
-    sums = torch.zeros((passes * engine.data_ranks * size, buckets, 3), dtype=torch.float64)
-    for number in range(passes):
-        group = number * engine.data_ranks + engine.data_rank
-        part = slice(group * size, (group + 1) * size)
-        ids_BT, targets_BT = torch.zeros((size, padded), dtype=torch.int64), torch.full((size, padded), IGNORED)
-        chosen = torch.from_numpy(rows.ids_NT[part]), torch.from_numpy(rows.targets_NT[part])
-        for whole, some in zip((ids_BT, targets_BT), chosen, strict=True):
-            whole[: len(some), :length] = some
-        head.record = []
-        engine.loss(ids_BT.to(device), targets_BT.to(device))
-        recorded, head.record = head.record, None
-        if recorded:  # on the ranks that have the output layer
-            mine = share_of_tokens(padded, engine.model.share)
-            values_BT3 = torch.zeros((size, padded, 3), dtype=torch.float64)
-            values_BT3[:, mine, :2] = torch.cat(recorded).view(size, -1, 2).double().cpu()
-            values_BT3[:, mine, 2] = 1
-            values_BT3[targets_BT == IGNORED] = 0
-            sums[part].index_add_(1, bucket_T, values_BT3)
-        heartbeat()
-    return engine.world.sum(sums.to(device))[:count].cpu()

@@ -227,6 +227,42 @@ def apply(changes, left, right, new, min_frequency, lists, used, pairs, queue):
 
 
 @njit(cache=True, nogil=True)
+def room_for_changes(size, ids):
+    """Changes for words of `size` positions and `ids` ids."""
+    return Changes(
+        np.zeros((2, ids), np.int64),
+        np.zeros((2, ids), np.int64),
+        np.empty((2, ids), np.int32),
+        np.zeros(2, np.int64),
+        np.empty((2, size // 2 + 1), np.int32),
+        np.empty((2, size // 2 + 1), np.int32),
+        np.zeros(2, np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def take_first(pairs, queue, min_frequency):
+    """The queue without the most frequent pair, and (its count, the pair, its first position, the number of them). The
+    count is 0 if no pair is left."""
+    while True:
+        # The heap holds the frequent pairs; when it is empty, the next ones come from the rest
+        if queue.sizes[0] == 0:
+            if queue.sizes[1] == 0:
+                return queue, (0, 0, 0, 0)
+            queue = refill(queue)
+        row = queue.heap[0]
+        count, pair, start, number = row[COUNT], row[PAIR], row[FIRST], row[PLACES]
+        drop_first(queue)
+        # Lazy update: counts in the queue may be too high. Since they only fall, a pair whose count is still right is
+        # the most frequent one; any other goes back with its present count, or is dropped.
+        now = pairs.rows[find_pair(pairs.rows, pair), 1]
+        if now == count:
+            return queue, (count, pair, start, number)
+        if now >= min_frequency:
+            queue = push(queue, now, pair, start, number)
+
+
+@njit(cache=True, nogil=True)
 def learn(words, byte_ids, known, vocab_size, min_frequency):
     """Merge until there are `vocab_size` ids or no pair left with a count of `min_frequency`, which is at least 1.
 
@@ -236,34 +272,14 @@ def learn(words, byte_ids, known, vocab_size, min_frequency):
     size, ids = len(words.symbols), max(vocab_size, known)
     # One position per byte and two per merged occurrence; the pages that are never written take no memory
     lists = np.empty(3 * size, np.int32)
-    changes = Changes(
-        np.zeros((2, ids), np.int64),
-        np.zeros((2, ids), np.int64),
-        np.empty((2, ids), np.int32),
-        np.zeros(2, np.int64),
-        np.empty((2, size // 2 + 1), np.int32),
-        np.empty((2, size // 2 + 1), np.int32),
-        np.zeros(2, np.int64),
-    )
+    changes = room_for_changes(size, ids)
     pairs, queue, used = first_pairs(words, byte_ids, min_frequency, lists)
     merges, first = np.empty((ids, 3), np.int64), known
     lengths = np.ones(ids, np.int32)
     while known < vocab_size:
-        # The heap holds the frequent pairs; when it is empty, the next ones come from the rest
-        if queue.sizes[0] == 0:
-            if queue.sizes[1] == 0:
-                break
-            queue = refill(queue)
-        row = queue.heap[0]
-        count, pair, start, number = row[COUNT], row[PAIR], row[FIRST], row[PLACES]
-        drop_first(queue)
-        # Lazy update: counts in the queue may be too high. Since they only fall, a pair whose count is still right is
-        # the most frequent one; any other goes back with its present count, or is dropped.
-        now = pairs.rows[find_pair(pairs.rows, pair), 1]
-        if now != count:
-            if now >= min_frequency:
-                queue = push(queue, now, pair, start, number)
-            continue
+        queue, (count, pair, start, number) = take_first(pairs, queue, min_frequency)
+        if count == 0:
+            break
         left, right = pair >> 32, pair & 0xFFFFFFFF
         merges[known - first, 0], merges[known - first, 1], merges[known - first, 2] = left, right, count
         lengths[known] = lengths[left] + lengths[right]
@@ -271,3 +287,17 @@ def learn(words, byte_ids, known, vocab_size, min_frequency):
         pairs, queue, used = apply(changes, left, right, known, min_frequency, lists, used, pairs, queue)
         known += 1
     return merges[: known - first]
+
+
+@njit(cache=True, nogil=True)
+def begin(keys, counts, firsts, numbers, min_frequency):
+    """The table and the queue of the pairs that words of tokens begin with: pair i has the positions `firsts[i]` to
+    `firsts[i] + numbers[i]` of a list."""
+    pairs = with_room(Pairs(np.full((1 << 4, 2), NONE, np.int64), np.zeros(1, np.int64)), len(keys))
+    limit = np.full(1, np.iinfo(np.int64).max)
+    queue = Queue(np.empty((1 << 12, 4), np.int64), np.empty((1 << 16, 4), np.int64), np.zeros(2, np.int64), limit)
+    for i in range(len(keys)):
+        if counts[i] >= min_frequency:
+            insert_pair(pairs, keys[i], counts[i])
+            queue = push(queue, counts[i], keys[i], firsts[i], numbers[i])
+    return pairs, queue

@@ -47,7 +47,7 @@ def train(
     """
     byte_ids, vocabulary = _first_ids(special_tokens)
     size = len(words) + len(ends) + 1
-    _check(ends, counts, size)
+    check_sizes(ends, counts, size)
     laid = Words(np.empty(size, np.uint8), np.full(size, NONE, np.int32), np.empty(size, np.int32), counts)
     lay_out(words, ends, byte_ids, laid)
     rows: Int64 = learn(laid, byte_ids, len(vocabulary), vocab_size, max(1, min_frequency))
@@ -87,7 +87,8 @@ def to_tokenizer(
     return tokenizer
 
 
-def _check(ends: Int64, counts: Int64, size: int) -> None:
+def check_sizes(ends: Int64, counts: Int64, size: int) -> None:
+    """Raises ConfigError for words that need `size` places if those, or the sum of their counts, are too many."""
     if size > np.iinfo(np.int32).max:
         raise ConfigError(f"The distinct pre-tokens to learn from have {size:,} bytes, but the limit is 2 GB.", REMEDY)
     letters = float(np.diff(ends, prepend=0).astype(float) @ counts.astype(float))

@@ -79,5 +79,5 @@ def make_tables(settings: dict[str, Any]) -> Tables:
     pairs = np.empty((1 << max(4, (4 * len(merges)).bit_length()), 2), np.uint64)
     kernels.fill_pairs(left, right, joined, pairs)
     symbols = np.array([vocabulary[symbol] for symbol in BYTE_SYMBOLS], np.uint32)
-    names = vocabulary.keys() | {token["content"] for token in settings["added_tokens"]}
-    return Tables(pattern, symbols, pairs, vocabulary[EOS], len(names))
+    ids = [*vocabulary.values(), *(token["id"] for token in settings["added_tokens"])]
+    return Tables(pattern, symbols, pairs, vocabulary[EOS], max(ids) + 1)
