@@ -155,7 +155,8 @@ def shape_to_train(profile: Profile) -> ModelShape | None:
     assert isinstance(longer, ModelShape)
     shape = longer
     rules = {**dict.fromkeys((one.name for one in fields(shape)), "the base's"), "context": "of training"}
-    return replace(shape, context=config.context or shape.context, rules=rules)
+    rows = shape.vocab_size + (profile.tokenizer.extend or 0)  # at most: a padded matrix has rows for new tokens
+    return replace(shape, context=config.context or shape.context, vocab_size=rows, rules=rules)
 
 
 def _session(profile: Profile) -> AbstractContextManager[Session]:

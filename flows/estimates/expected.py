@@ -78,9 +78,9 @@ class Expected:
             each = sum(BYTES_A_NUMBER.get(name, 2.0) for name in config["formats"])
             return None if self._model is None else each * self._model
         if line.name == "tokenizer":
-            return BYTES_AN_ID * self._profile.tokenizer.vocab_size
+            return BYTES_AN_ID * self._vocabulary
         if line.name == "tokenize":
-            vocabulary = self._profile.tokenizer.vocab_size
+            vocabulary = self._vocabulary
             return seen.text and seen.text / bytes_per_token(vocabulary) * (2 if vocabulary <= 1 << 16 else 4)
         if line.name not in USUAL_SHARE:
             return float(made.size) if made else None
@@ -147,7 +147,7 @@ class Expected:
         rows = self._rows_in(line)
         if rows is None or not rows.mean:
             return None
-        vocabulary = self._profile.tokenizer.vocab_size if self._training else BASE_VOCABULARY
+        vocabulary = self._vocabulary
         longest = self._training.context if self._training else math.inf
         sequences = 2 if METHODS[line.name].pairs == "preferences" else 1
         return min(longest * sequences, rows.mean / bytes_per_token(vocabulary))
@@ -186,7 +186,13 @@ class Expected:
         if line.hit and line.manifest:
             return float(line.manifest.counts.get("validation", {}).get("tokens", 0))
         share = float(getattr(line.config, "validation_share", 0) or 0)
-        return (text or 0.0) * share / bytes_per_token(self._profile.tokenizer.vocab_size)
+        return (text or 0.0) * share / bytes_per_token(self._vocabulary)
+
+    @property
+    def _vocabulary(self) -> int:
+        """Ids of the tokenizer, of a base about as many as usual."""
+        profile = self._profile
+        return profile.tokenizer.vocab_size if profile.base is None else BASE_VOCABULARY + (profile.tokenizer.extend or 0)
 
 
 def bytes_per_token(vocabulary: int) -> float:

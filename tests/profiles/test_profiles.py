@@ -549,6 +549,11 @@ def test_memorisation_of_a_base_s_text_is_refused_when_the_profile_is_read() -> 
         ("continue", ["pretrain.global_batch_tokens=1000"], "8 sequences of 256 tokens are 2,048"),
         ("continue", ["pretrain.mixture={poems: 1}"], "pretrain.mixture names poems"),
         ("continue", ["sft={adapter: {rank: 4}}", "export.formats=[adapter]"], "trained on documents first"),
+        ("continue", ["tokenizer={extend: 9, pattern: gpt4}"], "pattern is of a new vocabulary: leave out one"),
+        ("continue", ["tokenizer.extend=9", "tokenizer.keep=a/tokenizer@1"], "keep is of a new vocabulary"),
+        ("continue", ["tokenizer.extend=0"], "tokenizer.extend = 0"),
+        ("tiny", ["tokenizer.extend=9"], "tokenizer.extend is 9, the number of tokens for a base"),
+        ("finetune", ["tokenizer.extend=9"], "but the profile has no pretrain: add it"),
     ],
 )
 def test_a_base_that_is_trained_on_says_what_contradicts(profile: str, overrides: list[str], message: str) -> None:
@@ -561,6 +566,18 @@ def test_a_base_with_documents_goes_through_the_data_half_but_the_tokenizer() ->
     stages = ("download", "base", "dedup", "filter", "tokenize", "pretrain", "export")
     assert load("continue").stage_names == stages
     load("continue", ["evaluate={safety: {continuations: null}}", "download.benchmarks=[]", "evaluate.tasks=[]"])
+
+
+def test_new_tokens_for_a_base_bring_the_tokenizer_back_without_what_a_parent_says_of_a_new_one(tmp_path: Path) -> None:
+    stages = ("download", "base", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "export")
+    assert load("tiny").tokenizer.model_fields_set & {"vocab_size"}
+    assert load("continue", ["tokenizer.min_frequency=3", "tokenizer.extend=9"]).stage_names == stages
+    path = tmp_path / "mine.yaml"
+    write(path, {"extends": "continue", "tokenizer": {"extend": 9, "min_frequency": 3}})
+    extended = load(str(path))
+    assert extended.stage_names == stages
+    assert extended.tokenizer.model_dump().keys() == {"extend", "min_frequency", "sample_bytes_per_source", "compare"}
+    assert load(str(path), ["tokenizer.extend=null"]).tokenizer.extend is None
 
 
 def test_a_base_needs_the_questions_of_a_benchmark_and_a_model_made_here_does_not() -> None:
