@@ -192,7 +192,9 @@ class Expected:
     def _vocabulary(self) -> int:
         """Ids of the tokenizer, of a base about as many as usual."""
         profile = self._profile
-        return profile.tokenizer.vocab_size if profile.base is None else BASE_VOCABULARY + (profile.tokenizer.extend or 0)
+        return (
+            profile.tokenizer.vocab_size if profile.base is None else BASE_VOCABULARY + (profile.tokenizer.extend or 0)
+        )
 
 
 def bytes_per_token(vocabulary: int) -> float:

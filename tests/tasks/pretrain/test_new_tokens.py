@@ -18,12 +18,15 @@ from safetensors.torch import load_file, save_file
 
 from models.kernels.cross_entropy import IGNORED
 from models.pretrained import load_config, load_pretrained
-from models.tokenizer import DIGEST_FIELD, copy_tokenizer, new_tokens, tokenizer_digest
+from models.runtimes.llama_cpp import LlamaCppRuntime
+from models.runtimes.transformers import TransformersRuntime
+from models.tokenizer import DIGEST_FIELD, HOSTILE, copy_tokenizer, load_tokenizer, new_tokens, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import SourceError, TokenizerMismatch
 from storage.shards.documents import Document, write_documents
 from storage.shards.token_stream import source_streams
 from tasks.base.more_rows import MULTIPLE, add_rows, check_rows
+from tasks.export import ExportConfig, export
 from tasks.pretrain import pretrain
 from tasks.pretrain.held_out_change import same_text
 from tasks.stage.output import Output
@@ -206,6 +209,26 @@ def test_a_killed_run_resumes_to_the_same_model(
         assert (again.path / "model" / name).read_bytes() == (whole.path / "model" / name).read_bytes()
     name = next(name for name in whole.counts if name.startswith("held_out_bits_per_"))
     assert again.counts[name] == whole.counts[name]
+
+
+@pytest.mark.soak
+def test_a_release_with_new_tokens_is_opened_by_transformers_and_llama_cpp(
+    folder: Path, tmp_path: Path, alone: Callable[[str], Output]
+) -> None:
+    model, (tokens, tokenizer) = alone("llama").path / "model", extended(folder)
+    config = ExportConfig(formats=["safetensors", "gguf-f16"], prompts=["The fox"], greedy_tokens=4, positions=64)
+    out = Output.at(tmp_path, stage="export", runtime=RUNTIME)
+    export.function(config, Artifact.at(model), None, tokens.part("validation"), {}, None, out)  # proves both
+    file = next(out.path.rglob("*.gguf"))
+    ours, pieces = TransformersRuntime(model), new_tokens(base_of(folder, "llama").path, tokenizer.path)
+    seen: set[int] = set()
+    with LlamaCppRuntime(file) as theirs:
+        for text in (*HOSTILE, "Myocarditis, the myocardium's infarction"):
+            ids = load_tokenizer(model)(text)["input_ids"]
+            assert theirs.tokenize(text) == ids
+            seen |= {*ids} & pieces.keys()
+            assert theirs.log_probabilities(ids) == pytest.approx(ours.log_probabilities(ids), abs=0.01)
+    assert len(seen) > 3
 
 
 def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
