@@ -6,6 +6,7 @@ stage.py       learns the merges and writes a tokenizer that transformers loads
 extension.py   learns further tokens for the tokenizer of a base
 adopted.py     checks a tokenizer that was made elsewhere
 kept_vocabulary.py        takes an earlier vocabulary over unchanged
+own_pretokens.py          the words of a sample as a base cuts them
 sample.py      which documents to learn from, and which to measure on
 proof.py       checks before publishing: round trips, and agreement with other loaders
 words.py       frequent words are single tokens if there is room; how tokens are displayed

@@ -81,8 +81,8 @@ def survey(shards: list[Path], out: Output) -> Survey:
 def draw_sample(config: TokenizerConfig, shards: list[Path], out: Output, base: Path | None = None) -> Sample:
     """Draw the sample in two passes over the shards: sizes of sources, then pre-tokens of the sample, as the config's
     pattern or the tokenizer of a `base` cuts them. Raises EmptyOutput."""
-    from tasks.tokenizer.bpe.own_pretokens import splitting_of
     from tasks.tokenizer.bpe.pretokens import Pretokens, merge_pretokens
+    from tasks.tokenizer.own_pretokens import splitting_of
 
     found = survey(shards, out)
     shares = {source: min(1.0, config.sample_bytes_per_source / size) for source, size in found.bytes.items()}
@@ -146,9 +146,9 @@ def _survey(shard: Path, folder: Path) -> dict[str, dict[str, int]]:
 
 def _count(splitting: PatternName | Path, ceilings: dict[str, int], shard: Path, folder: Path) -> dict[str, int]:
     """UTF-8 bytes by source of the documents that draw less than its ceiling; their pre-tokens go to a file."""
-    from tasks.tokenizer.bpe.own_pretokens import count_own_pretokens
     from tasks.tokenizer.bpe.pretokens import count_pretokens
     from tasks.tokenizer.encoder.split import Cut, Splitter
+    from tasks.tokenizer.own_pretokens import count_own_pretokens
 
     sizes: Counter[str] = Counter()
 

@@ -216,7 +216,7 @@ def test_a_release_with_new_tokens_is_opened_by_transformers_and_llama_cpp(
     folder: Path, tmp_path: Path, alone: Callable[[str], Output]
 ) -> None:
     model, (tokens, tokenizer) = alone("llama").path / "model", extended(folder)
-    config = ExportConfig(formats=["safetensors", "gguf-f16"], prompts=["The fox"], greedy_tokens=4, positions=64)
+    config = ExportConfig(formats=["safetensors", "gguf-f32"], prompts=["The fox"], greedy_tokens=4, positions=64)
     out = Output.at(tmp_path, stage="export", runtime=RUNTIME)
     export.function(config, Artifact.at(model), None, tokens.part("validation"), {}, None, out)  # proves both
     file = next(out.path.rglob("*.gguf"))
