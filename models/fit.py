@@ -33,7 +33,7 @@ def _candidates(setup: Setup) -> Iterator[Setup]:
         while least.micro_batch > 1:
             least = replace(least, micro_batch=least.micro_batch // 2, micro_steps=least.micro_steps * 2)
             yield least
-    if least.engine != "ddp" and least.optimizer == "adamw" and least.cuda:
+    if least.engine == _shards(least) and least.cuda:
         for stage in range(max(2, least.zero_stage), 4):  # at 1 all gradients stay on the device
             yield replace(least, zero_stage=stage, offload="optimizer")
     engine = _shards(setup)
@@ -50,18 +50,16 @@ def _sharded(setup: Setup) -> Iterator[Setup]:
     engine = _shards(setup)
     if engine is None or setup.replicas == 1:
         return
-    stages = range(setup.zero_stage + 1, 4) if setup.engine == "deepspeed" else [3]
+    stages = range(setup.zero_stage + 1, 4) if engine == "deepspeed" else [3]
     for stage in stages:
         if (engine, stage) != (setup.engine, setup.zero_stage):
             yield replace(setup, engine=engine, zero_stage=stage)
 
 
 def _shards(setup: Setup) -> Engine | None:
-    """The engine that can shard this setup. DDP can't, FSDP does not support everything that DDP does, and Muon needs
-    whole matrices."""
-    if setup.optimizer == "muon":
-        return None
-    if setup.engine != "ddp":
+    """The engine that can shard this setup. DDP can't, FSDP does not support everything that DDP does, and ZeRO does
+    not support Muon."""
+    if setup.engine == "fsdp" or (setup.engine == "deepspeed" and setup.optimizer == "adamw"):
         return setup.engine
     return "fsdp" if setup.pipeline_parallel == 1 and setup.cuda else None
 
@@ -74,7 +72,7 @@ def engines(setup: Setup) -> list[Setup]:
         sharded = range(4) if setup.optimizer == "adamw" else range(1)
         stages = (replace(setup, engine="deepspeed", zero_stage=stage) for stage in sharded)
         setups += [replace(each, offload=each.offload if each.zero_stage else "none") for each in stages]
-    if setup.optimizer == "adamw" and setup.pipeline_parallel == 1:
+    if setup.pipeline_parallel == 1:
         setups += [replace(setup, engine="fsdp", zero_stage=stage) for stage in (0, 3)]
     return setups
 

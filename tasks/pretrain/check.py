@@ -95,7 +95,6 @@ def check_foreign(needs: str, config: PretrainConfig, runtime: PretrainRuntime) 
     needed = {
         **{f"runtime.pretrain.{name}": getattr(runtime, name) > 1 for name in PARALLEL},
         "runtime.pretrain.compile": runtime.compile != "off",
-        "pretrain.optimizer muon": config.optimizer == "muon",
         "pretrain.precision float8": config.precision == "float8",
         "pretrain.isolate_documents": config.isolate_documents,
     }
@@ -117,24 +116,28 @@ def _check_trained(config: PretrainConfig, runtime: PretrainRuntime) -> None:
         trained_sizes(derive(config.new_model, vocab_size=1), config, None)
 
 
+def is_shardable(choices: set[str], runtime: PretrainRuntime) -> bool:
+    """Whether the engine, or fsdp in place of ddp, can shard a training with an optimizer and a precision."""
+    return not choices & (SPECIAL if runtime.engine == "deepspeed" else SPECIAL - {"muon"})
+
+
 def check_special(choices: set[str], runtime: PretrainRuntime, *, cuda: bool) -> None:
     """Raises ConfigError for an optimizer or a precision that the engine can't train with."""
     split = next((name for name in ("tensor_parallel", "pipeline_parallel") if getattr(runtime, name) > 1), None)
-    cause, supported = f"the engine {runtime.engine}", frozenset[str]()
-    if split:  # matrices, and gradients that overflow on other ranks
+    cause, supported = f"the engine {runtime.engine}", frozenset({"muon"})
+    if split:  # gradients that overflow on other ranks
         cause = f"runtime.pretrain.{split} {getattr(runtime, split)}"
     elif runtime.engine == "ddp":
         supported = SPECIAL
     elif runtime.engine == "deepspeed" and runtime.zero_stage:
         cause = f"runtime.pretrain.zero_stage {runtime.zero_stage}"
         supported = frozenset({"float16"} if cuda else ())  # with ZeRO's own loss scaling
-    elif runtime.engine == "deepspeed":
-        supported = frozenset({"muon"})
     for missing in sorted(choices & SPECIAL - supported):
-        muon = missing == "muon"
         raise ConfigError(
             f"{missing} does not work with {cause}.",
-            f"Set runtime.pretrain.engine to ddp{' (or to deepspeed with zero_stage 0)' if muon else ''}, without "
-            "tensor or pipeline parallelism, or set "
-            + ("pretrain.optimizer to adamw, with muon_learning_rate null." if muon else "another pretrain.precision."),
+            "Set runtime.pretrain.engine to fsdp or ddp, or zero_stage to 0, or pretrain.optimizer to adamw, with "
+            "muon_learning_rate null."
+            if missing == "muon"
+            else "Set runtime.pretrain.engine to ddp, without tensor or pipeline parallelism, or set another "
+            "pretrain.precision.",
         )

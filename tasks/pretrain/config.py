@@ -167,8 +167,8 @@ class PretrainConfig(StageConfig):
     )
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw",
-        description="muon: Muon for the blocks' matrices, AdamW for the rest. It needs the engine ddp, or deepspeed "
-        "with zero_stage 0",
+        description="muon: Muon for the blocks' matrices, AdamW for the rest. It needs the engine ddp or fsdp, or "
+        "deepspeed with zero_stage 0",
     )
     muon_learning_rate: float | None = Field(
         None, gt=0, le=1000, description="peak learning rate of Muon (default: learning_rate)"

@@ -204,6 +204,14 @@ TRAINING = (
         ),
     ),
     Mutant(
+        name="shards-at-the-top-of-a-matrix",
+        about="pretrain: Muon puts each process's rows at the top of a matrix that it gathers",
+        path="tasks/pretrain/engines/owners.py",
+        before="slice(low - start, high - start)",
+        after="slice(0, high - low)",
+        fails=("tests/tasks/pretrain/engines/test_engines.py::test_the_shards_of_all_ranks_make_up_each_matrix",),
+    ),
+    Mutant(
         name="decay-of-norms",
         about="pretrain: weight decay shrinks norms and biases too",
         path="tasks/pretrain/recipe/optimizers.py",

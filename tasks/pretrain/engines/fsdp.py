@@ -14,6 +14,7 @@ from typing import cast
 
 import torch
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from storage.errors import ConfigError
@@ -36,6 +37,12 @@ class FsdpEngine(NativeEngine):
                 "Choose a number that divides processes × hosts / tensor_parallel.",
             )
         return {"replicate": groups, "shard": self.replicas // groups}
+
+    def owners(self) -> ProcessGroup:
+        """Those of its group of shards, each with its tensor-parallel ones."""
+        if self.tensor_parallel == 1:
+            return self.mesh.get_group("shard")
+        return self.mesh["shard", "tensor"]._flatten().get_group()
 
     def parallelize(self) -> nn.Module:
         lower = self.dtype != torch.float32

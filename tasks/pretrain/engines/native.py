@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from models.kernels.cross_entropy import IGNORED
@@ -23,6 +24,7 @@ from models.presets import ModelShape
 from models.transformer import Decoder, Transformer, share_of_tokens
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.initialise import allocate, empty_decoder, initial_weights, whole_sizes
+from tasks.pretrain.engines.owners import Owners
 from tasks.pretrain.engines.parallel.context import share_context
 from tasks.pretrain.engines.parallel.tensor import layout_of, shard_model
 from tasks.pretrain.engines.shard_layout import ShardLayout, local
@@ -65,7 +67,9 @@ class NativeEngine(Engine):
             compile_blocks(self.model, runtime.pretrain.compile)
         self.parameters: dict[str, tuple[nn.Parameter, ShardLayout]] = {}
         self.module = self.parallelize()
-        self.optimizer = new_optimizer(self.config, self.model)
+        group = self.owners() if self.config.optimizer == "muon" else None
+        layout = Owners(self.parameters, group, world.device) if group else None
+        self.optimizer = new_optimizer(self.config, self.model, layout=layout)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.dtype == torch.float16)
         # CUDA graphs write gradients to memory of their own, which the next micro-batch overwrites. So gradients must
         # exist beforehand, to be added to
@@ -77,6 +81,10 @@ class NativeEngine(Engine):
     def replica_sizes(self) -> dict[str, int]:
         """The mesh dimensions of the replicas, with their sizes."""
         return {"replicas": self.replicas}
+
+    def owners(self) -> ProcessGroup | None:
+        """The processes that together hold each matrix of a block whole, with this one. None if it does itself."""
+        return self.mesh.get_group("tensor") if self.tensor_parallel > 1 else None
 
     def _share_context(self, parts: int) -> None:
         sizes = {"rows": self.data_ranks, "context": self.context_parallel, "parts": parts}

@@ -107,7 +107,7 @@ class Situation:
     checkpoints: Sequence[int]  # steps of the complete ones, in order
     ranks: int = 0  # processes that joined, 0 if they never did
     reached: int = 0  # the last step reported
-    shardable: bool = True  # whether fsdp can train it: see `check.SPECIAL`
+    shardable: bool = True  # whether its engine, or fsdp in place of ddp, can shard it: see `check.check_special`
     share: int = 0  # sequences of a step on each rank, 0 while no engine is open
     micro_batch: int = 0
 
@@ -231,7 +231,7 @@ def _less_memory(runtime: PretrainRuntime, now: Situation) -> tuple[str, int | s
             return "recompute", "full", "selective"
     if now.ranks > 1 and now.shardable and runtime.engine == "ddp" and runtime.pipeline_parallel == 1:
         return "engine", "fsdp", "ddp"  # fsdp can load ddp's checkpoints
-    # What needs whole states (Muon) has them only at stage 0
+    # DeepSpeed trains by Muon only at stage 0
     sharded = runtime.zero_stage > 0 or (now.shardable and runtime.engine != "ddp")
     if now.ranks > 1 and sharded and runtime.zero_stage < LARGEST_ZERO_STAGE:
         stage = LARGEST_ZERO_STAGE if runtime.engine == "fsdp" else runtime.zero_stage + 1

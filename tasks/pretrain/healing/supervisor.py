@@ -14,7 +14,7 @@ from typing import Any
 
 from storage.errors import Divergence, LostProcess, OutOfMemory
 from tasks.children.supervise import run_module
-from tasks.pretrain.check import SPECIAL
+from tasks.pretrain.check import is_shardable
 from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide, without_damaged
 from tasks.pretrain.preflight import before_training
 from tasks.pretrain.spec import TrainSpec
@@ -65,7 +65,7 @@ def train_healed(
                 samples=spec.config.samples,
                 runtime=spec.runtime,
                 checkpoints=list(complete_checkpoints(spec.checkpoints)),
-                shardable=not {spec.config.optimizer, spec.config.precision} & SPECIAL,
+                shardable=is_shardable({spec.config.optimizer, spec.config.precision}, spec.runtime.pretrain),
                 ranks=heard["ranks"],
                 reached=heard["step"],
                 share=heard["share"],

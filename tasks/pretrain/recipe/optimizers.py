@@ -1,8 +1,8 @@
 """The optimizer of a profile, over the parameters that an engine holds.
 
 AdamW (Loshchilov & Hutter 2019) by default. Muon (Jordan et al. 2024), if chosen, updates the matrices of the blocks,
-and AdamW the rest: embeddings, head, norms, biases and routers. Its update is scaled to the RMS of Adam's (Liu et al.
-2025, "Muon is scalable for LLM training", section 2.2), so that one learning rate serves both.
+and AdamW the rest: embeddings, head, norms, biases, routers and convolutions. Its update is scaled to the RMS of Adam's
+(Liu et al. 2025, "Muon is scalable for LLM training", section 2.2), so that one learning rate serves both.
 
 With muP (Yang et al. 2022, "Tensor Programs V", table 8, Adam's column) the learning rates of the blocks' matrices
 shrink with the width. The output multiplier is in the scale of the last norm (see `Transformer.initialise`).
@@ -15,21 +15,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from models.kernels.experts import Experts
 from models.presets import derive
 from models.transformer import Attention, FeedForward
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.recipe.muon import Muon
+from tasks.pretrain.recipe.muon import Muon, Whole
 
 Group = dict[str, Any]
 
 
 def new_optimizer(
-    config: PretrainConfig, model: nn.Module, sizes: Mapping[str, torch.Size] | None = None
+    config: PretrainConfig, model: nn.Module, sizes: Mapping[str, torch.Size] | None = None, layout: Whole | None = None
 ) -> torch.optim.Optimizer:
     """The optimizer over the model's parameters. `set_learning_rate` sets the rate of each step. `sizes` are those of
-    the whole parameters, needed if their shards don't show them."""
+    the whole parameters, needed if their shards don't show them, and `layout` is how this process holds matrices."""
     groups = parameter_groups(config, model, sizes)
     if sizes is not None:  # DeepSpeed, which can't flatten an empty group: where only matrices are trained
         groups = [pair for pair in groups if pair[1]["params"]]
@@ -37,7 +38,9 @@ def new_optimizer(
     if config.optimizer == "adamw":
         return torch.optim.AdamW([group for _, group in groups], **adam)
     by_adam, by_muon = ([group for name, group in groups if (name == "muon") == muon] for muon in (False, True))
-    return AdamWWithMuon(torch.optim.AdamW(by_adam, **adam), Muon(by_muon, momentum=config.muon_momentum))
+    return AdamWWithMuon(
+        torch.optim.AdamW(by_adam, **adam), Muon(by_muon, momentum=config.muon_momentum, layout=layout)
+    )
 
 
 def set_learning_rate(groups: Iterable[Group], rate: float) -> None:
@@ -59,11 +62,12 @@ def parameter_groups(
     mixture = config.model is not None and config.model.family == "qwen3_moe"
     for kind in ("matrix", "vector", "matrix of a block", "last norm", *(("router",) if mixture else ())):
         groups.setdefault(_treatment(config, kind), [])
+    inside = _matrices_of_blocks(model)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         if len(sizes[name] if sizes else parameter.shape) >= 2:
-            kind = "matrix of a block" if name.startswith("blocks.") else "matrix"
+            kind = "matrix of a block" if parameter in inside else "matrix"
             kind = "router" if name.endswith(".router.weight") else kind
         else:
             kind = "last norm" if name.startswith("norm.") else "vector"
@@ -73,9 +77,23 @@ def parameter_groups(
     for (optimizer, decay, scale), parameters in groups.items():
         group: Group = {"params": parameters, "weight_decay": decay, "rate_scale": scale}
         if optimizer == "muon":
-            group["parts"] = [fused.get(parameter, (len(parameter),)) for parameter in parameters]
+            group["parts"] = [
+                fused.get(parameter, (len(parameter),) if parameter.dim() == 2 else (1,) * len(parameter))
+                for parameter in parameters
+            ]
         pairs.append((optimizer, group))
     return pairs
+
+
+def _matrices_of_blocks(model: nn.Module) -> set[nn.Parameter]:
+    """The parameters of the blocks, without those of convolutions, whose slices aren't matrices."""
+    modules = [module for block in getattr(model, "blocks", ()) for module in block.modules()]
+    return {
+        parameter
+        for module in modules
+        if not isinstance(module, _ConvNd)
+        for parameter in module.parameters(recurse=False)
+    }
 
 
 def _fused(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:

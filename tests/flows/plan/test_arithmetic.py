@@ -205,7 +205,7 @@ def test_each_engine_and_stage_stands_beside_the_others() -> None:
     assert [
         setup.engine
         for setup, _ in planned("gpu", "pretrain.optimizer=muon", "runtime.pretrain.engine=ddp").by_engine()
-    ] == ["ddp", "deepspeed"]
+    ] == ["ddp", "deepspeed", "fsdp", "fsdp"]
 
 
 def test_a_device_without_8_bit_products_is_not_planned_for_them() -> None:

@@ -19,12 +19,14 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError
 from storage.shards.token_stream import TokenStream
-from tasks.pretrain import pretrain
+from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.base import shape_of_base
+from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.stage.output import Output
 from tasks.stage.runtime import PretrainRuntime
 from tasks.training.bits_per_byte import read_windows, spread_windows
 from tasks.training.logs import read_log
+from tests.tasks.pretrain.recipe.test_optimizers import orthogonal
 from tests.tasks.pretrain.test_continued import CONFIG, documents, their_losses
 from tests.tasks.pretrain.tiny_training import losses_of, output
 
@@ -38,6 +40,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": {**SMALL, "intermediate_size": 128},
     "mixtral": {**LIKE_LLAMA, "num_local_experts": 4},
 }
+BY_MUON = CONFIG.model_copy(update={"optimizer": "muon"})
 IN_TWO = {"processes": 2, "micro_batch": 2}
 
 
@@ -59,9 +62,9 @@ def made(folder: Path, family: str) -> tuple[Artifact, Artifact]:
     return tokens, Artifact.at(base)
 
 
-def trained(folder: Path, out: Path, family: str, **runtime: Any) -> Output:
+def trained(folder: Path, out: Path, family: str, config: PretrainConfig = CONFIG, **runtime: Any) -> Output:
     written = output(out, **{"engine": "ddp", **runtime})
-    pretrain.function(CONFIG, *made(folder, family), written)
+    pretrain.function(config, *made(folder, family), written)
     return written
 
 
@@ -174,6 +177,41 @@ def test_two_processes_learn_what_one_does_and_killed_they_end_with_the_same_byt
     assert tree_digest(list_files(killed.path)) == tree_digest(list_files(two.path))
 
 
+@pytest.mark.parametrize("family", ["qwen2", "mixtral"])
+def test_muon_takes_each_matrix_of_a_layer_and_of_an_expert_by_itself(family: str, folder: Path) -> None:
+    _, base = made(folder, family)
+    torch.manual_seed(1)
+    model = ForeignDecoder(base.path, foreign_shape(base.path))
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = new_optimizer(BY_MUON, model)
+    set_learning_rate(optimizer.param_groups, BY_MUON.learning_rate)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        old, gradient = before[name].double(), gradients[name].double()
+        decayed = old * (1 - BY_MUON.learning_rate * BY_MUON.weight_decay * (parameter.dim() > 1))
+        if ".layers." in name and parameter.dim() > 1:
+            rate = BY_MUON.learning_rate * 0.2 * math.sqrt(max(parameter.shape[-2:]))
+            factors = torch.stack([orthogonal(each) for each in gradient.view(-1, *gradient.shape[-2:])])
+            expected = decayed - rate * factors.view_as(old)
+        else:
+            expected = decayed - BY_MUON.learning_rate * gradient.sign()  # of Adam's first step
+        assert torch.allclose(parameter.double(), expected, atol=1e-3 * BY_MUON.learning_rate), name
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("family", ["qwen2", "mixtral"])
+def test_muon_on_shards_learns_what_it_learns_on_whole_matrices(family: str, folder: Path, tmp_path: Path) -> None:
+    alone, *others = (
+        losses_of(trained(folder, tmp_path / str(number), family, BY_MUON, **runtime))
+        for number, runtime in enumerate(({}, IN_TWO, {**IN_TWO, "engine": "fsdp", "zero_stage": 3}))
+    )
+    for losses in others:
+        assert losses == pytest.approx(alone, abs=2e-5)
+
+
 @pytest.mark.parametrize(
     ("config", "runtime", "said"),
     [
@@ -181,7 +219,6 @@ def test_two_processes_learn_what_one_does_and_killed_they_end_with_the_same_byt
         ({}, {"pipeline_parallel": 2}, "runtime.pretrain.pipeline_parallel"),
         ({}, {"context_parallel": 2}, "runtime.pretrain.context_parallel"),
         ({}, {"compile": "default"}, "runtime.pretrain.compile"),
-        ({"optimizer": "muon"}, {}, "pretrain.optimizer muon"),
         ({"precision": "float8"}, {}, "pretrain.precision float8"),
         ({"isolate_documents": True}, {}, "pretrain.isolate_documents"),
         ({"context": 65}, {}, "pretrain.context is 65"),

@@ -17,7 +17,8 @@ from models.transformer import Transformer
 from storage.errors import ConfigError
 from tasks.children.launchers import free_port
 from tasks.pretrain.engines import open_engine
-from tasks.pretrain.engines.shard_layout import ShardLayout
+from tasks.pretrain.engines.owners import place_of
+from tasks.pretrain.engines.shard_layout import ShardLayout, share_of
 from tasks.pretrain.world import World
 from tests.tasks.pretrain.engines.engine_child import SAVED, global_batch, make_spec
 
@@ -85,10 +86,28 @@ Z_LOSS = [
     case(f"z-loss, {processes}", processes, tensor_parallel=processes) | {"config": {"z_loss": 0.1}}
     for processes in (1, 2)
 ]
+BY_MUON = {"config": {"optimizer": "muon"}}
 MUON = [
-    case(f"muon, {engine} of {processes}", processes, engine=engine) | {"config": {"optimizer": "muon"}}
-    for processes, engine in ((1, "ddp"), (2, "ddp"), (2, "deepspeed"))
+    found | BY_MUON
+    for found in (
+        case("muon of one", 1),
+        case("muon, ddp", 2),
+        case("muon, deepspeed", 2, engine="deepspeed"),
+        case("muon, fsdp", 2, engine="fsdp"),
+        case("muon, fsdp 3, offload", 2, engine="fsdp", zero_stage=3, offload="optimizer"),
+        case("muon, tensor", 2, tensor_parallel=2),
+        case("muon, pipeline", 2, pipeline_parallel=2),
+    )
 ]
+MUON_GOES_ON = [
+    found | BY_MUON
+    for found in (
+        case("muon, fsdp of two after one", 2, source="muon of one", engine="fsdp"),
+        case("muon, tensor after fsdp", 2, source="muon, fsdp", tensor_parallel=2),
+        case("muon, fsdp after tensor", 2, source="muon, tensor", engine="fsdp", zero_stage=3),
+    )
+]
+MUON_GOES_ON_ALONE = [case("muon of one after fsdp", 1, source="muon, fsdp") | BY_MUON]
 HALF = [
     case(f"zero {stage}, bfloat16", 2, engine="deepspeed", zero_stage=stage) | {"config": {"precision": "bfloat16"}}
     for stage in range(4)
@@ -189,7 +208,8 @@ def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     alone, together = [*ALONE_FIRST, Z_LOSS[0], MUON[0]], [*SAME, Z_LOSS[1], *MUON[1:], *HALF]
-    cases = [*alone, *together, *HALF_GOES_ON, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
+    goes_on = [*HALF_GOES_ON, *GOES_ON, *MUON_GOES_ON]
+    cases = [*alone, *together, *goes_on, *REFUSED, *GOES_ON_ALONE, *MUON_GOES_ON_ALONE]
     return launch(tmp_path_factory.mktemp("pair"), cases, 2)
 
 
@@ -229,11 +249,12 @@ def test_words_shared_among_ranks_are_learned_with_the_z_loss(results: Results) 
     assert abs(alone[-1] - results["one llama"]["losses"][-1]) > 100 * TOLERANCE
 
 
-def test_muon_learns_alike_where_matrices_are_whole(results: Results) -> None:
-    alone, *others = (results[name]["losses"] for name in names(MUON))
-    for losses in others:
-        assert losses == pytest.approx(alone, abs=TOLERANCE)
-    assert abs(alone[-1] - results["one llama"]["losses"][-1]) > 100 * TOLERANCE
+@pytest.mark.parametrize("name", names([*MUON[1:], *MUON_GOES_ON, *MUON_GOES_ON_ALONE]))
+def test_muon_learns_alike_whoever_holds_the_matrices(name: str, results: Results) -> None:
+    found, alone = results[name], results["muon of one"]
+    assert found["losses"] == pytest.approx(alone["losses"][-len(found["losses"]) :], abs=TOLERANCE)
+    assert found["whole"] == pytest.approx(alone["validation"], abs=TOLERANCE)
+    assert abs(alone["losses"][-1] - results["one llama"]["losses"][-1]) > 100 * TOLERANCE
 
 
 @pytest.mark.soak
@@ -319,6 +340,22 @@ def test_a_piece_of_a_piece_is_still_where_it_was() -> None:
     part.fill(back, held[1:4])
     assert back.nonzero().tolist() == [[row, column] for row in (2, 6, 7) for column in (2, 3)]
     assert torch.equal(part.of(back), part.of(whole))
+
+
+def test_the_shards_of_all_ranks_make_up_each_matrix() -> None:
+    whole, parts = torch.arange(192.0).view(24, 8), (12, 6, 6)
+    divided = [ShardLayout(whole.shape, share_of(parts, rank, 2)) for rank in range(2)]
+    rows = [layout.cut(start, start + 5) for layout in divided for start in (0, 5, 10)]
+    columns = [
+        ShardLayout(whole.shape, ((0, 24),), span).cut(*cut) for span in ((0, 3), (3, 8)) for cut in ((0, 23), (23, 24))
+    ]
+    for layouts in (rows, columns):
+        for start, stop in ((0, 12), (12, 18), (18, 24)):
+            found = torch.zeros(stop - start, 8)
+            for layout in layouts:
+                place = place_of(layout, start, stop)
+                found[place.rows, place.columns] = layout.of(whole)[place.held]
+            assert torch.equal(found, whole[start:stop])
 
 
 @pytest.mark.parametrize("shape", ["llama", "gpt2", "qwen3_moe"])

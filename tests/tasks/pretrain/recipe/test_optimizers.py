@@ -18,8 +18,18 @@ from tasks.pretrain import PretrainConfig
 from tasks.pretrain.check import check_special
 from tasks.pretrain.engines.base import Engine
 from tasks.pretrain.recipe.optimizers import new_optimizer, parameter_groups, set_learning_rate
+from tasks.pretrain.recipe.schedule import learning_rate
 from tests.runtimes import runtime_of
-from tests.tasks.pretrain.one_process import ALONE, one_process, open_ddp, spec_of, train, weights_of
+from tests.tasks.pretrain.one_process import (
+    ALONE,
+    micro_batches,
+    one_process,
+    open_ddp,
+    rows,
+    spec_of,
+    train,
+    weights_of,
+)
 
 __all__ = ["one_process"]  # the fixture
 
@@ -128,6 +138,60 @@ def test_muon_steps_by_the_orthogonal_part_of_its_momentum() -> None:
             assert 0 < (parameter - before[name]).abs().max() < 0.002, name  # Adam's, at Adam's rate
 
 
+GIVEN: dict[str, Any] = {
+    "steps": 6,
+    "schedule": "linear",
+    "learning_rate": 0.01,
+    "warmup_steps": 2,
+    "final_share": 0.5,
+    "weight_decay": 0.3,
+    "beta1": 0.8,
+    "beta2": 0.9,
+    "z_loss": 0.1,
+    "gradient_clip": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    "zero", [{}, *({name: 0} for name in ("warmup_steps", "final_share", "weight_decay", "beta1", "z_loss"))], ids=str
+)
+def test_a_setting_of_zero_is_meant(zero: dict[str, Any]) -> None:
+    chosen = GIVEN | zero
+    engine = open_ddp(**chosen)
+    weights = {name: value.detach().clone() for name, value in engine.model.named_parameters()}
+    first, second = ({name: torch.zeros_like(value) for name, value in weights.items()} for _ in range(2))
+    for step in range(1, GIVEN["steps"] + 1):
+        warm, begun = (
+            chosen["warmup_steps"],
+            (step - chosen["warmup_steps"]) / (GIVEN["steps"] - chosen["warmup_steps"]),
+        )
+        share = step / warm if step <= warm else 1 - begun * (1 - chosen["final_share"])
+        gradients = gradients_of(engine.model, weights, step, chosen["z_loss"])
+        norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm()
+        for name, gradient in gradients.items():
+            gradient = gradient * min(1.0, 0.5 / norm)
+            for moment, beta, value in ((first, chosen["beta1"], gradient), (second, chosen["beta2"], gradient**2)):
+                moment[name] = beta * moment[name] + (1 - beta) * value
+            unbiased = first[name] / (1 - chosen["beta1"] ** step), second[name] / (1 - chosen["beta2"] ** step)
+            decay = chosen["weight_decay"] if gradient.dim() > 1 else 0
+            update = decay * weights[name] + unbiased[0] / (unbiased[1].sqrt() + 1e-8)
+            weights[name] -= 0.01 * share * update
+        batches = micro_batches(rows(step), 8)
+        engine.step(batches, learning_rate(engine.config, step, GIVEN["steps"]))
+    for name, value in engine.model.named_parameters():
+        assert torch.allclose(value, weights[name], atol=2e-5), name
+
+
+def gradients_of(model: nn.Module, weights: dict[str, Tensor], step: int, z_loss: float) -> dict[str, Tensor]:
+    """The gradients of a step's loss and of z_loss × log² Z, by the logits."""
+    at = {name: value.clone().requires_grad_() for name, value in weights.items()}
+    ids_BT, targets_BT, _ = micro_batches(rows(step), 8)[0]
+    logits_BTV = torch.func.functional_call(model, at, (ids_BT,))
+    loss = nn.functional.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten())
+    loss = loss + z_loss * logits_BTV.logsumexp(-1).square().mean()
+    return dict(zip(at, torch.autograd.grad(loss, list(at.values())), strict=True))
+
+
 @torch.no_grad()
 def looked_at(model: Transformer, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
     hidden: list[Tensor] = []
@@ -195,11 +259,10 @@ class Bare(Engine):
 @pytest.mark.parametrize(
     ("choice", "runtime", "cause"),
     [
-        ("muon", {"engine": "fsdp"}, "the engine fsdp"),
         ("muon", {"engine": "deepspeed", "zero_stage": 2}, "runtime.pretrain.zero_stage 2"),
-        ("muon", {"engine": "ddp", "tensor_parallel": 2}, "runtime.pretrain.tensor_parallel 2"),
-        ("muon", {"engine": "ddp", "pipeline_parallel": 2}, "runtime.pretrain.pipeline_parallel 2"),
         ("float16", {"engine": "fsdp"}, "the engine fsdp"),
+        ("float16", {"engine": "ddp", "tensor_parallel": 2}, "runtime.pretrain.tensor_parallel 2"),
+        ("float8", {"engine": "ddp", "pipeline_parallel": 2}, "runtime.pretrain.pipeline_parallel 2"),
         ("float16", {"engine": "deepspeed"}, "the engine deepspeed"),
     ],
     ids=str,
@@ -212,8 +275,8 @@ def test_what_an_engine_was_not_made_for_is_refused_by_the_setting_that_forbids_
 
 
 def test_an_engine_asks_that() -> None:
-    with pytest.raises(ConfigError, match="muon does not work with the engine fsdp"):
-        Bare(spec_of(engine="fsdp", optimizer="muon"), ALONE)
+    with pytest.raises(ConfigError, match="float16 does not work with the engine fsdp"):
+        Bare(spec_of(engine="fsdp", precision="float16"), ALONE)
     assert Bare(spec_of(), ALONE).dtype == torch.float32
 
 
