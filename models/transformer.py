@@ -174,6 +174,11 @@ def share_of_tokens(tokens: int, share: tuple[int, int]) -> slice:
     return slice(tokens // parts * part, tokens // parts * (part + 1))
 
 
+def writes_to_residual(name: str) -> bool:
+    """Whether a parameter of a block is of a layer whose outputs are added to the residual stream."""
+    return name.rpartition(".")[0].endswith(("attention.output", "feed_forward.down"))
+
+
 def _norm(shape: ModelShape) -> nn.Module:
     kind = nn.LayerNorm if shape.family == "gpt2" else ZeroCentredNorm if shape.zero_centred else nn.RMSNorm
     return kind(shape.width, eps=shape.norm_eps)
@@ -283,7 +288,12 @@ class Transformer(Decoder):
     """
 
     def __init__(
-        self, shape: ModelShape, generator: torch.Generator | None = None, *, mup_base_width: int | None = None
+        self,
+        shape: ModelShape,
+        generator: torch.Generator | None = None,
+        *,
+        mup_base_width: int | None = None,
+        mup_base_depth: int | None = None,
     ) -> None:
         super().__init__()
         self.shape: ModelShape = shape
@@ -295,7 +305,7 @@ class Transformer(Decoder):
         self.head = Head(shape.width, shape.vocab_size, bias=False)
         if shape.tie_embeddings:
             self.head.weight = self.embedding.weight
-        self.initialise(generator, mup_base_width=mup_base_width)
+        self.initialise(generator, mup_base_width=mup_base_width, mup_base_depth=mup_base_depth)
 
     @property
     def recompute(self) -> Recompute:
@@ -308,7 +318,13 @@ class Transformer(Decoder):
             cast(Block, block).recompute = value
 
     @torch.no_grad()
-    def initialise(self, generator: torch.Generator | None = None, *, mup_base_width: int | None = None) -> None:
+    def initialise(
+        self,
+        generator: torch.Generator | None = None,
+        *,
+        mup_base_width: int | None = None,
+        mup_base_depth: int | None = None,
+    ) -> None:
         """Set all weights: N(0, 0.02), divided by sqrt(2 × depth) for layers that write to the residual stream (GPT-2,
         section 2.3) without a norm after them (OLMo 2, section 3.2). Biases are 0, norm scales 1. `generator` defaults
         to torch's global one.
@@ -316,9 +332,15 @@ class Transformer(Decoder):
         With muP's base width (Yang et al. 2022, table 8) the blocks' matrices are divided by sqrt(width / base), and
         the output by width / base. That multiplier is put into the scale of the last norm, where every runtime applies
         it, even with a tied head. The scale's learning rate under Adam is divided too, which is equivalent.
+
+        With its base depth (Dey et al. 2025, "CompleteP", α = 1) all that is added to the residual stream is divided by
+        depth / base. That multiplier is in the layers that write to the stream, in the same way: their initial weights
+        are those of the base depth, divided, and so are their learning rates.
         """
         wider = self.shape.width / mup_base_width if mup_base_width else 1.0
-        residual_std = INIT_STD if self.shape.post_norms else INIT_STD / math.sqrt(2 * self.shape.depth)
+        base = mup_base_depth or self.shape.depth
+        residual_std = INIT_STD / math.sqrt(2 * base) * (base / self.shape.depth)
+        residual_std = INIT_STD if self.shape.post_norms else residual_std
         centre = 1.0 if self.shape.zero_centred else 0.0
         for name, parameter in self.named_parameters():
             if name.endswith("norm.weight"):
@@ -326,7 +348,7 @@ class Transformer(Decoder):
             elif name.endswith("bias"):
                 parameter.zero_()
             else:
-                std = residual_std if name.endswith(("output.weight", "down.weight")) else INIT_STD
+                std = residual_std if writes_to_residual(name) else INIT_STD
                 if name.startswith("blocks."):
                     std /= math.sqrt(wider)
                 parameter.normal_(0.0, std, generator=generator)

@@ -204,6 +204,13 @@ class PretrainConfig(StageConfig):
         description="width at which the learning rate was tuned: muP scales initial weights and learning rates from it "
         "to this model's width. Keep the head size the same",
     )
+    mup_base_depth: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda value: value is None,  # so that keys from before this field stay valid
+        description="depth at which the learning rate was tuned: what each block adds is divided by depth / base "
+        "(CompleteP, Dey et al. 2025)",
+    )
     mixture: Mixture | None = Field(
         None,
         min_length=1,
@@ -306,11 +313,16 @@ class PretrainConfig(StageConfig):
             raise ValueError("rope_scaling is for a `base` and a context above its own: set context, and model to null")
         if self.model is None and self.steps is None and self.tokens is None:
             raise ValueError("steps or tokens must say for how long a base is trained on")
-        if self.model is None and self.mup_base_width is not None:
-            raise ValueError("mup_base_width sets initial weights, which a base has: leave it null")
+        for name in ("mup_base_width", "mup_base_depth"):
+            if self.model is None and getattr(self, name) is not None:
+                raise ValueError(f"{name} sets initial weights, which a base has: leave it null")
         if self.model is not None and self.model.family == "gemma3" and self.mup_base_width is not None:
             raise ValueError(
                 "mup_base_width has no rule for gemma3, whose embeddings grow with the width: leave it null"
+            )
+        if self.model is not None and self.model.family in ("gemma3", "olmo3") and self.mup_base_depth is not None:
+            raise ValueError(
+                f"mup_base_depth has no rule for {self.model.family}, which normalises what layers add: leave it null"
             )
         if self.model is None and self.global_batch_tokens is not None and self.context is None:
             raise ValueError("global_batch_tokens needs the context, or set global_batch")

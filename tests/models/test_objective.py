@@ -67,10 +67,10 @@ def test_in_float16_the_gradient_of_the_loss_is_not_rounded_away() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-@pytest.mark.parametrize("base", [None, 256, 64])
-def test_initial_weights_have_the_spread_that_is_stated(family: str, base: int | None) -> None:
+@pytest.mark.parametrize(("base", "depth"), [(None, None), (256, None), (64, None), (None, 2), (64, 2)])
+def test_initial_weights_have_the_spread_that_is_stated(family: str, base: int | None, depth: int | None) -> None:
     shape = shape_of(family=family, tie_embeddings=False)
-    model = Transformer(shape, torch.Generator().manual_seed(0), mup_base_width=base)
+    model = Transformer(shape, torch.Generator().manual_seed(0), mup_base_width=base, mup_base_depth=depth)
     wider = 1.0 if base is None else 256 / base
     seen = set()
     for name, parameter in model.named_parameters():
@@ -82,15 +82,19 @@ def test_initial_weights_have_the_spread_that_is_stated(family: str, base: int |
         elif name.endswith("bias"):
             assert not parameter.any(), name
         else:
-            residual = math.sqrt(2 * 8) if kind in ("output", "down") else 1.0
+            of_depth = math.sqrt(2 * 8) if depth is None else math.sqrt(2 * depth) * 8 / depth
+            residual = of_depth if kind in ("output", "down") else 1.0
             inside = math.sqrt(wider) if name.startswith("blocks.") else 1.0
             assert float(parameter.std()) == pytest.approx(INIT_STD / residual / inside, rel=0.03), name
             assert abs(float(parameter.mean())) < 0.05 * INIT_STD, name
     assert {"embedding", "head", "qkv", "output", "up", "down", "attention_norm", "norm"} <= seen
 
 
-def test_at_its_base_width_mup_changes_no_bit() -> None:
-    plain, mup = (Transformer(shape_of(), torch.Generator().manual_seed(0), mup_base_width=b) for b in (None, 256))
+def test_at_its_base_mup_changes_no_bit() -> None:
+    plain, mup = (
+        Transformer(shape_of(), torch.Generator().manual_seed(0), mup_base_width=width, mup_base_depth=depth)
+        for width, depth in ((None, None), (256, 8))
+    )
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), mup.parameters(), strict=True))
 
 

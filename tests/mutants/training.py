@@ -225,11 +225,21 @@ TRAINING = (
         name="rate-of-mup-not-scaled",
         about="pretrain, muP: the learning rate of the blocks does not shrink with the width",
         path="tasks/pretrain/recipe/optimizers.py",
-        before='return "adamw", config.weight_decay * wider, 1 / wider',
-        after='return "adamw", config.weight_decay * wider, 1.0',
+        before='return "adamw", config.weight_decay * wider * deeper, 1 / (wider * deeper)',
+        after='return "adamw", config.weight_decay * wider * deeper, 1 / deeper',
         fails=(
             "tests/tasks/pretrain/recipe/test_optimizers.py::test_matrices_decay_and_vectors_do_not_and_nothing_is_left_out",
             "tests/tasks/pretrain/recipe/test_optimizers.py::test_under_mup_activations_move_alike_at_every_width",
+        ),
+    ),
+    Mutant(
+        name="depth-not-scaled",
+        about="pretrain, muP: layers that write to the residual stream learn at the rate of the others",
+        path="tasks/pretrain/recipe/optimizers.py",
+        before="deeper = config.model.depth / config.mup_base_depth",
+        after="deeper = 1.0",
+        fails=(
+            "tests/tasks/pretrain/recipe/test_optimizers.py::test_depth_is_in_the_weights_as_a_multiplier_of_what_a_block_adds",
         ),
     ),
     Mutant(

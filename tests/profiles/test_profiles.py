@@ -546,6 +546,7 @@ def test_memorisation_of_a_base_s_text_is_refused_when_the_profile_is_read() -> 
         ("tiny", ["pretrain.model=null"], "pretrain.model is missing"),
         ("tiny", ["pretrain.context=128"], "context is of a base: set model.context"),
         ("continue", ["pretrain.mup_base_width=64"], "mup_base_width sets initial weights, which a base has"),
+        ("continue", ["pretrain.mup_base_depth=4"], "mup_base_depth sets initial weights, which a base has"),
         ("continue", ["pretrain.global_batch_tokens=1000"], "8 sequences of 256 tokens are 2,048"),
         ("continue", ["pretrain.mixture={poems: 1}"], "pretrain.mixture names poems"),
         ("continue", ["sft={adapter: {rank: 4}}", "export.formats=[adapter]"], "trained on documents first"),

@@ -30,7 +30,7 @@ Keep = Callable[[str, Tensor], None]
 def new_decoder(shape: Shape, config: PretrainConfig, base: Path | None) -> Decoder:
     """The model of a run, on torch's default device. Of a foreign one, weights are not set."""
     if isinstance(shape, ModelShape):
-        return Transformer(shape, mup_base_width=config.mup_base_width)
+        return Transformer(shape, mup_base_width=config.mup_base_width, mup_base_depth=config.mup_base_depth)
     assert base is not None
     return ForeignDecoder(base, shape, adapt_with(config.adapter))
 
@@ -98,7 +98,8 @@ def _draw_adapter(spec: TrainSpec, keep: Keep) -> None:
 def draw_weights(shape: ModelShape, config: PretrainConfig, keep: Keep) -> None:
     """Draw the weights of a new model."""
     torch.manual_seed(config.seed)
-    Transformer.initialise(cast(Transformer, _Drawn(shape, keep)), mup_base_width=config.mup_base_width)
+    drawn = cast(Transformer, _Drawn(shape, keep))
+    Transformer.initialise(drawn, mup_base_width=config.mup_base_width, mup_base_depth=config.mup_base_depth)
 
 
 def whole_sizes(shape: Shape) -> list[tuple[str, torch.Size]]:

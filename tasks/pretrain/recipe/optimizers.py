@@ -5,7 +5,8 @@ and AdamW the rest: embeddings, head, norms, biases, routers and convolutions. I
 (Liu et al. 2025, "Muon is scalable for LLM training", section 2.2), so that one learning rate serves both.
 
 With muP (Yang et al. 2022, "Tensor Programs V", table 8, Adam's column) the learning rates of the blocks' matrices
-shrink with the width. The output multiplier is in the scale of the last norm (see `Transformer.initialise`).
+shrink with the width, and of layers that write to the residual stream with the depth (Dey et al. 2025, "CompleteP",
+table 1). Multipliers are in the weights (see `Transformer.initialise`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from models.kernels.experts import Experts
 from models.presets import derive
-from models.transformer import Attention, FeedForward
+from models.transformer import Attention, FeedForward, writes_to_residual
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.recipe.muon import Muon, Whole
 
@@ -60,7 +61,8 @@ def parameter_groups(
     """
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
     mixture = config.model is not None and config.model.family == "qwen3_moe"
-    for kind in ("matrix", "vector", "matrix of a block", "last norm", *(("router",) if mixture else ())):
+    kinds = ("matrix", "vector", "matrix of a block", "last norm", "residual matrix", "residual vector")
+    for kind in (*kinds, *(("router",) if mixture else ())):
         groups.setdefault(_treatment(config, kind), [])
     inside = _matrices_of_blocks(model)
     for name, parameter in model.named_parameters():
@@ -68,9 +70,11 @@ def parameter_groups(
             continue
         if len(sizes[name] if sizes else parameter.shape) >= 2:
             kind = "matrix of a block" if parameter in inside else "matrix"
+            kind = "residual matrix" if writes_to_residual(name) else kind
             kind = "router" if name.endswith(".router.weight") else kind
         else:
             kind = "last norm" if name.startswith("norm.") else "vector"
+            kind = "residual vector" if writes_to_residual(name) else kind
         groups[_treatment(config, kind)].append(parameter)
     fused = _fused(model) if config.optimizer == "muon" else {}
     pairs: list[tuple[str, Group]] = []
@@ -113,20 +117,22 @@ def _fused(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
 
 def _treatment(config: PretrainConfig, kind: str) -> tuple[str, float, float]:
     """(optimizer, weight decay, learning-rate scale) of a kind of parameter."""
-    wider = 1.0
+    wider = deeper = 1.0
     if config.mup_base_width and config.model:
         wider = derive(config.new_model, vocab_size=1).width / config.mup_base_width
-    if kind == "vector":
-        return "adamw", 0.0, 1.0
+    if config.mup_base_depth and config.model and kind.startswith("residual"):
+        deeper = config.model.depth / config.mup_base_depth
+    if kind in ("vector", "residual vector"):
+        return "adamw", 0.0, 1 / deeper
     if kind == "last norm":
         return "adamw", 0.0, 1 / wider
     if kind == "matrix":
         return "adamw", config.weight_decay, 1.0
     # Decoupled decay is rate × decay, so a higher decay compensates for the lower rate
     if config.optimizer == "adamw" or kind == "router":
-        return "adamw", config.weight_decay * wider, 1 / wider
+        return "adamw", config.weight_decay * wider * deeper, 1 / (wider * deeper)
     # For an update of fixed size outputs move in proportion to the width, for an orthogonal one to its root
-    shrink = wider**0.5
+    shrink = wider**0.5 * deeper
     share = (config.muon_learning_rate or config.learning_rate) / config.learning_rate
     return "muon", config.weight_decay * shrink, share / shrink
 

@@ -41,7 +41,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mixtral": {**LIKE_LLAMA, "num_local_experts": 4},
 }
 BY_MUON = CONFIG.model_copy(update={"optimizer": "muon"})
-IN_TWO = {"processes": 2, "micro_batch": 2}
+IN_TWO: dict[str, Any] = {"processes": 2, "micro_batch": 2}
 
 
 def made(folder: Path, family: str) -> tuple[Artifact, Artifact]:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from models.presets import derive
-from models.transformer import Transformer
+from models.transformer import Transformer, writes_to_residual
 from storage.errors import ConfigError
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.check import check_special
@@ -37,11 +37,13 @@ SHAPES: dict[str, dict[str, Any]] = {"llama": {}, "untied": {"tie_embeddings": F
 FUSED = {"qkv.weight": [64, 32, 32], "up.weight": [192, 192]}  # rows of each matrix in those of width 64, grouped
 
 
-def build(width: int = 64, shape: str = "llama", **choices: Any) -> tuple[PretrainConfig, Transformer]:
-    model = {"depth": 2, "width": width, "heads": width // 32, "feed_forward": 3 * width, "context": 16}
+def build(width: int = 64, shape: str = "llama", depth: int = 2, **choices: Any) -> tuple[PretrainConfig, Transformer]:
+    model = {"depth": depth, "width": width, "heads": width // 32, "feed_forward": 3 * width, "context": 16}
     config = PretrainConfig.model_validate({"model": {**model, **SHAPES.get(shape, {"kv_heads": 1})}, **choices})
     torch.manual_seed(0)
-    return config, Transformer(derive(config.new_model, 64), mup_base_width=config.mup_base_width)
+    return config, Transformer(
+        derive(config.new_model, 64), mup_base_width=config.mup_base_width, mup_base_depth=config.mup_base_depth
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -68,7 +70,7 @@ def test_matrices_decay_and_vectors_do_not_and_nothing_is_left_out(
     assert sorted(found) == sorted(names.values())
 
 
-@pytest.mark.parametrize("choices", [{}, {"optimizer": "muon"}, {"mup_base_width": 16}], ids=str)
+@pytest.mark.parametrize("choices", [{}, {"optimizer": "muon"}, {"mup_base_width": 16}, {"mup_base_depth": 1}], ids=str)
 def test_a_part_of_the_model_has_the_same_groups_in_the_same_order(choices: dict[str, Any]) -> None:
     config, model = build(**choices)
     found = [
@@ -76,7 +78,7 @@ def test_a_part_of_the_model_has_the_same_groups_in_the_same_order(choices: dict
         for part in (model, nn.ModuleDict({"blocks": model.blocks}), nn.ModuleDict({"norm": model.norm}))
     ]
     assert found[0] == found[1] == found[2]
-    assert len(found[0]) == (2 if not choices else 3 if "optimizer" in choices else 4)
+    assert len(found[0]) == {"optimizer": 3, "mup_base_width": 4, "mup_base_depth": 4}.get(next(iter(choices), ""), 2)
 
 
 def test_adamw_is_torchs_with_the_profiles_numbers() -> None:
@@ -201,11 +203,11 @@ def looked_at(model: Transformer, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
     return hidden[0], logits
 
 
-def moved(width: int, shape: str, **choices: Any) -> tuple[float, float]:
+def moved(shape: str, width: int = 64, depth: int = 2, rate: float = 0.01, **choices: Any) -> tuple[float, float]:
     """How far five steps move the residual stream and the logits of one batch, root mean square."""
-    config, model = build(width, shape, **choices)
+    config, model = build(width, shape, depth, **choices)
     optimizer = new_optimizer(config, model)
-    set_learning_rate(optimizer.param_groups, 0.01)
+    set_learning_rate(optimizer.param_groups, rate)
     ids_BT = torch.randint(0, 64, (8, 17), generator=torch.Generator().manual_seed(1))
     before = looked_at(model, ids_BT[:, :-1])
     for _ in range(5):
@@ -221,10 +223,48 @@ def moved(width: int, shape: str, **choices: Any) -> tuple[float, float]:
 @pytest.mark.parametrize(("optimizer", "shape"), [("muon", "llama"), *(("adamw", shape) for shape in SHAPES)])
 def test_under_mup_activations_move_alike_at_every_width(optimizer: str, shape: str) -> None:
     for base, flat in ((None, False), (64, True)):
-        sizes = [moved(width, shape, optimizer=optimizer, mup_base_width=base) for width in (64, 128, 256)]
+        sizes = [moved(shape, width, optimizer=optimizer, mup_base_width=base) for width in (64, 128, 256)]
         print(f"{optimizer} {shape}, base width {base}: {[f'{h:.3f} {z:.3f}' for h, z in sizes]}")
         for narrow, *_, wide in zip(*sizes, strict=True):
             assert 0.4 < wide / narrow < 1.5 if flat else wide / narrow > 1.9
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("optimizer", "shape"), [("muon", "llama"), *(("adamw", shape) for shape in SHAPES)])
+def test_under_mup_the_residual_stream_moves_alike_at_every_depth(optimizer: str, shape: str) -> None:
+    for base, flat in ((None, False), (4, True)):
+        choices = {"optimizer": optimizer, "mup_base_depth": base, "rate": 0.003}
+        sizes = [moved(shape, depth=depth, **choices)[0] for depth in (4, 8, 16, 32)]
+        print(f"{optimizer} {shape}, base depth {base}: {[f'{moved:.3f}' for moved in sizes]}")
+        assert 0.7 < sizes[-1] / sizes[0] < 1.3 if flat else sizes[-1] / sizes[0] > 1.5
+
+
+@pytest.mark.parametrize(("optimizer", "shape"), [("muon", "llama"), ("adamw", "gpt2")])
+def test_depth_is_in_the_weights_as_a_multiplier_of_what_a_block_adds(optimizer: str, shape: str) -> None:
+    """Against a model that multiplies what its blocks add by a third, with weights and rates of the base depth."""
+    choices: dict[str, Any] = {"optimizer": optimizer, "weight_decay": 0.1, "epsilon": 1e-20}
+    (config, folded), (plain, model) = (
+        build(shape=shape, depth=6, **{**choices, "mup_base_depth": base}) for base in (2, None)
+    )
+    with torch.no_grad():
+        for (name, one), other in zip(model.named_parameters(), folded.parameters(), strict=True):
+            one.copy_(other * 3 if writes_to_residual(name) else other)
+    for block in model.blocks:
+        for layer in (block.attention.output, block.feed_forward.down):
+            layer.register_forward_hook(lambda _module, _given, made: made / 3)
+    optimizers = new_optimizer(config, folded), new_optimizer(plain, model)
+    ids_BT = torch.randint(0, 64, (8, 17), generator=torch.Generator().manual_seed(1))
+    for _ in range(3):
+        losses = []
+        for one, by in zip((folded, model), optimizers, strict=True):
+            set_learning_rate(by.param_groups, 0.01)
+            loss = one(ids_BT[:, :-1], ids_BT[:, 1:])
+            loss.backward()
+            by.step()
+            by.zero_grad()
+            losses.append(loss.item())
+        assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert losses[0] < 4
 
 
 def test_muon_learns_and_an_embedding_is_not_orthogonalised() -> None:
