@@ -76,8 +76,8 @@ TRAINING = (
         name="residual-spread",
         about="model: layers that write to the residual stream begin as wide as the others",
         path="models/transformer.py",
-        before="std = residual_std if name.endswith",
-        after="std = INIT_STD if name.endswith",
+        before="std = residual_std if writes_to_residual",
+        after="std = INIT_STD if writes_to_residual",
         fails=("tests/models/test_objective.py::test_initial_weights_have_the_spread_that_is_stated",),
     ),
     Mutant(
