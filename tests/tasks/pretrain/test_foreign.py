@@ -62,7 +62,7 @@ def made(folder: Path, family: str) -> tuple[Artifact, Artifact]:
     return tokens, Artifact.at(base)
 
 
-def trained(folder: Path, out: Path, family: str, config: PretrainConfig = CONFIG, **runtime: Any) -> Output:
+def trained(folder: Path, out: Path, family: str, config: PretrainConfig = CONFIG, /, **runtime: Any) -> Output:
     written = output(out, **{"engine": "ddp", **runtime})
     pretrain.function(config, *made(folder, family), written)
     return written
@@ -204,9 +204,10 @@ def test_muon_takes_each_matrix_of_a_layer_and_of_an_expert_by_itself(family: st
 @pytest.mark.soak
 @pytest.mark.parametrize("family", ["qwen2", "mixtral"])
 def test_muon_on_shards_learns_what_it_learns_on_whole_matrices(family: str, folder: Path, tmp_path: Path) -> None:
+    runtimes: list[dict[str, Any]] = [{}, IN_TWO, {**IN_TWO, "engine": "fsdp", "zero_stage": 3}]
     alone, *others = (
         losses_of(trained(folder, tmp_path / str(number), family, BY_MUON, **runtime))
-        for number, runtime in enumerate(({}, IN_TWO, {**IN_TWO, "engine": "fsdp", "zero_stage": 3}))
+        for number, runtime in enumerate(runtimes)
     )
     for losses in others:
         assert losses == pytest.approx(alone, abs=2e-5)
