@@ -1,11 +1,11 @@
 """`python -m benchmarks.recipe`: what each change of the training recipe does to the loss, over several seeds.
 
-Each variant is the profile `tiny` with a few other settings, in fewer steps. With the same seed all see the same
-batches and, in the same shape, begin with the same weights, so differences are paired by seed. The table has the mean
-difference in bits per byte of held-out text to the first variant of its size, with a 95 % interval (Student), and the
-mean time of a training. Runs that `--results` has are not repeated.
+Each variant is the profile `smoke` or `tiny` with a few other settings, in other numbers of steps. With the same seed
+all see the same batches and, in the same shape, begin with the same weights, so differences are paired by seed. The
+table has the mean difference in bits per byte of held-out text to the first variant of its size, with a 95 % interval
+(Student), and the mean CPU time of a training. Runs that `--results` has are not repeated.
 
-The tokens are those of `tiny`, whose data stages run first, once.
+The tokens are those of the profile, whose data stages run first, once.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tasks.significance.estimate import estimate
 from tasks.stage.runtime import ComputeRuntime, PretrainRuntime, Runtime
 
 SIZES: dict[str, dict[str, Any]] = {
+    "smoke": {"steps": 250, "global_batch": 8, "warmup_steps": 25, "validation_tokens": 32768},
     "tiny": {"steps": 250, "global_batch": 4},
     "above": {"steps": 150, "global_batch": 4, "model": {"depth": 6, "width": 192, "heads": 6, "feed_forward": 512}},
 }
@@ -86,9 +87,14 @@ def results_of(path: Path) -> dict[Key, dict[str, float]]:
     return {(row["size"], row["variant"], row["seed"]): row for row in rows}
 
 
+def profile_of(size: str) -> str:
+    """The profile that a size starts from."""
+    return "smoke" if size == "smoke" else "tiny"
+
+
 def config_of(size: str, variant: str, seed: int) -> PretrainConfig:
     """The section `pretrain` of a run."""
-    section = load("tiny").pretrain.model_dump(mode="json", exclude_unset=True)
+    section = load(profile_of(size)).pretrain.model_dump(mode="json", exclude_unset=True)
     for change in (SIZES[size], VARIANTS[variant]):
         section |= change | {"model": section["model"] | change.get("model", {})}
     return PretrainConfig.model_validate(section | {"seed": seed})
@@ -98,7 +104,7 @@ def train_all(missing: list[Key], asked: argparse.Namespace) -> None:
     """Train one after the other, and note each in the file of results."""
     from tasks.pretrain.world import join
 
-    tokens, tokenizer = data_of("tiny", asked.data.resolve())
+    data = {name: data_of(name, asked.data.resolve()) for name in {profile_of(size) for size, *_ in missing}}
     asked.results.parent.mkdir(parents=True, exist_ok=True)
     runtime = Runtime(
         compute=ComputeRuntime(device="cpu", threads=asked.threads), pretrain=PretrainRuntime(engine="ddp")
@@ -107,7 +113,7 @@ def train_all(missing: list[Key], asked: argparse.Namespace) -> None:
     for number, (size, variant, seed) in enumerate(missing, 1):
         print(f"{number}/{len(missing)}: {size}, {variant}, seed {seed}", file=sys.stderr, flush=True)
         begun = time.process_time()
-        bits = train(config_of(size, variant, seed), runtime, world, tokens, tokenizer)
+        bits = train(config_of(size, variant, seed), runtime, world, *data[profile_of(size)])
         row = {"size": size, "variant": variant, "seed": seed, "bits": bits, "cpu": time.process_time() - begun}
         with asked.results.open("a") as file:
             file.write(json.dumps(row) + "\n")

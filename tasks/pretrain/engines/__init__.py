@@ -11,6 +11,7 @@ ddp.py           data parallelism (torch's DistributedDataParallel)
 fsdp.py          sharded data parallelism (torch's FSDP2)
 pipeline.py      pipeline parallelism (torch.distributed.pipelining)
 parallel/        tensor parallelism, with ddp, fsdp or a pipeline; context parallelism, with ddp or fsdp
+owners.py        Muon where ranks hold shards of matrices
 shard_layout.py  where a rank's shard lies in the whole tensor
 states.py        checkpoints of shards, for any native engine and any number of ranks
 async_save.py    writes them while training continues

@@ -9,7 +9,7 @@ import pytest
 
 from storage.errors import ConfigError
 from tasks.pretrain import PretrainConfig
-from tasks.pretrain.check import check_runtime
+from tasks.pretrain.check import check_runtime, check_special, is_shardable
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import CONFIG
 
@@ -70,6 +70,17 @@ def test_a_refusal_says_why_and_what_to_set(settings: dict[str, Any], says: str,
     with pytest.raises(ConfigError, match=says) as caught:
         check(**{"engine": "ddp", **settings})
     assert remedy in caught.value.remedy
+
+
+def test_what_is_sharded_when_memory_runs_out_can_train_the_same() -> None:
+    for engine, choices in product(
+        ("ddp", "fsdp", "deepspeed"), ({"adamw", "auto"}, {"muon", "auto"}, {"adamw", "float16"})
+    ):
+        expected = choices == {"adamw", "auto"} or ("muon" in choices and engine != "deepspeed")
+        assert is_shardable(choices, runtime_of(engine=engine).pretrain) == expected
+        if expected:
+            sharded = {"engine": "deepspeed", "zero_stage": 1} if engine == "deepspeed" else {"engine": "fsdp"}
+            check_special(choices, runtime_of(**sharded).pretrain, cuda=False)
 
 
 def test_checks_of_a_new_model_are_not_asked_for_a_base() -> None:
