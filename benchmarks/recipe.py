@@ -94,7 +94,9 @@ def profile_of(size: str) -> str:
 
 def config_of(size: str, variant: str, seed: int) -> PretrainConfig:
     """The section `pretrain` of a run."""
-    section = load(profile_of(size)).pretrain.model_dump(mode="json", exclude_unset=True)
+    chosen = load(profile_of(size)).pretrain
+    assert chosen is not None
+    section = chosen.model_dump(mode="json", exclude_unset=True)
     for change in (SIZES[size], VARIANTS[variant]):
         section |= change | {"model": section["model"] | change.get("model", {})}
     return PretrainConfig.model_validate(section | {"seed": seed})
@@ -127,7 +129,7 @@ def train(config: PretrainConfig, runtime: Runtime, world: Any, tokens: Path, to
     from models.kernels.attention import for_one_shape
     from models.tokenizer import load_tokenizer, tokenizer_digest
     from storage.shards.token_stream import TokenStream
-    from tasks.pretrain.engines import open_engine
+    from tasks.pretrain.engines import MicroBatch, open_engine
     from tasks.pretrain.evaluation import Validation
     from tasks.pretrain.loader import open_loader
     from tasks.pretrain.recipe.schedule import learning_rate
@@ -148,7 +150,9 @@ def train(config: PretrainConfig, runtime: Runtime, world: Any, tokens: Path, to
     with for_one_shape(world.device):
         for step in range(1, steps + 1):
             served = loader.micro_batches(step, rank=0, ranks=1, size=engine.micro_batch)
-            batches = [(torch.tensor(batch.ids), torch.tensor(batch.targets), None) for batch in served]
+            batches: list[MicroBatch] = [
+                (torch.tensor(batch.ids), torch.tensor(batch.targets), None) for batch in served
+            ]
             engine.step(batches, learning_rate(config, step, steps))
         return validation.bits_per_byte(validation.loss(engine, lambda: None))
 

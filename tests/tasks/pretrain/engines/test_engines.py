@@ -91,6 +91,7 @@ MUON = [
     found | BY_MUON
     for found in (
         case("muon of one", 1),
+        case("muon, fsdp of one", 1, engine="fsdp"),
         case("muon, ddp", 2),
         case("muon, deepspeed", 2, engine="deepspeed"),
         case("muon, fsdp", 2, engine="fsdp"),
@@ -207,7 +208,7 @@ def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    alone, together = [*ALONE_FIRST, Z_LOSS[0], MUON[0]], [*SAME, Z_LOSS[1], *MUON[1:], *HALF]
+    alone, together = [*ALONE_FIRST, Z_LOSS[0], *MUON[:2]], [*SAME, Z_LOSS[1], *MUON[2:], *HALF]
     goes_on = [*HALF_GOES_ON, *GOES_ON, *MUON_GOES_ON]
     cases = [*alone, *together, *goes_on, *REFUSED, *GOES_ON_ALONE, *MUON_GOES_ON_ALONE]
     return launch(tmp_path_factory.mktemp("pair"), cases, 2)

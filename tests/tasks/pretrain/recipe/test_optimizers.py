@@ -233,8 +233,8 @@ def test_under_mup_activations_move_alike_at_every_width(optimizer: str, shape: 
 @pytest.mark.parametrize(("optimizer", "shape"), [("muon", "llama"), *(("adamw", shape) for shape in SHAPES)])
 def test_under_mup_the_residual_stream_moves_alike_at_every_depth(optimizer: str, shape: str) -> None:
     for base, flat in ((None, False), (4, True)):
-        choices = {"optimizer": optimizer, "mup_base_depth": base, "rate": 0.003}
-        sizes = [moved(shape, depth=depth, **choices)[0] for depth in (4, 8, 16, 32)]
+        choices: dict[str, Any] = {"optimizer": optimizer, "mup_base_depth": base}
+        sizes = [moved(shape, depth=depth, rate=0.003, **choices)[0] for depth in (4, 8, 16, 32)]
         print(f"{optimizer} {shape}, base depth {base}: {[f'{moved:.3f}' for moved in sizes]}")
         assert 0.7 < sizes[-1] / sizes[0] < 1.3 if flat else sizes[-1] / sizes[0] > 1.5
 
@@ -247,10 +247,10 @@ def test_depth_is_in_the_weights_as_a_multiplier_of_what_a_block_adds(optimizer:
         build(shape=shape, depth=6, **{**choices, "mup_base_depth": base}) for base in (2, None)
     )
     with torch.no_grad():
-        for (name, one), other in zip(model.named_parameters(), folded.parameters(), strict=True):
-            one.copy_(other * 3 if writes_to_residual(name) else other)
-    for block in model.blocks:
-        for layer in (block.attention.output, block.feed_forward.down):
+        for (name, weight), other in zip(model.named_parameters(), folded.parameters(), strict=True):
+            weight.copy_(other * 3 if writes_to_residual(name) else other)
+    for name, layer in model.named_modules():
+        if writes_to_residual(f"{name}.weight"):
             layer.register_forward_hook(lambda _module, _given, made: made / 3)
     optimizers = new_optimizer(config, folded), new_optimizer(plain, model)
     ids_BT = torch.randint(0, 64, (8, 17), generator=torch.Generator().manual_seed(1))
