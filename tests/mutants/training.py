@@ -215,8 +215,8 @@ TRAINING = (
         name="decay-of-norms",
         about="pretrain: weight decay shrinks norms and biases too",
         path="tasks/pretrain/recipe/optimizers.py",
-        before='        return "adamw", 0.0, 1.0\n',
-        after='        return "adamw", config.weight_decay, 1.0\n',
+        before='        return "adamw", 0.0, 1 / deeper\n',
+        after='        return "adamw", config.weight_decay, 1 / deeper\n',
         fails=(
             "tests/tasks/pretrain/recipe/test_optimizers.py::test_matrices_decay_and_vectors_do_not_and_nothing_is_left_out",
         ),

@@ -87,9 +87,10 @@ class Owners(Whole):
 
     def _exchange(self, sent: Sequence[Sequence[Tensor]], like: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Send each process its tensors, and receive some of the shapes `like` from each."""
-        out = torch.cat([tensor.to(self.device).flatten() for tensors in sent for tensor in tensors])
+        nothing = torch.empty(0, device=self.device)  # of a process without a matrix in this turn
+        out = torch.cat([nothing, *(tensor.to(self.device).flatten() for tensors in sent for tensor in tensors)])
         sizes = [[sum(tensor.numel() for tensor in tensors) for tensors in each] for each in (sent, like)]
         received = out.new_empty(sum(sizes[1]))
         dist.all_to_all_single(received, out, sizes[1], sizes[0], group=self.group)
-        pieces = iter(received.split([tensor.numel() for tensors in like for tensor in tensors]))
+        pieces = iter(received.split([*(tensor.numel() for tensors in like for tensor in tensors), 0]))
         return [[next(pieces).view(tensor.shape) for tensor in tensors] for tensors in like]

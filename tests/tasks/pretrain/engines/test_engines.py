@@ -100,6 +100,10 @@ MUON = [
         case("muon, pipeline", 2, pipeline_parallel=2),
     )
 ]
+FEW = [  # matrices of a shape than processes
+    case(f"muon of {processes}, one block", processes, engine=engine) | BY_MUON | {"changes": {"depth": 1}}
+    for processes, engine in ((1, "ddp"), (2, "fsdp"))
+]
 MUON_GOES_ON = [
     found | BY_MUON
     for found in (
@@ -208,7 +212,7 @@ def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    alone, together = [*ALONE_FIRST, Z_LOSS[0], *MUON[:2]], [*SAME, Z_LOSS[1], *MUON[2:], *HALF]
+    alone, together = [*ALONE_FIRST, Z_LOSS[0], *MUON[:2], FEW[0]], [*SAME, Z_LOSS[1], *MUON[2:], FEW[1], *HALF]
     goes_on = [*HALF_GOES_ON, *GOES_ON, *MUON_GOES_ON]
     cases = [*alone, *together, *goes_on, *REFUSED, *GOES_ON_ALONE, *MUON_GOES_ON_ALONE]
     return launch(tmp_path_factory.mktemp("pair"), cases, 2)
@@ -256,6 +260,12 @@ def test_muon_learns_alike_whoever_holds_the_matrices(name: str, results: Result
     assert found["losses"] == pytest.approx(alone["losses"][-len(found["losses"]) :], abs=TOLERANCE)
     assert found["whole"] == pytest.approx(alone["validation"], abs=TOLERANCE)
     assert abs(alone["losses"][-1] - results["one llama"]["losses"][-1]) > 100 * TOLERANCE
+
+
+def test_a_process_may_have_no_matrix_to_compute(results: Results) -> None:
+    alone, shared = (results[name] for name in names(FEW))
+    assert shared["losses"] == pytest.approx(alone["losses"], abs=TOLERANCE)
+    assert shared["whole"] == pytest.approx(alone["validation"], abs=TOLERANCE)
 
 
 @pytest.mark.soak
