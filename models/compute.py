@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from models.devices import Device, Products
 from models.presets import (
     CHINCHILLA_TOKENS_PER_PARAMETER,
-    ModelShape,
+    ForeignShape,
     Recompute,
+    Shape,
     block_matrices,
     count_parameters,
     flops_per_token,
@@ -17,13 +18,16 @@ from models.presets import (
 )
 
 
-def executed_flops_per_token(shape: ModelShape, *, recompute: Recompute = "none", skips_hidden: bool = False) -> int:
+def executed_flops_per_token(shape: Shape, *, recompute: Recompute = "none", skips_hidden: bool = False) -> int:
     """Hardware FLOPs per token in training, of matrix products: `flops_per_token`, plus attention that a window hides
     unless the kernel `skips_hidden`, plus the second forward pass of full recomputation, which ends before each block's
     last product, unless a norm after it needs it.
 
-    Hardware and model FLOPs are as in PaLM, appendix B. Selective recomputation doesn't repeat products.
+    Hardware and model FLOPs are as in PaLM, appendix B. Selective recomputation doesn't repeat products. Of a foreign
+    shape full recomputation repeats a forward pass.
     """
+    if isinstance(shape, ForeignShape):
+        return flops_per_token(shape) * (4 if recompute == "full" else 3) // 3
     seen, whole = shape.seen(), shape.depth * shape.context
     attended = seen if skips_hidden else whole
     again = 0
@@ -60,7 +64,7 @@ def compute_optimal(flops: float) -> tuple[float, float]:
     return parameters, CHINCHILLA_TOKENS_PER_PARAMETER * parameters
 
 
-def judge_ratio(shape: ModelShape, tokens: int) -> str:
+def judge_ratio(shape: Shape, tokens: int) -> str:
     """A comment on the ratio of tokens to parameters, with well-known models for comparison."""
     ratio = tokens / count_parameters(shape, active=True)
     if ratio < 10:

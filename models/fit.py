@@ -7,13 +7,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 from models.memory import Engine, Setup, most_memory
-from models.presets import ModelShape, Recompute
+from models.presets import Recompute, Shape
 
 MOST_DEVICES = 4096
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
-def ways_to_fit(shape: ModelShape, setup: Setup, memory: int) -> Setup | None:
+def ways_to_fit(shape: Shape, setup: Setup, memory: int) -> Setup | None:
     """The first change of `setup` with which a run needs at most `memory` bytes per device, from its start to its end.
     None if no change suffices.
 

@@ -42,8 +42,7 @@ def foreign_shape(folder: Path, adapt: Adapt | None = None) -> ForeignShape:
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
 
-    with torch.device("meta"):
-        theirs = _module(load_config(folder))
+    theirs = _empty_module(load_config(folder))
     sizes = {name: tuple(parameter.shape) for name, parameter in theirs.named_parameters()}
     converted = bool(get_model_conversion_mapping(theirs, add_legacy=False))
     by_name = not converted and sizes.keys() <= stored_tensors(folder).keys()
@@ -52,7 +51,17 @@ def foreign_shape(folder: Path, adapt: Adapt | None = None) -> ForeignShape:
     if adapt is not None:
         with torch.device("meta"):
             adapt(theirs)
-        sizes = {name: tuple(parameter.shape) for name, parameter in theirs.named_parameters()}
+    return _shape(theirs, by_name=by_name)
+
+
+def foreign_shape_of(config: Any) -> ForeignShape:
+    """The shape of a model with a config of transformers, as far as its files don't matter. Raises UnknownPartsError
+    for one without a list of layers."""
+    return _shape(_empty_module(config), by_name=True)
+
+
+def _shape(theirs: Any, *, by_name: bool) -> ForeignShape:
+    sizes = {name: tuple(parameter.shape) for name, parameter in theirs.named_parameters()}
     return ForeignShape(
         family=theirs.config.model_type,
         depth=len(_layers(theirs)),
@@ -113,10 +122,12 @@ class ForeignDecoder(Decoder):
 
     recompute: Recompute = "none"
 
-    def __init__(self, folder: Path, shape: ForeignShape, adapt: Adapt | None = None) -> None:
+    def __init__(self, source: Any, shape: ForeignShape, adapt: Adapt | None = None) -> None:
+        """`source` is the folder, or a config of transformers for a module without files."""
         super().__init__()
         self.shape: ForeignShape = shape
-        self.folder, self.theirs = folder, _module(self._config(folder))
+        self.folder = source
+        self.theirs = _module(self._config(source) if isinstance(source, Path) else source)
         if adapt is not None:
             adapt(self.theirs)
         self.head.z_loss, self.head.record = 0.0, None
@@ -203,6 +214,11 @@ def _module(config: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+
+
+def _empty_module(config: Any) -> Any:
+    with torch.device("meta"):
+        return _module(config)
 
 
 def _fixed(theirs: Any) -> list[str]:

@@ -33,6 +33,10 @@ class ShapeError(ValueError):
     """A shape that can't be built, or contradictory settings of it."""
 
 
+class UntracedError(ValueError):
+    """A module whose steps can't be estimated. The message names its architecture."""
+
+
 class Sight(NamedTuple):
     """What a layer attends to: the base of its rotary embeddings, None for learned positions, how they are scaled, and
     its window, None for all tokens."""

@@ -11,7 +11,7 @@ from rich.markup import escape
 from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
 from flows.early import NO_NEWS, told_of_unread
-from flows.estimates.arithmetic import gpu_of, shape_to_train, training_plan, training_work
+from flows.estimates.arithmetic import TrainingPlan, gpu_of, shape_to_train, training_plan, training_work
 from flows.estimates.expected import sizes
 from flows.estimates.parts import seconds_of
 from flows.estimates.plan_notes import (
@@ -25,18 +25,20 @@ from flows.estimates.plan_notes import (
     source_notes,
 )
 from flows.estimates.planned_stage import PlannedStage
+from flows.estimates.posttraining import least_memory
 from flows.estimates.stages import estimates, resumes_at
 from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of, whole_of
 from flows.tables import new_table
-from models.presets import ModelShape, explain
+from models.presets import Shape, UntracedError, explain
 from profiles.load import load
 from profiles.schema import Profile
 from storage.keys import differences
 from storage.runs.record import Estimate
 from storage.store import Store
 from storage.units import duration, size_of
+from tasks.base.source import parameters_of_base
 from tasks.checks.extras import told_of_extras
 from tasks.stage.history import nearest
 from tasks.training.chain import LINKS
@@ -61,17 +63,19 @@ def show_plan(
     corpora = sizes_of(scale)
     reached = profile.names_to(asked.to)
     # First, to refuse an unknown device before any work
-    training = (
-        training_plan(profile, device, price, utilisation)
-        if "pretrain" in reached and shape_to_train(profile)
-        else None
-    )
+    shape, untraced = shape_to_train(profile), ""
+    try:
+        training = (
+            training_plan(profile, device, price, utilisation, shape) if "pretrain" in reached and shape else None
+        )
+    except UntracedError as error:
+        training, untraced = None, f"No estimate of pretrain's memory: {error}."
     gpu = training.device if training and training.device.name != "cpu" else gpu_of(profile.runtime, device)
     lines, store = plan(profile, session), session.store
     planned = [line.name for line in lines]
     if training and "pretrain" not in planned:  # dedup found no new documents
         training = None
-    work = training_work(profile, cuda=gpu is not None)
+    work = training_work(profile, cuda=gpu is not None, shape=shape)
     expected = estimates(profile, store, lines, work, gpu, elsewhere=device is not None)
     bytes_of = sizes(profile, lines, work)
     if training and gpu is None and (took := _training_seconds(lines, expected)):
@@ -98,6 +102,7 @@ def show_plan(
     notes += map(escape, told_of_extras(made_here))
     notes += [*compile_notes(lines), *run_notes(store, lines)]
     notes += [*resume_notes(store, lines, training.steps if training else None), *accuracy_notes(store, profile.name)]
+    notes += [escape(untraced)] if untraced else []
     for text in [*notes, *disk_notes(store, lines, bytes_of, training)]:
         console.print(text, soft_wrap=True, highlight=False)
     for line in lines:
@@ -107,7 +112,7 @@ def show_plan(
     if training:
         show_model(console, training.shape)
         show_training(console, training)
-    show_posttraining(console, profile, reached, training.parameters if training else None)
+    show_posttraining(console, profile, reached, _parameters(profile, training), cuda=gpu is not None)
     if corpora:
         show_scale(console, profile, store, lines, training, corpora, workers or profile.runtime.data.workers)
 
@@ -169,22 +174,35 @@ def _to_make(lines: list[PlannedStage], expected: Mapping[str, Estimate]) -> str
     return f"{len(misses)} to make: {', '.join(parts)}."
 
 
-def show_posttraining(console: Console, profile: Profile, reached: Collection[str], parameters: int | None) -> None:
-    """Print the memory that each process needs to load the model in post-training, for the `reached` stages."""
+def show_posttraining(
+    console: Console, profile: Profile, reached: Collection[str], parameters: int | None, *, cuda: bool
+) -> None:
+    """Print the least memory that each process needs in post-training, for the `reached` stages, and what is missing
+    from it."""
     links = [name for name in LINKS if name in reached]
     if not links:
         return
-    ranks = profile.runtime.training.processes
-    size = "4 bytes a parameter" if parameters is None else size_of(4 * parameters)
-    hosted = "" if parameters is None or ranks == 1 else f", {size_of(ranks * 4 * parameters)} on a host"
+    ranks, size, hosted, known = profile.runtime.training.processes, "4 bytes a parameter", "", ""
+    if parameters is not None:
+        size, hosted = size_of(4 * parameters), f", {size_of(ranks * 4 * parameters)} on a host" if ranks > 1 else ""
+        least = {name: least_memory(profile, name, parameters, cuda=cuda) for name in links}
+        known = ", ".join(f"{name} {size_of(bytes_)}" for name, bytes_ in least.items() if bytes_ is not None)
+        known = f" A process needs at least, for the states of its model: {known}." if known else ""
     console.print(
-        f"{', '.join(links)}: each process loads the whole model in float32 before dividing it, {size}{hosted}. These "
-        "tables don't include the rest of their training.",
+        f"{', '.join(links)}: each process loads the whole model in float32 before dividing it, {size}{hosted}.{known} "
+        "Activations, logits and other models have no estimate.",
         soft_wrap=True,
     )
 
 
-def show_model(console: Console, shape: ModelShape) -> None:
+def _parameters(profile: Profile, training: TrainingPlan | None) -> int | None:
+    """The parameters of the model that post-training begins with, or None for a base that isn't on this machine."""
+    if training is not None:
+        return training.parameters
+    return None if profile.base is None else parameters_of_base(profile.base)
+
+
+def show_model(console: Console, shape: Shape) -> None:
     """Print what the size dial derives, or what a base has, and by which rule."""
     table = new_table("", "value", "rule", right=["value"], title="The model")
     for what, value, rule in explain(shape):

@@ -9,7 +9,7 @@ from flows.estimates.arithmetic import TrainingPlan
 from flows.tables import new_table
 from models.compute import compute_optimal, judge_ratio
 from models.devices import PRICED
-from models.memory import Moment, Setup
+from models.memory import LIBRARIES, Moment, Setup, resident
 from models.presets import count_parameters
 from storage.units import duration, size_of
 
@@ -53,9 +53,10 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
     if setup.devices > 1:
         how += f", one of {setup.devices} devices"
     table = new_table("", "size", "", "description", right=["size"], title=f"Memory: {how}")
+    passes = memory.peak > memory.after  # the peak is while activations exist
     parts = [
         ("weights", memory.weights, "in 16 bits" if setup.weight_bytes == 2 else "in float32"),
-        ("gradients", memory.gradients, "summed in float32"),
+        ("gradients", 0 if memory.fresh and passes else memory.gradients, "summed in float32"),
         ("optimizer", memory.optimizer, MOMENTS[setup.optimizer] + (", float32 masters" if setup.master_bytes else "")),
         ("gathered weights", memory.gathered, "gathered for matrix products"),
         ("buffers", memory.buffers, "communication of gradients"),
@@ -65,16 +66,22 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
         ("backward pass", memory.backward, "of one block"),
         ("reduction", memory.reduce, "a block's gradients, beyond its freed activations"),
     ]
-    if memory.peak > memory.step:
+    if passes:
         parts.append(("activations", memory.activations, "of all blocks, saved for the backward pass"))
         parts.append(max(passing, key=lambda part: part[1]))
-    else:
+    elif memory.step >= memory.tied:
         parts.append(("optimizer step", memory.step, "float32 gradients, larger than the activations"))
+    else:
+        parts.append(("tied matrix", memory.tied, "its gradients from both uses and their sum, after the activations"))
+    total = memory.total
+    if not setup.cuda:
+        heap, total = resident(memory.total) - LIBRARIES - memory.total, resident(memory.total)
+        parts += [("heap", heap, "room between tensors"), ("libraries", LIBRARIES, "Python, torch and transformers")]
     for name, size, what in parts:
         if size:
-            bar = "█" * max(1, round(BAR * size / memory.total))
+            bar = "█" * max(1, round(BAR * size / total))
             table.add_row(name, size_of(size), f"[cyan]{bar}[/]", what)
-    table.add_row("[bold]total[/]", f"[bold]{size_of(memory.total)}[/]", "", _verdict(plan))
+    table.add_row("[bold]total[/]", f"[bold]{size_of(total)}[/]", "", _verdict(plan))
     _show(console, table)
     _show_ends(console, plan)
     if not plan.fits:
@@ -89,7 +96,7 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
 def _show_ends(console: Console, plan: TrainingPlan) -> None:
     """Print the peak memory of a device and a host at each phase of the run. On a CPU they are the same memory."""
     ends, cuda = plan.ends, plan.setup.cuda
-    title = "Memory by phase" if cuda else "Memory of a process by phase"
+    title = "Memory by phase" if cuda else "Tensors of a process by phase"
     table = new_table("", "device", "host", "description", right=["device", "host"], title=title)
     times = [
         ("start", ends.start, "the engine is built: weights are drawn a parameter at a time"),
@@ -149,7 +156,8 @@ def _verdict(plan: TrainingPlan) -> str:
     share = plan.most / plan.device.memory
     used = f"{share:.0%} of the {size_of(plan.device.memory)} of {plan.device.title}"
     if not plan.fits:
-        when = "" if plan.most == plan.memory.total else f" when it starts or ends ({size_of(plan.most)})"
+        ends = plan.setup.cuda and plan.most > plan.memory.total
+        when = f" when it starts or ends ({size_of(plan.most)})" if ends else ""
         return f"[bold red]does not fit[/]{when}: {used}"
     if share > TIGHT:
         return f"[bold yellow]tight[/]: {used}; fragmentation may take the rest"

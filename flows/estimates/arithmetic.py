@@ -24,12 +24,13 @@ from models.memory import (
     most_memory,
     training_memory,
 )
-from models.presets import ModelShape, ShapeError, count_parameters, derive, flops_per_token
+from models.presets import ForeignShape, ModelShape, Shape, ShapeError, count_parameters, derive, flops_per_token
 from profiles.schema import Profile
 from storage.errors import ConfigError
 from storage.store import Store
 from tasks.base.source import known_shape
 from tasks.pretrain import PretrainConfig
+from tasks.pretrain.check import check_foreign
 from tasks.pretrain.long_context.extend import extended
 from tasks.pretrain.setup import setup_of, trained_share
 from tasks.stage import machine
@@ -47,7 +48,7 @@ CPU_UTILISATION = 0.5  # of the measured peak, for models of a few million param
 class TrainingPlan:
     """The pretraining of a profile on a kind of device."""
 
-    shape: ModelShape
+    shape: Shape
     tokens: int
     steps: int
     batch: int  # sequences per step after warmup
@@ -99,6 +100,8 @@ class TrainingPlan:
     @property
     def computes_hidden(self) -> bool:
         """Whether attention computes what a sliding window masks."""
+        if isinstance(self.shape, ForeignShape):
+            return False  # their FLOPs are counted without attention
         return self.shape.windowed > 0 and not skips_hidden(self.shape, self.setup.form)
 
     @property
@@ -138,7 +141,7 @@ class TrainingWork:
     products: Products
 
 
-def shape_to_train(profile: Profile) -> ModelShape | None:
+def shape_to_train(profile: Profile) -> Shape | None:
     """The shape that a profile pretrains, with the context of its training sequences. None for a profile that doesn't
     pretrain, and for a base that isn't on this machine. Raises ConfigError as `extended`."""
     config = profile.pretrain
@@ -151,6 +154,8 @@ def shape_to_train(profile: Profile) -> ModelShape | None:
         shape = known_shape(profile.base)
     if shape is None:
         return None
+    if isinstance(shape, ForeignShape):
+        return replace(shape, context=config.context or shape.context)
     longer = extended(shape, config)
     assert isinstance(longer, ModelShape)
     shape = longer
@@ -163,9 +168,10 @@ def _session(profile: Profile) -> AbstractContextManager[Session]:
     return open_session(Session(Store(profile.runtime.store), profile.runtime, profile.name))
 
 
-def training_work(profile: Profile, *, cuda: bool) -> TrainingWork | None:
-    """The work of a profile's pretraining. None if it doesn't pretrain, or a base whose shape isn't known."""
-    config, shape = profile.pretrain, shape_to_train(profile)
+def training_work(profile: Profile, *, cuda: bool, shape: Shape | None = None) -> TrainingWork | None:
+    """The work of a profile's pretraining. None if it doesn't pretrain, or a base whose shape isn't known. `shape` is
+    that of `shape_to_train`, if the caller has it."""
+    config, shape = profile.pretrain, shape or shape_to_train(profile)
     if config is None or shape is None:
         return None
     steps, setup = config.total_steps(shape), setup_of(config, profile.runtime, cuda=cuda)
@@ -182,14 +188,19 @@ def gpu_of(runtime: Runtime, name: str | None = None) -> Device | None:
 
 
 def training_plan(
-    profile: Profile, device: str | None = None, price: float | None = None, utilisation: float | None = None
+    profile: Profile,
+    device: str | None = None,
+    price: float | None = None,
+    utilisation: float | None = None,
+    shape: Shape | None = None,
 ) -> TrainingPlan:
     """The estimates for a profile on `device`. By default the runtime's: this CPU, measured, or an H100.
+    `shape` is that of `shape_to_train`, if the caller has it.
 
     Raises ConfigError for a profile without a known shape to pretrain, an unknown device, and devices or batches that
     the runtime's settings don't divide.
     """
-    config, shape = profile.pretrain, shape_to_train(profile)
+    config, shape = profile.pretrain, shape or shape_to_train(profile)
     if config is None or shape is None:
         raise ConfigError(
             f"The profile {profile.name} doesn't pretrain, or a base whose shape isn't known here.",
@@ -206,6 +217,8 @@ def training_plan(
             f"pretrain.precision is float8, but {chosen.title} can't multiply in it.",
             f"Choose bfloat16, or one of {', '.join(device.name for device in DEVICES.values() if device.float8)}.",
         )
+    if isinstance(shape, ForeignShape):
+        check_foreign(shape.family, config, profile.runtime.pretrain)
     steps = config.total_steps(shape)
     tokens = config.samples(steps) * shape.context
     setup = setup_of(config, profile.runtime, cuda=chosen.name != "cpu")
@@ -260,8 +273,8 @@ def pretraining_of(profile: Profile) -> PretrainConfig:
     return profile.pretrain
 
 
-def _executed(shape: ModelShape, setup: Setup, tokens: int) -> int:
-    skips = skips_hidden(shape, setup.form)
+def _executed(shape: Shape, setup: Setup, tokens: int) -> int:
+    skips = isinstance(shape, ModelShape) and skips_hidden(shape, setup.form)
     return executed_flops_per_token(shape, recompute=setup.recompute, skips_hidden=skips) * tokens
 
 

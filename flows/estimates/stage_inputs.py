@@ -79,8 +79,10 @@ def flops_of(pretrained: Manifest) -> float | None:
     tokens, parameters = pretrained.counts.get("tokens_seen"), pretrained.counts.get("parameters")
     try:
         config = PretrainConfig.model_validate(pretrained.payload.config)
-        if config.model is None:
-            return None
+        if config.model is None:  # a base, whose shape the stage reported
+            shown = pretrained.counts.get("tables", {}).get("Shape", ())
+            each = next((float(row["value"]) for row in shown if row["name"] == "FLOPs per token"), 0.0)
+            return each * tokens if tokens and each else None
         shape = derive(config.new_model, int(pretrained.counts.get("vocab_size", 0)) or _vocabulary(config, parameters))
     except (ValidationError, ShapeError, ValueError):
         return None

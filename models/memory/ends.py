@@ -9,12 +9,14 @@ number of processes is not included.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from models.activations import ceil_div
+from models.memory.resident import resident
 from models.memory.setup import Held, Setup, held_parameters
 from models.memory.training import REDUCE_BUCKET, TrainingMemory, of_stage, training_memory
-from models.presets import ModelShape, count_parameters
+from models.presets import ForeignShape, Shape, count_parameters
 
 SUB_GROUP = 1_000_000_000  # parameters of which ZeRO 3 allocates gradients at a time
 
@@ -37,18 +39,25 @@ class Ends:
     end: Moment
 
 
-def memory_of_ends(shape: ModelShape, setup: Setup) -> Ends:
+def memory_of_ends(shape: Shape, setup: Setup) -> Ends:
     """The memory of the device that needs most. With pipeline parallelism it is one of the largest stage."""
     return max((_of_stage(shape, setup, stage) for stage in range(setup.pipeline_parallel)), key=_most_device)
 
 
-def most_memory(shape: ModelShape, setup: Setup) -> int:
-    """The most bytes that a run needs on a device at any time."""
-    return max(training_memory(shape, setup).total, _most_device(memory_of_ends(shape, setup)))
+def most_memory(shape: Shape, setup: Setup) -> int:
+    """The most bytes that a run needs on a device at any time. On a CPU, those of a process with its libraries."""
+    memory, ends = training_memory(shape, setup), memory_of_ends(shape, setup)
+    most = max(memory.total, _most_device(ends))
+    if setup.cuda:
+        return most
+    saved = memory.weights + memory.buffers + ends.end.first  # the optimizer's states are gone by then
+    return resident(max(memory.total + memory.host, ends.start.device, saved))
 
 
-def largest_parameter(shape: ModelShape) -> int:
+def largest_parameter(shape: Shape) -> int:
     """Numbers in the largest parameter: an embedding, or a fused matrix of a block."""
+    if isinstance(shape, ForeignShape):
+        return max(map(math.prod, shape.sizes.values()))
     inner = shape.all_feed_forward * (2 if shape.gated else 1)
     fused = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     learned = shape.context if shape.rope_theta is None else 0
@@ -59,13 +68,15 @@ def _most_device(ends: Ends) -> int:
     return max(ends.start.device, ends.resume.device, ends.end.device)
 
 
-def _of_stage(shape: ModelShape, setup: Setup, stage: int) -> Ends:
+def _of_stage(shape: Shape, setup: Setup, stage: int) -> Ends:
     held, memory = held_parameters(shape, setup, stage), of_stage(shape, setup, stage)
     find = _deepspeed if setup.engine == "deepspeed" else _native
     offloaded = of_stage(shape, replace(setup, copies_states=False), stage).host  # no copies before the first save
     start, resume, end = find(setup, held, memory, largest_parameter(shape), offloaded)
-    # The model in our form and in that of transformers, for which GPT-2's matrices are transposed beforehand
-    end = Moment(end.device, end.host, (3 if shape.family == "gpt2" else 2) * 4 * count_parameters(shape))
+    # The model in our form and in that of transformers, for which GPT-2's matrices are transposed beforehand. A foreign
+    # one has just one form
+    copies = 1 if isinstance(shape, ForeignShape) else 3 if shape.family == "gpt2" else 2
+    end = Moment(end.device, end.host, copies * 4 * count_parameters(shape))
     return Ends(*(each if setup.cuda else _together(each) for each in (start, resume, end)))
 
 

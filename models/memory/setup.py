@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.activations import Numbers, Precision, ceil_div, numbers, vocabulary_of_rank
-from models.presets import ModelShape, Recompute, ShapeError, block_matrices, blocks_of_stage, router_parameters
+from models.presets import (
+    ForeignShape,
+    Recompute,
+    Shape,
+    ShapeError,
+    block_matrices,
+    blocks_of_stage,
+    count_parameters,
+    router_parameters,
+)
 
 Engine = Literal["deepspeed", "fsdp", "ddp"]
 Optimizer = Literal["adamw", "muon"]
@@ -121,15 +130,27 @@ class Held:
         return (1 if by_muon else 2) * self.matrices + 2 * self.others + setup.averages * self.total
 
 
-def blocks_held(shape: ModelShape, setup: Setup, stage: int) -> int:
+def block_parameters(shape: Shape) -> int:
+    """Parameters of one block that engines gather: its matrices, or all of a foreign one, of which layers are numbered
+    in the names."""
+    if not isinstance(shape, ForeignShape):
+        return block_matrices(shape)
+    numbered = (size for name, size in shape.sizes.items() if any(map(str.isdigit, name.split("."))))
+    return sum(map(math.prod, numbered)) // shape.depth
+
+
+def blocks_held(shape: Shape, setup: Setup, stage: int) -> int:
     """Blocks of a pipeline stage."""
     return len(blocks_of_stage(shape.depth, setup.pipeline_parallel, stage))
 
 
-def held_parameters(shape: ModelShape, setup: Setup, stage: int = 0) -> Held:
+def held_parameters(shape: Shape, setup: Setup, stage: int = 0) -> Held:
     """Parameters on one device of a pipeline stage. The first stage has the embedding, the last the head, and both a
     tied matrix. Tensor parallelism divides matrices, biases of column-parallel ones, and the vocabulary if it is
-    divisible (Shoeybi et al. 2019)."""
+    divisible (Shoeybi et al. 2019). A foreign shape, which neither divides, has all, and whole blocks as matrices."""
+    if isinstance(shape, ForeignShape):
+        in_blocks = shape.depth * block_parameters(shape)
+        return Held(in_blocks, count_parameters(shape) - in_blocks)
     ways, blocks, width = setup.tensor_parallel, blocks_held(shape, setup, stage), shape.width
     biased = shape.family == "gpt2"
     norm = width * (2 if biased else 1)

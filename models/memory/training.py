@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.activations import Activations, activations, ceil_div
-from models.memory.setup import Held, Setup, blocks_held, held_parameters
-from models.presets import ModelShape, ShapeError, block_matrices
+from models.activations import Activations, activations, ceil_div, vocabulary_of_rank
+from models.memory.setup import Held, Setup, block_parameters, blocks_held, held_parameters
+from models.presets import ForeignShape, Shape, ShapeError
 
 # Numbers in the bucket of DeepSpeed's reduction of gradients: half of its default, as they are reduced in float32
 REDUCE_BUCKET = 250_000_000
@@ -36,12 +36,24 @@ class TrainingMemory:
     backward: int  # one block's backward pass: recomputed activations, and gradients
     reduce: int  # FSDP: a unit's gradients in float32, less the activations freed by then
     step: int  # float32 gradients for the master weights beside the others, when all activations are freed
+    tied: int  # the gradients of a tied matrix from both of its uses and their sum, when all activations are freed
     host: int  # in host memory: offloaded states and gradients, copies of states that are being written
+    fresh: bool = False  # gradients are made by the backward pass itself: they don't exist beside all activations
+
+    @property
+    def passing(self) -> int:
+        """Peak bytes of a forward and backward pass while its activations exist, beside the states."""
+        return self.activations + max(self.loss, self.backward, self.reduce)
+
+    @property
+    def after(self) -> int:
+        """Peak bytes when all activations are freed, beside the states."""
+        return max(self.step, self.tied)
 
     @property
     def peak(self) -> int:
         """Peak bytes within a step, beside the states that always exist."""
-        return max(self.activations + max(self.loss, self.backward, self.reduce), self.step)
+        return max(self.passing - (self.gradients if self.fresh else 0), self.after)
 
     @property
     def total(self) -> int:
@@ -49,7 +61,7 @@ class TrainingMemory:
         return self.weights + self.gradients + self.optimizer + self.gathered + self.buffers + self.peak
 
 
-def training_memory(shape: ModelShape, setup: Setup) -> TrainingMemory:
+def training_memory(shape: Shape, setup: Setup) -> TrainingMemory:
     """Training memory of the device that needs most. With pipeline parallelism it is one of the largest stage."""
     if setup.pipeline_parallel > shape.depth:
         raise ShapeError(f"{setup.pipeline_parallel} pipeline stages are more than {shape.depth} blocks: set fewer")
@@ -57,7 +69,7 @@ def training_memory(shape: ModelShape, setup: Setup) -> TrainingMemory:
     return max(stages, key=lambda memory: memory.total)
 
 
-def of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
+def of_stage(shape: Shape, setup: Setup, stage: int) -> TrainingMemory:
     """Training memory of the devices of a pipeline stage."""
     blocks = blocks_held(shape, setup, stage)
     held, sharded = held_parameters(shape, setup, stage), setup.sharded
@@ -91,8 +103,18 @@ def of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
         backward=passing.backward,
         reduce=_reduced(shape, setup, held, passing.blocks, blocks),
         step=step,
+        tied=_tied(shape, setup),
         host=host,
+        # On a GPU plans were compared with what an H200 took, with gradients beside all activations
+        fresh=setup.engine == "ddp" and setup.micro_steps == 1 and not setup.cuda,
     )
+
+
+def _tied(shape: Shape, setup: Setup) -> int:
+    """Bytes at the end of a backward pass on a device with both ends of a model. Foreign steps are traced."""
+    if isinstance(shape, ForeignShape) or not shape.tie_embeddings or setup.pipeline_parallel > 1:
+        return 0
+    return 3 * setup.form.residual * vocabulary_of_rank(shape, setup.tensor_parallel) * shape.width
 
 
 def _step(setup: Setup, held: Held) -> int:
@@ -102,7 +124,12 @@ def _step(setup: Setup, held: Held) -> int:
     return ceil_div(4 * held.total, setup.shares)
 
 
-def _activations(shape: ModelShape, setup: Setup, stage: int, blocks: int) -> Activations:
+def _activations(shape: Shape, setup: Setup, stage: int, blocks: int) -> Activations:
+    if isinstance(shape, ForeignShape):
+        from models.memory.traced import TracedShape  # imports torch
+
+        assert isinstance(shape, TracedShape)
+        return shape.step(setup.form, setup.micro_batch, setup.recompute)
     return activations(
         shape,
         setup.form,
@@ -123,12 +150,12 @@ def _compute_bytes(setup: Setup) -> int:
     return 4 if setup.precision == "float32" else 2
 
 
-def _gathered(shape: ModelShape, setup: Setup, held: Held) -> int:
+def _gathered(shape: Shape, setup: Setup, held: Held) -> int:
     """Gathered weights beside the shards. DeepSpeed's go up to its limit. FSDP's are the outermost unit, a block and
     the next, or all if kept from the forward to the backward pass (not `zero_stage` 3), as copies even on one device.
     """
     if setup.engine == "fsdp":
-        units = held.others + 2 * ceil_div(block_matrices(shape), setup.tensor_parallel)
+        units = held.others + 2 * ceil_div(block_parameters(shape), setup.tensor_parallel)
         return _compute_bytes(setup) * (units if setup.zero_stage == 3 else held.total)
     if setup.sharded < 3 or setup.shares == 1:
         return 0
@@ -145,11 +172,11 @@ def _buffers(setup: Setup, held: Held) -> int:
     return setup.state_bytes * (min(held.total, ALLREDUCE_BUCKET) if setup.engine == "deepspeed" else held.total)
 
 
-def _reduced(shape: ModelShape, setup: Setup, held: Held, kept: int, blocks: int) -> int:
+def _reduced(shape: Shape, setup: Setup, held: Held, kept: int, blocks: int) -> int:
     """FSDP's memory beyond activations to reduce the gradients of a block, when its activations are freed, or of the
     outermost unit, when all `kept` ones are: float32 gradients, and their reduced shard before it is accumulated."""
     if setup.engine != "fsdp" or (setup.replicas == 1 and setup.precision == "float32"):
         return 0
-    block = ceil_div(block_matrices(shape), setup.tensor_parallel)
+    block = ceil_div(block_parameters(shape), setup.tensor_parallel)
     ways_out = ((block, kept // blocks), (held.others, kept))
     return max(0, *(4 * (unit + ceil_div(unit, setup.shares)) - gone for unit, gone in ways_out))

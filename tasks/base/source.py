@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from models.presets import ModelShape
+from models.presets import Shape
 from models.pretrained import stored_tensors
 from storage.artifact import Artifact
 from storage.digest_cache import remembered_digests
@@ -74,12 +75,11 @@ def parameters_of_base(config: BaseConfig) -> int | None:
     return None
 
 
-def known_shape(config: BaseConfig) -> ModelShape | None:
-    """The shape of a base in files of this machine, from its config. None for other bases, for those that our decoder
-    can't compute, and for files that can't be read, which the stage `base` reports."""
+def known_shape(config: BaseConfig) -> Shape | None:
+    """The shape of a base in files of this machine, from its config. None for other bases, for those that can't be
+    trained, and for files that can't be read, which the stage `base` reports."""
     from huggingface_hub.errors import StrictDataclassError
 
-    from models.convert import shape_of
     from models.pretrained import load_config
 
     if config.repository is not None:
@@ -92,10 +92,21 @@ def known_shape(config: BaseConfig) -> ModelShape | None:
             known = AutoConfig.from_pretrained(
                 file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
             )
-            return shape_of(known)
+            return shape_of_config(known)
         folder = model_of(config.artifact).path if config.artifact is not None else Path(str(config.folder))
-        return shape_of(load_config(folder.expanduser()))
+        return shape_of_config(load_config(folder.expanduser()))
     return None
+
+
+def shape_of_config(config: Any) -> Shape:
+    """The shape of a model with this config of transformers. Raises ValueError for one that can't be trained."""
+    from models.convert import NotCarriedError, shape_of
+    from models.memory.traced import TracedShape
+
+    try:
+        return shape_of(config)
+    except NotCarriedError:
+        return TracedShape.of(config)
 
 
 def model_of(name: str) -> Artifact:

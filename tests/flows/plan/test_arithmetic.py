@@ -11,8 +11,9 @@ from rich.console import Console
 from flows.commands.plan import show_plan
 from flows.commands.training import show_training
 from flows.estimates.arithmetic import TrainingPlan, training_plan
+from flows.estimates.posttraining import least_memory
 from flows.records.recorder import Asked
-from models.memory import Setup
+from models.memory import LIBRARIES, Setup
 from profiles.load import load
 from storage.errors import ConfigError
 from storage.units import duration, size_of
@@ -227,3 +228,14 @@ def test_what_a_window_hides_is_named_as_work_only_where_it_is_computed() -> Non
         text = printed(planned("gpu", *mistral, f"pretrain.precision={precision}"))
         assert "hardware FLOPs: with recomputation" in text
         assert ("masked by the sliding window" in text) == computed
+
+
+def test_the_least_memory_of_post_training_is_that_of_its_states() -> None:
+    count = 1_000_000
+    whole, sharded = load("tiny"), load("tiny", ["runtime.posttrain.engine=fsdp", "runtime.posttrain.zero_stage=3"])
+    assert least_memory(whole, "sft", count, cuda=True) == 16 * count
+    assert least_memory(whole, "sft", count, cuda=False) == 16 * count + LIBRARIES
+    two = sharded.model_copy(update={"runtime": sharded.runtime.with_changes("training", processes=2)})
+    assert least_memory(two, "sft", count, cuda=True) == 8 * count
+    assert least_memory(load("tiny", ["sft.adapter.rank=4"]), "sft", count, cuda=True) == 4 * count
+    assert least_memory(whole, "prune", count, cuda=True) is None

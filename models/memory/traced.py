@@ -1,0 +1,132 @@
+"""The memory of a training step of any module, by running it on tensors that have no memory.
+
+torch's fake tensors have only shapes and types, so a step of 135M parameters takes a second. Every storage that an
+operator makes counts for as long as it lives. Workspaces of kernels don't count. Products in 16 bits are those of
+autocast on a CPU, whose operators save the same tensors as a GPU's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from models.activations import Activations, Numbers
+from models.foreign import ForeignDecoder, foreign_shape_of
+from models.presets import ForeignShape, Recompute, UntracedError
+
+
+class Allocations(TorchDispatchMode):
+    """`with Allocations() as made:` counts the bytes of all storages that operators make: `now`, and at the `peak`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._add(tensor.untyped_storage())
+        self.peak = max(self.peak, self.now)
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._known:  # otherwise a view, or changed in place
+            self._known.add(key)
+            self.now += size
+            weakref.finalize(storage, self._remove, key, size)
+
+    def _remove(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+@contextmanager
+def without_memory() -> Iterator[Allocations]:
+    """A context in which tensors have no memory, and what they would take is counted."""
+    with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as made:
+        yield made
+
+
+def traced_step(made: Allocations, model: nn.Module, loss_of: Callable[[], Tensor]) -> Activations:
+    """The memory of a forward and a backward pass of `model`, beside its weights and the sums of their gradients."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    held = made.peak = made.now
+    loss = loss_of()
+    kept, forward = made.now - held, made.peak - held
+    made.peak = made.now
+    loss.backward()  # type: ignore[no-untyped-call]
+    return Activations(kept, forward - kept, max(0, made.peak - held - kept))
+
+
+@dataclass(frozen=True)
+class TracedShape(ForeignShape):
+    """A foreign shape with the config that it was read from, to trace its steps."""
+
+    config: Any = field(default=None, compare=False, repr=False)
+    _known: dict[tuple[Numbers, int, Recompute], Activations] = field(default_factory=dict, init=False, compare=False)
+
+    @classmethod
+    def of(cls, config: Any) -> TracedShape:
+        """The shape of a model with this config of transformers. Raises UnknownPartsError."""
+        shape = foreign_shape_of(config)
+        return cls(**{name: getattr(shape, name) for name in ForeignShape.__dataclass_fields__}, config=config)
+
+    def step(self, form: Numbers, micro_batch: int, recompute: Recompute) -> Activations:
+        """The memory of a step of `micro_batch` sequences of the whole context. Traced once.
+
+        Raises UntracedError for a module that reads numbers to decide what it computes.
+        """
+        known = form, micro_batch, recompute
+        if known not in self._known:
+            try:
+                self._known[known] = self._trace(*known)
+            except (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError) as error:
+                raise UntracedError(f"{self.family} can't be traced: {_first_line(error)}") from error
+        return self._known[known]
+
+    def _trace(self, form: Numbers, micro_batch: int, recompute: Recompute) -> Activations:
+        with without_memory() as made, _one_text_in_a_row():
+            model = ForeignDecoder(self.config, self).train()
+            model.recompute = recompute
+            if form.product == 2 and not form.autocast:
+                model = model.to(torch.bfloat16)
+            ids_BT = torch.zeros(micro_batch, self.context, dtype=torch.int64)
+            return traced_step(made, model, lambda: _loss(model, ids_BT, form))
+
+
+@contextmanager
+def _one_text_in_a_row() -> Iterator[None]:
+    """transformers reads positions to find texts that begin inside a row. Without numbers to read it would make a mask,
+    which a row of one text doesn't need."""
+    from transformers import masking_utils
+
+    finds = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = finds
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _loss(model: nn.Module, ids_BT: Tensor, form: Numbers) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16) if form.autocast else nullcontext():
+        loss: Tensor = model(ids_BT, ids_BT)
+    return loss
