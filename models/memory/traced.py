@@ -68,7 +68,7 @@ def traced_step(made: Allocations, model: nn.Module, loss_of: Callable[[], Tenso
     loss = loss_of()
     kept, forward = made.now - held, made.peak - held
     made.peak = made.now
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return Activations(kept, forward - kept, max(0, made.peak - held - kept))
 
 
