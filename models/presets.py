@@ -205,7 +205,7 @@ def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
     head = 32 if width < 256 else 64 if width < 2048 else 128
     sizes = "32 below width 256, 64 below 2048, else 128"
     heads = choose("heads", max(1, width // head), f"width / head size: {sizes}")
-    mixture = dict[str, int]()
+    mixture = dict[str, Any]()
     if config.family == "qwen3_moe":
         for name in OF_EXPERTS:
             mixture[name] = choose(name, *_of_experts(name, width, mixture))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from models.activations import Precision
 from models.memory import Setup
-from models.presets import ModelShape, ShapeError, count_parameters
+from models.presets import ForeignShape, ModelShape, Shape, ShapeError, count_parameters
 from storage.errors import ConfigError
 from tasks.children.hosts import hosts_of
 from tasks.pretrain.config import PretrainConfig
@@ -51,12 +51,13 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
         ) from error
 
 
-def trained_share(config: PretrainConfig, shape: ModelShape) -> float:
-    """The numbers that are trained, as a share of the model's parameters: fewer with frozen weights or an adapter."""
-    if config.trains_all:
+def trained_share(config: PretrainConfig, shape: Shape) -> float:
+    """The numbers that are trained, as a share of the model's parameters: fewer with frozen weights or an adapter. Of a
+    foreign shape all, which is an upper bound."""
+    if config.trains_all or isinstance(shape, ForeignShape):
         return 1.0
     matrix, norm = shape.vocab_size * shape.width, shape.width * (1 if shape.gated else 2)
-    norms = 2 * norm + (2 * shape.head_dim if shape.head_norms else 0)  # of a layer
+    norms = shape.block_norms * norm + sum(shape.head_norms or ())  # of a layer
     learned_positions = shape.context * shape.width if shape.rope_theta is None else 0
     parts = {
         "embedding": matrix + learned_positions,

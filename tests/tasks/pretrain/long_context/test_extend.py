@@ -165,7 +165,7 @@ def test_a_plan_knows_the_longer_shape_and_refuses_what_the_run_would(tmp_path: 
         "pretrain: {model: null, context: 256, optimizer: adamw, muon_learning_rate: null}\n"
     )
     shape = shape_to_train(load(str(file), ["pretrain.rope_scaling={method: linear}"]))
-    assert shape is not None
+    assert isinstance(shape, ModelShape)
     assert (shape.context, shape.rope_scaling) == (256, RopeScaling("linear", 4.0))
     with pytest.raises(ConfigError, match=r"pretrain\.context is 256, but the base sees 64"):
         shape_to_train(load(str(file)))

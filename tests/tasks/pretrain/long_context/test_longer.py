@@ -21,8 +21,9 @@ from storage.shards.token_sources import write_sources
 from storage.shards.token_stream import TokenStream
 from storage.shards.tokens import write_tokens
 from tasks.pretrain import PretrainConfig, pretrain
+from tasks.pretrain.evaluation import Rows, bucket_sums
 from tasks.pretrain.long_context.extend import as_extended
-from tasks.pretrain.long_context.measure import DEPTHS, DIGITS, Rows, bucket_sums, hidden_number, long_documents
+from tasks.pretrain.long_context.measure import DEPTHS, DIGITS, hidden_number, long_documents
 from tasks.stage.output import Output
 from tasks.training.bits_per_byte import read_windows, spread_windows
 from tests.tasks.interrupt import interrupt_and_resume
