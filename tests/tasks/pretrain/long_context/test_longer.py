@@ -88,6 +88,7 @@ def alone(folder: Path) -> Callable[[str], Output]:
     return functools.cache(lambda base: trained(folder, folder / f"{base}-out", base))
 
 
+@pytest.mark.soak_but("llama")
 @pytest.mark.parametrize("base", BASES)
 def test_the_saved_model_has_the_positions_that_it_was_trained_with(
     base: str, folder: Path, alone: Callable[[str], Output]
@@ -108,6 +109,7 @@ def test_the_saved_model_has_the_positions_that_it_was_trained_with(
     assert out.counts["validation_loss"] == pytest.approx(float(loss), abs=1e-5)
 
 
+@pytest.mark.soak_but("llama")
 @pytest.mark.parametrize("base", BASES)
 def test_what_the_training_changed_is_reported_by_position(
     base: str, folder: Path, alone: Callable[[str], Output]
@@ -132,21 +134,17 @@ def test_what_the_training_changed_is_reported_by_position(
     assert found["bits_per_token"]["before"] > found["bits_per_token"]["after"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("base", "runtime"),
     [
         ("llama", {"engine": "fsdp", "zero_stage": 3, "processes": 2, "micro_batch": 1}),
-        *(
-            pytest.param(base, runtime, marks=pytest.mark.soak)
-            for base, runtime in (
-                ("llama", {"tensor_parallel": 2, "processes": 2}),
-                ("llama", {"context_parallel": 2, "processes": 2}),
-                ("llama", {"pipeline_parallel": 2, "processes": 2, "micro_batch": 2}),
-                ("llama", {"engine": "deepspeed", "zero_stage": 3, "processes": 2}),
-                ("qwen2", {"processes": 2}),
-                ("qwen2", {"engine": "fsdp", "zero_stage": 3, "processes": 2}),
-            )
-        ),
+        ("llama", {"tensor_parallel": 2, "processes": 2}),
+        ("llama", {"context_parallel": 2, "processes": 2}),
+        ("llama", {"pipeline_parallel": 2, "processes": 2, "micro_batch": 2}),
+        ("llama", {"engine": "deepspeed", "zero_stage": 3, "processes": 2}),
+        ("qwen2", {"processes": 2}),
+        ("qwen2", {"engine": "fsdp", "zero_stage": 3, "processes": 2}),
     ],
     ids=str,
 )
