@@ -4,8 +4,8 @@ A plain module that DeepSpeed, FSDP and torch.compile can all handle: no KV cach
 it can be built on the meta device, and only parameters need saving. Weights convert to and from transformers
 (`models/convert.py`), with the same logits.
 
-Shape suffixes: B batch, T tokens, C width, H heads, K heads of queries and keys together, D head size,
-F feed-forward, V vocabulary, N batch × tokens flattened.
+Shapes: B batch, T tokens, C width, H heads, K heads of queries and keys together, D head size, F feed-forward,
+V vocabulary, N batch × tokens flattened.
 """
 
 from __future__ import annotations
@@ -152,9 +152,8 @@ class FeedForward(nn.Module):
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.gated = shape.gated
-        self.activation = (
-            functools.partial(F.gelu, approximate="tanh") if shape.family in ("gpt2", "gemma3") else F.silu
-        )
+        gelu = functools.partial(F.gelu, approximate="tanh")
+        self.activation = gelu if shape.family in ("gpt2", "gemma3") else F.silu
         self.up = Linear(shape.width, shape.feed_forward * (2 if self.gated else 1), bias=not self.gated)
         self.down = Linear(shape.feed_forward, shape.width, bias=not self.gated)
 

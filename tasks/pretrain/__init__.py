@@ -9,7 +9,9 @@ train.py       the child: sets everything up, saves the model
 loop.py        the training loop
 log.py         the measurements of each step
 world.py       the processes: how they join and leave
-evaluation.py  validation loss, samples
+averages.py    averages of the weights
+evaluation.py  validation loss, losses of single rows, samples
+long_context/  a context above the base's, and what it brings
 fim_tokens.py  ids of the special tokens of fill-in-the-middle
 recipe/        optimizer, learning rate, batch size, precision
 loader/        samples in an order that follows from the seed, by source and by document

@@ -23,6 +23,9 @@ Mixture = dict[str, Annotated[float, Field(gt=0)]]
 ROUTER_LOSSES = {"balance_loss": ("balance", 0.01), "router_z_loss": ("z_loss", 0.001)}
 
 
+AVERAGES = EMA, MEAN = "ema", "mean"  # of the weights: names of `final_weights`, and among the optimizer's states
+
+
 class MixtureChange(StageConfig):
     """New mixture weights from a step on, for instance more of the best text at the end (annealing)."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from storage.shards.arrays import Int64
 from tasks.children.child import emit
 from tasks.children.orderly_stop import OrderlyStop
+from tasks.pretrain import averages
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import Engine, MicroBatch
@@ -19,7 +20,6 @@ from tasks.pretrain.healing.heartbeat import Heartbeat
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import StepLoader, compute_ahead
 from tasks.pretrain.log import Log
-from tasks.pretrain.recipe import averages
 from tasks.pretrain.recipe.schedule import learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.training.recovery.fault_injection import FaultInjection

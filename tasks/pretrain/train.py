@@ -18,6 +18,7 @@ from storage.shards.token_stream import TokenStream
 from storage.shards.tokens import read_header
 from tasks.children.child import emit, run_as_child
 from tasks.children.orderly_stop import OrderlyStop
+from tasks.pretrain.averages import Averages
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import open_engine
@@ -34,7 +35,6 @@ from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
 from tasks.pretrain.long_context.measure import LongContextChange
 from tasks.pretrain.loop import Training
-from tasks.pretrain.recipe.averages import Averages
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join, reports
 from tasks.training.checkpoint_marker import resumed_note

@@ -82,7 +82,7 @@ def test_layers_of_a_pattern_see_a_window_or_everything() -> None:
     [
         ({"family": "llama", "global_every": 2}, "global_every applies only to gemma3 and olmo3: remove it"),
         ({"family": "olmo3", "local_rope_theta": 1e4}, "local_rope_theta applies only to gemma3: set rope_theta"),
-        ({"family": "qwen3", "sliding_window": 8}, "sliding_window applies only to mistral and gemma3 and olmo3"),
+        ({"family": "qwen3", "sliding_window": 8}, "sliding_window applies only to mistral, gemma3 and olmo3"),
         ({"family": "olmo3", "head_size": 32}, "head_size applies only to qwen3, qwen3_moe and gemma3: set heads"),
         ({"family": "gemma3", "tie_embeddings": False}, "tie_embeddings is False, which runtimes of gemma3 lack"),
         ({"family": "olmo3", "tie_embeddings": True}, "tie_embeddings is True, which runtimes of olmo3 lack"),

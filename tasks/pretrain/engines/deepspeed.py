@@ -25,10 +25,10 @@ from models.memory import REDUCE_BUCKET
 from models.presets import ModelShape
 from models.transformer import Decoder
 from storage.errors import TrainingError
+from tasks.pretrain.config import AVERAGES
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.initialise import allocate, empty_decoder, initial_weights, whole_sizes
 from tasks.pretrain.engines.universal import Topology, convert, load_whole
-from tasks.pretrain.recipe.averages import AVERAGES
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World

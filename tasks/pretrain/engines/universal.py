@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from storage.errors import TrainingError
 from storage.files.flush import link_or_copy
-from tasks.pretrain.recipe.averages import AVERAGES
+from tasks.pretrain.config import AVERAGES
 from tasks.training.states_only import load_states, states_only
 
 STATES = ("fp32", "exp_avg", "exp_avg_sq")

@@ -186,6 +186,13 @@ def test_merges_are_those_of_learning_all_at_once() -> None:
     assert [one.times for one in further] == whole.counts[len(part.merges) :].tolist()
 
 
+@pytest.mark.shadow(
+    "tasks.tokenizer.bpe.kernels.begin",
+    "tasks.tokenizer.bpe.kernels.take_first",
+    "tasks.tokenizer.bpe.kernels.join",
+    "tasks.tokenizer.bpe.kernels.apply",
+    "tasks.tokenizer.bpe.kernels.room_for_changes",
+)
 def test_merges_over_tokens_are_those_of_counting_anew_each_time() -> None:
     tokenizer = qwen()
     words = counted(DOMAIN, tokenizer.pre_tokenizer)

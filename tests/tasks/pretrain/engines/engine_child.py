@@ -22,10 +22,9 @@ from models.kernels.cross_entropy import IGNORED
 from models.presets import ModelShape
 from models.transformer import Decoder
 from storage.errors import GristmillError
-from tasks.pretrain import PretrainConfig
+from tasks.pretrain import PretrainConfig, averages
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.engines import Engine, MicroBatch, open_engine
-from tasks.pretrain.recipe import averages
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join
 from tests.runtimes import runtime_of

@@ -10,8 +10,7 @@ import torch
 
 from models.pretrained import load_pretrained
 from storage.errors import ConfigError
-from tasks.pretrain import PretrainConfig, pretrain
-from tasks.pretrain.recipe import averages
+from tasks.pretrain import PretrainConfig, averages, pretrain
 from tasks.stage.output import Output
 from tests.tasks.pretrain.one_process import one_process, open_ddp, train, weights_of
 from tests.tasks.pretrain.tiny_training import MODEL, make_data, output

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.config import AVERAGES, EMA, MEAN, PretrainConfig
 from tasks.pretrain.engines.shard_layout import local
 
 if TYPE_CHECKING:
     from tasks.pretrain.engines.base import Engine
-
-AVERAGES = EMA, MEAN = "ema", "mean"  # their names among the optimizer's states
 
 
 def shares(config: PretrainConfig, steps: int, step: int) -> dict[str, float]:
