@@ -97,6 +97,7 @@ def check_foreign(needs: str, config: PretrainConfig, runtime: PretrainRuntime) 
         "runtime.pretrain.compile": runtime.compile != "off",
         "pretrain.precision float8": config.precision == "float8",
         "pretrain.isolate_documents": config.isolate_documents,
+        "pretrain.optimizer muon": config.adapter is not None and config.optimizer == "muon",
     }
     if setting := next((name for name, chosen in needed.items() if chosen), None):
         raise ConfigError(f"{setting} needs {needs}.", "Leave the setting out, or choose another base.")

@@ -35,6 +35,7 @@ from tests.tasks.pretrain import test_foreign as foreign
 from tests.tasks.pretrain.tiny_training import MODEL, losses_of, output
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8}
+ATTENTION = {"qwen3_moe": {"targets": ["q_proj", "v_proj"]}}  # experts aren't linear layers of transformers
 STEPS = 12
 SETTINGS = {**continued.SETTINGS, "steps": STEPS, "learning_rate": 1e-2}
 IN_TWO = {"processes": 2, "micro_batch": 2}
@@ -349,7 +350,7 @@ def test_a_new_model_with_frozen_parts_is_checked_before_it_is_made() -> None:
     [
         *((family, {"freeze": freeze}) for family, freeze, _ in FROZEN if family != "qwen2"),
         ("llama", {"freeze": {"layers": [1, 1], "parts": ["norms"]}}),
-        *((family, {"adapter": LORA}) for family in continued.FAMILIES),
+        *((family, {"adapter": {**LORA, **ATTENTION.get(family, {})}}) for family in continued.FAMILIES),
         ("gpt2", {"adapter": {**LORA, "dora": True, "targets": ["c_proj"]}}),
         ("mistral", {"adapter": {**LORA, "dora": True, "whole": ["head", "norms"]}}),
         ("qwen3", {"adapter": {**LORA, "targets": ["self_attn.q_proj", "down_proj"], "whole": ["norms"]}}),

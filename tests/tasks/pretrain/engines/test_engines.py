@@ -50,9 +50,8 @@ def case(
         "shape": shape,
         "isolated": ISOLATED.get(shape, True),
         "runtime": settings,
-        "config": CONFIG.get(shape, {}),
     }
-    return found | ({"from": source} if source else {})
+    return found | ({"config": CONFIG[shape]} if shape in CONFIG else {}) | ({"from": source} if source else {})
 
 
 ALONE_FIRST = [

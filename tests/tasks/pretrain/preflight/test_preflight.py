@@ -125,7 +125,7 @@ def test_a_model_that_does_not_read_is_caught(
     spec: TrainSpec, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = fresh(spec, world, tmp_path)
-    monkeypatch.setattr(type(bench.model), "_hidden", lambda self, ids_BT, _: torch.ones(*ids_BT.shape, 64))
+    monkeypatch.setattr(type(bench.model), "_hidden", lambda self, ids_BT, _: (torch.ones(*ids_BT.shape, 64), None))
     failed(learning.causality(bench), "leaves all logits from there on unchanged")
 
 
