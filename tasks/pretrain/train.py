@@ -110,7 +110,7 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
     changes: dict[str, Change] = {"held_out": held_out} if held_out else {}
     if spec.config.rope_scaling is not None:
         changes["long_context"] = LongContextChange(spec)
-    if changes and world.reports and not begun:
+    if changes and world.reports and not begun and spec.extends is None:  # else it was measured, and said, before
         emit(note="measuring the base on held-out text")
     for change in changes.values():
         change.begin(engine, begun, heartbeat)
