@@ -146,7 +146,7 @@ def test_a_fold_changes_nothing_that_the_model_computes(architecture: str, tmp_p
                     linears[layer].weight *= factors
                 divide(feeder, factors, architecture)
                 folded += 1
-    assert folded >= 2 * 3
+    assert folded >= 2 * (2 if architecture == "olmo3" else 3)  # whose layers get inputs without a norm
     assert torch.allclose(model(ids).logits, before, atol=1e-4)
 
 
