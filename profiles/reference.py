@@ -48,9 +48,8 @@ gristmill profile schema
 Everything outside `runtime` changes the result, and enters only the key of the stage that reads it. Everything inside
 `runtime` changes how the result is computed, and enters no key. Unknown keys are refused, with the nearest known one as
 a suggestion. The sections `dedup`, `filter`, `sft`, `dpo`, `evaluate` and `export` may be `null`: this leaves the stage
-out, and the next one reads its input. Give `pretrain`, `base`, or both, which trains the
-base on documents. `gristmill profile schema` prints the
-same reference as JSON Schema, for editors.
+out, and the next one reads its input. Give `pretrain`, `base`, or both, which trains the base on documents. `gristmill
+profile schema` prints the same reference as JSON Schema, for editors.
 
 A default of – means that the value is computed as described, or that the group's own defaults apply.
 """
