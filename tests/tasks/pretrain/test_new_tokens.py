@@ -227,7 +227,10 @@ def test_a_release_with_new_tokens_is_opened_by_transformers_and_llama_cpp(
             ids = load_tokenizer(model)(text)["input_ids"]
             assert theirs.tokenize(text) == ids
             seen |= {*ids} & pieces.keys()
-            assert theirs.log_probabilities(ids) == pytest.approx(ours.log_probabilities(ids), abs=0.01)
+            ids = ids[:60]  # of a context of 64
+            assert theirs.log_probabilities(ids) == pytest.approx(
+                ours.log_probabilities(ids), abs=0.03
+            )  # its KV cache: 16 bits
     assert len(seen) > 3
 
 
