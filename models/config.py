@@ -86,7 +86,7 @@ class ModelConfig(BaseModel):
         None,
         ge=2,
         exclude_if=lambda value: value is None,
-        description="the last of each so many layers sees the whole context, the others a sliding window, gemma3 and "
+        description="length of the pattern of layers: its last sees the whole context, the others a window, gemma3 and "
         "olmo3 only (default: 6 for gemma3, 4 for olmo3, at most the depth)",
     )
     rope_theta: float | None = Field(

@@ -66,7 +66,7 @@ class ModelShape:
     experts: int | None = None  # of a layer. None for one dense feed-forward layer
     experts_per_token: int | None = None
     expert_feed_forward: int | None = None
-    global_every: int | None = None  # the last of so many layers sees the whole context, the others a window
+    global_every: int | None = None  # length of the pattern of layers, whose last sees the whole context
     local_rope_theta: float | None = None  # of layers with a window. None for `rope_theta`
     query_scalar: int | None = None  # scores are divided by its root. None for the head size
     rope_scaling: RopeScaling | None = None  # in layers that see the whole context

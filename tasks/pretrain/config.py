@@ -110,7 +110,7 @@ class AverageConfig(StageConfig):
     every: int = Field(ge=1, description="steps from one to the next")
 
     def steps(self, steps: int) -> range:
-        """The steps whose weights are in the mean, of a run of so many steps."""
+        """The steps whose weights are in the mean, in a run of `steps` steps."""
         return range(steps - (self.last - 1) * self.every, steps + 1, self.every)
 
 
