@@ -95,9 +95,9 @@ def is_done(folder: Path) -> bool:
     """Whether a shard was finished and its files haven't changed since."""
     try:
         found = json.loads((folder / RESULT).read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return isinstance(found, dict) and found.get("files") == _digests(folder)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # or another worker is removing a damaged one
         return False
-    return isinstance(found, dict) and found.get("files") == _digests(folder)
 
 
 def results_of(folder: Path, count: int) -> list[ShardResult]:

@@ -271,16 +271,18 @@ def half(folder: Path, barrier: threading.Barrier, shard: int, draft: Path) -> d
 
 @pytest.mark.parametrize("before", ["nothing", "damaged"])
 def test_a_shard_that_runs_twice_at_once_is_sound(tmp_path: Path, before: str) -> None:
-    folder = tmp_path / "00000"
-    if before == "damaged":
-        folder.mkdir()
-        (folder / "result.json").write_text('{"files": {"value": "other"}}')
-    call = Call(functools.partial(half, tmp_path, threading.Barrier(2)), 7, folder, releases_gil=True)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, [call, call]))
-    assert [path.name for path in tmp_path.iterdir()] == ["00000"]
-    assert is_done(folder)
-    assert (folder / "value").read_text() == "7"
+    """Often, as each may find a damaged folder while the other removes it."""
+    for number in range(200):
+        folder = tmp_path / f"{number:05d}"
+        if before == "damaged":
+            folder.mkdir()
+            (folder / "result.json").write_text('{"files": {"value": "other"}}')
+        call = Call(functools.partial(half, tmp_path, threading.Barrier(2)), 7, folder, releases_gil=True)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(work, [call, call]))
+        assert is_done(folder)
+        assert (folder / "value").read_text() == "7"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{number:05d}" for number in range(200)]
 
 
 def test_a_worker_that_outlives_its_run_makes_no_folder(tmp_path: Path) -> None:
