@@ -34,6 +34,20 @@ class Start(NamedTuple):
     training: Artifact | None = None  # tokens
     stages: Mapping[str, Artifact] = {}  # that the documents went through, by name
 
+    @classmethod
+    def trained(cls, profile: Profile, model: Artifact, pairs: Artifact, **stages: Artifact) -> Start:
+        """A model that was trained on documents, which went through `stages`."""
+        tokens, measured = stages["tokenize"], profile.filter and profile.filter.contamination
+        return cls(
+            model,
+            pairs,
+            tokens.part("validation"),
+            stages["filter"].part("contamination") if measured else None,
+            stages["dedup"].part("documents"),
+            tokens.part("train"),
+            {name: artifact for name, artifact in stages.items() if getattr(profile, name) is not None},
+        )
+
 
 class Chain:
     """The models of a run by the link that made them, the base first, with the reward model and the feedback."""
@@ -85,6 +99,21 @@ class Chain:
     def released_model(self) -> Artifact:
         """The model that is released."""
         return self.models[self.released].part("model")
+
+    def evaluation_config(self, config: EvaluateConfig) -> EvaluateConfig:
+        """The config of an evaluation, with what other sections of the profile decide."""
+        config = config.with_filter(self.profile.filter).with_release(self.released)
+        return config.with_original(self.profile.base) if self.profile.base and self.profile.pretrain else config
+
+    def texts_of_training(self, config: EvaluateConfig) -> tuple[Artifact | None, Artifact | None, Artifact | None]:
+        """What an evaluation needs of the text that was trained on: which benchmarks it contains, its tokens, and its
+        documents."""
+        start, safety = self.start, config.safety
+        return (
+            start.contamination,
+            start.training if safety and safety.memorisation else None,
+            start.documents if safety and safety.continuations else None,
+        )
 
     def measured(self, config: EvaluateConfig) -> dict[str, Artifact]:
         """The models that the evaluation measures: every link, and the chosen snapshots of pretraining."""

@@ -44,17 +44,19 @@ def from_documents(profile: Profile, raw: Artifact) -> Start:
     unique = dedup(profile.dedup, raw.part("documents"))
     end_without_news(unique)
     clean = filter_documents(profile.filter, unique.part("documents"), raw.part("benchmarks"))
-    extended = start if profile.tokenizer.extend else None
-    keeps = None if extended else start
-    tokenizer = keeps or train_tokenizer(profile.tokenizer, clean.part("documents"), extended)
+    tokenizer = vocabulary(profile, clean.part("documents"), start)
     tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
     pairs = clean_pairs(profile, raw)
     check_pretraining(profile, pairs, start or tokenizer)
-    model = pretrain(profile.pretrain, tokens, tokenizer, extended)
-    found = clean.part("contamination") if profile.filter and profile.filter.contamination else None
-    through = {"download": raw, "dedup": unique, "filter": clean, "tokenize": tokens}
-    made = {name: artifact for name, artifact in through.items() if getattr(profile, name) is not None}
-    return Start(model, pairs, tokens.part("validation"), found, unique.part("documents"), tokens.part("train"), made)
+    model = pretrain(profile.pretrain, tokens, tokenizer, start if profile.tokenizer.extend else None)
+    return Start.trained(profile, model, pairs, download=raw, dedup=unique, filter=clean, tokenize=tokens)
+
+
+def vocabulary(profile: Profile, documents: Artifact, start: Artifact | None) -> Artifact:
+    """A new tokenizer, that of the base, or the base's with more tokens."""
+    if start and not profile.tokenizer.extend:
+        return start
+    return train_tokenizer(profile.tokenizer, documents, start)
 
 
 def from_base(profile: Profile, raw: Artifact) -> Start:
@@ -84,13 +86,9 @@ def evaluation(profile: Profile, chain: Chain, raw: Artifact) -> Artifact | None
     """The scores of every model of the chain."""
     if profile.evaluate is None:
         return None
-    config, start = profile.evaluate.with_filter(profile.filter).with_release(chain.released), chain.start
-    if profile.base and profile.pretrain:
-        config = config.with_original(profile.base)
+    config = chain.evaluation_config(profile.evaluate)
     judge = chain.judge if config.asks_judge else None
-    training = start.training if config.safety and config.safety.memorisation else None
-    documents = start.documents if config.safety and config.safety.continuations else None
-    texts = start.held_out, raw.part("benchmarks"), start.contamination, training, documents
+    texts = chain.start.held_out, raw.part("benchmarks"), *chain.texts_of_training(config)
     return evaluate(config, chain.measured(config), judge, *texts)
 
 
