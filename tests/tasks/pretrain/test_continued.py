@@ -57,7 +57,7 @@ def documents(folder: Path) -> tuple[Artifact, Artifact]:
     tokens, tokenizer = make_data(folder)
     for path in tokens.files("validation/*.tokens"):
         write_sources(path.with_suffix(".sources"), ["even", "odd"] * 3)
-    return tokens, tokenizer
+    return Artifact.at(tokens.path), tokenizer  # whose digest has these files too
 
 
 def made(folder: Path, family: str = "llama") -> tuple[Artifact, Artifact]:

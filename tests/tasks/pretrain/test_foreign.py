@@ -26,6 +26,7 @@ from tasks.stage.output import Output
 from tasks.stage.runtime import PretrainRuntime
 from tasks.training.bits_per_byte import read_windows, spread_windows
 from tasks.training.logs import read_log
+from tests.tasks.interrupt import interrupt
 from tests.tasks.pretrain.recipe.test_optimizers import orthogonal
 from tests.tasks.pretrain.test_continued import CONFIG, documents, their_losses
 from tests.tasks.pretrain.tiny_training import losses_of, output
@@ -175,6 +176,25 @@ def test_two_processes_learn_what_one_does_and_killed_they_end_with_the_same_byt
     killed = trained(folder, tmp_path / "killed", "qwen2", **IN_TWO, **engine)
     assert killed.facts["resumed_from_step"] == 6
     assert tree_digest(list_files(killed.path)) == tree_digest(list_files(two.path))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"engine": "ddp", **IN_TWO}, {"engine": "ddp"}),
+        ({"engine": "ddp"}, {"engine": "fsdp", "zero_stage": 3, **IN_TWO}),
+        ({"engine": "fsdp", "zero_stage": 3, **IN_TWO}, {"engine": "fsdp", "zero_stage": 3}),
+    ],
+    ids=["two to one", "to shards", "shards to one"],
+)
+def test_a_run_resumes_with_another_number_of_processes(
+    before: dict[str, Any], after: dict[str, Any], folder: Path, alone: Callable[[str], Output], tmp_path: Path
+) -> None:
+    interrupt(pretrain, CONFIG, made(folder, "qwen2"), output(tmp_path, **before), at=8)
+    out = trained(folder, tmp_path, "qwen2", **after)
+    assert out.facts["resumed_from_step"] == 6
+    assert losses_of(out) == pytest.approx(losses_of(alone("qwen2")), abs=2e-5)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "mixtral"])
