@@ -160,6 +160,8 @@ def _import_pipeline() -> None:
             of_runs.propagate = False  # the terminal shows the same
     for library in ("torchao", "torch.utils._pytree"):  # their messages on import concern GPUs
         logging.getLogger(library).setLevel(logging.ERROR)
+    # DeepSpeed sets its level on import, and warns where there is no GPU
+    logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def prove(path: Path, model: Path) -> None:
     other ids, SourceError for other probabilities. llama.cpp renders the file's chat template, so that must have been
     tried in a limited process before."""
     try:
-        with LlamaCppRuntime(path) as runtime:
+        with LlamaCppRuntime(path) as runtime, quietly():
             _compare(runtime, load_pretrained(model).eval(), load_tokenizer(model))
     except RuntimeFault as fault:
         raise SourceError(f"{fault}.", ELSE) from fault
