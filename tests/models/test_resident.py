@@ -23,7 +23,7 @@ from tasks.pretrain.spec import TrainSpec
 from tests.models.measured import peaks_of
 from tests.models.test_traced import SCALED
 from tests.runtimes import runtime_of
-from tests.tasks.pretrain.test_continued import documents
+from tests.tasks.pretrain.bases import documents
 
 NEAR = 0.15
 MIDDLE: dict[str, Any] = {

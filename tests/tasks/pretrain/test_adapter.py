@@ -18,41 +18,28 @@ from models.pretrained import load_config, load_pretrained
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError
-from tasks.pretrain import PretrainConfig, pretrain
+from tasks.pretrain import PretrainConfig
 from tasks.pretrain.base import shape_of_base
 from tasks.pretrain.check import check_runtime
 from tasks.pretrain.engines.initialise import initial_weights, whole_sizes
 from tasks.pretrain.engines.trained import trained_sizes
-from tasks.pretrain.loader import open_loader
-from tasks.pretrain.recipe.schedule import learning_rate
 from tasks.pretrain.setup import trained_share
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.stage.runtime import PretrainRuntime
 from tests.runtimes import runtime_of
-from tests.tasks.pretrain import test_continued as continued
-from tests.tasks.pretrain import test_foreign as foreign
-from tests.tasks.pretrain.tiny_training import MODEL, losses_of, output
+from tests.tasks.pretrain import bases
+from tests.tasks.pretrain.bases import IN_TWO, OURS, made, plain_losses, trained
+from tests.tasks.pretrain.tiny_training import MODEL, losses_of
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8}
 ATTENTION = {"qwen3_moe": {"targets": ["q_proj", "v_proj"]}}  # experts aren't linear layers of transformers
 STEPS = 12
-SETTINGS = {**continued.SETTINGS, "steps": STEPS, "learning_rate": 1e-2}
-IN_TWO = {"processes": 2, "micro_batch": 2}
+SETTINGS = {**bases.SETTINGS, "steps": STEPS, "learning_rate": 1e-2}
 
 
 def config_of(**choices: Any) -> PretrainConfig:
     return PretrainConfig.model_validate({**SETTINGS, **choices})
-
-
-def made(folder: Path, family: str) -> tuple[Artifact, Artifact]:
-    return continued.made(folder, family) if family in continued.FAMILIES else foreign.made(folder, family)
-
-
-def trained(folder: Path, out: Path, family: str, config: PretrainConfig, **runtime: Any) -> Output:
-    written = output(out, **{"engine": "ddp", **runtime})
-    pretrain.function(config, *made(folder, family), written)
-    return written
 
 
 @pytest.fixture(scope="module")
@@ -102,25 +89,7 @@ def pefts_losses(tokens: Artifact, base: Artifact, config: PretrainConfig, **set
             if name.endswith("magnitude_vector.default.weight"):  # which PEFT computes from the base
                 assert torch.allclose(value, begun[name], atol=1e-6), name
             value.copy_(begun[name.replace(".original_module.", ".").replace(".modules_to_save.default.", ".")])
-    matrices = [one for one in model.parameters() if one.requires_grad and one.dim() > 1]
-    vectors = [one for one in model.parameters() if one.requires_grad and one.dim() == 1]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.epsilon)
-    digest = json.loads((base.path / "config.json").read_text())["gristmill_tokenizer_digest"]
-    loader = open_loader(tokens.files("train/*.tokens"), config, context=32, tokenizer_digest=digest)
-    losses = []
-    for step in range(1, STEPS + 1):
-        ((ids, targets, _),) = loader.micro_batches(step, rank=0, ranks=1, size=4)
-        logits = model(input_ids=torch.from_numpy(ids.copy())).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets.copy()).flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_([*matrices, *vectors], config.gradient_clip)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(config, step, STEPS)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(float(loss))
-    return losses
+    return plain_losses(model, tokens, base, config)
 
 
 def test_losses_are_those_of_peft_on_the_same_batches(folder: Path, alone: Callable[[str], Output]) -> None:
@@ -350,7 +319,7 @@ def test_a_new_model_with_frozen_parts_is_checked_before_it_is_made() -> None:
     [
         *((family, {"freeze": freeze}) for family, freeze, _ in FROZEN if family != "qwen2"),
         ("llama", {"freeze": {"layers": [1, 1], "parts": ["norms"]}}),
-        *((family, {"adapter": {**LORA, **ATTENTION.get(family, {})}}) for family in continued.FAMILIES),
+        *((family, {"adapter": {**LORA, **ATTENTION.get(family, {})}}) for family in OURS),
         ("gpt2", {"adapter": {**LORA, "dora": True, "targets": ["c_proj"]}}),
         ("mistral", {"adapter": {**LORA, "dora": True, "whole": ["head", "norms"]}}),
         ("qwen3", {"adapter": {**LORA, "targets": ["self_attn.q_proj", "down_proj"], "whole": ["norms"]}}),

@@ -14,12 +14,11 @@ import torch
 
 from models.foreign import ForeignDecoder, foreign_shape, foreign_weights
 from models.pretrained import load_pretrained
-from models.tokenizer import DIGEST_FIELD, copy_tokenizer, tokenizer_digest
-from storage.artifact import Artifact
+from models.tokenizer import DIGEST_FIELD
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError
 from storage.shards.token_stream import TokenStream
-from tasks.pretrain import PretrainConfig, pretrain
+from tasks.pretrain import pretrain
 from tasks.pretrain.base import shape_of_base
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.stage.output import Output
@@ -27,46 +26,11 @@ from tasks.stage.runtime import PretrainRuntime
 from tasks.training.bits_per_byte import read_windows, spread_windows
 from tasks.training.logs import read_log
 from tests.tasks.interrupt import interrupt
+from tests.tasks.pretrain.bases import CONFIG, FOREIGN, IN_TWO, made, plain_losses, trained
 from tests.tasks.pretrain.recipe.test_optimizers import orthogonal
-from tests.tasks.pretrain.test_continued import CONFIG, documents, their_losses
 from tests.tasks.pretrain.tiny_training import losses_of, output
 
-SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 600}
-LIKE_LLAMA = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 128, "head_dim": 16}
-# Biases and a plain head; a cap on logits, scaled embeddings and a window in every second layer; weights under other
-# names in the files, and experts that are fused when they are loaded
-FAMILIES: dict[str, dict[str, Any]] = {
-    "qwen2": {**LIKE_LLAMA, "tie_word_embeddings": True},
-    "gemma2": {**LIKE_LLAMA, "sliding_window": 16, "final_logit_softcapping": 2.0},
-    "gpt_neox": {**SMALL, "intermediate_size": 128},
-    "mixtral": {**LIKE_LLAMA, "num_local_experts": 4},
-}
 BY_MUON = CONFIG.model_copy(update={"optimizer": "muon"})
-IN_TWO: dict[str, Any] = {"processes": 2, "micro_batch": 2}
-
-
-def made(folder: Path, family: str) -> tuple[Artifact, Artifact]:
-    """Token shards, and a base with their tokenizer, its weights drawn at random."""
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
-
-    tokens, tokenizer = documents(folder)
-    base = folder / family
-    if not base.exists():
-        torch.manual_seed(1)
-        marks = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
-        config = AutoConfig.for_model(family, max_position_embeddings=64, **FAMILIES[family], **marks)
-        setattr(config, DIGEST_FIELD, tokenizer_digest(tokenizer.path))
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        model.generation_config = GenerationConfig(**marks)
-        model.save_pretrained(base)
-        copy_tokenizer(tokenizer.path, base)
-    return tokens, Artifact.at(base)
-
-
-def trained(folder: Path, out: Path, family: str, config: PretrainConfig = CONFIG, /, **runtime: Any) -> Output:
-    written = output(out, **{"engine": "ddp", **runtime})
-    pretrain.function(config, *made(folder, family), written)
-    return written
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +46,15 @@ def alone(folder: Path) -> Callable[[str], Output]:
     )
 
 
-SOME = [pytest.param(name, marks=() if name in ("qwen2", "gemma2") else pytest.mark.soak) for name in FAMILIES]
+SOME = [pytest.param(name, marks=() if name in ("qwen2", "gemma2") else pytest.mark.soak) for name in FOREIGN]
 
 
 @pytest.mark.parametrize("family", SOME)
 def test_losses_are_those_of_transformers_on_the_same_batches(
     family: str, folder: Path, alone: Callable[[str], Output]
 ) -> None:
-    losses = their_losses(*made(folder, family))
+    tokens, base = made(folder, family)
+    losses = plain_losses(load_pretrained(base.path).train(), tokens, base, CONFIG)
     assert losses_of(alone(family)) == pytest.approx(losses, abs=1e-5)
     assert losses[-1] < losses[0] - 0.1
 
@@ -117,7 +82,7 @@ def test_the_saved_model_is_the_trained_one(family: str, folder: Path, alone: Ca
     assert read_log(alone(family).path / "log.jsonl")[-1]["validation_loss"] == pytest.approx(float(loss), abs=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FOREIGN)
 def test_a_module_of_undefined_memory_is_restored_and_recomputing_changes_no_gradient(
     family: str, folder: Path
 ) -> None:

@@ -33,7 +33,7 @@ from tasks.stage.output import Output
 from tasks.tokenize.stage import TokenizeConfig, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
 from tasks.training.bits_per_byte import read_windows, spread_windows
-from tests.tasks.pretrain.test_continued import CONFIG
+from tests.tasks.pretrain.bases import CONFIG
 from tests.tasks.pretrain.tiny_training import losses_of, output
 from tests.tasks.tiny_model import RUNTIME, make_tokenizer, texts
 

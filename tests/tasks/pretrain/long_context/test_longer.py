@@ -27,7 +27,7 @@ from tasks.pretrain.long_context.measure import DEPTHS, DIGITS, hidden_number, l
 from tasks.stage.output import Output
 from tasks.training.bits_per_byte import read_windows, spread_windows
 from tests.tasks.interrupt import interrupt_and_resume
-from tests.tasks.pretrain import test_continued, test_foreign
+from tests.tasks.pretrain import bases
 from tests.tasks.pretrain.one_process import one_process, open_ddp
 from tests.tasks.pretrain.tiny_training import make_data, output
 from tests.tasks.tiny_model import texts
@@ -67,8 +67,7 @@ def made(folder: Path, base: str) -> tuple[Artifact, Artifact]:
             digest = tokenizer_digest(tokenizer.path)
             write_tokens(path, some, vocab_size=600, eos_id=0, text_bytes=9, tokenizer_digest=digest)
             write_sources(path.with_suffix(".sources"), ["all"] * len(some))
-    maker = test_continued if base == "llama" else test_foreign
-    return Artifact.at(folder / "long"), maker.made(folder, base)[1]
+    return Artifact.at(folder / "long"), bases.made(folder, base)[1]
 
 
 def trained(folder: Path, out: Path, base: str, **runtime: Any) -> Output:
