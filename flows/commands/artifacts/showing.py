@@ -86,8 +86,10 @@ def chosen(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
     field = Profile.model_fields.get(manifest.stage)
     kinds = [kind for kind in (field and (field.annotation, *get_args(field.annotation))) or () if _is_model(kind)]
-    defaults = _defaults(kinds[0]) if kinds else {}
-    for path, _, value in differences(defaults, manifest.payload.config):
+    config = manifest.payload.config
+    # Newer fields are left out of a config where they have their default
+    defaults = {name: value for name, value in (_defaults(kinds[0]) if kinds else {}).items() if name in config}
+    for path, _, value in differences(defaults, config):
         if value is not None or kinds:
             text = str(value)
             yield path, text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -19,6 +19,7 @@ import typer
 
 from flows import cli
 from flows.cli import main
+from flows.commands.artifacts.showing import chosen
 from flows.commands.store import _sources
 from flows.options import STORELESS, as_given
 from flows.pages.report import result_of
@@ -35,6 +36,7 @@ from storage.shards.documents import Document, Verdict, shard_name, write_docume
 from storage.shards.lines import write_json_lines
 from storage.store import Store
 from tasks.dedup import DedupConfig, dedup
+from tasks.pretrain import PretrainConfig
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -496,6 +498,13 @@ def test_the_table_of_a_run_says_what_was_quarantined_of_pairs_too() -> None:
     payload = KeyPayload(stage="download", version=1, config={}, inputs={})
     made = Manifest(key=payload.key(), payload=payload, digest="0" * 64, files={}, counts=counts, created="")
     assert result_of(made) == "90 documents in, 90 kept, 31 pairs quarantined"
+
+
+def test_only_settings_that_differ_from_the_defaults_are_shown() -> None:
+    config = PretrainConfig.model_validate({"model": None, "steps": 48, "global_batch": 4}).model_dump(mode="json")
+    payload = KeyPayload(stage="pretrain", version=1, config=config, inputs={})
+    made = Manifest(key=payload.key(), payload=payload, digest="0" * 64, files={}, counts={}, created="")
+    assert [*chosen(made)] == [("global_batch", "4"), ("steps", "48")]
 
 
 @pytest.mark.parametrize("module", ["typer", "storage.files.disk"])
