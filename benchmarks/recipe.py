@@ -38,6 +38,8 @@ SIZES: dict[str, dict[str, Any]] = {
 VARIANTS: dict[str, dict[str, Any]] = {  # the first is what the others are compared with
     "as it is": {},
     "qwen3": {"model": {"family": "qwen3"}},
+    "gemma3": {"model": {"family": "gemma3"}},
+    "olmo3": {"model": {"family": "olmo3"}},
     "AdamW": {"optimizer": "adamw", "muon_learning_rate": None, "learning_rate": 6e-3},
     "depth muP from 3": {"mup_base_depth": 3},
     "no decay": {"weight_decay": 0.0},

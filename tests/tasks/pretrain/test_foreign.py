@@ -46,10 +46,8 @@ def alone(folder: Path) -> Callable[[str], Output]:
     )
 
 
-SOME = [pytest.param(name, marks=() if name in ("qwen2", "gemma2") else pytest.mark.soak) for name in FOREIGN]
-
-
-@pytest.mark.parametrize("family", SOME)
+@pytest.mark.soak_but("qwen2", "gemma2")
+@pytest.mark.parametrize("family", FOREIGN)
 def test_losses_are_those_of_transformers_on_the_same_batches(
     family: str, folder: Path, alone: Callable[[str], Output]
 ) -> None:
@@ -67,7 +65,8 @@ def test_layers_are_recorded_under_the_names_of_transformers(alone: Callable[[st
         assert layer.keys() >= {"rms", "gradient_norm", "weight_norm", "update_ratio"}
 
 
-@pytest.mark.parametrize("family", SOME)
+@pytest.mark.soak_but("qwen2", "gemma2")
+@pytest.mark.parametrize("family", FOREIGN)
 def test_the_saved_model_is_the_trained_one(family: str, folder: Path, alone: Callable[[str], Output]) -> None:
     tokens, base = made(folder, family)
     model = alone(family).path / "model"

@@ -81,6 +81,12 @@ SAME = [
     ),
     case("context, fsdp 3", 2, engine="fsdp", zero_stage=3, context_parallel=2),
 ]
+SOAKED = {  # families by ways to divide them that others prove
+    *(f"{way}, mistral" for way in ("tensor", "pipeline", "context")),
+    *(f"{engine} 3, qwen3" for engine in ("fsdp", "deepspeed")),
+    *("fsdp 3, olmo3", "deepspeed 3, gemma3", "context, olmo3"),
+    *("tensor, gemma3", "pipeline, qwen3", "context, qwen3", "context, gpt2"),
+}
 Z_LOSS = [
     case(f"z-loss, {processes}", processes, tensor_parallel=processes) | {"config": {"z_loss": 0.1}}
     for processes in (1, 2)
@@ -172,6 +178,11 @@ def names(cases: list[dict[str, Any]]) -> list[str]:
     return [str(found["name"]) for found in cases]
 
 
+def parameters(cases: list[dict[str, Any]]) -> list[Any]:
+    """The names of cases, of which those in SOAKED are run only by `make soak`."""
+    return [pytest.param(name, marks=pytest.mark.soak if name in SOAKED else ()) for name in names(cases)]
+
+
 def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results:
     """Run cases in `processes` processes, as a launcher would start them."""
     port = free_port()
@@ -210,11 +221,13 @@ def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Results:
     alone, together = [*ALONE_FIRST, Z_LOSS[0], *MUON[:2], FEW[0]], [*SAME, Z_LOSS[1], *MUON[2:], FEW[1], *HALF]
     goes_on = [*HALF_GOES_ON, *GOES_ON, *MUON_GOES_ON]
     cases = [*alone, *together, *goes_on, *REFUSED, *GOES_ON_ALONE, *MUON_GOES_ON_ALONE]
-    return launch(tmp_path_factory.mktemp("pair"), cases, 2)
+    soaked = any(item.path == Path(__file__) and item.get_closest_marker("soak") for item in request.session.items)
+    chosen = cases if soaked else [found for found in cases if found["name"] not in SOAKED]
+    return launch(tmp_path_factory.mktemp("pair"), chosen, 2)
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +241,7 @@ def like(results: Results, name: str) -> dict[str, Any]:
     return results[f"one {shape}"]
 
 
-@pytest.mark.parametrize("name", names(SAME))
+@pytest.mark.parametrize("name", parameters(SAME))
 def test_every_engine_learns_what_one_process_learns(name: str, results: Results) -> None:
     found, expected = results[name], like(results, name)
     assert found["losses"] == pytest.approx(expected["losses"], abs=TOLERANCE)
@@ -286,7 +299,7 @@ def test_deepspeed_counts_the_steps_of_adam_alike_in_bfloat16(results: Results) 
         assert results[other["name"]]["losses"] == pytest.approx(expected, abs=2e-2)
 
 
-@pytest.mark.parametrize("name", names([*ALONE_FIRST, *SAME, *MUON, *HALF]))
+@pytest.mark.parametrize("name", parameters([*ALONE_FIRST, *SAME, *MUON, *HALF]))
 def test_a_fresh_engine_goes_on_from_saved_states_bit_for_bit(name: str, results: Results) -> None:
     assert results[name]["resumed_alike"]
 
