@@ -1,9 +1,9 @@
 """`python -m benchmarks.recipe`: what each change of the training recipe does to the loss, over several seeds.
 
-Each variant is the profile `smoke` or `tiny` with a few other settings, in other numbers of steps. With the same seed
-all see the same batches and, in the same shape, begin with the same weights, so differences are paired by seed. The
-table has the mean difference in bits per byte of held-out text to the first variant of its size, with a 95 % interval
-(Student), and the mean CPU time of a training. Runs that `--results` has are not repeated.
+Each variant is a Llama by the recipe of `smoke` or `tiny` with a few other settings, in other numbers of steps. With
+the same seed all see the same batches and, in the same shape, begin with the same weights, so differences are paired by
+seed. The table has the mean difference in bits per byte of held-out text to the first variant of its size, with a 95 %
+interval (Student), and the mean CPU time of a training. Runs that `--results` has are not repeated.
 
 The tokens are those of the profile, whose data stages run first, once.
 """
@@ -32,11 +32,15 @@ from tasks.stage.runtime import ComputeRuntime, PretrainRuntime, Runtime
 
 SIZES: dict[str, dict[str, Any]] = {
     "smoke": {"steps": 250, "global_batch": 8, "warmup_steps": 25, "validation_tokens": 32768},
-    "tiny": {"steps": 250, "global_batch": 4},
-    "above": {"steps": 150, "global_batch": 4, "model": {"depth": 6, "width": 192, "heads": 6, "feed_forward": 512}},
+    "tiny": {"steps": 250, "global_batch": 4, "model": {"family": "llama"}},
+    "above": {
+        "steps": 150,
+        "global_batch": 4,
+        "model": {"family": "llama", "depth": 6, "width": 192, "heads": 6, "feed_forward": 512},
+    },
 }
 VARIANTS: dict[str, dict[str, Any]] = {  # the first is what the others are compared with
-    "as it is": {},
+    "llama": {},
     "qwen3": {"model": {"family": "qwen3"}},
     "gemma3": {"model": {"family": "gemma3"}},
     "olmo3": {"model": {"family": "olmo3"}},
