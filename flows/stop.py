@@ -5,6 +5,7 @@ A KeyboardInterrupt in the main thread unwinds the run: children end, finished s
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -46,6 +47,16 @@ class Stop:
         self.reason = self.reason or signal.Signals(number)
         raise KeyboardInterrupt(signal.Signals(number).name)
 
+    def lost(self, dropped: sys.UnraisableHookArgs) -> bool:
+        """Whether Python dropped the interrupt of a signal, as in a destructor. Then the signal is sent again."""
+        error = dropped.exc_value
+        if error is None or isinstance(error, Exception):
+            return False
+        self._stopping = False
+        number = self.reason if isinstance(self.reason, signal.Signals) else getattr(error, "signal", signal.SIGINT)
+        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+        return True
+
 
 def in_main_thread() -> bool:
     """Whether this thread is the one that may change how signals are handled."""
@@ -63,20 +74,22 @@ def end_undisturbed() -> None:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Within the block SIGTERM and SIGHUP interrupt as Ctrl-C does. SIGHUP stays ignored under nohup. In a thread other
-    than the main one signals stay as they are."""
+    """Within the block SIGTERM and SIGHUP interrupt as Ctrl-C does, and no interrupt gets lost. SIGHUP stays ignored
+    under nohup. In a thread other than the main one signals stay as they are."""
     if not in_main_thread():
         yield Stop(by_signal=False)
         return
-    stop = Stop()
+    stop, report = Stop(), sys.unraisablehook
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *SIGNALS)}
     for number in SIGNALS:
         handler = before[number]
         if not (number == signal.SIGHUP and handler == signal.SIG_IGN):
             signal.signal(number, stop.on_signal)
+    sys.unraisablehook = lambda dropped: None if stop.lost(dropped) else report(dropped)
     try:
         yield stop
     finally:
+        sys.unraisablehook = report
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -47,6 +47,29 @@ def test_a_server_that_dies_interrupts_the_run_and_no_request_is_repeated() -> N
     assert time.monotonic() - started < 20
 
 
+class Interrupting:
+    """Is interrupted by a signal where Python drops the exception."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self.number)
+
+
+def end_one_and_sleep(number: signal.Signals) -> None:
+    Interrupting(number)
+    time.sleep(30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_a_destructor_interrupts_all_the_same(number: signal.Signals) -> None:
+    started = time.monotonic()
+    with stoppable(), pytest.raises(KeyboardInterrupt):
+        end_one_and_sleep(number)
+    assert time.monotonic() - started < 20
+
+
 FAIL = """
 import sys, time, traceback
 try:
