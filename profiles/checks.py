@@ -355,5 +355,7 @@ def _shape(profile: Sections) -> ModelShape | None:
 
 def _nearest(name: str, known: Sequence[str]) -> str:
     """The known names, with the likely intended ones."""
+    if not known:
+        return "none"
     near = difflib.get_close_matches(name, known)
     return f"{', '.join(known)} (did you mean {' or '.join(near)}?)" if near else ", ".join(known)

@@ -39,6 +39,12 @@ PRESET, CLEAN = "filter.preset", "clean"
 EXTEND = "tokenizer.extend"
 LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")  # pydantic's errors for values that aren't lists
 OF_PYDANTIC = re.compile(r"\[key\]|literal\[.*\]")  # parts of an error's place that are in no profile
+BOUNDS = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text"}  # by pydantic's name
 MOST_NODES = 100_000  # a profile has a few hundred values,
 MOST_BYTES = 1_000_000  # and a few thousand bytes; PyYAML takes three seconds for a million
@@ -346,12 +352,11 @@ def _set(data: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set {override} lacks a {missing}.", "Write --set section.key=value.")
     *parents, last = path.split(".")
     here = data
-    for parent in parents:
+    for number, parent in enumerate(parents, 1):
         here = here.setdefault(parent, {})
         if not isinstance(here, dict):
-            raise ConfigError(
-                f"--set {override}: {parent} is not a section.", "`gristmill profile schema` lists every key."
-            )
+            found = f"{'.'.join(parents[:number])} is {json.dumps(here, default=str)}, not a section with keys"
+            raise ConfigError(f"--set {override}: {found}.", "`gristmill profile schema` lists every key.")
     try:
         here[last] = _parse(text)
     except yaml.YAMLError as error:
@@ -391,6 +396,12 @@ def _explain(error: ValidationError, above: tuple[str, ...] = (), root: type[Bas
         elif problem["type"] == "too_short":
             least = context["min_length"]
             lines.append(f"{path} needs at least {least} value{'s' * (least != 1)}")
+        elif problem["type"] == "too_long":
+            most = context["max_length"]
+            lines.append(f"{path} = {problem['input']!r} has more than {most} value{'s' * (most != 1)}")
+        elif problem["type"] in BOUNDS:
+            name, words = BOUNDS[problem["type"]]
+            lines.append(f"{path} = {problem['input']!r} must be {words} {_bound(context[name])}")
         elif (kind := problem["type"].partition("_")[0]) in TYPES and problem["type"].endswith(
             ("_type", "_parsing", "_from_float")
         ):
@@ -400,6 +411,10 @@ def _explain(error: ValidationError, above: tuple[str, ...] = (), root: type[Bas
         else:
             lines.append(f"{path} = {problem['input']!r}: {message}")
     return "; ".join(dict.fromkeys(lines)) + "."
+
+
+def _bound(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _choices(expected: str) -> str:

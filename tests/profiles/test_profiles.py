@@ -149,7 +149,7 @@ def test_no_bound_on_form_is_negative() -> None:
 
 @pytest.mark.parametrize("group", ["gopher_quality", "languages.de.gopher_quality"])
 def test_a_bound_that_no_text_can_meet_is_refused_by_name(group: str) -> None:
-    with pytest.raises(ConfigError, match=r"gopher_quality\.max_bullet_lines = 3.*less than or equal to 1"):
+    with pytest.raises(ConfigError, match=r"gopher_quality\.max_bullet_lines = 3.* (at most|less than or equal to) 1"):
         load("tiny", ["filter.language.allowed=[en, de]", f"filter.{group}.max_bullet_lines=3"])
 
 
@@ -318,7 +318,7 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
         ),
         ("runtime.workers=2", r"unknown key runtime\.workers \(did you mean runtime\.data\.workers\?\)"),
         ("pretrian.steps=5", r"unknown key pretrian \(did you mean pretrain\?\)"),
-        ("filter.toxicity.max_score=2", r"filter\.toxicity\.max_score = 2.*less than or equal to 1"),
+        ("filter.toxicity.max_score=2", r"filter\.toxicity\.max_score = 2 must be at most 1"),
         ("runtime.data=null", r"runtime\.data is a section with keys, not null"),
         ("pretrain.steps=many", r"pretrain\.steps"),
         ("pretrain.learning_rate=.nan", r"pretrain\.learning_rate"),
@@ -331,8 +331,10 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
         ("pretrain.steps=yes", "not a whole number"),
         ("runtime.tracking.pipeline=mlflow", r"pipeline is a list, such as \[mlflow\], not 'mlflow'"),
         ("filter=[1", "the value is not YAML"),
-        ("tokenizer.vocab_size=100000000", "less than or equal to 1048576"),
-        ("name.x=1", "name is not a section"),
+        ("tokenizer.vocab_size=100000000", "must be at most 1,048,576"),
+        ("pretrain.global_batch=0", "pretrain.global_batch = 0 must be at least 1"),
+        ("pretrain.mixture={a: 0}", "pretrain.mixture.a = 0 must be more than 0"),
+        ("name.x=1", 'name is "tiny", not a section with keys'),
     ],
 )
 def test_a_wrong_override_is_refused_with_its_path(override: str, message: str) -> None:
@@ -604,10 +606,10 @@ def test_what_merely_looks_like_that_is_not_refused() -> None:
             for size in ("50%", "true", "1e9", "-1")
         ),
         ("data.memory_limit='8,5GB'", "memory_limit = '8,5GB': write a whole number of bytes"),
-        ("data.memory_limit=15MB", "16000000"),
-        ("data.workers=1025", "1024"),
-        ("compute.threads=100000", "1024"),
-        ("training.processes=100000", "1024"),
+        ("data.memory_limit=15MB", "16,000,000"),
+        ("data.workers=1025", "1,024"),
+        ("compute.threads=100000", "1,024"),
+        ("training.processes=100000", "1,024"),
         ("training.rendezvous=trainer:65536", "a port is a number from 1 to 65535"),
     ],
 )

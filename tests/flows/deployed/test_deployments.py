@@ -84,7 +84,7 @@ def test_the_form_offers_profiles_and_stages_and_describes_each_field(ui: Ui) ->
 def test_a_wrong_value_fails_a_run_in_two_sentences_without_a_traceback(ui: Ui) -> None:
     run = started(ui, "by-hand", overrides=["pretrain.steps=-3"])
     assert state(ui, run, *END)["message"] == (
-        "Profile smoke: pretrain.steps = -3: Input should be greater than or equal to 1.\n"
+        "Profile smoke: pretrain.steps = -3 must be at least 1.\n"
         "What to do: `gristmill profile schema` lists every key."
     )
     ui.tells(run, "Finished")
