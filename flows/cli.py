@@ -45,7 +45,7 @@ with beginning():
     import typer
     from rich.markup import escape
 
-    from flows.commands.process_setup import check_edges, mind_streams
+    from flows.commands.process_setup import check_edges, mind_streams, quiet_libraries
     from flows.options import (
         DEFAULT_STORE,
         LastProfile,
@@ -550,6 +550,7 @@ def main() -> None:
     """The entry point: an error that a user can fix is two sentences, not a traceback."""
     guard()
     mind_streams()
+    quiet_libraries()
     errors = Terminal(stderr=True)
     try:
         check_edges(sys.argv[1:])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,14 @@ def mind_streams() -> None:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def quiet_libraries() -> None:
+    """Leave out what libraries log on import, which concerns GPUs."""
+    for library in ("bitsandbytes", "torchao", "torch.utils._pytree"):
+        logging.getLogger(library).setLevel(logging.ERROR)
+    # DeepSpeed sets its level when it is imported
+    logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
 def _restart_in_utf8() -> None:

@@ -158,10 +158,6 @@ def _import_pipeline() -> None:
             of_runs = logging.getLogger(f"prefect.{kind}")
             of_runs.setLevel(logging.INFO)
             of_runs.propagate = False  # the terminal shows the same
-    for library in ("torchao", "torch.utils._pytree"):  # their messages on import concern GPUs
-        logging.getLogger(library).setLevel(logging.ERROR)
-    # DeepSpeed sets its level on import, and warns where there is no GPU
-    logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
 @contextmanager
