@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import timeit
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,8 +28,9 @@ from models.presets import ForeignShape, ModelShape, Shape, ShapeError, count_pa
 from profiles.schema import Profile
 from storage.errors import ConfigError
 from storage.store import Store
-from tasks.base.source import known_shape
+from tasks.base.source import known_folder, known_shape, unreadable
 from tasks.pretrain import PretrainConfig
+from tasks.pretrain.base import shape_of_base
 from tasks.pretrain.check import check_foreign
 from tasks.pretrain.long_context.extend import extended
 from tasks.pretrain.setup import setup_of, trained_share
@@ -143,7 +144,8 @@ class TrainingWork:
 
 def shape_to_train(profile: Profile) -> Shape | None:
     """The shape that a profile pretrains, with the context of its training sequences. None for a profile that doesn't
-    pretrain, and for a base that isn't on this machine. Raises ConfigError as `extended`."""
+    pretrain, and for a base that isn't on this machine. If its files are here, settings that don't suit it are refused
+    with a ConfigError, as by the run."""
     config = profile.pretrain
     if config is None:
         return None
@@ -152,8 +154,11 @@ def shape_to_train(profile: Profile) -> Shape | None:
     assert profile.base is not None
     with nullcontext() if profile.base.artifact is None or current() else _session(profile):
         shape = known_shape(profile.base)
-    if shape is None:
-        return None
+        if shape is None:
+            return None
+        if profile.base.gguf is None:
+            with suppress(*unreadable()):
+                shape_of_base(known_folder(profile.base), config, profile.runtime.pretrain)
     if isinstance(shape, ForeignShape):
         return replace(shape, context=config.context or shape.context)
     longer = extended(shape, config)

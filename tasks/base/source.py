@@ -78,13 +78,11 @@ def parameters_of_base(config: BaseConfig) -> int | None:
 def known_shape(config: BaseConfig) -> Shape | None:
     """The shape of a base in files of this machine, from its config. None for other bases, for those that can't be
     trained, and for files that can't be read, which the stage `base` reports."""
-    from huggingface_hub.errors import StrictDataclassError
-
     from models.pretrained import load_config
 
     if config.repository is not None:
         return None
-    with suppress(OSError, ValueError, LookupError, AttributeError, TypeError, StrictDataclassError, SourceError):
+    with suppress(*unreadable()):
         if config.gguf is not None:
             from transformers import AutoConfig
 
@@ -93,9 +91,21 @@ def known_shape(config: BaseConfig) -> Shape | None:
                 file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
             )
             return shape_of_config(known)
-        folder = model_of(config.artifact).path if config.artifact is not None else Path(str(config.folder))
-        return shape_of_config(load_config(folder.expanduser()))
+        return shape_of_config(load_config(known_folder(config)))
     return None
+
+
+def known_folder(config: BaseConfig) -> Path:
+    """The folder with the model of a base that is neither a GGUF file nor on the hub."""
+    folder = model_of(config.artifact).path if config.artifact is not None else Path(str(config.folder))
+    return folder.expanduser()
+
+
+def unreadable() -> tuple[type[Exception], ...]:
+    """What reading the files of a base may raise. The stage `base` reports it."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    return OSError, ValueError, LookupError, AttributeError, TypeError, StrictDataclassError, SourceError
 
 
 def shape_of_config(config: Any) -> Shape:
