@@ -196,7 +196,7 @@ def _theirs(
             begun = perf_counter()
             rows = zip(outputs.logits.detach(), inputs["labels"], strict=True)
             exact = sum(float(cross_entropy(row.double(), targets, reduction="sum")) for row, targets in rows)
-            parts.append((float(loss), exact / int(num_items_in_batch)))
+            parts.append((float(loss.detach()), exact / int(num_items_in_batch)))
             beside += perf_counter() - begun
             return loss
 
