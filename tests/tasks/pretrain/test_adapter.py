@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from flows.estimates.arithmetic import shape_to_train
 from models.convert import shape_of
 from models.presets import count_parameters, derive
 from models.pretrained import load_config, load_pretrained
+from profiles.load import load
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError
@@ -333,3 +335,18 @@ def test_a_plan_counts_the_trained_numbers(family: str, settings: dict[str, Any]
     sizes = trained_sizes(shape_of_base(base.path, config, PretrainRuntime()), config, base.path)
     number = sum(map(math.prod, sizes.values()))
     assert round(trained_share(config, ours) * count_parameters(ours)) == number
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("freeze={layers: [0, 9]}", "the model has the layers 0 to 1"),
+        ("freeze={parts: [embedding]}", "embedding and head are one matrix"),
+        ("adapter={rank: 4, targets: [q_prj]}", "has q_prj, but the model's linear layers"),
+    ],
+)
+def test_a_plan_refuses_what_a_base_in_a_folder_lacks(setting: str, said: str, folder: Path) -> None:
+    _, base = made(folder, "llama")
+    profile = load("continue", [f"base={{folder: {base.path}}}", "pretrain.context=32", f"pretrain.{setting}"])
+    with pytest.raises(ConfigError, match=said):
+        shape_to_train(profile)
