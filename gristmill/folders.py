@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
+import textwrap
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from gristmill.stored import Artifact
 from storage import artifact as stored
 from storage.errors import BadDocument, ConfigError, SourceError
 from storage.files.disk import DiskFaults
-from storage.shards.documents import Document, read_documents, shard_name, write_documents
+from storage.shards.documents import Document, read_documents, read_ledger, shard_name, write_documents
 from tasks.checks.quiet import keep_quiet
 from tasks.download import DownloadConfig, download
 from tasks.download.config import FileSource
@@ -29,6 +32,7 @@ from tasks.stage.output import Output
 from tasks.stage.protocol import Input
 
 ROWS = 2048  # documents of a shard
+SHOWN = 200  # characters of a wrong path
 DOCUMENTS = "documents"
 ONE_COLUMN = "Give one column of it, such as texts['text'].to_list()."
 
@@ -40,6 +44,17 @@ class Read:
     documents: stored.Artifact
     ledger: Path | None = None
     unreadable: int = 0
+
+    def warned(self) -> Read:
+        """Itself, after a UserWarning that names the first row that could not be read, for results without a ledger."""
+        if self.ledger is not None:
+            first = next(read_ledger(self.ledger))
+            warnings.warn(
+                f"{self.unreadable:,} of the rows can't be read and are left out, the first for {first.reason} "
+                f"({first.detail}). gm.filter lists them in its ledger.",
+                stacklevel=3,
+            )
+        return self
 
 
 @contextmanager
@@ -74,6 +89,8 @@ def read(source: Any, folder: Path, observer: Observer) -> Read:
     if isinstance(source, Artifact):
         return Read(source.part(DOCUMENTS))
     if isinstance(source, str | PathLike):
+        if not str(source):
+            raise SourceError("The path is empty.", "Name a folder, such as '.', or give a list of texts.")
         return _read_files(Path(source), folder, observer)
     texts = texts_of(items_of(source))
     write_texts(texts, folder / DOCUMENTS)
@@ -81,10 +98,10 @@ def read(source: Any, folder: Path, observer: Observer) -> Read:
 
 
 def _read_files(path: Path, folder: Path, observer: Observer) -> Read:
-    if any((path / DOCUMENTS).glob("*.parquet")):
+    if os.path.isdir(path / DOCUMENTS) and any((path / DOCUMENTS).glob("*.parquet")):
         return Read(stored.Artifact.at(path / DOCUMENTS))
     source = FileSource(name=path.resolve().name or "files", paths=[str(file) for file in files_of(path)])
-    config = DownloadConfig(sources=[source], benchmarks=[])
+    config = DownloadConfig(sources=[source], benchmarks=[], max_quarantined_share=1.0)
     out = made(download, config, (), folder / "read", observer)
     unreadable = out.counts["documents"]["quarantined"]
     ledger = out.path / "ledger" / shard_name(0) if unreadable else None
@@ -94,10 +111,11 @@ def _read_files(path: Path, folder: Path, observer: Observer) -> Read:
 def files_of(path: Path) -> list[Path]:
     """A file, or all files of a folder and its subfolders that can be read, but for hidden ones. Raises
     SourceError for a path without any."""
-    if path.is_file():
+    if os.path.isfile(path):  # unlike Path's, False for a name that is too long
         return [path]
-    if not path.is_dir():
-        raise SourceError(f"{path} is neither a file nor a folder.", "Check the path, or give a list of texts.")
+    if not os.path.isdir(path):
+        shown = textwrap.shorten(str(path), SHOWN, placeholder="…")
+        raise SourceError(f"{shown} is neither a file nor a folder.", "Check the path, or give a list of texts.")
     seen = (file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts))
     found = sorted(file for file in seen if file.name.endswith(ENDINGS) and file.is_file())
     if not found:

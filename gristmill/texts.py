@@ -81,7 +81,7 @@ def dedup(
     observer = watcher(progress)
     with scratch() as folder:
         if isinstance(texts, str | PathLike):
-            items: list[Any] = rows_of(read(texts, folder, observer).documents)
+            items: list[Any] = rows_of(read(texts, folder, observer).warned().documents)
         else:
             items = items_of(texts)
         write_texts(texts_of(items), folder / DOCUMENTS)
@@ -146,7 +146,9 @@ class Filtered:
 
     def __repr__(self) -> str:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.removed.items())
-        return f"<Filtered {self.path}: {self.kept:,} kept, {sum(self.removed.values()):,} removed ({reasons or '-'})>"
+        unread = f", {self.unreadable:,} unreadable" if self.unreadable else ""
+        removed = f"{sum(self.removed.values()):,} removed ({reasons or '-'})"
+        return f"<Filtered {self.path}: {self.kept:,} kept, {removed}{unread}>"
 
 
 def filter(

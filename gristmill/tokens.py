@@ -74,8 +74,13 @@ class Tokenizer:
             )
         rows = [*ids]
         if rows and isinstance(rows[0], Iterable):
-            return [self._decode([*row], number) for number, row in enumerate(rows)]
+            return [self._decode(self._row(row, number), number) for number, row in enumerate(rows)]
         return self._decode(rows, 0)
+
+    def _row(self, row: Any, number: int) -> list[Any]:
+        if not isinstance(row, Iterable):
+            raise BadDocument(f"Row {number} is {row!r}.", "Give a list of ids, or a list of such lists.")
+        return [*row]
 
     def _decode(self, ids: list[Any], number: int) -> str:
         for place, one in enumerate(ids):
@@ -127,7 +132,8 @@ def train_tokenizer(
     observer = watcher(progress)
     owned = TemporaryDirectory(prefix="gristmill-tokenizer-")
     with scratch() as folder:
-        out = made(tokenizer_stage, chosen, [read(source, folder, observer).documents], folder / "made", observer)
+        documents = read(source, folder, observer).warned().documents
+        out = made(tokenizer_stage, chosen, [documents], folder / "made", observer)
         shutil.copytree(out.path, owned.name, dirs_exist_ok=True)
     return Tokenizer(Path(owned.name), owned=owned)
 

@@ -107,6 +107,23 @@ def test_filter_writes_documents_and_a_ledger_that_account_for_all(corpus: Path,
     assert 0 < again.kept < result.kept
 
 
+def test_a_file_that_cant_be_read_is_left_out_with_a_warning_or_in_the_ledger(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text(f"{MILL} It grinds rye for the village.")
+    (tmp_path / "in" / "b.txt").write_bytes(b"\xff\xfeno text")
+    with pytest.warns(UserWarning, match=r"1 of the rows can't be read .* invalid_utf8"):
+        assert len(gm.dedup(tmp_path / "in", progress=False).kept) == 1
+    filtered = gm.filter(tmp_path / "in", tmp_path / "out", config={"language": None}, progress=False)
+    assert (filtered.kept, filtered.unreadable) == (1, 1)
+    assert "1 unreadable" in repr(filtered)
+
+
+@pytest.mark.parametrize("path", ["", "a b c " * 5000, "nowhere"])
+def test_a_text_in_place_of_a_path_is_refused(path: str) -> None:
+    with pytest.raises(gm.GristmillError, match=r"The path is empty|is neither a file nor a folder"):
+        gm.dedup(path)
+
+
 def test_rules_of_a_user_have_the_last_word_over_a_preset(tmp_path: Path) -> None:
     texts = [f"{MILL} It is the {number}th mill." for number in range(4)]
     loose = {"language": None, "toxicity": None, "pii": None, "c4": None, "fineweb": None, "gopher_repetition": None}
