@@ -186,7 +186,9 @@ def _find(name: str, relative_to: Path | None = None) -> Path:
         raise ConfigError(f"{name} is not a profile.", "A profile is a file whose name ends in .yaml.")
     known = {one.removeprefix(RECIPES): one for one in [*recipes(), *names()]}
     nearest = difflib.get_close_matches(name.removeprefix(RECIPES), known, 1)
-    raise ConfigError(f"Profile {name} does not exist.", f"Did you mean {known[nearest[0]]}?" if nearest else choices)
+    where = f", which {relative_to} extends," if relative_to else ""
+    remedy = f"Did you mean {known[nearest[0]]}?" if nearest else choices
+    raise ConfigError(f"Profile {name}{where} does not exist.", remedy)
 
 
 def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None) -> dict[str, Any]:
@@ -383,14 +385,17 @@ def _explain(error: ValidationError, above: tuple[str, ...] = (), root: type[Bas
             lines.append(f"{path} is a section with keys, not {json.dumps(problem['input'], default=str)}")
         elif problem["type"] in LISTS:
             lines.append(f"{path} is a list, such as [{problem['input']}], not {problem['input']!r}")
-        elif problem["type"] == "string_pattern_mismatch":  # the description first, if any
-            wanted = ", ".join(filter(None, [_description(location, root), f"as {problem['ctx']['pattern']}"]))
+        elif problem["type"] in ("string_pattern_mismatch", "string_too_short", "string_too_long"):
+            wanted = _description(location, root) or (f"as {context['pattern']}" if "pattern" in context else message)
             lines.append(f"{path} = {problem['input']!r} has the wrong form: {wanted}")
         elif problem["type"] == "union_tag_invalid":
             key = context["discriminator"].strip("'")
             lines.append(
                 f"{path}.{key} = {context['tag']!r} is unknown: choose one of {_choices(context['expected_tags'])}"
             )
+        elif problem["type"] == "union_tag_not_found":
+            key = context["discriminator"].strip("'")
+            lines.append(f"{path}.{key} is missing: it says which keys the others are")
         elif problem["type"] == "literal_error":
             lines.append(f"{path} = {problem['input']!r} is unknown: choose one of {_choices(context['expected'])}")
         elif problem["type"] == "too_short":

@@ -179,7 +179,8 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
         peak = device.peak(plan.products) or 0.0
         source = "measured now" if device.name == "cpu" else "data sheet"
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e12 else f"{peak / 1e9:,.0f} GFLOP/s"
-        reach = f"{device.utilisation:.0%} of {speed} ({source})"
+        share = f"{device.utilisation:{'.0%' if device.utilisation >= 0.01 else '.2%'}}"
+        reach = f"{share} of {speed} ({source})"
         if plan.measured and device.utilisation > 1:  # an earlier run was faster than the peak under the present load
             reach += ". The machine is busy now, and was not then"
         how = f"which is {reach}" if plan.measured else f"at {'' if plan.given_share else 'an assumed '}{reach}"

@@ -146,7 +146,11 @@ def publish(config: FilterConfig, total: Tally, out: Output) -> None:
 def _check_losses(config: FilterConfig, total: Tally) -> None:
     """Raise AccountingError for a larger loss than the config allows, overall or of a source."""
     if total.quarantined > config.max_quarantined_share * total.seen:
-        unmeasured = {name: count for name, count in total.stopped.items() if name.startswith("unmeasured")}
+        unmeasured = ", ".join(
+            f"{count:,} by {name.removeprefix('unmeasured ')}"
+            for name, count in total.stopped.items()
+            if name.startswith("unmeasured")
+        )
         raise AccountingError(
             f"{total.quarantined:,} of {total.seen:,} documents could not be measured: {unmeasured}.",
             "Check these documents, switch the rules off, or raise filter.max_quarantined_share.",

@@ -52,7 +52,7 @@ class ServedProof:
             return "not proved: the engine doesn't report tokens by their ids"
         return (
             f"proved as {self.format}: {self.mean:.1e} nats from the release on average over {self.probes} prompts, at "
-            f"most {self.limit:g}"
+            f"most {self.worst:.1e}, where {self.limit:g} is allowed"
         )
 
 

@@ -108,8 +108,9 @@ class Output:
             }
         )
         if kept == 0 and not may_be_none:
+            counted = ", ".join(f"{reason} {count:,}" for reason, count in sorted(removed.items()))
             raise EmptyOutput(
-                f"{self.stage} kept none of {documents_in:,} {what} (removed: {dict(removed)}).",
+                f"{self.stage} kept none of {documents_in:,} {what} (removed: {counted or 'none'}).",
                 f"Loosen the thresholds under `{section or self.stage}:`, or check the source.",
             )
 

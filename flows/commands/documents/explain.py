@@ -7,11 +7,12 @@ It reads the column of ids and compares it by Arrow, and reads texts only to sho
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -238,8 +239,8 @@ def _taken(path: Path, columns: list[str], wanted: list[int]) -> Iterator[dict[s
 def list_removed(
     console: Console, rule: str, profile_name: str, overrides: list[str], stage: str | None, limit: int
 ) -> None:
-    """Print what a rule removed or quarantined, from the ledgers: the first `limit` of each stage's newest artifact. A
-    rule is a reason, or a prefix of several before a dot. Raises ConfigError."""
+    """Print what a rule removed or quarantined, from the ledgers: the first `limit` of each stage's newest artifact.
+    The name of a family of rules stands for all of them. Raises ConfigError."""
     name, _, newest, missing = _artifacts(profile_name, overrides)
     artifacts = [(one, artifact.path) for one, artifact in newest]
     if stage is not None:
@@ -247,9 +248,11 @@ def list_removed(
             raise ConfigError(f"{stage} has no ledger.", f"Choose one of {', '.join(DOCUMENT_STAGES)}.")
         artifacts = [(one, folder) for one, folder in artifacts if one == stage]
         missing = [one for one in missing if one == stage]
+    known = _rules(profile_name, overrides)
+    named = functools.partial(_names, rule, family=rule not in known)
     reasons: Counter[str] = Counter()
     for one, folder in artifacts:
-        shown, total, seen = _removed_by(folder, rule, limit)
+        shown, total, seen = _removed_by(folder, named, limit)
         reasons.update(seen)
         if total:
             console.print(f"[bold]{one}[/] removed {total:,} by {escape(rule)}, of which {len(shown):,} are shown")
@@ -257,12 +260,13 @@ def list_removed(
             for verdict in shown:
                 for line in _removal(verdict, texts.get(verdict.id)):
                     console.print(line, soft_wrap=True, highlight=False)
-    if any(_names(rule, reason) for reason in reasons):
+    if any(map(named, reasons)):
+        if others := [reason for reason in sorted(reasons) if _names(rule, reason, family=True) and not named(reason)]:
+            console.print(f"Not counted here: {', '.join(f'{one} ({reasons[one]:,})' for one in others)}")
         return
     listed = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(reasons.items()))
     did = f"Rules that did: {listed}." if listed else "No rule removed anything."
-    known = _rules(profile_name, overrides)
-    if not any(_names(rule, one) for one in known):
+    if not any(map(named, known)):
         near = difflib.get_close_matches(rule, {*known, *reasons, *(one.partition(".")[0] for one in known)}, 1)
         meant = f"Did you mean {near[0]}? " if near else ""
         raise ConfigError(f"{rule} is not a rule of {name}.", f"{meant}{_to_be_made(name, missing)}{did}")
@@ -278,8 +282,8 @@ def _rules(profile_name: str, overrides: list[str]) -> list[str]:
     return [*(REASONS if profile.dedup else ()), *of_filter]
 
 
-def _names(rule: str, reason: str) -> bool:
-    return reason == rule or reason.startswith(f"{rule}.")
+def _names(rule: str, reason: str, *, family: bool) -> bool:
+    return reason == rule or (family and reason.startswith(f"{rule}."))
 
 
 def _removal(verdict: Verdict, document: Document | None) -> Iterator[str]:
@@ -313,7 +317,7 @@ def _texts(ids: Sequence[str], folders: Iterable[Path]) -> dict[str, Document]:
     return by_id
 
 
-def _removed_by(folder: Path, rule: str, limit: int) -> tuple[list[Verdict], int, Counter[str]]:
+def _removed_by(folder: Path, named: Callable[[str], bool], limit: int) -> tuple[list[Verdict], int, Counter[str]]:
     """(the first `limit` verdicts, the number of all, the number of removals for each reason)."""
     shown: list[Verdict] = []
     reasons: Counter[str] = Counter()
@@ -323,9 +327,9 @@ def _removed_by(folder: Path, rule: str, limit: int) -> tuple[list[Verdict], int
             removed = pc.not_equal(batch["verdict"], "changed")
             counted = batch.filter(removed)["reason"].value_counts().to_pylist()
             reasons.update({row["values"]: row["counts"] for row in counted})
-            mine = pa.array([row["values"] for row in counted if _names(rule, row["values"])], pa.string())
+            mine = pa.array([row["values"] for row in counted if named(row["values"])], pa.string())
             if len(mine) and len(shown) + len(wanted) < limit:
                 here = pc.and_(removed, pc.is_in(batch["reason"], mine)).to_numpy(zero_copy_only=False)
                 wanted += (first + np.flatnonzero(here)).tolist()
         shown += [Verdict(**row) for row in _taken(path, LEDGER_SCHEMA.names, wanted[: limit - len(shown)])]
-    return shown, sum(count for reason, count in reasons.items() if _names(rule, reason)), reasons
+    return shown, sum(count for reason, count in reasons.items() if named(reason)), reasons
