@@ -11,12 +11,14 @@ from typing import Any
 from rich.markup import escape
 
 from flows.estimates.planned_stage import PlannedStage
+from flows.provenance import TOKENS
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.errors import ConfigError, harmless
 from tasks.base.more_rows import check_rows
 from tasks.download import check_first_rows
 from tasks.download.config import EmbeddedSource
+from tasks.evaluate import EvaluateConfig
 from tasks.export import check_formats
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
@@ -68,19 +70,32 @@ def check_base(profile: Profile, model: Artifact | None) -> None:
     STAGES[first].before({"export": profile.export}, check)
 
 
-def check_pretraining(profile: Profile, pairs: Artifact, tokenizer: Artifact) -> None:
-    """Before `pretrain` is made, check that enough pairs fit its context, and what `check_first_link` does for a base
-    that is trained on."""
+def check_pretraining(profile: Profile, pairs: Artifact, tokenizer: Artifact, tokens: Artifact) -> None:
+    """Before `pretrain` is made, check that enough pairs fit its context, that text is held out of each source with a
+    gate, and what `check_first_link` does for a base that is trained on."""
     assert profile.pretrain is not None
     if profile.pretrain.model is None:
-        _before_training(profile, "pretrain", tokenizer, pairs)
+        _before_training(profile, "pretrain", tokenizer, pairs, tokens)
         return
     context = profile.pretrain.model.context
 
     def check(reached: Mapping[str, Any]) -> None:
+        check_gated_sources(reached.get("evaluate"), tokens)
         check_pairs(_reading_download(profile, reached), pairs, tokenizer, context)
 
-    STAGES["pretrain"].before(_methods(profile), check)
+    STAGES["pretrain"].before({**_methods(profile), "evaluate": profile.evaluate}, check)
+
+
+def check_gated_sources(config: EvaluateConfig | None, tokens: Artifact) -> None:
+    """Raises ConfigError for a gate on a source of which no document is held out."""
+    rows = tokens.manifest.counts.get("tables", {}).get(TOKENS, []) if tokens.manifest else []
+    held_out = {row["source"] for row in rows if row["split"] == "validation" and row["tokens"]}
+    for path, names in config.named_sources().items() if config and rows else ():
+        for name in (one for one in names if one not in held_out):
+            raise ConfigError(
+                f"evaluate.{path} is {name}, but no document of {name} is held out.",
+                "Raise tokenize.validation_share, or leave the gate out.",
+            )
 
 
 def check_first_link(profile: Profile, model: Artifact, pairs: Artifact) -> None:
@@ -89,13 +104,17 @@ def check_first_link(profile: Profile, model: Artifact, pairs: Artifact) -> None
         _before_training(profile, first, model, pairs)
 
 
-def _before_training(profile: Profile, stage: str, model: Artifact, pairs: Artifact) -> None:
+def _before_training(
+    profile: Profile, stage: str, model: Artifact, pairs: Artifact, tokens: Artifact | None = None
+) -> None:
     trained = profile.pretrain
     context = trained.context if trained and trained.rope_scaling else None  # else the base's own
 
     def check(reached: Mapping[str, Any]) -> None:
         with as_extended(model.path, trained) as folder:
             check_formats(reached.get("export"), folder)
+        if tokens is not None:
+            check_gated_sources(reached.get("evaluate"), tokens)
         check_adapters({name: reached[name].adapter for name in _methods(profile) if name in reached}, model.path)
         check_pairs(_reading_download(profile, reached), pairs, model, context)
 

@@ -47,7 +47,7 @@ def from_documents(profile: Profile, raw: Artifact) -> Start:
     tokenizer = vocabulary(profile, clean.part("documents"), start)
     tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
     pairs = clean_pairs(profile, raw)
-    check_pretraining(profile, pairs, start or tokenizer)
+    check_pretraining(profile, pairs, start or tokenizer, tokens)
     model = pretrain(profile.pretrain, tokens, tokenizer, start if profile.tokenizer.extend else None)
     return Start.trained(profile, model, pairs, download=raw, dedup=unique, filter=clean, tokenize=tokens)
 

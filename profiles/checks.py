@@ -19,7 +19,7 @@ from tasks.evaluate.side_by_side.config import names_of
 from tasks.export import BEST
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
-from tasks.significance.gate_config import unknown_models, unknown_tasks
+from tasks.significance.gate_config import BITS, unknown_models, unknown_tasks
 from tasks.training.adapters.config import LAYERS, why_not_apart
 from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE, LINKS
 
@@ -59,6 +59,24 @@ def extension_has_a_base(profile: Sections) -> Iterator[str]:
         yield (
             f"tokenizer.extend is {profile.tokenizer.extend:,}, the number of tokens for a base that is trained on "
             f"documents, but the profile has no {lacking}: add it, or set `tokenizer.extend: null`"
+        )
+
+
+def new_tokens_are_trained(profile: Sections) -> Iterator[str]:
+    """The rows of new tokens begin as means of others, and stay so where nothing trains them."""
+    if profile.tokenizer.extend is None or profile.pretrain is None:
+        return
+    adapter, freeze = profile.pretrain.adapter, profile.pretrain.freeze
+    if adapter is not None and "embedding" not in adapter.whole:
+        yield (
+            "tokenizer.extend adds rows that pretrain.adapter doesn't train: set `whole: [embedding, head]` in it, or "
+            "`tokenizer.extend: null`"
+        )
+    frozen = freeze is not None and {*freeze.parts} & {"embedding", "head"}
+    if frozen or (freeze is not None and freeze.all_but_layers is not None):
+        yield (
+            "tokenizer.extend adds rows that pretrain.freeze leaves as they begin: freeze neither embedding nor head, "
+            "or set `tokenizer.extend: null`"
         )
 
 
@@ -134,6 +152,20 @@ def benchmarks_exist(profile: Sections) -> Iterator[str]:
     labels = [task.label for task in requested]
     for task in unknown_tasks(profile.evaluate.gates, labels, profile.evaluate.safety is not None):
         yield f"evaluate.gates names {task}, but the measured tasks are {_nearest(task, labels)}"
+
+
+def gates_compare_the_same_text(profile: Sections) -> Iterator[str]:
+    """A sample of the held-out text is windows of the model's own context and tokens."""
+    config, trained = profile.evaluate, profile.pretrain
+    if config is None or trained is None or config.language.validation_tokens is None:
+        return
+    compared = any(ORIGINAL in (gate.model, gate.no_worse_than) and gate.task == BITS for gate in config.gates)
+    changed = {"tokenizer.extend": profile.tokenizer.extend, "pretrain.rope_scaling": trained.rope_scaling}
+    for name in (one for one, value in changed.items() if compared and value is not None):
+        yield (
+            f"with {name}, evaluate.gates would compare with original on other parts of the documents: set "
+            "evaluate.language.validation_tokens to null, for all held-out text"
+        )
 
 
 def gates_can_be_met(profile: Sections) -> Iterator[str]:
@@ -315,13 +347,14 @@ def sources_exist(profile: Sections) -> Iterator[str]:
         yield f"{'; '.join(wrong)}, but the sources of documents are {', '.join(known)}"
 
 
-SHAPE: tuple[Check, ...] = (one_beginning, extension_has_a_base, chain_is_whole)
+SHAPE: tuple[Check, ...] = (one_beginning, extension_has_a_base, new_tokens_are_trained, chain_is_whole)
 CHECKS: tuple[Check, ...] = (
     snapshots_are_taken,
     evaluated_models_exist,
     memorised_text_exists,
     benchmarks_exist,
     gates_can_be_met,
+    gates_compare_the_same_text,
     runtime_names_stages,
     enough_is_left_to_prune,
     teacher_comes_before,

@@ -88,7 +88,7 @@ def change(one: Answered, model: str, two: Answered, other: str, source: str | N
     measured = min(first.num_rows, second.num_rows)
     if met.num_rows < (1 - TOLERANCE) * measured or not met.num_rows:
         return "they were measured on different documents"
-    if abs(sizes[0].sum() - sizes[1].sum()) > TOLERANCE * sizes[0].sum():
+    if np.abs(sizes[0] - sizes[1]).sum() > TOLERANCE * sizes[0].sum():
         return "they were measured on different parts of the documents"
     before, after = (n.sum() / s.sum() / math.log(2) for n, s in zip(nats, sizes, strict=True))
     away = nats[1] / math.log(2) - after * sizes[1] - (nats[0] / math.log(2) - before * sizes[0])

@@ -478,6 +478,9 @@ def test_a_profile_in_another_encoding_is_told_to_be_utf_8(tmp_path: Path) -> No
 
 
 MIXTURE = ["pretrain.model.family=qwen3_moe", "pretrain.model.feed_forward=null"]
+SAMPLED = (
+    "{language: {validation_tokens: 8192}, gates: [{task: bits_per_byte, no_worse_than: original}], tasks: [arc_easy]}"
+)
 FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
 
 
@@ -557,6 +560,19 @@ def test_memorisation_of_a_base_s_text_is_refused_when_the_profile_is_read() -> 
         ("continue", ["tokenizer.extend=0"], "tokenizer.extend = 0"),
         ("tiny", ["tokenizer.extend=9"], "tokenizer.extend is 9, the number of tokens for a base"),
         ("finetune", ["tokenizer.extend=9"], "but the profile has no pretrain: add it"),
+        ("continue", ["tokenizer.extend=9", "pretrain.adapter={rank: 4}"], "rows that pretrain.adapter doesn't train"),
+        ("continue", ["tokenizer.extend=9", "pretrain.freeze={parts: [head, norms]}"], "that pretrain.freeze leaves"),
+        ("continue", ["tokenizer.extend=9", "pretrain.freeze={all_but_layers: [0, 3]}"], "that pretrain.freeze leaves"),
+        (
+            "continue",
+            ["tokenizer.extend=9", f"evaluate={SAMPLED}"],
+            "with tokenizer.extend, evaluate.gates would compare",
+        ),
+        (
+            "continue",
+            ["pretrain.context=16384", "pretrain.rope_scaling={method: yarn}", f"evaluate={SAMPLED}"],
+            "with pretrain.rope_scaling, evaluate.gates would compare",
+        ),
     ],
 )
 def test_a_base_that_is_trained_on_says_what_contradicts(profile: str, overrides: list[str], message: str) -> None:

@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from flows.early import told_of_unread
+from flows.early import check_gated_sources, told_of_unread
 from flows.estimates.plan_notes import filter_notes
 from flows.plan import plan
+from flows.provenance import TOKENS
 from profiles.load import load
 from profiles.schema import Profile
+from storage.artifact import Artifact
 from storage.errors import ConfigError, GristmillError, SourceError
+from storage.keys import KeyPayload
+from storage.manifest import Manifest
+from tasks.evaluate import EvaluateConfig
+from tasks.significance.gate_config import BITS
 
 DOCUMENT = {"text": "A document of some words."}
 INSTRUCTION = {"instruction": "Name a river.", "output": "The Danube."}
@@ -95,3 +101,21 @@ def test_documents_in_files_are_no_pages_of_the_web(tmp_path: Path) -> None:
     assert child.filter is not None
     assert child.filter.preset is None
     assert load("tiny").filter.preset is None  # type: ignore[union-attr]
+
+
+def test_a_gate_on_a_source_without_held_out_text_is_refused_before_the_training(tmp_path: Path) -> None:
+    rows = [
+        {"source": source, "split": split, "tokens": tokens}
+        for source, split, tokens in (("papers", "train", 9), ("papers", "validation", 2), ("mails", "train", 9))
+    ]
+    payload = KeyPayload(stage="tokenize", version=1, config={}, inputs={})
+    counts = {"tables": {TOKENS: rows}}
+    made = Manifest(key=payload.key(), payload=payload, digest="0" * 64, files={}, counts=counts, created="")
+    gated = {
+        name: EvaluateConfig(gates=[{"task": BITS, "source": name, "at_most": 2.0}]) for name in ("papers", "mails")
+    }
+    for tokens in (Artifact(tmp_path, "", made), Artifact(tmp_path, "")):  # also before it is made
+        check_gated_sources(gated["papers"], tokens)
+        check_gated_sources(None, tokens)
+    with pytest.raises(ConfigError, match=r"evaluate\.gates\.0\.source is mails, but no document of mails is held out"):
+        check_gated_sources(gated["mails"], Artifact(tmp_path, "", made))

@@ -222,11 +222,11 @@ def test_a_gate_on_a_source_judges_by_documents(gate: dict[str, Any], passed: bo
     assert why in result.why
 
 
-@pytest.mark.parametrize("damage", ["other documents", "other parts", "bytes", "a name"])
+@pytest.mark.parametrize("damage", ["other documents", "other parts", "parts in turn", "bytes", "a name"])
 def test_documents_that_differ_or_are_damaged(damage: str, run: Answered) -> None:
     names, texts = ["a"] * 20, [500.0] * 20
     write_documents(run, "base", [400.0] * 20, sizes=texts, sources=names)
-    parts = [250.0] * 20 if damage == "other parts" else texts
+    parts = {"other parts": [250.0] * 20, "parts in turn": [250.0, 750.0] * 10}.get(damage, texts)
     write_documents(run, "dpo", [400.0] * 20, sizes=parts, sources=["b"] * 20 if damage == "other documents" else names)
     gate = {"task": "bits_per_byte", "no_worse_than": "base"}
     if damage == "bytes":
