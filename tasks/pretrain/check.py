@@ -14,6 +14,7 @@ from tasks.pretrain.setup import check_shares, setup_of
 from tasks.stage.runtime import PretrainRuntime, Runtime
 
 PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel")
+OURS = "a model that our decoder computes, such as a Llama"
 SPECIAL = frozenset({"muon", "float16", "float8"})  # a profile's choices that need the engine's support
 
 

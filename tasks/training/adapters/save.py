@@ -65,13 +65,18 @@ def merge(
     from peft import PeftModel, get_peft_model_state_dict
     from safetensors import safe_open
 
+    tied = {*base.all_tied_weights_keys}
     model = PeftModel.from_pretrained(base, adapter, torch_device="cpu").eval()
     with safe_open(adapter / WEIGHTS, framework="pt") as file:
         lost = get_peft_model_state_dict(model, save_embedding_layers=False).keys() ^ set(file.keys())
     if lost:  # PEFT only warns
         raise TrainingError(f"{WEIGHTS} and PEFT's adapter differ in the weight {min(lost)}.", "Report this defect.")
-    # Beside a module that was trained whole PEFT keeps the original
-    numbers = {name: value.numel() for name, value in model.named_parameters() if ".original_module." not in name}
+    # Beside a module that was trained whole PEFT keeps the original, and it copies a tied matrix for each of its names
+    numbers = {
+        name: value.numel()
+        for name, value in model.named_parameters()
+        if ".original_module." not in name and _in_base(name) not in tied
+    }
     trained = sum(number for name, number in numbers.items() if "lora_" in name or ".modules_to_save." in name)
     parameters = sum(numbers.values())
     before = _logits(model, batches)
@@ -92,6 +97,11 @@ def merge(
         "merged_logit_difference": float(f"{difference:.2e}"),
     }
     return merged, counts
+
+
+def _in_base(name: str) -> str:
+    """The name that a parameter of PEFT's model has in the base."""
+    return name.removeprefix("base_model.model.").replace(".modules_to_save.default.", ".")
 
 
 def proof_batches(trainer: Trainer) -> list[Batch]:
