@@ -19,6 +19,8 @@ from tasks.stage.display.pages import making_of
 
 MANY = 12  # sources named: the rest is counted
 LONGEST = 80  # characters of a value
+ROWS = 40  # of a table
+EXAMPLES = "Examples"  # of documents that were removed: `gristmill explain` shows them
 
 
 def show_manifest(console: Console, location: str, manifest: Manifest) -> None:
@@ -33,6 +35,9 @@ def show_manifest(console: Console, location: str, manifest: Manifest) -> None:
         console.print(f"\nFrom outside the store: {', '.join(sources[:MANY])}{more}", soft_wrap=True, highlight=False)
     _rows(console, "Settings that differ from the defaults", [*chosen(manifest)])
     _rows(console, "Counts", [(name, _number(value)) for name, value in figures_of(manifest).items()])
+    for title, rows in manifest.counts.get("tables", {}).items():
+        if title != EXAMPLES:
+            _table(console, title, rows)
     kinds = new_table("files", "kind", "size", right=["files", "size"], title="Files")
     for kind, (count, size) in sorted(by_kind(manifest).items(), key=lambda item: -item[1][1]):
         kinds.add_row(f"{count:,}", kind, size_of(size))
@@ -73,6 +78,24 @@ def _rows(console: Console, title: str, rows: list[tuple[str, str]]) -> None:
         table.add_row(escape(name), escape(harmless(value)))
     console.print()
     console.print(table)
+
+
+def _table(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
+    """A table of the stage's report, or its beginning."""
+    if not rows:
+        return
+    numbers = [name for name in rows[0] if all(isinstance(row.get(name), int | float) for row in rows)]
+    table = new_table(*rows[0], right=numbers, title=title)
+    for row in rows[:ROWS]:
+        table.add_row(*(escape(harmless(_cell(row.get(name)))) for name in rows[0]))
+    console.print()
+    console.print(table)
+    if len(rows) > ROWS:
+        console.print(f"[dim]{len(rows) - ROWS:,} more rows: --json has all[/]")
+
+
+def _cell(value: Any) -> str:
+    return str(value) if isinstance(value, bool) or not isinstance(value, int | float) else _number(value)
 
 
 def _number(value: float) -> str:
