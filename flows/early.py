@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from flows.estimates.planned_stage import PlannedStage
 from flows.provenance import TOKENS
+from models.pretrained import load_config
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.errors import ConfigError, harmless
@@ -24,6 +25,7 @@ from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.pair_lengths import check_pairs
 from tasks.pretrain.base import shape_of_base
+from tasks.pretrain.fim_tokens import read_fim_tokens
 from tasks.pretrain.long_context.extend import as_extended
 from tasks.significance.gates import gate_references
 from tasks.stage.decorator import STAGES, Reached
@@ -61,6 +63,8 @@ def check_base(profile: Profile, model: Artifact | None) -> None:
 
     def check(reached: Mapping[str, Any]) -> None:
         shape_of_base(model.path, config, runtime)
+        if config.fim_rate:
+            read_fim_tokens(model.path, load_config(model.path).vocab_size)
         if extends:
             check_extendable(model.path)
             check_rows(model.path)

@@ -45,7 +45,8 @@ def one_beginning(profile: Sections) -> Iterator[str]:
             "the base on documents, or `pretrain: null` to only fine-tune it"
         )
     if (profile.base is None or profile.pretrain is not None) and not profile.download.document_sources:
-        yield ("download.sources bring no documents to pretrain on: add a source of documents, or start from a base")
+        instead = "set `pretrain: null`" if profile.base else "start from a base"
+        yield f"download.sources bring no documents to pretrain on: add a source of documents, or {instead}"
     if profile.base is not None and profile.pretrain is None and not profile.download.benchmark_names:
         yield (
             "download.benchmarks is empty, but with a base its questions are the text that no stage trains on: name one"
@@ -60,6 +61,12 @@ def extension_has_a_base(profile: Sections) -> Iterator[str]:
             f"tokenizer.extend is {profile.tokenizer.extend:,}, the number of tokens for a base that is trained on "
             f"documents, but the profile has no {lacking}: add it, or set `tokenizer.extend: null`"
         )
+
+
+def one_tokenizer(profile: Sections) -> Iterator[str]:
+    """A base brings its tokenizer."""
+    if profile.base is not None and profile.tokenizer.keep is not None:
+        yield "tokenizer.keep is for a new model, but a base brings its own tokenizer: set `tokenizer.keep: null`"
 
 
 def new_tokens_are_trained(profile: Sections) -> Iterator[str]:
@@ -347,7 +354,7 @@ def sources_exist(profile: Sections) -> Iterator[str]:
         yield f"{'; '.join(wrong)}, but the sources of documents are {', '.join(known)}"
 
 
-SHAPE: tuple[Check, ...] = (one_beginning, extension_has_a_base, new_tokens_are_trained, chain_is_whole)
+SHAPE: tuple[Check, ...] = (one_beginning, extension_has_a_base, one_tokenizer, new_tokens_are_trained, chain_is_whole)
 CHECKS: tuple[Check, ...] = (
     snapshots_are_taken,
     evaluated_models_exist,

@@ -166,6 +166,8 @@ def shape_to_train(profile: Profile) -> Shape | None:
     shape = longer
     rules = {**dict.fromkeys((one.name for one in fields(shape)), "the base's"), "context": "of training"}
     rows = shape.vocab_size + (profile.tokenizer.extend or 0)  # at most: a padded matrix has rows for new tokens
+    if profile.tokenizer.extend:
+        rules["vocab_size"] = f"the base's {shape.vocab_size:,} and new tokens"
     return replace(shape, context=config.context or shape.context, vocab_size=rows, rules=rules)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -337,6 +338,14 @@ class PretrainConfig(StageConfig):
             raise ValueError("set steps or tokens, not both: leave the other null")
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def _batch_in_tokens(cls, values: Any) -> Any:
+        """Null takes back a parent profile's number of sequences."""
+        if isinstance(values, Mapping) and values.get("global_batch", 0) is None:
+            return {name: value for name, value in values.items() if name != "global_batch"}
+        return values
+
     @model_validator(mode="after")
     def _curriculum_follows(self) -> PretrainConfig:
         if self.curriculum and self.mixture is None:
@@ -352,7 +361,7 @@ class PretrainConfig(StageConfig):
         if tokens is not None and context is not None and tokens != self.global_batch * context:
             raise ValueError(
                 f"global_batch_tokens is {tokens:,}, but {self.global_batch} sequences of {context} tokens are "
-                f"{self.global_batch * context:,}: leave global_batch out, and set a multiple of the context"
+                f"{self.global_batch * context:,}: leave global_batch out or null, and set a multiple of the context"
             )
         return self
 
@@ -397,7 +406,7 @@ class PretrainConfig(StageConfig):
         """Raises ValueError for a setting of the routers that a model of a `family` lacks."""
         for name in ROUTER_LOSSES:
             if getattr(self, name) is not None:
-                raise ValueError(f"{name} is of the family qwen3_moe, not of {family}: remove it")
+                raise ValueError(f"{name} is of the family qwen3_moe, not of {family}")
 
     @property
     def router_losses(self) -> dict[str, float]:

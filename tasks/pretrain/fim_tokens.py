@@ -35,6 +35,6 @@ def read_fim_tokens(tokenizer: Path, vocab_size: int) -> FimTokens:
     if missing:
         raise ConfigError(
             f"pretrain.fim_rate needs special tokens that this tokenizer lacks: {', '.join(missing)}.",
-            "Retrain the tokenizer (--refresh tokenizer), or set pretrain.fim_rate to 0.",
+            "Set pretrain.fim_rate to 0, or use a tokenizer that has them: a new one does.",
         )
     return FimTokens(*(special[token] for token in FIM_TOKENS))

@@ -67,6 +67,8 @@ class GateConfig(StageConfig):
             raise ValueError("`by` needs no_worse_than")
         if self.task == BITS and self.metric is not None:
             raise ValueError(f"{BITS} is a metric itself: remove `metric`")
+        if self.task == BITS and self.at_least is not None:
+            raise ValueError(f"less is better of {BITS}: use at_most")
         if self.source is not None and self.task != BITS:
             raise ValueError(f"`source` is of {BITS}: remove it")
         if self.model is not None and self.no_worse_than == self.model:

@@ -558,6 +558,8 @@ def test_memorisation_of_a_base_s_text_is_refused_when_the_profile_is_read() -> 
         ("continue", ["tokenizer={extend: 9, pattern: gpt4}"], "pattern is of a new vocabulary: leave out one"),
         ("continue", ["tokenizer.extend=9", "tokenizer.keep=a/tokenizer@1"], "keep is of a new vocabulary"),
         ("continue", ["tokenizer.extend=0"], "tokenizer.extend = 0"),
+        ("continue", ["tokenizer.keep=a/tokenizer@1"], "a base brings its own tokenizer"),
+        ("continue", [f"download.sources=[{FILES % ('a', 'instructions')}]"], "or set `pretrain: null`"),
         ("tiny", ["tokenizer.extend=9"], "tokenizer.extend is 9, the number of tokens for a base"),
         ("finetune", ["tokenizer.extend=9"], "but the profile has no pretrain: add it"),
         ("continue", ["tokenizer.extend=9", "pretrain.adapter={rank: 4}"], "rows that pretrain.adapter doesn't train"),
@@ -579,6 +581,12 @@ def test_a_base_that_is_trained_on_says_what_contradicts(profile: str, overrides
     with pytest.raises(ConfigError) as caught:
         load(profile, overrides)
     assert message in caught.value.message
+
+
+def test_a_batch_in_tokens_takes_the_place_of_a_parents_sequences() -> None:
+    pretrain = load("tiny", ["pretrain.global_batch=null", "pretrain.global_batch_tokens=1024"]).pretrain
+    assert pretrain is not None
+    assert pretrain.global_batch == 1024 // 256
 
 
 def test_a_base_with_documents_goes_through_the_data_half_but_the_tokenizer() -> None:

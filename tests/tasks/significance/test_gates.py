@@ -116,6 +116,7 @@ def test_less_is_better_for_some_metrics(tmp_path: Path) -> None:
         {"task": "blimp", "no_worse_than": "base", "by": -0.1},
         {"task": "blimp", "model": "base", "no_worse_than": "base"},
         {"task": "bits_per_byte", "metric": "acc", "at_most": 1},
+        {"task": "bits_per_byte", "at_least": 1},
         {"task": "blimp", "at_least": float("nan")},
         {"task": "blimp", "at_leats": 0.6},
     ],
