@@ -22,6 +22,7 @@ PARTS = re.compile(r"^(num|n)_.*(layer|expert|block)|(layers|depth)$")
 WIDTHS = re.compile(r"size|dim|width|head|embd|inner|channels|rank|group|^d_|^ffn")
 MOST_PARTS, WIDEST, MOST_EXPERTS = 1 << 10, 1 << 20, 1 << 17  # or as many as the weights have, if more
 MOST_BUFFERS = 1 << 28  # numbers that a model may compute when it is built, or as many as its weights
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 SAFE = "Save it in the format of transformers: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)."
 Loaded = TypeVar("Loaded")
 
@@ -30,6 +31,11 @@ def check_files(folder: Path) -> None:
     """Raises SourceError for a folder without safetensors, for a config that names its own code, and for one that
     transformers doesn't know or that isn't a decoder's."""
     config = check_format(folder, "base", SAFE)
+    if not any((folder / name).is_file() for name in VOCABULARIES):
+        raise SourceError(
+            f"The base has no tokenizer: {folder} has none of {', '.join(VOCABULARIES)}.",
+            "Save it into the same folder: AutoTokenizer.from_pretrained(…).save_pretrained(…).",
+        )
     if config.is_encoder_decoder:
         raise SourceError("The base has an encoder, and must be a decoder only.", "Choose another.")
     try:
@@ -157,7 +163,9 @@ def loaded(load: Callable[[], Loaded], what: str, remedy: str = SAFE) -> Loaded:
         SafetensorError,
     ) as error:
         message = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        first = message.strip().split("\n")[0].rstrip(".")
+        lines = message.strip().split("\n")
+        # The first line may only announce the cause
+        first = " ".join(" ".join(lines[: 2 if lines[0].rstrip().endswith(":") else 1]).split()).rstrip(".")
         raise SourceError(f"transformers can't load {what}: {first}.", remedy) from error
 
 
