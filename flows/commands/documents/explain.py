@@ -69,9 +69,9 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
         raise ConfigError(
             f"{start!r} is too short for an id.", f"Give the first {LEAST} characters of a document's id or more."
         )
-    name, store, artifacts, missing = _artifacts(profile_name, overrides)
+    store, artifacts, missing = _artifacts(profile_name, overrides)
     found = {stage: find(artifact.path, start) for stage, artifact in artifacts}
-    identity = _only_id(name, start, found, missing)
+    identity = _only_id(profile_name, start, found, missing)
     # Of several copies of a text, show the kept one: from the first stage that has the fewest copies
     having = [of_stage for of_stage in found.values() if identity in of_stage.documents]
     if having:
@@ -107,13 +107,13 @@ def _held_earlier(
                 break
 
 
-def _artifacts(profile_name: str, overrides: list[str]) -> tuple[str, Store, list[tuple[str, Artifact]], list[str]]:
-    """The profile's name, its store, the newest artifact of each document stage that has one, and the other stages."""
+def _artifacts(profile_name: str, overrides: list[str]) -> tuple[Store, list[tuple[str, Artifact]], list[str]]:
+    """A profile's store, the newest artifact of each document stage that has one, and the other stages."""
     profile = load(profile_name, overrides)
     store = session_of(profile).store
     newest = {stage: refs.history(store, f"{profile.name}/{stage}") for stage in DOCUMENT_STAGES}
     artifacts = [(stage, store.get(entries[-1].location)) for stage, entries in newest.items() if entries]
-    return profile.name, store, artifacts, [stage for stage in profile.stage_names if newest.get(stage) == []]
+    return store, artifacts, [stage for stage in profile.stage_names if newest.get(stage) == []]
 
 
 def _to_be_made(name: str, missing: list[str]) -> str:
@@ -241,7 +241,7 @@ def list_removed(
 ) -> None:
     """Print what a rule removed or quarantined, from the ledgers: the first `limit` of each stage's newest artifact.
     The name of a family of rules stands for all of them. Raises ConfigError."""
-    name, _, newest, missing = _artifacts(profile_name, overrides)
+    _, newest, missing = _artifacts(profile_name, overrides)
     artifacts = [(one, artifact.path) for one, artifact in newest]
     if stage is not None:
         if stage not in DOCUMENT_STAGES:
@@ -266,13 +266,14 @@ def list_removed(
         return
     listed = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(reasons.items()))
     did = f"Rules that did: {listed}." if listed else "No rule removed anything."
+    remedy = _to_be_made(profile_name, missing)
     if not any(map(named, known)):
         near = difflib.get_close_matches(rule, {*known, *reasons, *(one.partition(".")[0] for one in known)}, 1)
         meant = f"Did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"{rule} is not a rule of {name}.", f"{meant}{_to_be_made(name, missing)}{did}")
+        raise ConfigError(f"{rule} is not a rule of {profile_name}.", f"{meant}{remedy}{did}")
     if missing:
-        raise ConfigError(f"{rule} removed nothing in {name}.", f"{_to_be_made(name, missing)}{did}")
-    console.print(f"{escape(rule)} removed nothing in {name}. {escape(did)}", soft_wrap=True, highlight=False)
+        raise ConfigError(f"{rule} removed nothing in {profile_name}.", f"{remedy}{did}")
+    console.print(f"{escape(rule)} removed nothing in {profile_name}. {escape(did)}", soft_wrap=True, highlight=False)
 
 
 def _rules(profile_name: str, overrides: list[str]) -> list[str]:
