@@ -349,6 +349,21 @@ def test_explain_counts_the_copies_of_a_text(tmp_path: Path) -> None:
     assert "removed: near_duplicate 0.9 (threshold 0.8), duplicate_of abc" in told
 
 
+def test_a_rule_is_listed_apart_from_others_that_begin_with_its_name(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    reasons = ["language"] * 2 + ["language.min_score"] * 3
+    write_ledger(tmp_path / "l.parquet", [Verdict("ab" * 16, "web", "removed", reason, 0.5) for reason in reasons])
+    write_documents(tmp_path / "r.parquet", [])
+    parts = {"ledger": "l.parquet", "removed": "r.parquet"}
+    files = {f"{part}/{shard_name(0)}": (tmp_path / name).read_bytes() for part, name in parts.items()}
+    publish(store, "filter", files)
+    at = f"--set=runtime.store={store.root}"
+    listed = gristmill("explain", "--removed-by", "language", "--stage=filter", at).stdout
+    assert "filter removed 2 by language" in listed
+    assert "Not counted here: language.min_score (3)" in listed
+    assert "removed 3 by" in gristmill("explain", "--removed-by", "language.min_score", "--stage=filter", at).stdout
+
+
 def test_explain_refuses_an_ambiguous_beginning_and_lists_the_ids(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     documents = [Document("abcd" + str(number) * 28, f"Text {number}\nof a river.", "mine") for number in range(3)]

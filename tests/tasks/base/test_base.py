@@ -173,7 +173,10 @@ NORM = "model.layers.1.input_layernorm.weight"
         (piped_template, "chat_template.jinja in .* is not a file"),
         (without("model.safetensors"), "weights of the base are missing"),
         (without("config.json"), "is not a model"),
-        (without("tokenizer.json", "tokenizer_config.json"), "The base has no tokenizer: .* has none of tokenizer.json"),
+        (
+            without("tokenizer.json", "tokenizer_config.json"),
+            "The base has no tokenizer: .* has none of tokenizer.json",
+        ),
         (template(CHATML.replace("assistant\n", "assistant\n<think>")), "can't be trained on: prompt_not_a_prefix"),
     ],
 )
