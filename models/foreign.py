@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from models.kernels.cross_entropy import IGNORED
 from models.presets import ForeignShape, Recompute
-from models.pretrained import StoredWeights, context_of, extend, load_config, load_pretrained, stored_tensors
+from models.pretrained import StoredWeights, context_of, extend, load_config, stored_tensors, weights_for
 from models.transformer import Decoder, Head, keeping_products
 
 PREFIX = "theirs."
@@ -104,12 +104,15 @@ def check_positions(base: Any, shape: ForeignShape) -> None:
 
 
 def foreign_weights(folder: Path, shape: ForeignShape) -> Iterator[tuple[str, Tensor]]:
-    """The parameters by name, tied ones once, from the files of a model and in float32. They are read one at a time,
-    unless the files have them under other names or in other parts, which only transformers knows. Those of an adapter
-    are left out."""
+    """The parameters by name, tied ones once, from the files of a model and in float32. They are read one at a time, or
+    as many as the files have for one of the module's. Those of an adapter are left out."""
     names = {name.removeprefix(PREFIX).replace(WRAPPED, "."): name for name in shape.sizes}
     if not shape.by_name:
-        yield from ((names[name], value.detach()) for name, value in load_pretrained(folder).named_parameters())
+        for name, value in weights_for(_empty_module(load_config(folder)), folder):
+            if adapted := names.pop(name, None):  # not a fixed tensor
+                yield adapted, value.float()
+        if lacking := [name for name, adapted in names.items() if not is_added(adapted)]:
+            raise UnknownPartsError(f"its files lack {lacking[0]}")
         return
     stored = StoredWeights(folder)
     for name, adapted in names.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,6 +69,112 @@ def empty_model(folder: Path) -> PreTrainedModel:
     return model
 
 
+def allocate_pretrained(folder: Path, auto: Any = None, **settings: Any) -> PreTrainedModel:
+    """The model of a folder in float32, on the CPU, with its weights not read: memory for them is reserved but not
+    touched. Buffers are as usual, and parameters that the folder lacks are drawn. `auto` is a class of transformers
+    (default: the one for causal models), and `settings` are fields of the config."""
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    check_shards(folder)
+    config = load_config(folder)
+    config.update({"dtype": torch.float32, **settings})
+    model = _without_memory((auto or AutoModelForCausalLM)._model_mapping[type(config)], config)
+    names = {name for name, _ in weights_for(model, folder, empty=True)}
+    _allocate(model)
+    model.tie_weights(recompute_mapping=False)
+    held = model.state_dict(keep_vars=True)
+    for name in names:
+        held[name]._is_hf_initialized = True  # else it would be drawn at random
+    model.initialize_weights()
+    if buffers := names & dict(model.named_buffers()).keys():
+        for name, value in weights_for(model, folder):
+            if name in buffers:
+                held[name].data.copy_(value)
+    if (folder / "generation_config.json").is_file() and model.can_generate():
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    model.name_or_path = model.config.name_or_path = str(folder)
+    allocated: PreTrainedModel = model.eval()
+    return allocated
+
+
+def _without_memory(kind: Any, config: Any) -> Any:
+    import torch
+    from transformers.modeling_utils import set_zero3_state
+
+    with torch.device("meta"), set_zero3_state():  # else its parts may be divided while a training uses ZeRO 3
+        return kind(config)
+
+
+def _allocate(model: Any) -> None:
+    """Give a module on the meta device memory for its parameters outside of the heap, where other tensors would take
+    the place of those that are freed, and buffers in the heap."""
+    import torch
+
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    size = sum(one.numel() for one in {id(one): one for one in parameters.values()}.values())
+    memory = torch.frombuffer(mmap.mmap(-1, 4 * size, flags=mmap.MAP_PRIVATE), dtype=torch.float32)
+    parts, start = {}, 0
+    for one in parameters.values():
+        if id(one) not in parts:
+            parts[id(one)] = memory[start : start + one.numel()].view(one.shape)
+            start += one.numel()
+    model.load_state_dict({name: parts[id(one)] for name, one in parameters.items()}, strict=False, assign=True)
+    for part in model.modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            part._buffers[name] = torch.empty_like(buffer, device="cpu")
+
+
+def weights_for(model: Any, folder: Path, *, empty: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a folder under the names that a new model of the same class has for them, in the type of the file.
+    They are renamed, and joined, as transformers does it when it loads them whole.
+
+    They are read one at a time, those to be joined together, and tied ones once. With `empty` they are on the meta
+    device.
+    """
+    import torch
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
+
+    like = _without_memory(type(model), copy.deepcopy(model.config))
+    files, places = _files(folder), like.state_dict()
+    transforms = get_model_conversion_mapping(like)
+    renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
+    converters = [one for one in transforms if isinstance(one, WeightConverter)]
+    joining = {pattern: one for one in converters for pattern in one.source_patterns}
+    parts: dict[str, list[tuple[str, str]]] = {}
+
+    def read(name: str) -> torch.Tensor:
+        if not empty:
+            found: torch.Tensor = files[name].get_tensor(name)
+            return found
+        return torch.empty(files[name].get_slice(name).get_shape(), device="meta")
+
+    def read_all() -> Iterator[tuple[str, torch.Tensor]]:
+        tied, found = like.all_tied_weights_keys, {}
+        for stored in sorted(files, key=dot_natural_key):
+            name, pattern = rename_source_key(stored, renamings, converters, like.base_model_prefix, places)
+            if name not in places and stored in places:
+                name, pattern = stored, None
+            if name in places and pattern is None:
+                found[name] = stored
+                if name not in tied:
+                    yield name, read(stored)
+            elif name in places:
+                parts.setdefault(name, []).append((stored, str(pattern)))
+        for name, other in tied.items():
+            if name in found and other not in found:
+                yield other, read(found[name])
+        for name, sources in parts.items():
+            converter = copy.deepcopy(joining[sources[0][1]])
+            for stored, pattern in sources:
+                converter.add_tensor(name, stored, pattern, read(stored))
+            for joined, value in converter.convert(name, model=like, config=like.config).items():
+                yield joined, value[0] if isinstance(value, list) else value
+
+    return read_all()  # the class of `model` may change before the first is read
+
+
 def open_pretrained(folder: Path, device: torch.device | str, **options: Any) -> PreTrainedModel:
     """The model of a folder on a device, for inference. A quantized one is placed while it is loaded."""
     if getattr(load_config(folder), "quantization_config", None) is not None:
@@ -126,14 +233,20 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
+def _files(folder: Path) -> dict[str, Any]:
+    """The opened file of each tensor of a folder. Tensors are read rather than mapped, as pages of a mapped file would
+    stay in memory until the file is closed."""
+    from safetensors import safe_open
+
+    opened: list[Any] = [safe_open(file, framework="pt", backend="pread") for file in weight_files(folder)]
+    return {tensor: file for file in opened for tensor in file.keys()}  # noqa: SIM118
+
+
 class StoredWeights(Mapping[str, npt.NDArray[np.float32]]):
     """The tensors of a folder as its files have them, in float32, by name. Each is read on access."""
 
     def __init__(self, folder: Path) -> None:
-        from safetensors import safe_open
-
-        opened: list[Any] = [safe_open(file, framework="pt") for file in weight_files(folder)]
-        self._files = {tensor: file for file in opened for tensor in file.keys()}  # noqa: SIM118
+        self._files = _files(folder)
 
     def __getitem__(self, name: str) -> npt.NDArray[np.float32]:
         tensor: npt.NDArray[np.float32] = self._files[name].get_tensor(name).float().numpy()
