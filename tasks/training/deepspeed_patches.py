@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 def decline_shared_memory_operator() -> None:
@@ -26,3 +29,24 @@ def sum_in_float32(zero: Any) -> None:
 
     zero.gradient_accumulation_dtype = torch.float32
     zero.use_separate_grad_accum = zero.use_grad_accum_attribute = zero.dtype != torch.float32
+
+
+class Partition:
+    """Divides parameters for stage 3, one at a time, so that no rank holds a whole model. DeepSpeed itself divides a
+    model once it is whole."""
+
+    def __init__(self) -> None:
+        self._like: Any = None  # one that is divided already
+
+    def add(self, parameter: nn.Parameter, values: Tensor) -> None:
+        """Divide a parameter with these values. Every rank must call it with the same parameters in the same order.
+        Rank 0's values are broadcast, in place."""
+        import deepspeed
+        import torch
+
+        parameter.data = values
+        if self._like is None:
+            deepspeed.zero.Init(module=torch.nn.ParameterList([parameter]), dtype=values.dtype)
+            self._like = parameter
+        else:
+            self._like.convert_to_zero_parameters(param_list=[parameter])

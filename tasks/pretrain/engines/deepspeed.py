@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.foreign import ForeignDecoder
 from models.memory import REDUCE_BUCKET
 from models.presets import ModelShape
 from models.transformer import Decoder
@@ -32,7 +33,7 @@ from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
-from tasks.training.deepspeed_patches import decline_shared_memory_operator, float32_sums, sum_in_float32
+from tasks.training.deepspeed_patches import Partition, decline_shared_memory_operator, float32_sums, sum_in_float32
 from tasks.training.states_only import states_only
 
 
@@ -64,8 +65,8 @@ class DeepSpeedEngine(Engine):
 
     def _empty_model(self) -> Decoder:
         """The model without initial weights. At stage 3 each parameter of our own is sharded as soon as its layer is
-        built, so that no rank ever holds the whole model. transformers' modules are sharded once they are whole: built
-        otherwise, their buffers would be rounded with the weights."""
+        built, so that no rank ever holds the whole model. Those of transformers' modules are sharded as they are read:
+        built like ours, their buffers would be rounded with the weights."""
         import deepspeed
 
         if self.zero_stage == 3 and isinstance(self.spec.shape, ModelShape):
@@ -75,10 +76,18 @@ class DeepSpeedEngine(Engine):
                 return self.new_model()
         with torch.device("meta"):
             model = self.new_model()
-        return allocate(model, self.world.device)
+        return allocate(model, self.world.device if self.zero_stage < 3 else torch.device("cpu"))
 
     def _initialise(self, model: Decoder) -> None:
         parameters = dict(model.named_parameters())
+        if self.zero_stage == 3 and isinstance(model, ForeignDecoder):
+            partition = Partition()
+            initial_weights(
+                self.spec, lambda name, drawn: partition.add(parameters[name], drawn.to(self.weight_dtype, copy=True))
+            )
+            for buffer in model.buffers():
+                buffer.data = buffer.data.to(self.world.device)
+            return
 
         def keep(name: str, drawn: Tensor) -> None:
             with self._whole(parameters[name], changed=True):
