@@ -4,23 +4,30 @@ An engine changes how a step is computed, never what: losses are the same but fo
 settings that an engine can't honour, before anything starts. This module refuses a trainer that ended up on an engine
 other than the requested one: accelerate falls back to DDP silently. Every engine sums the gradients of micro-batches,
 and of ranks, in float32. By default DeepSpeed and accelerate's FSDP would sum in bfloat16.
+
+Under FSDP and ZeRO 3 no rank holds a whole model at the start. Libraries get one whose weights are not read yet. They
+are read a tensor at a time, and each rank keeps its part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from transformers import TrainerCallback
 
 from models.memory import REDUCE_BUCKET
+from models.pretrained import allocate_pretrained, load_pretrained, weights_for
 from storage.errors import ConfigError
 from tasks.stage.runtime import PosttrainRuntime
-from tasks.training.deepspeed_patches import decline_shared_memory_operator, float32_sums, sum_in_float32
+from tasks.training.deepspeed_patches import Partition, decline_shared_memory_operator, float32_sums, sum_in_float32
 
 if TYPE_CHECKING:
-    from transformers import Trainer
+    from transformers import PreTrainedModel, Trainer
 
 # The trainer fills in the batch sizes and the clipping
 _DEEPSPEED_AUTO = (
@@ -107,3 +114,124 @@ def check_engine(trainer: Trainer, runtime: PosttrainRuntime) -> None:
             f"runtime.posttrain.engine is {runtime.engine}, but the trainer uses {in_use} on this machine.",
             f"Set runtime.posttrain.engine to {in_use}, or train on another machine.",
         )
+
+
+def divides(runtime: PosttrainRuntime) -> bool:
+    """Whether the engine divides the weights of a model over its ranks."""
+    return runtime.engine == "fsdp" or runtime.zero_stage == 3
+
+
+def load_frozen(folder: Path, runtime: PosttrainRuntime, *, bfloat16: bool) -> PreTrainedModel:
+    """A model that isn't trained, such as a reference: whole, or divided as the engine does it. To be called once the
+    ranks have met, which they do when training arguments are made."""
+    if not divides(runtime):
+        return load_pretrained(folder)
+    model = allocate_pretrained(folder)
+    divide_frozen(model, folder, runtime, bfloat16=bfloat16)
+    return model
+
+
+def divide_frozen(model: PreTrainedModel, folder: Path, runtime: PosttrainRuntime, *, bfloat16: bool) -> None:
+    """Divide a model that isn't trained and whose weights are still in the folder."""
+    if runtime.engine == "deepspeed":
+        _partition(model, folder, bfloat16=bfloat16)
+        return
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    lower = torch.bfloat16 if bfloat16 else None
+    weights = weights_for(model, folder)
+    for part in (*(one for one in model.modules() if type(one).__name__ in (model._no_split_modules or ())), model):
+        fully_shard(
+            part, mp_policy=MixedPrecisionPolicy(param_dtype=lower, output_dtype=lower), reshard_after_forward=True
+        )
+    _fill_shards(model, weights)
+
+
+def callable_beside(trainer: Trainer, model: Any) -> Any:
+    """A model of `load_frozen` as it can be called along with the trainer's, on its device."""
+    if trainer.is_deepspeed_enabled and hasattr(next(model.parameters()), "ds_id"):
+        from trl.models.utils import prepare_deepspeed
+
+        return prepare_deepspeed(model, trainer.accelerator)
+    return model if trainer.is_fsdp_enabled else model.to(trainer.args.device)
+
+
+def read_weights(trainer: Trainer, folder: Path, *, bfloat16: bool) -> None:
+    """Have the trainer's model, whose weights are still in the folder, divided and read: at once for ZeRO 3, and for
+    FSDP when the trainer divides it."""
+    if trainer.is_deepspeed_enabled:
+        _partition(trainer.model, folder, bfloat16=bfloat16)
+        return
+    weights, prepare = weights_for(_bare(trainer.model), folder), trainer.accelerator.prepare
+
+    def prepare_and_fill(*parts: Any, **settings: Any) -> Any:
+        prepared = prepare(*parts, **settings)
+        if any(part is trainer.model for part in parts):
+            _fill_shards(trainer.model, weights)
+            trainer.accelerator.prepare = prepare
+        return prepared
+
+    trainer.accelerator.prepare = prepare_and_fill
+
+
+@torch.no_grad()
+def _partition(model: Any, folder: Path, *, bfloat16: bool) -> None:
+    """Divide a model for ZeRO 3 as its weights are read, those that are in no file last."""
+    import deepspeed
+
+    partition, dtype = Partition(), torch.bfloat16 if bfloat16 else torch.float32
+    done: set[int] = set()
+    for parameter, magnitudes, value in _of_parameters(model, weights_for(_bare(model), folder)):
+        if magnitudes is not None:
+            magnitudes.copy_(_magnitudes(model, value))
+        partition.add(parameter, value.to(dtype))
+        done.add(id(parameter))
+    for parameter in model.parameters():
+        if id(parameter) not in done:
+            partition.add(parameter, parameter.data.to(dtype))
+    for buffer in model.buffers():
+        buffer.data = buffer.data.to(deepspeed.get_accelerator().current_device_name())
+
+
+@torch.no_grad()
+def _fill_shards(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Read the weights of a model that FSDP has divided."""
+
+    def keep(parameter: Any, value: Tensor) -> None:
+        held, mesh = parameter.to_local(), parameter.device_mesh
+        share = -(-len(value) // mesh.size())  # rounded up, as fully_shard does: the last rank may have fewer rows
+        start = min(mesh.get_local_rank() * share, len(value))
+        held.copy_(value[start : start + len(held)])
+
+    for parameter, magnitudes, value in _of_parameters(model, weights):
+        keep(parameter, value)
+        if magnitudes is not None:
+            keep(magnitudes, _magnitudes(model, value))
+
+
+def _of_parameters(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[Any, Any, Tensor]]:
+    """Each weight with its parameter, and that of DoRA's magnitudes for it, if any. Their names are compared without
+    what an adapter and FSDP's recomputation add."""
+
+    def stored(name: str) -> str:
+        for added in ("base_model.model.", "base_layer.", "_checkpoint_wrapped_module."):
+            name = name.replace(added, "")
+        return name
+
+    buffers = {stored(name) for name, _ in model.named_buffers()}
+    parameters = {stored(name): one for name, one in model.named_parameters(remove_duplicate=False)}
+    for name, value in weights:
+        if name not in buffers:
+            magnitudes = f"{name.removesuffix('weight')}lora_magnitude_vector.default.weight"
+            yield parameters[name], parameters.get(magnitudes), value
+
+
+def _bare(model: Any) -> Any:
+    """The model without its adapter."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
+def _magnitudes(model: Any, value: Tensor) -> Tensor:
+    """DoRA's first magnitudes for a weight: the norm of each row (Liu et al. 2024)."""
+    transposed = model.peft_config["default"].fan_in_fan_out  # GPT-2's layers
+    return torch.linalg.norm((value.T if transposed else value).float(), dim=1)

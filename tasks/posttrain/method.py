@@ -32,8 +32,8 @@ class TrainerParts(Generic[Config]):
     """The parts that a method builds its trainer from.
 
     `arguments` go to TRL's config class, `common` (model, data, tokenizer, callbacks) to its trainer. `load_model`
-    loads another copy of the starting model, as a reference. `teacher` is the folder of the model to imitate, and
-    `judge` that of the reward model. No row has more than `max_length` tokens.
+    loads another copy of the starting model, as a reference, once TRL's config exists. `teacher` is the folder of the
+    model to imitate, and `judge` that of the reward model. No row has more than `max_length` tokens.
     """
 
     config: Config
@@ -68,9 +68,10 @@ class Method(Generic[Config]):
 
     `check_rows` raises an error if the rendered rows, to train on and held out, are unusable as a whole.
 
-    `load` loads the model to train, unless that is the causal one of the folder. `conclude` measures the saved model,
-    on one process, and `report` reports that in the stage. `curve` is the measure that is plotted and whose best value
-    is reported: the lowest loss, or the highest of another. A method that is `alone` trains in one process.
+    `load` loads the model to train, unless that is the causal one of the folder. If its last argument is true, it
+    leaves the weights unread, as the engine divides them. `conclude` measures the saved model, on one process, and
+    `report` reports that in the stage. `curve` is the measure that is plotted and whose best value is reported: the
+    lowest loss, or the highest of another. A method that is `alone` trains in one process.
     """
 
     name: str
@@ -82,7 +83,7 @@ class Method(Generic[Config]):
     measures: Mapping[str, str]
     summary: tuple[str, ...] = ()
     instead: str | None = None
-    load: Callable[[Path, Config], PreTrainedModel] | None = None
+    load: Callable[[Path, Config, bool], PreTrainedModel] | None = None
     conclude: Callable[[Trained], dict[str, Any]] | None = None
     report: Callable[[dict[str, Any], Output], None] | None = None
     curve: str = "loss"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from models.kernels.attention import for_any_shape
-from models.pretrained import context_of, load_pretrained
+from models.pretrained import allocate_pretrained, context_of, load_pretrained
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import own_device
@@ -21,7 +21,7 @@ from tasks.posttrain.callback import LogCallback
 from tasks.posttrain.check import max_length_of
 from tasks.posttrain.checkpoints import latest_checkpoint
 from tasks.posttrain.config import PosttrainConfig
-from tasks.posttrain.engines import check_engine, sum_gradients_in_float32
+from tasks.posttrain.engines import check_engine, divides, load_frozen, read_weights, sum_gradients_in_float32
 from tasks.posttrain.method import Method, Trained, TrainerParts
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.pair_lengths import render_rows
@@ -86,11 +86,12 @@ def _less_memory(method: Method[Any]) -> str:
 
 
 def _load_model(spec: PosttrainSpec, method: Method[Any], config: PosttrainConfig) -> PreTrainedModel:
-    """The starting model, in 4 bits if the adapter quantizes it."""
+    """The starting model, in 4 bits if the adapter quantizes it. If the engine divides it, its weights are not read."""
+    divided = divides(spec.runtime.posttrain)
     if method.load is not None:
-        return method.load(spec.model, config)
+        return method.load(spec.model, config, divided)
     if not config.quantized:
-        return load_pretrained(spec.model)
+        return (allocate_pretrained if divided else load_pretrained)(spec.model)
     return load_nf4(spec.model, cuda=uses_cuda(spec.runtime), bfloat16=uses_bfloat16(config, spec.runtime))
 
 
@@ -159,7 +160,8 @@ def _trainer(
     if config.adapter is not None:
         common["peft_config"] = peft_config(spec.method, config.adapter, model)
     arguments = training_arguments(spec, config, len(train_rows), len(held_out))
-    load_again = functools.partial(load_pretrained, spec.model)
+    bfloat16, runtime = bool(arguments["bf16"]), spec.runtime.posttrain
+    load_again = functools.partial(load_frozen, spec.model, runtime, bfloat16=bfloat16)
     parts = TrainerParts(
         config, spec.runtime, max_length, arguments, common, load_again, teacher=spec.teacher, judge=spec.judge
     )
@@ -168,8 +170,10 @@ def _trainer(
         train_in_float32(trainer.model)
     # To the trainer a whole run is one epoch: each of its own epochs would end with a whole step on a short batch
     trainer.train_dataset = trainer.train_dataset.select(training_order(config, len(train_rows)))
-    check_engine(trainer, spec.runtime.posttrain)
-    sum_gradients_in_float32(trainer, spec.runtime.posttrain)
+    check_engine(trainer, runtime)
+    sum_gradients_in_float32(trainer, runtime)
+    if divides(runtime):
+        read_weights(trainer, spec.model, bfloat16=bfloat16)
     trainer.remove_callback(PrinterCallback)
     return trainer
 

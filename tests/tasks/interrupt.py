@@ -15,13 +15,13 @@ from tasks.stage.output import Output
 
 
 class InterruptAt(Observer):
-    """Interrupts the stage when it tells of a step, or of a later one."""
+    """Interrupts the stage when it tells of a step, or of a later one. What it obtains meanwhile tells of batches."""
 
     def __init__(self, step: float) -> None:
         self.step = step
 
     def progressed(self, progress: Progress) -> None:
-        if progress.done >= self.step:
+        if progress.done >= self.step and progress.unit != "batches":
             raise KeyboardInterrupt
 
 

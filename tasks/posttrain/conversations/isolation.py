@@ -7,9 +7,10 @@ besides attention, such as Mamba. So every model is tested.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import TrainerCallback
 
 from storage.errors import ConfigError
 
@@ -17,16 +18,26 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 LENGTHS = ((5, 8), (9, 4))  # conversations of two rows: a single row is a special case for some kernels
-TOLERANCE, ROUNDED = 1e-4, 5e-2  # shares of the largest logit, the second for models in 4 bits, which multiply in 16
+TOLERANCE, ROUNDED = 1e-4, 5e-2  # shares of the largest logit, the second for models that multiply in 16 bits
 KERNELS = ("sdpa", "eager")  # other kernels find documents by the positions themselves, and in a single row only
 
 
-def check_isolation(model: PreTrainedModel) -> None:
-    """Raises ConfigError unless the logits of conversations in one row are those of each by itself."""
+class IsolationCheck(TrainerCallback):
+    """Checks a model that an engine divides, once it is divided: before that its weights are not read."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any, **_: Any) -> None:
+        """Check it."""
+        check_isolation(model, bfloat16=args.bf16)
+
+
+def check_isolation(model: PreTrainedModel, *, bfloat16: bool = False) -> None:
+    """Raises ConfigError unless the logits of conversations in one row are those of each by itself. `bfloat16` says
+    that the model multiplies in it."""
     kernel = str(model.config._attn_implementation)
     if kernel not in KERNELS:
         raise _refusal(model, f"attention {kernel} would mix them")
-    tolerance = ROUNDED if getattr(model, "is_quantized", False) else TOLERANCE
+    rounded = bfloat16 or getattr(model, "is_quantized", False)
+    tolerance = ROUNDED if rounded else TOLERANCE
     was_training = model.training
     model.eval()
     try:

@@ -48,15 +48,16 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
     from trl import SFTConfig, SFTTrainer
 
     from models.kernels.cross_entropy import IGNORED
-    from models.pretrained import load_pretrained
     from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.conversations.divergence import divergence
+    from tasks.posttrain.engines import callable_beside, load_frozen
     from tasks.posttrain.token_means import ExactMeans
 
     config = parts.config
-    # Loaded before the arguments exist: with them, transformers would partition it for ZeRO 3 while loading
     assert parts.teacher is not None
-    teacher: Any = load_pretrained(parts.teacher).eval().requires_grad_(False)
+    arguments = arguments_of(SFTConfig, parts.arguments, max_length=None)  # rows are known to fit
+    teacher: Any = load_frozen(parts.teacher, parts.runtime.posttrain, bfloat16=arguments.bf16)
+    teacher.eval().requires_grad_(False)
 
     class FromTeacher(SFTTrainer):
         def compute_loss(
@@ -68,7 +69,7 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
             outputs = model(**given, use_cache=False)
             student, targets = outputs.logits[:, :-1][learned].float(), labels[learned]
             with torch.no_grad():
-                theirs = teacher.to(student.device)(**given, use_cache=False).logits[:, :-1][learned]
+                theirs = teacher(**given, use_cache=False).logits[:, :-1][learned]
             soft = divergence(student, theirs, config.divergence, config.temperature).sum()
             hard = F.cross_entropy(student, targets, reduction="sum")
             tokens = learned.sum()
@@ -92,8 +93,8 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
         def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {"tokens": (inputs["labels"][:, 1:] != IGNORED).sum()}
 
-    arguments = arguments_of(SFTConfig, parts.arguments, max_length=None)  # rows are known to fit
     trainer: Trainer = TokenMeans(args=arguments, **parts.common)
+    teacher = callable_beside(trainer, teacher)
     return trainer
 
 

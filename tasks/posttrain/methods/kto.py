@@ -53,11 +53,7 @@ def _make_trainer(parts: TrainerParts[KtoConfig]) -> Trainer:
     from tasks.posttrain.preference.labelled import LabelledMeans
 
     config, settings = parts.config, {}
-    if config.adapter is None:
-        # Loaded before the arguments exist: once they do, transformers would partition it for ZeRO 3 while loading
-        reference = parts.load_model()
-    else:
-        reference = None  # the model with its adapter disabled
+    if config.adapter is not None:  # the reference is the model with its adapter disabled
         disable_dropout_in_model(parts.common["model"])
         settings["disable_dropout"] = False  # True would disable the adapter's dropout too
     arguments = arguments_of(
@@ -71,7 +67,7 @@ def _make_trainer(parts: TrainerParts[KtoConfig]) -> Trainer:
         max_length=config.max_length or context_of(parts.common["model"].config),  # for mismatched answers: rows fit
     )
     trainer: Trainer = LabelledMeans(
-        ref_model=reference,
+        ref_model=parts.load_model() if config.adapter is None else None,
         args=arguments,
         global_batch=config.global_batch,
         divergence=config.loss == "kto",

@@ -62,10 +62,10 @@ def _make_trainer(parts: TrainerParts[RewardConfig]) -> Trainer:
     return trainer
 
 
-def _load(folder: Path, config: RewardConfig) -> PreTrainedModel:
+def _load(folder: Path, config: RewardConfig, divided: bool) -> PreTrainedModel:
     from tasks.posttrain.reward_model.model import load_classifier
 
-    return load_classifier(folder, config.seed)
+    return load_classifier(folder, config.seed, read=not divided)
 
 
 def _conclude(trained: Trained) -> dict[str, Any]:

@@ -53,16 +53,18 @@ def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
     from trl import SFTConfig, SFTTrainer
 
     from tasks.posttrain.arguments import arguments_of
-    from tasks.posttrain.conversations.isolation import check_isolation
+    from tasks.posttrain.conversations.isolation import IsolationCheck, check_isolation
     from tasks.posttrain.conversations.noise import EmbeddingNoise
     from tasks.posttrain.conversations.speed import Speed
     from tasks.posttrain.conversations.trainer import ConversationTrainer
+    from tasks.posttrain.engines import divides
 
     class TokenMeans(ConversationTrainer, SFTTrainer):
         """The mixin over TRL's trainer."""
 
     packing, config, common = parts.runtime.posttrain.packing, parts.config, dict(parts.common)
-    if packing:
+    divided = divides(parts.runtime.posttrain)
+    if packing and not divided:
         check_isolation(common["model"])
     layout, lengths, supervised = _laid_out(parts)
     if (held_out := common["eval_dataset"]) is not None:
@@ -74,6 +76,8 @@ def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
     if config.neftune_alpha is not None:
         noise = EmbeddingNoise(trainer.model.get_input_embeddings(), config.neftune_alpha, config.seed)
     trainer.lay_out(layout, Speed(layout, lengths, supervised), noise, packed=packing)
+    if packing and divided:
+        trainer.add_callback(IsolationCheck())
     return trainer
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 from trl import DPOConfig, DPOTrainer
 from trl.trainer.utils import disable_dropout_in_model
 
@@ -25,7 +26,6 @@ def pair_arguments(parts: TrainerParts[Any], **settings: Any) -> DPOConfig:
     if parts.config.adapter is not None:
         disable_dropout_in_model(parts.common["model"])
         settings["disable_dropout"] = False  # True would disable the adapter's dropout too
-    # Under FSDP, TRL still loads a reference model for a moment, and frees it before the training
     settings = {"loss_type": ["sigmoid"], **settings}  # our own losses don't read it
     arguments: DPOConfig = arguments_of(
         DPOConfig, parts.arguments, **settings, max_length=None, precompute_ref_log_probs=True
@@ -44,6 +44,12 @@ class PairMeans(ExactMeans, DPOTrainer):
         "entropy": "tokens",
     }
 
+    def __init__(self, *, args: DPOConfig, **settings: Any) -> None:
+        # Under FSDP, TRL would load a reference, whole, on every rank
+        reference = _smallest() if args.fsdp and "peft_config" not in settings else None
+        super().__init__(ref_model=reference, args=args, **settings)
+        self.ref_model = None
+
     def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The numbers of pairs and of the tokens of their answers."""
         answers = inputs["completion_mask"][:, 1:]  # the rows of all chosen answers, then those of all rejected ones
@@ -58,6 +64,12 @@ class PairMeans(ExactMeans, DPOTrainer):
     def _precompute_ref_logps(self, dataset: Any, *_: Any) -> Any:
         """Nothing to compute: the rows have them."""
         return dataset
+
+
+def _smallest() -> LlamaForCausalLM:
+    """A model that takes no memory."""
+    sizes = {"hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 1}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=2, **sizes))
 
 
 class PairsAlone(PairMeans):

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from models.kernels.attention import for_any_shape
-from models.pretrained import context_of, load_pretrained
+from models.pretrained import allocate_pretrained, context_of, load_pretrained
 from models.tokenizer import load_tokenizer, padding_id
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import own_device
 from tasks.posttrain.arguments import MEASURED_ROWS, bfloat16_for, uses_cuda
 from tasks.posttrain.check import max_length_of
-from tasks.posttrain.engines import check_engine, engine_arguments
+from tasks.posttrain.engines import check_engine, divide_frozen, divides, engine_arguments
 from tasks.posttrain.reference.stage import ReferenceSpec
 from tasks.posttrain.reference.table import FILE, Key, key_of, write_reference
 from tasks.posttrain.rows.form import Row
@@ -71,7 +71,7 @@ def score(path: Path) -> None:
 
 def _load_model(spec: ReferenceSpec) -> PreTrainedModel:
     if spec.config.quantize == "none":
-        return load_pretrained(spec.model)
+        return (allocate_pretrained if divides(spec.runtime.posttrain) else load_pretrained)(spec.model)
     bfloat16 = bfloat16_for(spec.config.precision, spec.runtime)
     return load_nf4(spec.model, cuda=uses_cuda(spec.runtime), bfloat16=bfloat16)
 
@@ -80,7 +80,7 @@ def _spread(spec: ReferenceSpec, model: PreTrainedModel) -> tuple[Trainer, Any]:
     """A trainer on the engine of the runtime, for its processes and precision, and the model as that engine holds a
     reference model."""
     from transformers import Trainer, TrainingArguments
-    from trl.models.utils import prepare_deepspeed, prepare_fsdp
+    from trl.models.utils import prepare_deepspeed
     from trl.trainer.utils import add_fused_lm_head
 
     cuda = uses_cuda(spec.runtime)
@@ -99,11 +99,9 @@ def _spread(spec: ReferenceSpec, model: PreTrainedModel) -> tuple[Trainer, Any]:
     check_engine(trainer, runtime)
     model.eval()
     add_fused_lm_head(model)
-    if trainer.is_deepspeed_enabled:
-        return trainer, prepare_deepspeed(model, trainer.accelerator)
-    if trainer.is_fsdp_enabled:
-        return trainer, prepare_fsdp(model, trainer.accelerator)
-    return trainer, model
+    if divides(runtime):
+        divide_frozen(model, spec.model, runtime, bfloat16=arguments.bf16)
+    return trainer, prepare_deepspeed(model, trainer.accelerator) if trainer.is_deepspeed_enabled else model
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from models.conversation import Messages, render
-from models.pretrained import check_shards, context_of, load_config
+from models.pretrained import allocate_pretrained, check_shards, context_of, load_config
 from models.tokenizer import load_tokenizer
 from storage.errors import ConfigError
 
@@ -26,8 +26,9 @@ MEAN_FIELD = "gristmill_reward_mean"  # in a reward model's config.json
 JUDGED_ROWS = 8  # in a forward pass
 
 
-def load_classifier(folder: Path, seed: int) -> PreTrainedModel:
-    """The decoder of a folder with a reward head: the folder's own, or a new one drawn with the seed.
+def load_classifier(folder: Path, seed: int, *, read: bool = True) -> PreTrainedModel:
+    """The decoder of a folder with a reward head: the folder's own, or a new one drawn with the seed. Without `read` it
+    is as `allocate_pretrained` leaves it.
 
     Raises ConfigError for an architecture without a classifier in transformers.
     """
@@ -43,6 +44,8 @@ def load_classifier(folder: Path, seed: int) -> PreTrainedModel:
     from trl.trainer.reward_trainer import suppress_seqcls_warning
 
     set_seed(seed)
+    if not read:
+        return allocate_pretrained(folder, AutoModelForSequenceClassification, num_labels=1)
     with suppress_seqcls_warning():
         model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
             folder,

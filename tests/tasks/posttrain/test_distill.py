@@ -80,11 +80,13 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
 
 
 @pytest.mark.soak
-def test_processes_change_nothing_but_rounding(
-    inputs: tuple[Artifact, Artifact, Artifact], taught: Output, tmp_path: Path
+@pytest.mark.parametrize("engine", [{}, {"engine": "deepspeed", "zero_stage": 3}, {"engine": "fsdp", "zero_stage": 3}])
+def test_processes_and_engines_change_nothing_but_rounding(
+    engine: dict[str, Any], inputs: tuple[Artifact, Artifact, Artifact], tmp_path: Path
 ) -> None:
     config = CONFIG.model_copy(update={"hard_share": 0.5})
-    alone, both = (output(tmp_path / str(number), "distill", processes=number) for number in (1, 2))
+    alone = output(tmp_path / "1", "distill")
+    both = output(tmp_path / "2", "distill", processes=2, **engine)
     for out in (alone, both):
         distill.function(config, *inputs, out)
     for name in ("validation_loss", "validation_divergence", "validation_cross_entropy"):
