@@ -25,7 +25,7 @@ from flows.estimates.plan_notes import (
     source_notes,
 )
 from flows.estimates.planned_stage import PlannedStage
-from flows.estimates.posttraining import least_memory
+from flows.estimates.posttraining import divided, least_memory
 from flows.estimates.stages import estimates, resumes_at
 from flows.plan import plan
 from flows.records.recorder import Asked
@@ -182,14 +182,16 @@ def show_posttraining(
     links = [name for name in LINKS if name in reached]
     if not links:
         return
+    loads = "the first process gathers the whole model" if divided(profile) else "each process loads the whole model"
     ranks, size, hosted, known = profile.runtime.training.processes, "4 bytes a parameter", "", ""
     if parameters is not None:
-        size, hosted = size_of(4 * parameters), f", {size_of(ranks * 4 * parameters)} on a host" if ranks > 1 else ""
+        hosted = f", {size_of(ranks * 4 * parameters)} on a host" if ranks > 1 and not divided(profile) else ""
+        size = size_of(4 * parameters)
         least = {name: least_memory(profile, name, parameters, cuda=cuda) for name in links}
         known = ", ".join(f"{name} {size_of(bytes_)}" for name, bytes_ in least.items() if bytes_ is not None)
         known = f" A process needs at least, for the states of its model: {known}." if known else ""
     console.print(
-        f"{', '.join(links)}: each process loads the whole model in float32 before dividing it, {size}{hosted}.{known} "
+        f"{', '.join(links)}: {loads} in float32, {size}{hosted}.{known} "
         "Activations, logits and other models have no estimate.",
         soft_wrap=True,
     )

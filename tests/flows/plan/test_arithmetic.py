@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.commands.plan import show_plan
+from flows.commands.plan import show_plan, show_posttraining
 from flows.commands.training import show_training
 from flows.estimates.arithmetic import TrainingPlan, training_plan
 from flows.estimates.posttraining import least_memory
@@ -109,6 +109,9 @@ def test_what_does_not_fit_says_so_with_the_way_out() -> None:
         assert planned("gpu", "pretrain.model.depth=24", *changed, device="rtx4090").fits
 
 
+LOADED_WHOLE = ["runtime.posttrain.engine=ddp", "runtime.posttrain.zero_stage=0"]
+
+
 def test_the_memory_of_starting_and_ending_is_told(tmp_path: Path) -> None:
     console = Console(width=160)
     with console.capture() as captured:
@@ -118,8 +121,11 @@ def test_the_memory_of_starting_and_ending_is_told(tmp_path: Path) -> None:
     whole = 4 * plan.parameters
     (end,) = (line for line in lines if line.startswith("end "))
     assert size_of(plan.ranks * plan.ends.end.host + 2 * whole) in end  # ours and that of transformers
-    (told,) = (line for line in lines if "sft" in line and "loads the whole model" in line)
-    assert f"{size_of(whole)}, {size_of(8 * whole)} on a host" in told
+    (divided,) = (line for line in lines if "sft" in line and "the first process gathers the whole model" in line)
+    assert f"in float32, {size_of(whole)}. " in divided
+    with console.capture() as captured:
+        show_posttraining(console, load("cluster", LOADED_WHOLE), ["sft"], plan.parameters, cuda=True)
+    assert f"loads the whole model in float32, {size_of(whole)}, {size_of(8 * whole)} on a host" in captured.get()
 
 
 def test_what_trains_but_cant_start_does_not_fit() -> None:
@@ -237,5 +243,6 @@ def test_the_least_memory_of_post_training_is_that_of_its_states() -> None:
     assert least_memory(whole, "sft", count, cuda=False) == 16 * count + LIBRARIES
     two = sharded.model_copy(update={"runtime": sharded.runtime.with_changes("training", processes=2)})
     assert least_memory(two, "sft", count, cuda=True) == 8 * count
+    assert least_memory(two, "sft", count, cuda=False) == 12 * count + LIBRARIES, "the first gathers the whole model"
     assert least_memory(load("tiny", ["sft.adapter.rank=4"]), "sft", count, cuda=True) == 4 * count
     assert least_memory(whole, "prune", count, cuda=True) is None
