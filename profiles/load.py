@@ -386,7 +386,8 @@ def _explain(error: ValidationError, above: tuple[str, ...] = (), root: type[Bas
         elif problem["type"] in LISTS:
             lines.append(f"{path} is a list, such as [{problem['input']}], not {problem['input']!r}")
         elif problem["type"] in ("string_pattern_mismatch", "string_too_short", "string_too_long"):
-            wanted = _description(location, root) or (f"as {context['pattern']}" if "pattern" in context else message)
+            pattern = f"the pattern is {context['pattern']}" if "pattern" in context else ""
+            wanted = "; ".join(filter(None, [_description(location, root), pattern])) or message
             lines.append(f"{path} = {problem['input']!r} has the wrong form: {wanted}")
         elif problem["type"] == "union_tag_invalid":
             key = context["discriminator"].strip("'")

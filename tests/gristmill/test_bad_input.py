@@ -86,7 +86,11 @@ PLAN: dict[str, Bad] = {
         ConfigError,
         "The profile: unknown key dedup.a",
     ),
-    "override": (lambda at: gm.plan("smoke", {"pretrain.steps.a": 1}), ConfigError, '{"pretrain.steps.a": 1}: steps'),
+    "override": (
+        lambda at: gm.plan("smoke", {"pretrain.steps.a": 1}),
+        ConfigError,
+        '{"pretrain.steps.a": 1}: pretrain.steps is 30',
+    ),
     "profile": (lambda at: gm.plan("tinny"), ConfigError, "Profile tinny does not exist"),
     "profile type": (lambda at: gm.plan(3), ConfigError, "A profile can't be of type int"),  # type: ignore[arg-type]
     "mapping": (lambda at: gm.plan({"extends": "smoke", "tokeniser": {}}), ConfigError, "unknown key tokeniser"),

@@ -203,7 +203,7 @@ def test_without_models_the_key_is_what_it_was() -> None:
         ([{"name": "x", "link": "dpo", "format": "pt2"}], "neither transformers nor llama.cpp runs"),
         ([{"name": "x", "link": "ppo", "format": "int8"}], "is of ppo, but the links are base, sft, dpo"),
         ([{"name": "sft", "link": "dpo", "format": "int8"}], "has the name of a link, sft"),
-        ([{"name": "a/b", "link": "dpo", "format": "int8"}], r"its name in tables, as \^\[A-Za-z0-9\]"),
+        ([{"name": "a/b", "link": "dpo", "format": "int8"}], r"its name in tables; the pattern is \^\[A-Za-z0-9\]"),
         ([{"name": "x", "link": "dpo", "format": "int8"}] * 2, "models has x twice"),
         ([{"name": "x", "base": {"folder": "a", "gguf": "b"}}], "name one source: a folder"),
     ],

@@ -179,7 +179,7 @@ def test_a_document_that_the_function_fails_on_is_quarantined_by_name(tmp_path: 
     assert bad.detail == "KeyError: 'no such word'"
     strict = FilterConfig.model_validate({**config, "max_quarantined_share": 0.01})
     out = Output.at(tmp_path / "strict", stage="filter", runtime=runtime_of(workers=1))
-    with pytest.raises(AccountingError, match=r"could not be measured: \{'unmeasured signals.mine.min_score': 3\}"):
+    with pytest.raises(AccountingError, match=r"could not be measured: 3 by signals\.mine\.min_score"):
         filter_documents.function(strict, documents, questions(tmp_path / "b"), out)
 
 
