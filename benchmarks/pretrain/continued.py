@@ -80,9 +80,7 @@ def _show(options: argparse.Namespace, taken: dict[str, list[dict[str, Any]]]) -
     for side, runs in taken.items():
         peak, losses = statistics.median(run["peak"] for run in runs) / 1e6, [row[0] for row in runs[0]["losses"]]
         ratio = seconds[side] / seconds[SIDES[0]]
-        print(
-            f"| {side} | {seconds[side]:.2f} | {ratio:.2f} | {peak:,.0f} | {losses[0][0]:.5f} | {losses[-1][0]:.5f} |"
-        )
+        print(f"| {side} | {seconds[side]:.2f} | {ratio:.2f} | {peak:,.0f} | {losses[0]:.5f} | {losses[-1]:.5f} |")
     ours, theirs = (np.array(taken[side][0]["losses"]) for side in SIDES)
     reported, exact = np.abs(ours - theirs).max(0)
     print(f"\nLargest difference of the losses of {len(ours)} steps: {exact:.1e} nats, {reported:.1e} as reported")
