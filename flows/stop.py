@@ -50,10 +50,12 @@ class Stop:
     def lost(self, dropped: sys.UnraisableHookArgs) -> bool:
         """Whether Python dropped the interrupt of a signal, as in a destructor. Then the signal is sent again."""
         error = dropped.exc_value
-        if error is None or isinstance(error, Exception):
+        usual = signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
+        number = getattr(error, "signal", usual)  # of Prefect's TerminationSignal
+        if number is None:
             return False
         self._stopping = False
-        number = self.reason if isinstance(self.reason, signal.Signals) else getattr(error, "signal", signal.SIGINT)
+        number = self.reason if isinstance(self.reason, signal.Signals) else number
         threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -68,6 +69,22 @@ def test_a_signal_within_a_destructor_interrupts_all_the_same(number: signal.Sig
     with stoppable(), pytest.raises(KeyboardInterrupt):
         end_one_and_sleep(number)
     assert time.monotonic() - started < 20
+
+
+class Cancelled:
+    """Leaves what isn't a signal's where Python drops it."""
+
+    def __del__(self) -> None:
+        raise asyncio.CancelledError
+
+
+def test_what_else_is_dropped_interrupts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: reported.append(dropped.exc_type))
+    with stoppable() as stop:
+        Cancelled()
+        time.sleep(0.3)  # longer than a lost signal needs
+    assert (stop.reason, reported) == (None, [asyncio.CancelledError])
 
 
 FAIL = """
