@@ -70,7 +70,7 @@ def one_tokenizer(profile: Sections) -> Iterator[str]:
 
 
 def new_tokens_are_trained(profile: Sections) -> Iterator[str]:
-    """The rows of new tokens begin as means of others, and stay so where nothing trains them."""
+    """The rows of new tokens start as means of other rows, so they must be trained."""
     if profile.tokenizer.extend is None or profile.pretrain is None:
         return
     adapter, freeze = profile.pretrain.adapter, profile.pretrain.freeze

@@ -358,7 +358,7 @@ def _set(data: dict[str, Any], override: str) -> None:
         here = here.setdefault(parent, {})
         if not isinstance(here, dict):
             found = f"{'.'.join(parents[:number])} is {json.dumps(here, default=str)}, not a section with keys"
-            raise ConfigError(f"--set {override}: {found}.", "`gristmill profile schema` lists every key.")
+            raise ConfigError(f"--set {override}: {found}.", SCHEMA)
     try:
         here[last] = _parse(text)
     except yaml.YAMLError as error:

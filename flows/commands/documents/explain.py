@@ -24,6 +24,7 @@ from rich.markup import escape
 
 from flows.session import session_of
 from profiles.load import load
+from profiles.schema import Profile
 from storage import refs
 from storage.artifact import Artifact
 from storage.errors import ConfigError, harmless
@@ -69,7 +70,7 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
         raise ConfigError(
             f"{start!r} is too short for an id.", f"Give the first {LEAST} characters of a document's id or more."
         )
-    store, artifacts, missing = _artifacts(profile_name, overrides)
+    store, artifacts, missing = _artifacts(load(profile_name, overrides))
     found = {stage: find(artifact.path, start) for stage, artifact in artifacts}
     identity = _only_id(profile_name, start, found, missing)
     # Of several copies of a text, show the kept one: from the first stage that has the fewest copies
@@ -107,9 +108,8 @@ def _held_earlier(
                 break
 
 
-def _artifacts(profile_name: str, overrides: list[str]) -> tuple[Store, list[tuple[str, Artifact]], list[str]]:
+def _artifacts(profile: Profile) -> tuple[Store, list[tuple[str, Artifact]], list[str]]:
     """A profile's store, the newest artifact of each document stage that has one, and the other stages."""
-    profile = load(profile_name, overrides)
     store = session_of(profile).store
     newest = {stage: refs.history(store, f"{profile.name}/{stage}") for stage in DOCUMENT_STAGES}
     artifacts = [(stage, store.get(entries[-1].location)) for stage, entries in newest.items() if entries]
@@ -241,14 +241,15 @@ def list_removed(
 ) -> None:
     """Print what a rule removed or quarantined, from the ledgers: the first `limit` of each stage's newest artifact.
     The name of a family of rules stands for all of them. Raises ConfigError."""
-    _, newest, missing = _artifacts(profile_name, overrides)
+    profile = load(profile_name, overrides)
+    _, newest, missing = _artifacts(profile)
     artifacts = [(one, artifact.path) for one, artifact in newest]
     if stage is not None:
         if stage not in DOCUMENT_STAGES:
             raise ConfigError(f"{stage} has no ledger.", f"Choose one of {', '.join(DOCUMENT_STAGES)}.")
         artifacts = [(one, folder) for one, folder in artifacts if one == stage]
         missing = [one for one in missing if one == stage]
-    known = _rules(profile_name, overrides)
+    known = _rules(profile)
     named = functools.partial(_names, rule, family=rule not in known)
     reasons: Counter[str] = Counter()
     for one, folder in artifacts:
@@ -276,9 +277,8 @@ def list_removed(
     console.print(f"{escape(rule)} removed nothing in {profile_name}. {escape(did)}", soft_wrap=True, highlight=False)
 
 
-def _rules(profile_name: str, overrides: list[str]) -> list[str]:
+def _rules(profile: Profile) -> list[str]:
     """The names of the rules by which a profile removes documents."""
-    profile = load(profile_name, overrides)
     of_filter = [rule.name for rule in rules(profile.filter)] if profile.filter else []
     return [*(REASONS if profile.dedup else ()), *of_filter]
 
