@@ -31,7 +31,7 @@ from storage.store import Store
 from tasks.base.source import known_folder, known_shape, unreadable
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.base import shape_of_base
-from tasks.pretrain.check import OURS, check_foreign
+from tasks.pretrain.check import check_computed_by_transformers
 from tasks.pretrain.long_context.extend import extended
 from tasks.pretrain.setup import setup_of, trained_share
 from tasks.stage import machine
@@ -225,7 +225,7 @@ def training_plan(
             f"Choose bfloat16, or one of {', '.join(device.name for device in DEVICES.values() if device.float8)}.",
         )
     if isinstance(shape, ForeignShape):
-        check_foreign(f"{OURS}. transformers computes this base, a {shape.family}", config, profile.runtime.pretrain)
+        check_computed_by_transformers(shape.family, config, profile.runtime.pretrain)
     steps = config.total_steps(shape)
     tokens = config.samples(steps) * shape.context
     setup = setup_of(config, profile.runtime, cuda=chosen.name != "cpu")

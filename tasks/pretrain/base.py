@@ -12,7 +12,7 @@ from models.presets import ForeignShape, Shape
 from models.pretrained import load_config
 from storage.artifact import Artifact
 from storage.errors import ConfigError
-from tasks.pretrain.check import OURS, check_foreign
+from tasks.pretrain.check import check_computed_by_transformers
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.long_context.extend import extended
 from tasks.significance.estimate import LEVEL, Values, student
@@ -69,7 +69,7 @@ def _foreign(folder: Path, config: PretrainConfig, runtime: PretrainRuntime) -> 
             f"The base can't be trained on: {error}.", "Choose another, or leave out `pretrain` to fine-tune this one."
         ) from error
     if config.adapter is None:
-        check_foreign(f"{OURS}. transformers computes this base, a {shape.family}", config, runtime)
+        check_computed_by_transformers(shape.family, config, runtime)
     return shape
 
 

@@ -14,7 +14,6 @@ from tasks.pretrain.setup import check_shares, setup_of
 from tasks.stage.runtime import PretrainRuntime, Runtime
 
 PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel")
-OURS = "a model that our decoder computes, such as a Llama"
 SPECIAL = frozenset({"muon", "float16", "float8"})  # a profile's choices that need the engine's support
 
 
@@ -102,6 +101,12 @@ def check_foreign(needs: str, config: PretrainConfig, runtime: PretrainRuntime) 
     }
     if setting := next((name for name, chosen in needed.items() if chosen), None):
         raise ConfigError(f"{setting} needs {needs}.", "Leave the setting out, or choose another base.")
+
+
+def check_computed_by_transformers(family: str, config: PretrainConfig, runtime: PretrainRuntime) -> None:
+    """`check_foreign` for a base of a family that our decoder doesn't compute."""
+    ours = "a model that our decoder computes, such as a Llama"
+    check_foreign(f"{ours}. transformers computes this base, a {family}", config, runtime)
 
 
 def _check_trained(config: PretrainConfig, runtime: PretrainRuntime) -> None:

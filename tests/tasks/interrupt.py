@@ -15,7 +15,7 @@ from tasks.stage.output import Output
 
 
 class InterruptAt(Observer):
-    """Interrupts the stage when it tells of a step, or of a later one. What it obtains meanwhile tells of batches."""
+    """Interrupts the stage at a step or later. Batches are those of a stage that it needs, and don't count."""
 
     def __init__(self, step: float) -> None:
         self.step = step
