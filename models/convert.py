@@ -108,7 +108,7 @@ def to_transformers(model: Transformer, config: Any = None) -> PreTrainedModel:
     that of a model with the same shape, if it should be kept."""
     from transformers import AutoModelForCausalLM
 
-    config = _config(model.shape, None, None) if config is None else config
+    config = config_of(model.shape) if config is None else config
     config.dtype = torch.float32
     with torch.device("meta"):
         theirs = AutoModelForCausalLM.from_config(config)
@@ -165,7 +165,7 @@ def save(model: Decoder, folder: Path, tokenizer_folder: Path, base: Path | None
     eos_id, pad_id = tokenizer.convert_tokens_to_ids([EOS, PAD])
     assert isinstance(model, Transformer)
     folder.mkdir(parents=True, exist_ok=True)
-    theirs = to_transformers(model, _config(model.shape, eos_id, pad_id))
+    theirs = to_transformers(model, config_of(model.shape, eos_id, pad_id))
     # Generation must stop at the end of a turn as well as at the end of a document
     ends = tokenizer.convert_tokens_to_ids([EOS, END])
     theirs.generation_config = GenerationConfig(bos_token_id=eos_id, eos_token_id=ends, pad_token_id=pad_id)
@@ -179,7 +179,8 @@ def load(folder: Path) -> Transformer:
     return from_transformers(load_pretrained(folder))
 
 
-def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
+def config_of(shape: ModelShape, eos_id: int | None = None, pad_id: int | None = None) -> Any:
+    """transformers' config of a shape."""
     from transformers import (
         Gemma3TextConfig,
         GPT2Config,
@@ -251,7 +252,7 @@ def shape_of(config: Any) -> ModelShape:
     """The shape of a model of transformers. Raises NotCarriedError unless the shape describes the model completely:
     `_config` must turn it into the same config again."""
     shape = _shape(config)
-    again = _config(shape, None, None)
+    again = config_of(shape)
     silent = _NO_LOGIT + (_NO_LOGIT_OF_EXPERTS if shape.experts else ())
     names = {*type(config).__annotations__, "head_dim"} - {*silent}  # OLMo 3's module reads one that isn't declared
     fields = {name: getattr(config, name) for name in sorted(names) if hasattr(config, name)}

@@ -25,12 +25,13 @@ from flows.estimates.plan_notes import (
     source_notes,
 )
 from flows.estimates.planned_stage import PlannedStage
-from flows.estimates.posttraining import divided, least_memory
+from flows.estimates.posttraining import Need, divided, needs
 from flows.estimates.stages import estimates, resumes_at
 from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of, whole_of
 from flows.tables import new_table
+from models.devices import Device
 from models.presets import Shape, UntracedError, explain
 from profiles.load import load
 from profiles.schema import Profile
@@ -40,7 +41,9 @@ from storage.store import Store
 from storage.units import duration, size_of
 from tasks.base.source import parameters_of_base
 from tasks.checks.extras import told_of_extras
+from tasks.stage import machine
 from tasks.stage.history import nearest
+from tasks.stage.runtime import Runtime
 from tasks.training.chain import LINKS
 
 UNKNOWN = "the amount of work is unknown"
@@ -112,7 +115,8 @@ def show_plan(
     if training:
         show_model(console, training.shape)
         show_training(console, training)
-    show_posttraining(console, profile, reached, _parameters(profile, training), cuda=gpu is not None)
+    to_make = [line.name for line in lines if not line.hit]
+    show_posttraining(console, profile, to_make, shape, _parameters(profile, training), gpu)
     if corpora:
         show_scale(console, profile, store, lines, training, corpora, workers or profile.runtime.data.workers)
 
@@ -175,26 +179,44 @@ def _to_make(lines: list[PlannedStage], expected: Mapping[str, Estimate]) -> str
 
 
 def show_posttraining(
-    console: Console, profile: Profile, reached: Collection[str], parameters: int | None, *, cuda: bool
+    console: Console,
+    profile: Profile,
+    to_make: Collection[str],
+    shape: Shape | None,
+    parameters: int | None,
+    gpu: Device | None,
 ) -> None:
-    """Print the least memory that each process needs in post-training, for the `reached` stages, and what is missing
-    from it."""
-    links = [name for name in LINKS if name in reached]
+    """Print the memory that each process needs in post-training, for the stages `to_make`. `shape` is that of the
+    pretraining before, if any, and `parameters` are those of the model that the chain begins with."""
+    links = [name for name in LINKS if name in to_make]
     if not links:
         return
     loads = "the first process gathers the whole model" if divided(profile) else "each process loads the whole model"
-    ranks, size, hosted, known = profile.runtime.training.processes, "4 bytes a parameter", "", ""
+    ranks, size, hosted = profile.runtime.training.processes, "4 bytes a parameter", ""
     if parameters is not None:
         hosted = f", {size_of(ranks * 4 * parameters)} on a host" if ranks > 1 and not divided(profile) else ""
         size = size_of(4 * parameters)
-        least = {name: least_memory(profile, name, parameters, cuda=cuda) for name in links}
-        known = ", ".join(f"{name} {size_of(bytes_)}" for name, bytes_ in least.items() if bytes_ is not None)
-        known = f" A process needs at least, for the states of its model: {known}." if known else ""
-    console.print(
-        f"{', '.join(links)}: {loads} in float32, {size}{hosted}.{known} "
-        "Activations, logits and other models have no estimate.",
-        soft_wrap=True,
-    )
+        with console.status("tracing steps of post-training"):
+            found = needs(profile, links, shape, parameters, cuda=gpu is not None)
+        _show_needs(console, found, profile.runtime, gpu)
+    console.print(f"{', '.join(links)}: {loads} in float32, {size}{hosted}.", soft_wrap=True)
+
+
+def _show_needs(console: Console, found: Mapping[str, Need], runtime: Runtime, gpu: Device | None) -> None:
+    room = gpu.memory if gpu else machine.memory() // runtime.training.processes
+    where = f"of {gpu.title}" if gpu else "of this machine"
+    table = new_table("stage", "memory", "for", right=["memory"], title="Memory of a process in post-training")
+    for name, need in found.items():
+        what = f"at most: a step on {need.rows}" if need.rows else "at least: the states of its model, without a step"
+        over = f". [red]Does not fit[/] in {size_of(room)} {where}" if need.bytes > room else ""
+        table.add_row(name, f"{'' if need.rows else '> '}{size_of(need.bytes)}", what + over)
+    if found:
+        console.print()
+        console.print(table)
+    if any(need.rows and need.bytes > room for need in found.values()):
+        console.print(
+            "Lower runtime.posttrain.micro_batch, or set runtime.posttrain.recompute to full.", soft_wrap=True
+        )
 
 
 def _parameters(profile: Profile, training: TrainingPlan | None) -> int | None:

@@ -9,7 +9,7 @@ from flows.estimates.arithmetic import TrainingPlan
 from flows.tables import new_table
 from models.compute import compute_optimal, judge_ratio
 from models.devices import PRICED
-from models.memory import LIBRARIES, Moment, Setup, resident
+from models.memory import LIBRARIES, Moment, Setup, resident, spread_of
 from models.presets import count_parameters
 from storage.units import duration, size_of
 
@@ -75,8 +75,13 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
         parts.append(("tied matrix", memory.tied, "its gradients from both uses and their sum, after the activations"))
     total = memory.total
     if not setup.cuda:
-        heap, total = resident(memory.total) - LIBRARIES - memory.total, resident(memory.total)
-        parts += [("heap", heap, "room between tensors"), ("libraries", LIBRARIES, "Python, torch and transformers")]
+        tensors = memory.total + memory.host
+        total = resident(memory.held, tensors - memory.held, spread_of(plan.shape))
+        parts += [("host", memory.host, "copies of states that are being written, and offloaded ones")]
+        parts += [
+            ("heap", total - LIBRARIES - tensors, "room between tensors"),
+            ("libraries", LIBRARIES, "Python, torch and transformers"),
+        ]
     for name, size, what in parts:
         if size:
             bar = "█" * max(1, round(BAR * size / total))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import timeit
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,7 +29,8 @@ from models.presets import ForeignShape, ModelShape, Shape, ShapeError, count_pa
 from profiles.schema import Profile
 from storage.errors import ConfigError
 from storage.store import Store
-from tasks.base.source import known_folder, known_shape, unreadable
+from tasks.base.config import BaseConfig
+from tasks.base.source import known_config, known_folder, shape_of_config, unreadable
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.base import shape_of_base
 from tasks.pretrain.check import check_computed_by_transformers
@@ -153,7 +155,7 @@ def shape_to_train(profile: Profile) -> Shape | None:
         return derive(config.new_model, profile.tokenizer.vocab_size)
     assert profile.base is not None
     with nullcontext() if profile.base.artifact is None or current() else _session(profile):
-        shape = known_shape(profile.base)
+        shape = _shape_of_base(profile.base, config)
         if shape is None:
             return None
         if profile.base.gguf is None:
@@ -169,6 +171,19 @@ def shape_to_train(profile: Profile) -> Shape | None:
     if profile.tokenizer.extend:
         rules["vocab_size"] = f"the base's {shape.vocab_size:,} and new tokens"
     return replace(shape, context=config.context or shape.context, vocab_size=rows, rules=rules)
+
+
+def _shape_of_base(base: BaseConfig, config: PretrainConfig) -> Shape | None:
+    adapt = mark = None
+    if not config.trains_all:
+        from tasks.pretrain.engines.initialise import adapt_with
+        from tasks.pretrain.engines.trained import mark_trained
+
+        adapt, mark = adapt_with(config.adapter), partial(mark_trained, config=config)
+    with suppress(*unreadable()):
+        theirs = known_config(base)
+        return None if theirs is None else shape_of_config(theirs, adapt, mark)
+    return None
 
 
 def _session(profile: Profile) -> AbstractContextManager[Session]:
@@ -224,7 +239,7 @@ def training_plan(
             f"pretrain.precision is float8, but {chosen.title} can't multiply in it.",
             f"Choose bfloat16, or one of {', '.join(device.name for device in DEVICES.values() if device.float8)}.",
         )
-    if isinstance(shape, ForeignShape):
+    if isinstance(shape, ForeignShape) and config.adapter is None:
         check_computed_by_transformers(shape.family, config, profile.runtime.pretrain)
     steps = config.total_steps(shape)
     tokens = config.samples(steps) * shape.context

@@ -1,29 +1,52 @@
-"""The least memory that post-training needs: what the states of its model take, whatever the rows are.
+"""The memory that post-training needs, for each link of the chain.
 
-Activations, logits, a reference, a teacher and samples follow from the lengths of rows, which a plan doesn't know.
+For supervised fine-tuning and preferences it is the most: a step on rows of `max_length` tokens, traced with the module
+of transformers (models/memory/tuned.py). For links that sample, or that hold a second model, it is the least: what the
+states of the model take.
 """
 
 from __future__ import annotations
 
-from models.memory import LIBRARIES, Setup
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from models.memory import LIBRARIES, Setup, most_memory
+from models.presets import ModelShape, Shape, ShapeError, UntracedError, count_parameters
 from profiles.schema import Profile
+from storage.errors import ConfigError
+from tasks.base.source import known_config, unreadable
+from tasks.posttrain.check import MEASURED_ROWS, processes_of, row_share
+from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 
+ROWS = {"sft": 1, "orpo": 2, "cpo": 2, "dpo": 2}  # of a pair
+TRL = 120_000_000  # bytes of TRL and its trainer's libraries, in a process on a CPU
 WHOLE = 4  # bytes a parameter in float32
 
 
-def least_memory(profile: Profile, name: str, parameters: int, *, cuda: bool) -> int | None:
-    """Bytes that a process of a link of the chain needs at least, or None for a link that trains no model. On a CPU it
-    is the first one, which gathers a divided model at the end. An adapter's states are left out."""
-    if name not in METHODS:
-        return None
-    sharded = _setup(profile).sharded
-    ways = profile.runtime.training.processes if sharded == 3 else 1
-    frozen = getattr(profile, name).adapter is not None
-    states = WHOLE * parameters // ways if frozen else _states(profile, parameters)
-    if cuda:
-        return states
-    return states + (WHOLE * parameters if ways > 1 else 0) + LIBRARIES
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a process of a link needs: at most, in steps of these `rows`, or at least."""
+
+    bytes: int
+    rows: str = ""
+
+
+def needs(
+    profile: Profile, links: Iterable[str], shape: Shape | None, parameters: int, *, cuda: bool
+) -> dict[str, Need]:
+    """The memory of each process of the links that train a model. `shape` is that of the pretraining before, if any,
+    and `parameters` are those of the model that the chain begins with. On a CPU it is the first process, which gathers
+    a divided model at the end."""
+    found, (theirs, context) = {}, _start(profile, shape)
+    for name in links:
+        if name in METHODS:
+            most = _most(profile, name, theirs, context, cuda=cuda) if name in ROWS and theirs is not None else None
+            found[name] = most or Need(_least(profile, name, parameters, cuda=cuda))
+    return found
 
 
 def divided(profile: Profile) -> bool:
@@ -31,9 +54,73 @@ def divided(profile: Profile) -> bool:
     return _setup(profile).sharded == 3
 
 
-def _setup(profile: Profile) -> Setup:
+def _start(profile: Profile, shape: Shape | None) -> tuple[Any, int]:
+    """transformers' config and the context of the model that the chain begins with. No config for a base that isn't on
+    this machine."""
+    from models.convert import config_of
+    from models.pretrained import context_of
+
+    if profile.base is None:
+        return (config_of(shape), shape.context) if isinstance(shape, ModelShape) else (None, 0)
+    with suppress(*unreadable()):
+        if (theirs := known_config(profile.base)) is not None:
+            extended = profile.pretrain is not None and profile.pretrain.rope_scaling is not None
+            return theirs, shape.context if extended and shape is not None else context_of(theirs)
+    return None, 0
+
+
+def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool) -> Need | None:
+    """The memory of the largest step, or None for a module that can't be traced."""
+    from models.memory.tuned import TunedShape
+    from tasks.training.adapters.lora import inject
+
+    config: PosttrainConfig = getattr(profile, name)
+    if config.quantized:
+        return None
+    length = min(config.max_length or context, context)
+    adapt = None if config.adapter is None else partial(inject, name, config.adapter)
+    measured = MEASURED_ROWS if config.validation_share else 0
+    with suppress(UntracedError, ShapeError, ConfigError, *unreadable()):
+        shape = TunedShape.of(theirs, adapt, rows=ROWS[name], measured=measured)
+        setup = _setup(profile, config, name, cuda=cuda)
+        setup = replace(setup, trained=shape.learned / count_parameters(shape))
+        bytes_ = most_memory(replace(shape, context=length), setup)
+        if not cuda:  # an adapter is laid over another copy, whose file is mapped
+            bytes_ += TRL + (WHOLE * count_parameters(shape) if adapt else 0)
+        count = ROWS[name] * setup.micro_batch
+        return Need(bytes_, f"{count:,} {'row' if count == 1 else 'rows'} of {length:,} tokens")
+    return None
+
+
+def _least(profile: Profile, name: str, parameters: int, *, cuda: bool) -> int:
+    """The states of the model. An adapter's are left out."""
+    config: PosttrainConfig = getattr(profile, name)
+    ways = profile.runtime.training.processes if divided(profile) else 1
+    if config.adapter is not None:
+        states = parameters // 2 if config.quantized else WHOLE * parameters // ways
+    else:
+        states = _states(profile, parameters)
+    if cuda:
+        return states
+    return states + (WHOLE * parameters if ways > 1 else 0) + LIBRARIES + TRL
+
+
+def _setup(profile: Profile, config: PosttrainConfig | None = None, name: str = "", *, cuda: bool = True) -> Setup:
     runtime = profile.runtime.posttrain
-    return Setup(engine=runtime.engine, zero_stage=runtime.zero_stage)
+    setup = Setup(engine=runtime.engine, zero_stage=runtime.zero_stage, offload=runtime.offload, cuda=cuda)
+    if config is None:
+        return setup
+    processes = processes_of(profile.runtime) or profile.runtime.training.processes
+    share = row_share(name, config, profile.runtime, processes)
+    halves = config.precision == "bfloat16" or (config.precision == "auto" and cuda)
+    return replace(
+        setup,
+        precision="mixed" if halves else "float32",
+        devices=processes,
+        recompute=runtime.recompute,
+        micro_batch=share.micro_batch,
+        micro_steps=share.micro_steps,
+    )
 
 
 def _states(profile: Profile, parameters: int) -> int:

@@ -1,15 +1,16 @@
-"""The memory and the disk of a training, by arithmetic. No torch, but for traced.py.
+"""The memory and the disk of a training, by arithmetic. No torch, but for traced.py and tuned.py.
 
 setup.py     how a model is trained, and the parameters that one device holds
 training.py  the memory of a step, for each engine
 ends.py      the memory of starting, resuming and ending, on the device and on the host
 resident.py  the resident set of a process on a CPU
-traced.py    the step of a module of transformers, run without memory. Only this one imports torch
+traced.py    the step of a module of transformers, run without memory. Only these two import torch
+tuned.py     the step of post-training, likewise
 disk.py      checkpoints
 """
 
 from models.memory.disk import checkpoint_bytes, checkpoint_disk
-from models.memory.ends import Ends, Moment, largest_parameter, memory_of_ends, most_memory
+from models.memory.ends import Ends, Moment, largest_parameter, memory_of_ends, most_memory, spread_of
 from models.memory.resident import LIBRARIES, resident
 from models.memory.setup import Engine, Held, Setup, held_parameters
 from models.memory.training import MAX_GATHERED, PREFETCHED, REDUCE_BUCKET, TrainingMemory, training_memory
@@ -32,5 +33,6 @@ __all__ = [
     "memory_of_ends",
     "most_memory",
     "resident",
+    "spread_of",
     "training_memory",
 ]

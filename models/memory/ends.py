@@ -13,9 +13,9 @@ import math
 from dataclasses import dataclass, replace
 
 from models.activations import ceil_div
-from models.memory.resident import resident
+from models.memory.resident import SPREAD, resident
 from models.memory.setup import Held, Setup, held_parameters
-from models.memory.training import REDUCE_BUCKET, TrainingMemory, of_stage, training_memory
+from models.memory.training import TrainingMemory, of_stage, reduce_bucket, training_memory
 from models.presets import ForeignShape, Shape, count_parameters
 
 SUB_GROUP = 1_000_000_000  # parameters of which ZeRO 3 allocates gradients at a time
@@ -51,7 +51,14 @@ def most_memory(shape: Shape, setup: Setup) -> int:
     if setup.cuda:
         return most
     saved = memory.weights + memory.buffers + ends.end.first  # the optimizer's states are gone by then
-    return resident(max(memory.total + memory.host, ends.start.device, saved))
+    sent = 8 * largest_parameter(shape) if setup.sharded == 3 and setup.shares > 1 else 0  # gloo's copies, both ways
+    step = resident(memory.held, memory.total + memory.host - memory.held + sent, spread_of(shape))
+    return max(step, resident(max(ends.start.device, saved), 0))
+
+
+def spread_of(shape: Shape) -> float:
+    """Bytes of the heap for a byte of tensors that come and go in a step."""
+    return getattr(shape, "spread", SPREAD)
 
 
 def largest_parameter(shape: Shape) -> int:
@@ -111,7 +118,7 @@ def _deepspeed(
     states = memory.weights + memory.optimizer + sums
     if setup.zero_stage == 3:
         held_on = memory.weights + (0 if away else masters + max(sums, 4 * min(share, SUB_GROUP)))
-        start = max(memory.weights + number * largest, held_on + setup.state_bytes * REDUCE_BUCKET)
+        start = max(memory.weights + number * largest, held_on + setup.state_bytes * reduce_bucket(setup, held))
         read, gathered = 12 * share, number * largest if setup.shares > 1 else 0
     elif setup.zero_stage:
         flattened = 2 * number * held.total

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from models.activations import Activations, Numbers
-from models.foreign import ForeignDecoder, foreign_shape_of
+from models.foreign import Adapt, ForeignDecoder, foreign_shape_of
 from models.presets import ForeignShape, Recompute, UntracedError
+
+Mark = Callable[[ForeignDecoder], None]  # sets which parameters require gradients
 
 
 class Allocations(TorchDispatchMode):
@@ -74,16 +76,26 @@ def traced_step(made: Allocations, model: nn.Module, loss_of: Callable[[], Tenso
 
 @dataclass(frozen=True)
 class TracedShape(ForeignShape):
-    """A foreign shape with the config that it was read from, to trace its steps."""
+    """A foreign shape with the config that it was read from, to trace its steps. `adapt` puts an adapter's layers into
+    its module, and `mark` sets which parameters are trained."""
 
+    spread: ClassVar[float] = 1.36  # bytes of the heap for a byte of tensors that come and go: it makes many small ones
     config: Any = field(default=None, compare=False, repr=False)
+    adapt: Adapt | None = field(default=None, compare=False, repr=False)
+    mark: Mark | None = field(default=None, compare=False, repr=False)
     _known: dict[tuple[Numbers, int, Recompute], Activations] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
-    def of(cls, config: Any) -> TracedShape:
-        """The shape of a model with this config of transformers. Raises UnknownPartsError."""
-        shape = foreign_shape_of(config)
-        return cls(**{name: getattr(shape, name) for name in ForeignShape.__dataclass_fields__}, config=config)
+    def of(cls, config: Any, adapt: Adapt | None = None, **settings: Any) -> Self:
+        """The shape of a model with this config of transformers. Raises UnknownPartsError, and what `adapt` does."""
+        shape = foreign_shape_of(config, adapt)
+        known = {name: getattr(shape, name) for name in ForeignShape.__dataclass_fields__}
+        return cls(**known, config=config, adapt=adapt, **settings)
+
+    @property
+    def learned(self) -> int:
+        """Numbers in the parameters that are trained."""
+        return sum(parameter.numel() for parameter in self._module().parameters() if parameter.requires_grad)
 
     def step(self, form: Numbers, micro_batch: int, recompute: Recompute) -> Activations:
         """The memory of a step of `micro_batch` sequences of the whole context. Traced once.
@@ -99,17 +111,40 @@ class TracedShape(ForeignShape):
         return self._known[known]
 
     def _trace(self, form: Numbers, micro_batch: int, recompute: Recompute) -> Activations:
-        with without_memory() as made, _one_text_in_a_row():
-            model = ForeignDecoder(self.config, self).train()
+        with without_memory() as made, one_text_in_a_row():
+            model = filled(self._module())
             model.recompute = recompute
             if form.product == 2 and not form.autocast:
                 model = model.to(torch.bfloat16)
             ids_BT = torch.zeros(micro_batch, self.context, dtype=torch.int64)
             return traced_step(made, model, lambda: _loss(model, ids_BT, form))
 
+    def _module(self) -> Any:
+        """The module on the meta device, as PEFT moves an adapter's layers there, and can't outside."""
+        with torch.device("meta"):
+            model = ForeignDecoder(self.config, self, self.adapt).train()
+        if self.mark is not None:
+            self.mark(model)
+        return model
+
+
+def filled(model: nn.Module) -> Any:
+    """The model, with tensors of the present mode in the place of those on the meta device."""
+    known: dict[int, nn.Parameter] = {}  # tied ones are one
+    for part in model.modules():
+        for name, value in part._parameters.items():
+            if value is not None and id(value) not in known:
+                known[id(value)] = nn.Parameter(
+                    torch.empty(value.shape, dtype=value.dtype), requires_grad=value.requires_grad
+                )
+            part._parameters[name] = None if value is None else known[id(value)]
+        for name, buffer in part._buffers.items():
+            part._buffers[name] = None if buffer is None else torch.empty(buffer.shape, dtype=buffer.dtype)
+    return model
+
 
 @contextmanager
-def _one_text_in_a_row() -> Iterator[None]:
+def one_text_in_a_row() -> Iterator[None]:
     """transformers reads positions to find texts that begin inside a row. Without numbers to read it would make a mask,
     which a row of one text doesn't need."""
     from transformers import masking_utils

@@ -56,6 +56,12 @@ class TrainingMemory:
         return max(self.passing - (self.gradients if self.fresh else 0), self.after)
 
     @property
+    def held(self) -> int:
+        """Bytes that exist at the peak and for the whole training, on the device and the host."""
+        gradients = 0 if self.fresh and self.passing - self.gradients > self.after else self.gradients
+        return self.weights + gradients + self.optimizer + self.buffers + self.host
+
+    @property
     def total(self) -> int:
         """Peak bytes of everything."""
         return self.weights + self.gradients + self.optimizer + self.gathered + self.buffers + self.peak
@@ -166,10 +172,15 @@ def _buffers(setup: Setup, held: Held) -> int:
     """Gradient buffers: DeepSpeed's bucket, from ZeRO 1 on even on one device, or DDP's copy of all gradients. ZeRO 2
     fills the bucket in the precision of the weights, and reduces a float32 copy."""
     if setup.engine == "deepspeed" and setup.zero_stage:
-        return (6 if setup.halved and setup.zero_stage == 2 else setup.state_bytes) * REDUCE_BUCKET
+        return (6 if setup.halved and setup.zero_stage == 2 else setup.state_bytes) * reduce_bucket(setup, held)
     if setup.replicas == 1 or setup.engine == "fsdp":
         return 0
     return setup.state_bytes * (min(held.total, ALLREDUCE_BUCKET) if setup.engine == "deepspeed" else held.total)
+
+
+def reduce_bucket(setup: Setup, held: Held) -> int:
+    """Numbers in the bucket of DeepSpeed's reduction: on a CPU only those that are written take memory."""
+    return REDUCE_BUCKET if setup.cuda else min(REDUCE_BUCKET, held.total)
 
 
 def _reduced(shape: Shape, setup: Setup, held: Held, kept: int, blocks: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.presets import Shape
 from models.pretrained import stored_tensors
@@ -18,6 +18,10 @@ from storage.errors import ConfigError, SourceError
 from tasks.base.config import BaseConfig
 from tasks.stage.named_artifact import named_artifact
 from tasks.text.packages import package_file
+
+if TYPE_CHECKING:
+    from models.foreign import Adapt
+    from models.memory.traced import Mark
 
 CONFIGS = ("config.json", "generation_config.json", "adapter_config.json")
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")  # as transformers names them
@@ -75,9 +79,9 @@ def parameters_of_base(config: BaseConfig) -> int | None:
     return None
 
 
-def known_shape(config: BaseConfig) -> Shape | None:
-    """The shape of a base in files of this machine, from its config. None for other bases, for those that can't be
-    trained, and for files that can't be read, which the stage `base` reports."""
+def known_config(config: BaseConfig) -> Any:
+    """transformers' config of a base in files of this machine. None for other bases, and for files that can't be read,
+    which the stage `base` reports."""
     from models.pretrained import load_config
 
     if config.repository is not None:
@@ -87,11 +91,10 @@ def known_shape(config: BaseConfig) -> Shape | None:
             from transformers import AutoConfig
 
             file = gguf_of(config)
-            known = AutoConfig.from_pretrained(
+            return AutoConfig.from_pretrained(
                 file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
             )
-            return shape_of_config(known)
-        return shape_of_config(load_config(known_folder(config)))
+        return load_config(known_folder(config))
     return None
 
 
@@ -108,15 +111,16 @@ def unreadable() -> tuple[type[Exception], ...]:
     return OSError, ValueError, LookupError, AttributeError, TypeError, StrictDataclassError, SourceError
 
 
-def shape_of_config(config: Any) -> Shape:
-    """The shape of a model with this config of transformers. Raises ValueError for one that can't be trained."""
+def shape_of_config(config: Any, adapt: Adapt | None = None, mark: Mark | None = None) -> Shape:
+    """The shape of a model with this config of transformers, which computes it if our decoder can't, and with an
+    adapter. `adapt` and `mark` are those of TracedShape. Raises ValueError for a model that can't be trained."""
     from models.convert import NotCarriedError, shape_of
     from models.memory.traced import TracedShape
 
-    try:
-        return shape_of(config)
-    except NotCarriedError:
-        return TracedShape.of(config)
+    with suppress(NotCarriedError):
+        if adapt is None:
+            return shape_of(config)
+    return TracedShape.of(config, adapt, mark=mark)
 
 
 def model_of(name: str) -> Artifact:

@@ -11,13 +11,12 @@ import torch
 
 from tasks.children.devices import device_of
 from tasks.posttrain.batches import training_steps, validation_interval
-from tasks.posttrain.check import row_share
+from tasks.posttrain.check import MEASURED_ROWS, row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.engines import engine_arguments
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.stage.runtime import Runtime
 
-MEASURED_ROWS = 8  # in a forward pass of validation
 WHOLE_CHECKPOINTS = 2  # the previous one must stay while the newest is being written
 
 

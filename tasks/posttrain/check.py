@@ -22,6 +22,7 @@ class Limited(Protocol):
 
 
 MICRO_BATCH = 16  # rows of a forward pass, unless the runtime sets micro_batch
+MEASURED_ROWS = 8  # pairs of a forward pass of validation
 
 
 def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:

@@ -10,7 +10,6 @@ from tasks.children.hosts import hosts_of
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.stage.runtime import PretrainRuntime, Runtime
-from tasks.training.adapters.config import LoraConfig
 
 
 def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
@@ -52,10 +51,15 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
 
 
 def trained_share(config: PretrainConfig, shape: Shape) -> float:
-    """The numbers that are trained, as a share of the model's parameters: fewer with frozen weights or an adapter. Of a
-    foreign shape all, which is an upper bound."""
-    if config.trains_all or isinstance(shape, ForeignShape):
+    """The numbers that are trained, as a share of the model's parameters: fewer with frozen weights or an adapter."""
+    if config.trains_all:
         return 1.0
+    total = count_parameters(shape)
+    if isinstance(shape, ForeignShape):
+        from models.memory.traced import TracedShape  # imports torch
+
+        assert isinstance(shape, TracedShape)
+        return shape.learned / total
     matrix, norm = shape.vocab_size * shape.width, shape.width * (1 if shape.gated else 2)
     norms = shape.block_norms * norm + sum(shape.head_norms or ())  # of a layer
     learned_positions = shape.context * shape.width if shape.rope_theta is None else 0
@@ -64,10 +68,6 @@ def trained_share(config: PretrainConfig, shape: Shape) -> float:
         "head": 0 if shape.tie_embeddings else matrix,
         "norms": norm + shape.depth * norms,
     }
-    total = count_parameters(shape)
-    if config.adapter is not None:
-        added = sum(_added(config.adapter, *size) for size in _linear_layers(config.adapter, shape))
-        return (shape.depth * added + sum(parts[part] for part in config.adapter.whole)) / total
     freeze = config.freeze
     assert freeze is not None
     layer = (total - parts["embedding"] - parts["head"] - norm) // shape.depth
@@ -77,25 +77,6 @@ def trained_share(config: PretrainConfig, shape: Shape) -> float:
         return within * (layer - norms * named) / total
     frozen = sum(parts[part] for part in freeze.parts) + within * (layer - norms * named)
     return (total - frozen) / total
-
-
-def _linear_layers(adapter: LoraConfig, shape: ModelShape) -> list[tuple[int, int]]:
-    """Inputs and outputs of the linear layers of a block that get an adapter, as transformers has them."""
-    width, wide, inner = shape.width, shape.heads_width, shape.feed_forward
-    keys = shape.kv_heads * shape.head_dim
-    if shape.gated:
-        into = {"q_proj": wide, "k_proj": keys, "v_proj": keys, "gate_proj": inner, "up_proj": inner}
-        layers = [*((name, width, out) for name, out in into.items())]
-        layers += [("o_proj", wide, width), ("down_proj", inner, width)]
-    else:
-        layers = [("c_attn", width, wide + 2 * keys), ("c_fc", width, inner)]
-        layers += [("c_proj", wide, width), ("c_proj", inner, width)]
-    names = {target.rpartition(".")[2] for target in adapter.targets or [name for name, *_ in layers]}
-    return [(inputs, outputs) for name, inputs, outputs in layers if name in names]
-
-
-def _added(adapter: LoraConfig, inputs: int, outputs: int) -> int:
-    return adapter.rank * (inputs + outputs) + outputs * adapter.dora
 
 
 def check_pipeline(stages: int, micro_steps: int) -> None:

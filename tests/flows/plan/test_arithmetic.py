@@ -10,10 +10,11 @@ from rich.console import Console
 
 from flows.commands.plan import show_plan, show_posttraining
 from flows.commands.training import show_training
-from flows.estimates.arithmetic import TrainingPlan, training_plan
-from flows.estimates.posttraining import least_memory
+from flows.estimates.arithmetic import TrainingPlan, pretraining_of, training_plan
+from flows.estimates.posttraining import TRL, needs
 from flows.records.recorder import Asked
 from models.memory import LIBRARIES, Setup
+from models.presets import derive
 from profiles.load import load
 from storage.errors import ConfigError
 from storage.units import duration, size_of
@@ -122,9 +123,9 @@ def test_the_memory_of_starting_and_ending_is_told(tmp_path: Path) -> None:
     (end,) = (line for line in lines if line.startswith("end "))
     assert size_of(plan.ranks * plan.ends.end.host + 2 * whole) in end  # ours and that of transformers
     (divided,) = (line for line in lines if "sft" in line and "the first process gathers the whole model" in line)
-    assert f"in float32, {size_of(whole)}. " in divided
+    assert f"in float32, {size_of(whole)}." in divided
     with console.capture() as captured:
-        show_posttraining(console, load("cluster", LOADED_WHOLE), ["sft"], plan.parameters, cuda=True)
+        show_posttraining(console, load("cluster", LOADED_WHOLE), ["sft"], plan.shape, plan.parameters, plan.device)
     assert f"loads the whole model in float32, {size_of(whole)}, {size_of(8 * whole)} on a host" in captured.get()
 
 
@@ -237,12 +238,38 @@ def test_what_a_window_hides_is_named_as_work_only_where_it_is_computed() -> Non
 
 
 def test_the_least_memory_of_post_training_is_that_of_its_states() -> None:
+    """Of a link whose steps have no estimate."""
     count = 1_000_000
-    whole, sharded = load("tiny"), load("tiny", ["runtime.posttrain.engine=fsdp", "runtime.posttrain.zero_stage=3"])
-    assert least_memory(whole, "sft", count, cuda=True) == 16 * count
-    assert least_memory(whole, "sft", count, cuda=False) == 16 * count + LIBRARIES
-    two = sharded.model_copy(update={"runtime": sharded.runtime.with_changes("training", processes=2)})
-    assert least_memory(two, "sft", count, cuda=True) == 8 * count
-    assert least_memory(two, "sft", count, cuda=False) == 12 * count + LIBRARIES, "the first gathers the whole model"
-    assert least_memory(load("tiny", ["sft.adapter.rank=4"]), "sft", count, cuda=True) == 4 * count
-    assert least_memory(whole, "prune", count, cuda=True) is None
+
+    def least(*overrides: str, processes: int = 1, cuda: bool) -> int:
+        profile = load("tiny", ["kto={}", *overrides])
+        profile = profile.model_copy(update={"runtime": profile.runtime.with_changes("training", processes=processes)})
+        (found,) = needs(profile, ["kto", "prune"], None, count, cuda=cuda).values()  # `prune` trains nothing
+        assert not found.rows
+        return found.bytes - (0 if cuda else LIBRARIES + TRL)
+
+    sharded = ["runtime.posttrain.engine=fsdp", "runtime.posttrain.zero_stage=3"]
+    assert least(cuda=True) == least(cuda=False) == 16 * count
+    assert least(*sharded, processes=2, cuda=True) == 8 * count
+    assert least(*sharded, processes=2, cuda=False) == 12 * count, "the first gathers the whole model"
+    assert least("kto.adapter.rank=4", cuda=True) == 4 * count
+
+
+def test_a_plan_has_the_memory_of_a_step_of_post_training(tmp_path: Path) -> None:
+    def shown(*overrides: str) -> tuple[list[str], str]:
+        profile, console = load("tiny", ["sft.max_length=64", *overrides]), Console(width=160)
+        shape = derive(pretraining_of(profile).new_model, 6144)
+        with console.capture() as captured:
+            show_posttraining(console, profile, ["sft", "dpo"], shape, 1_574_272, None)
+        text = captured.get()
+        return [line for line in text.splitlines() if line.startswith(("sft ", "dpo "))], text
+
+    (sft, dpo), text = shown()
+    assert "at most: a step on 16 rows of 64 tokens" in sft
+    assert "at most: a step on 32 rows of 256 tokens" in dpo
+    assert "Does not fit" not in text
+    (sft, dpo), text = shown("dpo.global_batch=4096", "runtime.posttrain.micro_batch=4096", "sft.global_batch=4096")
+    assert "at most: a step on 8,192 rows of 256 tokens. Does not fit" in dpo
+    assert "Lower runtime.posttrain.micro_batch" in text
+    (sft, dpo), _ = shown("sft.adapter.rank=4", "sft.adapter.quantize=nf4")
+    assert "at least: the states of its model" in sft

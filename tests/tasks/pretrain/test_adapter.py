@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from flows.estimates.arithmetic import shape_to_train
-from models.convert import shape_of
 from models.foreign import foreign_shape
 from models.presets import count_parameters, derive
-from models.pretrained import load_config, load_pretrained
+from models.pretrained import load_pretrained
 from profiles.load import load
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
@@ -333,10 +332,11 @@ def test_a_new_model_with_frozen_parts_is_checked_before_it_is_made() -> None:
 def test_a_plan_counts_the_trained_numbers(family: str, settings: dict[str, Any], folder: Path) -> None:
     _, base = made(folder, family)
     config = config_of(**settings)
-    ours = shape_of(load_config(base.path))
+    shape = shape_to_train(load("continue", [f"base={{folder: {base.path}}}"]).model_copy(update={"pretrain": config}))
+    assert shape is not None
     sizes = trained_sizes(shape_of_base(base.path, config, PretrainRuntime()), config, base.path)
     number = sum(map(math.prod, sizes.values()))
-    assert round(trained_share(config, ours) * count_parameters(ours)) == number
+    assert round(trained_share(config, shape) * count_parameters(shape)) == number
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""The memory of a step of post-training: a module of transformers under TRL's head, run on tensors without memory.
+
+TRL's head (`trl.kernels.ChunkedLogProbFunction`) computes tiles of logits, and again in the backward pass. Importing
+it takes seconds, so what it allocates is written here by number. A test compares it with TRL's.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from models.activations import Activations, Numbers
+from models.memory.traced import TracedShape, filled, one_text_in_a_row, traced_step, without_memory
+from models.presets import Recompute
+
+TILE = 4096, 32_768  # tokens and ids of the vocabulary
+# Float32 tiles beside that of the logits, at the most of each pass, and for logits with a cap. On a GPU there are none
+FOLDED_FORWARD, FOLDED_BACKWARD, CAPPED = 3.25, 7.25, 1.0
+
+
+@dataclass(frozen=True)
+class TunedShape(TracedShape):
+    """A shape whose steps are those of post-training, with rows of the whole context."""
+
+    spread: ClassVar[float] = 1.05  # most are tiles of logits, which the process gives back
+    rows: int = 1  # of a pair: 2 for a preferred and a rejected answer
+    measured: int = 0  # pairs in a forward pass of validation
+
+    def _trace(self, form: Numbers, micro_batch: int, recompute: Recompute) -> Activations:
+        with without_memory() as made, one_text_in_a_row():
+            model = filled(self._module())
+            if recompute == "full":
+                model.gradient_checkpointing_enable()
+                model.enable_input_require_grads()
+            step = traced_step(made, model, lambda: self._loss(model, micro_batch, form))
+            held = made.peak = made.now
+            if self.measured:
+                with torch.no_grad():
+                    self._loss(model.eval(), self.measured, form)
+            beyond = made.peak - held - step.blocks - 4 * self.learned  # without gradients
+            return Activations(step.blocks, max(step.loss, beyond), step.backward)
+
+    def _module(self) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(self.config, dtype=torch.float32, trust_remote_code=False).train()
+            if self.adapt is not None:
+                model.requires_grad_(False)
+                self.adapt(model)
+        return model
+
+    def _loss(self, model: Any, pairs: int, form: Numbers) -> Tensor:
+        ids_BT = torch.zeros(self.rows * pairs, self.context, dtype=torch.int64)
+        with torch.autocast("cpu", torch.bfloat16) if form.autocast else nullcontext():
+            seen = model.base_model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False)
+            hidden_NC = seen.last_hidden_state[:, :-1].flatten(0, 1)
+            capped = getattr(self.config.get_text_config(), "final_logit_softcapping", None) is not None
+            losses_N: Tensor = _Head.apply(hidden_NC, model.get_output_embeddings().weight, form, capped)  # type: ignore[no-untyped-call]
+            return losses_N.sum()
+
+
+class _Head(torch.autograd.Function):
+    """Allocates what TRL's head does."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_NC: Tensor, weight_VC: Tensor, form: Numbers, capped: bool) -> Tensor:
+        ctx.save_for_backward(hidden_NC, weight_VC)
+        ctx.form, ctx.folded = form, FOLDED_BACKWARD + CAPPED * capped
+        _tiles(hidden_NC, weight_VC, form, FOLDED_FORWARD)
+        return hidden_NC.new_empty(len(hidden_NC), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        hidden_NC, weight_VC = ctx.saved_tensors
+        of_hidden_NC = torch.empty_like(hidden_NC, dtype=torch.float32)
+        of_weight_VC = torch.empty_like(weight_VC) if ctx.needs_input_grad[1] else None
+        _tiles(hidden_NC, weight_VC, ctx.form, ctx.folded)
+        return of_hidden_NC.to(hidden_NC.dtype), of_weight_VC, None, None
+
+
+def _tiles(hidden_NC: Tensor, weight_VC: Tensor, form: Numbers, folded: float) -> None:
+    tokens, ids = min(len(hidden_NC), TILE[0]), min(len(weight_VC), TILE[1])
+    if form.cuda:
+        torch.empty(tokens, TILE[1], dtype=torch.bfloat16 if form.product == 2 else torch.float32)
+        return
+    torch.empty(int((form.product + 4 * folded) * tokens * ids), dtype=torch.uint8)  # pages that it writes
