@@ -1,22 +1,26 @@
 """The memory that post-training needs, for each link of the chain.
 
-For supervised fine-tuning and preferences it is the most: a step on rows of `max_length` tokens, traced with the module
-of transformers (models/memory/tuned.py). For links that sample, or that hold a second model, it is the least: what the
-states of the model take.
+For supervised fine-tuning and preferences it is the most: a step on rows of `max_length` tokens, or as long as the
+longest that the sources show, traced with the module of transformers (models/memory/tuned.py). For links that sample,
+or that hold a second model, it is the least: what the states of the model take.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from flows.estimates.expected import bytes_per_token
+from flows.estimates.sources import Rows, rows_of
 from models.memory import LIBRARIES, Setup, most_memory
 from models.presets import ModelShape, Shape, ShapeError, UntracedError, count_parameters
 from profiles.schema import Profile
-from storage.errors import ConfigError
+from storage.errors import ConfigError, SourceError
 from tasks.base.source import known_config, unreadable
 from tasks.posttrain.check import MEASURED_ROWS, processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
@@ -25,6 +29,8 @@ from tasks.posttrain.methods import METHODS
 ROWS = {"sft": 1, "orpo": 2, "cpo": 2, "dpo": 2}  # of a pair
 TRL = 120_000_000  # bytes of TRL and its trainer's libraries, in a process on a CPU
 WHOLE = 4  # bytes a parameter in float32
+DENSE = 0.75  # bytes a token of the text with most tokens, beside usual text
+ONE_ANSWER = 0.5  # of a pair with two, and its prompt
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,8 @@ def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool)
     config: PosttrainConfig = getattr(profile, name)
     if config.quantized:
         return None
-    length = min(config.max_length or context, context)
+    most = min(config.max_length or context, context)
+    length = most if profile.runtime.posttrain.packing else min(most, _longest(profile, name, theirs))
     adapt = None if config.adapter is None else partial(inject, name, config.adapter)
     measured = MEASURED_ROWS if config.validation_share else 0
     with suppress(UntracedError, ShapeError, ConfigError, *unreadable()):
@@ -88,8 +95,20 @@ def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool)
         if not cuda:  # an adapter is laid over another copy, whose file is mapped
             bytes_ += TRL + (WHOLE * count_parameters(shape) if adapt else 0)
         count = ROWS[name] * setup.micro_batch
-        return Need(bytes_, f"{count:,} {'row' if count == 1 else 'rows'} of {length:,} tokens")
+        seen = "" if length == most else ", about the longest in the sources"
+        return Need(bytes_, f"{count:,} {'row' if count == 1 else 'rows'} of {length:,} tokens{seen}")
     return None
+
+
+def _longest(profile: Profile, name: str, theirs: Any) -> int:
+    """Tokens of the longest row, by the bytes of those that the sources show. A large number if they show none."""
+    rows = Rows(longest=math.inf)
+    with suppress(SourceError):
+        rows = rows_of(profile.download).get(METHODS[name].reads(profile.download.roles), rows)
+    if not math.isfinite(rows.longest) or not rows.longest:
+        return sys.maxsize
+    share = ONE_ANSWER if ROWS[name] > 1 else 1.0
+    return math.ceil(share * rows.longest / (DENSE * bytes_per_token(theirs.get_text_config().vocab_size)))
 
 
 def _least(profile: Profile, name: str, parameters: int, *, cuda: bool) -> int:

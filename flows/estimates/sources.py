@@ -7,6 +7,7 @@ with rows as long as those of well-known data sets. Without a limit its size is 
 from __future__ import annotations
 
 import json
+import math
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +17,10 @@ from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, Hu
 from tasks.download.sources.files import find_files, kind_of, read_file
 from tasks.download.sources.rows import Row
 
-# Documents and bytes of text of each embedded corpus. Most distinct pairs that they give, and the bytes of one
+# Documents and bytes of text of each embedded corpus. Most distinct pairs that they give, and the bytes of one and of
+# the longest
 EMBEDDED = {"speeches": (249, 12.3e6), "encyclopedia": (23_268, 9.8e6), "packages": (568, 3.9e6)}
-EMBEDDED_PAIRS = {"instructions": (1_930, 280.0), "preferences": (483, 900.0)}
+EMBEDDED_PAIRS = {"instructions": (1_930, 280.0, 1_314.0), "preferences": (483, 900.0, 1_426.0)}
 CORPORA = {"speeches": 1, "encyclopedia": 3, "packages": 1}  # sources of a corpus, each with its own limit
 # Bytes of a row of FineWeb-Edu, UltraChat and UltraFeedback
 USUAL_BYTES = {"documents": 4_800.0, "instructions": 6_000.0, "preferences": 5_000.0, "labelled": 3_000.0}
@@ -36,6 +38,7 @@ class Rows(NamedTuple):
     text: float | None = 0.0  # bytes
     fetched: float = 0.0  # bytes over the network
     files: float = 0.0
+    longest: float = 0.0  # bytes of the longest row, of a file of those that were sampled. Unknown ones are infinite
 
     @property
     def mean(self) -> float:
@@ -46,7 +49,8 @@ class Rows(NamedTuple):
         assert isinstance(other, Rows)
         number = None if self.number is None or other.number is None else self.number + other.number
         text = None if self.text is None or other.text is None else self.text + other.text
-        return Rows(number, text, self.fetched + other.fetched, self.files + other.files)
+        longest = max(self.longest, other.longest)
+        return Rows(number, text, self.fetched + other.fetched, self.files + other.files, longest)
 
 
 def rows_of(config: DownloadConfig) -> dict[str, Rows]:
@@ -74,20 +78,23 @@ def _embedded(source: EmbeddedSource) -> dict[str, Rows]:
     limited = {role: min(most, EMBEDDED_PAIRS[role][0]) for role, most in pairs.items()}
     return {
         "documents": documents,
-        **{role: Rows(count, count * EMBEDDED_PAIRS[role][1]) for role, count in limited.items()},
+        **{
+            role: Rows(count, count * EMBEDDED_PAIRS[role][1], longest=EMBEDDED_PAIRS[role][2] if count else 0.0)
+            for role, count in limited.items()
+        },
     }
 
 
 def _on_the_hub(source: HubSource) -> Rows:
     if source.limit is None:
-        return Rows(None, None)
+        return Rows(None, None, longest=math.inf)
     size = source.limit * USUAL_BYTES[source.role]
-    return Rows(source.limit, size, size)
+    return Rows(source.limit, size, size, longest=math.inf)
 
 
 def _in_files(source: FileSource) -> Rows:
     files = find_files(source)
-    line, text = _mean_row(source, files[:: max(1, len(files) // FILES)])
+    line, text, longest = _sampled(source, files[:: max(1, len(files) // FILES)])
     total = Rows()
     for path in files:
         size = _unpacked(path)
@@ -98,7 +105,7 @@ def _in_files(source: FileSource) -> Rows:
     assert total.number is not None
     assert total.text is not None
     kept = min(1.0, source.limit / max(1.0, total.number)) if source.limit else 1.0
-    return Rows(total.number * kept, total.text * kept, files=len(files))
+    return Rows(total.number * kept, total.text * kept, files=len(files), longest=longest)
 
 
 def _unpacked(path: Path) -> float:
@@ -129,8 +136,8 @@ def _in_parquet(path: Path, source: FileSource) -> Rows:
     return Rows(metadata.num_rows, sum(column.total_uncompressed_size for column in mine))
 
 
-def _mean_row(source: FileSource, files: list[Path]) -> tuple[float, float]:
-    """Mean bytes of a row in its file, and of its text, from the first rows of these files."""
+def _sampled(source: FileSource, files: list[Path]) -> tuple[float, float, float]:
+    """Mean bytes of a row in its file, and of its text, and of the longest row, from the first rows of these files."""
     lines, texts = [], []
     for path in files:
         if kind_of(path) in WHOLE:
@@ -145,4 +152,6 @@ def _mean_row(source: FileSource, files: list[Path]) -> tuple[float, float]:
         except SourceError:
             continue  # `download` will report what is wrong
     usual = USUAL_BYTES[source.role]
-    return sum(lines) / len(lines) if lines else usual, sum(texts) / len(texts) if texts else usual
+    if not lines:
+        return usual, usual, math.inf
+    return sum(lines) / len(lines), sum(texts) / len(texts), max(lines)
