@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +79,6 @@ class TracedShape(ForeignShape):
     """A foreign shape with the config that it was read from, to trace its steps. `adapt` puts an adapter's layers into
     its module, and `mark` sets which parameters are trained."""
 
-    spread: ClassVar[float] = 1.36  # bytes of the heap for a byte of tensors that come and go: it makes many small ones
     config: Any = field(default=None, compare=False, repr=False)
     adapt: Adapt | None = field(default=None, compare=False, repr=False)
     mark: Mark | None = field(default=None, compare=False, repr=False)
@@ -91,6 +90,11 @@ class TracedShape(ForeignShape):
         shape = foreign_shape_of(config, adapt)
         known = {name: getattr(shape, name) for name in ForeignShape.__dataclass_fields__}
         return cls(**known, config=config, adapt=adapt, **settings)
+
+    @property
+    def spread(self) -> float:
+        """Bytes of the heap for a byte of tensors that come and go, of which it makes many small ones."""
+        return 1.36 if self.adapt is None else 1.5
 
     @property
     def learned(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,9 +26,13 @@ FOLDED_FORWARD, FOLDED_BACKWARD, CAPPED = 3.25, 7.25, 1.0
 class TunedShape(TracedShape):
     """A shape whose steps are those of post-training, with rows of the whole context."""
 
-    spread: ClassVar[float] = 1.05  # most are tiles of logits, which the process gives back
     rows: int = 1  # of a pair: 2 for a preferred and a rejected answer
     measured: int = 0  # pairs in a forward pass of validation
+
+    @property
+    def spread(self) -> float:
+        """Most are tiles of logits, which the process gives back."""
+        return 1.05
 
     def _trace(self, form: Numbers, micro_batch: int, recompute: Recompute) -> Activations:
         with without_memory() as made, one_text_in_a_row():
