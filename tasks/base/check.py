@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from models.pretrained import StoredTensor, check_shards, context_of, load_config, load_pretrained, stored_tensors
+from models.pretrained import StoredTensor, context_of, load_config, load_pretrained, stored_tensors
 from storage.errors import SourceError
-from storage.shards.lines import parse_json
+from tasks.base.malformed import AGAIN, BELONGS, check_json, check_numbers, check_whole, fault_of, lacking, read_json
 
 FULL = ("F64", "F32", "F16", "BF16")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
 ADAPTER = "adapter_config.json"
-LARGEST_JSON = 16 << 20  # bytes of a config. The largest known ones have 1 MiB
 # Names of config fields that count parts, and that are widths. Each part has a tensor, and each width is a tensor's
 PARTS = re.compile(r"^(num|n)_.*(layer|expert|block)|(layers|depth)$")
 WIDTHS = re.compile(r"size|dim|width|head|embd|inner|channels|rank|group|^d_|^ffn")
@@ -59,11 +58,12 @@ def check_format(folder: Path, what: str, remedy: str) -> Any:
             f"The {what} is a model and an adapter over it: {ADAPTER} is beside config.json.",
             f"Merge the adapter into the model, or remove {ADAPTER} if it is not part of it.",
         )
-    config = _json(folder / "config.json", what, remedy)
+    check_json(folder, what)
+    config = read_json(folder / "config.json", what)
     if "transformers_weights" in config:
         raise SourceError(f"config.json of the {what} names another file of weights, in transformers_weights.", remedy)
     for name in ("config.json", "tokenizer_config.json"):
-        if "auto_map" in _json(folder / name, what, remedy):
+        if "auto_map" in read_json(folder / name, what):
             raise SourceError(
                 f"The {what} has its own code, named by auto_map in {name}, which is never run.",
                 f"Remove auto_map if transformers itself knows the architecture, or choose another {what}.",
@@ -74,9 +74,10 @@ def check_format(folder: Path, what: str, remedy: str) -> Any:
         pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
         state = f"only in {', '.join(pickles)}, which is not opened: a pickle can run code" if pickles else "missing"
         raise SourceError(f"The weights of the {what} are {state}.", remedy)
-    loaded(lambda: check_shards(folder), f"the weights of the {what}", remedy)
-    check_sizes(config, loaded(lambda: stored_tensors(folder), f"the weights of the {what}", remedy), what)
-    return loaded(lambda: load_config(folder), f"config.json of the {what}", remedy)
+    check_whole(folder, what)
+    check_numbers(config, what)
+    check_sizes(config, loaded(lambda: stored_tensors(folder), f"the weights of the {what}", AGAIN), what)
+    return built(lambda: load_config(folder), config, f"config.json of the {what}", what)
 
 
 def check_sizes(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor], what: str) -> None:
@@ -123,16 +124,17 @@ def check_model(folder: Path) -> Any:
             "Use the model in full precision.",
         )
     options = {"device_map": "meta", "output_loading_info": True, "ignore_mismatched_sizes": True}
+    settings = read_json(folder / "config.json", "base")
     with quietly():  # transformers' own report doesn't say what to do
-        model, report = loaded(lambda: load_pretrained(folder, **options), "the model of the base")
+        model, report = built(lambda: load_pretrained(folder, **options), settings, "the model of the base", "base")
     for what in ("missing", "unexpected", "mismatched"):
         names = sorted(str(name[0] if isinstance(name, tuple) else name) for name in report.get(f"{what}_keys", ()))
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise SourceError(
                 f"The weights of the base are not those of a {config.model_type}: {what} are "
-                f"{', '.join(names[:3])}{more}.",
-                SAFE,
+                f"{', '.join(names[:3])}{more}.{lacking(config, settings)}",
+                f"Use the config.json and the weights of one model. {SAFE}",
             )
     computed = sum(buffer.numel() for buffer in model.buffers())
     if computed > max(MOST_BUFFERS, sum(tensor.numbers for tensor in tensors.values())):
@@ -141,6 +143,17 @@ def check_model(folder: Path) -> Any:
             "Lower the maximum length of a text in its config.json.",
         )
     return config
+
+
+def built(load: Callable[[], Loaded], config: Mapping[str, Any], whole: str, what: str) -> Loaded:
+    """The result of `load`, which builds something from a model's config. Raises SourceError, if it fails, for what
+    the config says wrong."""
+    try:
+        return loaded(load, whole, BELONGS)
+    except SourceError as error:
+        if (fault := fault_of(config, error.__cause__ or error, what)) is not None:
+            raise fault from error
+        raise
 
 
 def loaded(load: Callable[[], Loaded], what: str, remedy: str = SAFE) -> Loaded:
@@ -183,15 +196,3 @@ def quietly() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def _json(path: Path, what: str, remedy: str) -> dict[str, Any]:
-    if path.is_file() and path.stat().st_size > LARGEST_JSON:
-        raise SourceError(f"{path.name} of the {what} has {path.stat().st_size:,} bytes.", remedy)
-    try:
-        content = parse_json(path.read_bytes()) if path.is_file() else {}
-    except ValueError as error:
-        raise SourceError(f"{path.name} of the {what} is not JSON: {error}.", remedy) from error
-    if not isinstance(content, dict):
-        raise SourceError(f"{path.name} of the {what} is not a JSON object.", remedy)
-    return content

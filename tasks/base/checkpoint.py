@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from models.non_finite import not_finite
 from models.pretrained import context_of, empty_model, load_config, load_pretrained, stored_tensors
 from storage.errors import SourceError
-from storage.shards.lines import parse_json
 from tasks.base.check import loaded, quietly
+from tasks.base.malformed import read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,9 +44,9 @@ AS_USUAL = {
 
 def write_checkpoint(
     folder: Path, target: Path, fields: Mapping[str, Any], ends: list[int]
-) -> tuple[list[int], list[str]]:
+) -> tuple[list[int], list[str], float]:
     """Write config.json with `fields`, the weights and generation_config.json of the model in `folder`. `ends` are
-    further ids that end a generation. Returns all ids that end one, and notes on what was left out.
+    further ids that end a generation. Returns all ids that end one, notes on what was left out, and the largest weight.
 
     Raises SourceError for NaN and infinite weights, for two different matrices that the config declares tied, for a
     generation config that transformers refuses, for a model whose tokens depend on later ones, and for a model that
@@ -56,12 +56,12 @@ def write_checkpoint(
         raise SourceError(
             f"The base computes nothing: {damage}.", "Get it again, or choose another: nothing can be learned from it."
         )
-    settings = _read(folder / "config.json")
+    settings = read_json(folder / "config.json", "base")
     stated = {"eos_token_id": settings.get("eos_token_id")}
-    stated |= _read(folder / "generation_config.json") or _ids_in(settings)
+    stated |= read_json(folder / "generation_config.json", "base") or _ids_in(settings)
     generation, ignored = _generation(_known_ids(stated, load_config(folder).get_text_config().vocab_size), ends)
-    _save(folder, target)
-    described = calm({**_read(target / "config.json"), **fields})
+    largest = _save(folder, target)
+    described = calm({**read_json(target / "config.json", "base"), **fields})
     _write(target / "config.json", described)
     _write(target / "generation_config.json", generation)
     _prove(folder, target)
@@ -72,7 +72,7 @@ def write_checkpoint(
     notes = [f"generation settings that have no effect are left out: {', '.join(ignored)}"] if ignored else []
     off = sorted(name for name, value in _flat(settings) if NOISE.search(name) and _is_number(value) and value)
     notes += [f"training turns off what its config sets as {', '.join(off)}"] if off else []
-    return generation["eos_token_id"], notes
+    return generation["eos_token_id"], notes, largest
 
 
 def calm(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def _flat(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [*config.items(), *nested]
 
 
-def _save(folder: Path, target: Path) -> None:
+def _save(folder: Path, target: Path) -> float:
     """Save the weights under transformers' names. If they all have one type of KEPT, it is kept. Otherwise they become
-    float32, which represents all types exactly but F64."""
+    float32, which represents all types exactly but F64. Returns the largest, without its sign."""
     import torch
     from transformers import GenerationConfig
 
@@ -114,6 +114,7 @@ def _save(folder: Path, target: Path) -> None:
             )
         model.generation_config = GenerationConfig()
         loaded(lambda: model.save_pretrained(target, max_shard_size=FILE), "the model of the base to save it")
+        return max(float(value.abs().max()) for value in model.parameters() if value.numel())
 
 
 def _load_for_saving(folder: Path, **options: Any) -> PreTrainedModel:
@@ -232,13 +233,3 @@ def _ids_in(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = parse_json(path.read_bytes()) if path.is_file() else {}
-    except ValueError as error:
-        raise SourceError(f"{path.name} of the base is not JSON: {error}.", "Get it again, or correct it.") from error
-    if not isinstance(content, dict):
-        raise SourceError(f"{path.name} of the base is not a JSON object.", "Get it again, or correct it.")
-    return content

@@ -20,6 +20,7 @@ from models.runtimes.protocol import RuntimeFault
 from models.tokenizer import HOSTILE, load_tokenizer, save_tokenizer
 from storage.errors import SourceError, TokenizerMismatch
 from tasks.base.check import loaded, quietly
+from tasks.base.malformed import AGAIN, refuse_pointer
 from tasks.tokenizer.patterns import gguf_names, gguf_pre_tokenizer
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 ARCHITECTURE = "llama"
 NOT_CARRIED = ("rope_freqs.weight", ".rope.scaling.type", ".expert_count", ".attention.sliding_window")
 LARGEST_DIVERGENCE = 0.05  # nats: llama.cpp rounds activations to 8 bits if weights are quantized
+# Of a Llama's fields, and of its blocks
+SIZES = ("embedding_length", "attention.head_count", "block_count", "feed_forward_length", "context_length")
+VOCABULARY = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
+PARTS = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
 ELSE = "Use the model in the format of transformers, in base.folder."
 
 
@@ -97,29 +102,77 @@ def prove(path: Path, model: Path) -> None:
 
 def _pre_tokenizer(path: Path) -> PreTokenizer:
     """The pre-tokenizer of the file's tokenizer. Raises SourceError for a damaged or unsupported file."""
-    from gguf import GGUFReader
-
+    reader = open_gguf(path)
     try:
-        reader = GGUFReader(path)
         architecture, vocabulary, pre_tokenizer = (
             _text(reader, key) for key in ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre")
         )
-    except (ValueError, IndexError, KeyError, OverflowError, UnicodeDecodeError, OSError) as error:
-        raise SourceError(f"{path} is not a whole GGUF file: {error}.", "Replace the file.") from error
+    except (ValueError, IndexError, KeyError, OverflowError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path.name} is a damaged GGUF file: {error}.", AGAIN) from error
     if architecture != ARCHITECTURE:
-        raise SourceError(f"{path.name} is a {architecture}, but only a {ARCHITECTURE} is read from GGUF files.", ELSE)
+        kind = f"a {architecture}" if architecture else "of no architecture"
+        raise SourceError(f"{path.name} is {kind}, but only a {ARCHITECTURE} is read from GGUF files.", ELSE)
     names = [*reader.fields, *(tensor.name for tensor in reader.tensors)]
     lost = [name for name in names if name.endswith(NOT_CARRIED)]
     if lost:
         raise SourceError(f"{path.name} has {', '.join(lost)}, which isn't read from GGUF files.", ELSE)
     splits = gguf_pre_tokenizer(pre_tokenizer) if vocabulary == "gpt2" else None
     if splits is None:
+        found = " ".join(name for name in (vocabulary, pre_tokenizer) if name) or "missing"
         raise SourceError(
-            f"The tokenizer of {path.name} is {vocabulary} {pre_tokenizer}, but only gpt2 is read from GGUF files, "
+            f"The tokenizer of {path.name} is {found}, but only gpt2 is read from GGUF files, "
             f"with {', '.join(gguf_names())}.",
             ELSE,
         )
+    _check_parts(path.name, reader)
     return splits
+
+
+def open_gguf(path: Path) -> GGUFReader:
+    """The header of a GGUF file. Raises SourceError for another file, and for one that isn't whole."""
+    from gguf import GGUFReader
+    from gguf.constants import GGUF_MAGIC, GGUF_VERSION
+
+    with path.open("rb") as file:
+        begin = file.read(64)
+    refuse_pointer(path, begin, "base")
+    if begin[:4] != GGUF_MAGIC.to_bytes(4, "little"):
+        raise SourceError(f"{path.name} is not a GGUF file.", AGAIN)
+    version = int.from_bytes(begin[4:8], "little")
+    if version & 0xFFFF and version not in (2, GGUF_VERSION):
+        raise SourceError(f"{path.name} is a GGUF file of version {version}, but 2 and {GGUF_VERSION} are read.", ELSE)
+    try:
+        return GGUFReader(path)
+    except (ValueError, IndexError, KeyError, OverflowError, OSError) as error:
+        size = path.stat().st_size
+        raise SourceError(
+            f"{path.name} is not a whole GGUF file: {size:,} bytes are too few, or damaged.", AGAIN
+        ) from error
+
+
+def _check_parts(name: str, reader: GGUFReader) -> None:
+    """Raises SourceError for a Llama that lacks fields or tensors, or whose sizes can't be."""
+    known: dict[str, Any] = {}
+    for field in (*(f"{ARCHITECTURE}.{one}" for one in SIZES), *VOCABULARY):
+        if (found := reader.get_field(field)) is None:
+            raise SourceError(f"{name} lacks {field}.", ELSE)
+        known[field] = found.contents()
+        if field not in VOCABULARY and not (isinstance(known[field], int) and known[field] > 0):
+            raise SourceError(f"{name} sets {field} to {known[field]!r}, not a whole number above 0.", ELSE)
+    width, heads, layers = (known[f"{ARCHITECTURE}.{one}"] for one in SIZES[:3])
+    if width % heads:
+        raise SourceError(
+            f"{name} sets {ARCHITECTURE}.{SIZES[0]} to {width:,}, which {ARCHITECTURE}.{SIZES[1]}, {heads:,}, doesn't "
+            "divide.",
+            ELSE,
+        )
+    tensors = {tensor.name for tensor in reader.tensors}
+    blocks = {one.split(".")[1] for one in tensors if one.startswith("blk.")}
+    if len(blocks) != layers:
+        raise SourceError(f"{name} sets {ARCHITECTURE}.{SIZES[2]} to {layers:,}, but has {len(blocks):,} blocks.", ELSE)
+    needed = ["token_embd", "output_norm", *(f"blk.{block}.{part}" for block in range(layers) for part in PARTS)]
+    if lost := [one for one in needed if f"{one}.weight" not in tensors]:
+        raise SourceError(f"{name} lacks the tensor {lost[0]}.weight.", ELSE)
 
 
 def _text(reader: GGUFReader, key: str) -> str:

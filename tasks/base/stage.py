@@ -19,6 +19,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 STEPS = 5  # of the progress bar
+FLOAT16_LARGEST = 65504
 
 
 @stage(version=2, runtime=("compute",), sources=fingerprint)
@@ -53,9 +54,12 @@ def base(config: BaseConfig, out: Output) -> None:
         )
     now(3, "writing and proving the weights")
     fields = {BASE_FIELD: config.named, DIGEST_FIELD: tokenizer_digest(model)}
-    ends, notes = write_checkpoint(folder, model, fields, written["ends"])
+    ends, notes, largest = write_checkpoint(folder, model, fields, written["ends"])
     for note in notes:
         out.note(f"the base: {note}")
+    if largest > FLOAT16_LARGEST:
+        out.count(largest_weight=largest)
+        out.note(f"the base has weights up to {largest:.3g}, beyond the range of float16")
     if config.gguf is not None:
         prove(gguf_of(config), model)
     if written["template"] == OURS:

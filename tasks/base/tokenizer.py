@@ -27,6 +27,7 @@ from models.tokenizer import (
 from storage.errors import LostProcess, SourceError, TokenizerMismatch
 from tasks.base.chat import learned_rows, turn_rows
 from tasks.base.check import SAFE, loaded, quietly
+from tasks.base.malformed import SAVE_TOKENIZER
 from tasks.children.child import run_as_child
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import run_module
@@ -122,7 +123,8 @@ def write_tokenizer(source: Path, target: Path) -> dict[str, Any]:
 def open_tokenizer(folder: Path, what: str, remedy: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a third-party model, which `what` names in errors. Raises SourceError for one that transformers
     can't load, or that isn't of the library `tokenizers`, and DamagedArtifact for an invalid tokenizer.json."""
-    with Loading(folder / "tokenizer.json"), quietly():
+    file = folder / "tokenizer.json"
+    with Loading(file, f"{file.name} of the {what}", SAVE_TOKENIZER), quietly():
         tokenizer = loaded(lambda: read_tokenizer(folder), f"the tokenizer of the {what}", remedy)
     if not tokenizer.is_fast:
         raise SourceError(

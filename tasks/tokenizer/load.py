@@ -26,10 +26,10 @@ class Marks(NamedTuple):
 
 class Loading:
     """Around a call of `tokenizers`, which raises a bare Exception or panics for a file that it can't read. Raises
-    DamagedArtifact instead."""
+    DamagedArtifact instead, with the `name` of the file, by default its path."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, name: str = "", remedy: str = "Save it again.") -> None:
+        self.name, self.remedy = name or str(path), remedy
 
     def __enter__(self) -> None: ...
 
@@ -37,7 +37,7 @@ class Loading:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is Exception or (kind is not None and kind.__name__ == "PanicException"):
-            raise DamagedArtifact(f"{self.path} can't be loaded: {error}.", "Save it again.") from error
+            raise DamagedArtifact(f"{self.name} can't be loaded: {error}.", self.remedy) from error
 
 
 def load_for_documents(folder: Path) -> Tokenizer:

@@ -11,8 +11,8 @@ ALIGNED = (
         name="base-runs-its-code",
         about="rule 9: a base that brings code of its own is not refused",
         path="tasks/base/check.py",
-        before='        if "auto_map" in _json(folder / name, what, remedy):\n',
-        after='        if "auto_maps" in _json(folder / name, what, remedy):\n',
+        before='        if "auto_map" in read_json(folder / name, what):\n',
+        after='        if "auto_maps" in read_json(folder / name, what):\n',
         fails=("tests/tasks/base/test_base.py::test_what_cant_be_a_base_is_refused_by_name",),
     ),
     Mutant(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGUFReader
 
 from models.pretrained import load_pretrained
 from models.tokenizer import BASE_FIELD, load_tokenizer
@@ -74,8 +75,21 @@ def named(text: bytes, other: bytes) -> Callable[[Path], None]:
     return change
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:1000])
+def cut(to: int) -> Callable[[Path], None]:
+    return lambda path: (path.write_bytes(path.read_bytes()[:to]), None)[1]
+
+
+def number(field: str, value: int) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        known = GGUFReader(path).fields[field]
+        start = known.offset + sum(part.nbytes for part in known.parts[:-1])
+        data = path.read_bytes()
+        path.write_bytes(data[:start] + value.to_bytes(4, "little") + data[start + 4 :])
+
+    return change
+
+
+FIELDS = (b"llama.block_count", b"llama.embedding_length", b"llama.context_length", b"tokenizer.ggml.merges")
 
 
 @pytest.mark.parametrize(
@@ -84,8 +98,16 @@ def cut(path: Path) -> None:
         (named(b"smollm", b"smullm"), "is gpt2 smullm, but only gpt2 is read from GGUF files, with gpt-2, dbrx"),
         (named(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0gemma"), "is a gemma, but only a llama"),
         (named(b"llama.rope.dimension_count", b"llamaaaa.rope.scaling.type"), "has llamaaaa.rope.scaling.type, which"),
-        (lambda path: path.write_bytes(b"nothing"), "is not a whole GGUF file"),
-        (cut, "is not a whole GGUF file"),
+        (named(b"general.architecture", b"general.architecturf"), "is of no architecture, but only a llama"),
+        (lambda path: path.write_bytes(b"nothing"), "llama.Q8_0.gguf is not a GGUF file. Get the file again"),
+        (lambda path: path.write_bytes(b"version https://git-lfs"), "a pointer of Git LFS is in its place"),
+        (lambda path: path.write_bytes(b"GGUF\x01" + bytes(60)), "is a GGUF file of version 1, but 2 and 3 are read"),
+        *((cut(to), "is not a whole GGUF file: .* bytes are too few") for to in (10, 1000, -1)),
+        *((named(field, field[:-1] + b"_"), f"gguf lacks {field.decode()}") for field in FIELDS),
+        (named(b"blk.0.attn_q.weight", b"blk.0.attn_z.weight"), "gguf lacks the tensor blk.0.attn_q.weight"),
+        (number("llama.attention.head_count", 0), "sets llama.attention.head_count to 0, not a whole number above 0"),
+        (number("llama.attention.head_count", 3), "to 64, which llama.attention.head_count, 3, doesn't divide"),
+        (number("llama.block_count", 10**9), "sets llama.block_count to 1,000,000,000, but has 2 blocks"),
     ],
 )
 def test_what_is_not_read_from_gguf_is_refused_by_name(
