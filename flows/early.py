@@ -69,7 +69,7 @@ def check_base(profile: Profile, model: Artifact | None) -> None:
             check_extendable(model.path)
             check_rows(model.path)
         with as_extended(model.path, config) as folder:
-            check_formats(reached.get("export"), folder)
+            check_formats(reached.get("export"), folder, wide=_is_wide(model))
 
     STAGES[first].before({"export": profile.export}, check)
 
@@ -116,13 +116,18 @@ def _before_training(
 
     def check(reached: Mapping[str, Any]) -> None:
         with as_extended(model.path, trained) as folder:
-            check_formats(reached.get("export"), folder)
+            check_formats(reached.get("export"), folder, wide=_is_wide(model))
         if tokens is not None:
             check_gated_sources(reached.get("evaluate"), tokens)
         check_adapters({name: reached[name].adapter for name in _methods(profile) if name in reached}, model.path)
         check_pairs(_reading_download(profile, reached), pairs, model, context)
 
     STAGES[stage].before({**_methods(profile), "evaluate": profile.evaluate, "export": profile.export}, check)
+
+
+def _is_wide(base: Artifact) -> bool:
+    """Whether a base has weights beyond float16. False for one that was taken before its stage counted them."""
+    return base.manifest is not None and "largest_weight" in base.manifest.counts
 
 
 def _methods(profile: Profile) -> dict[str, PosttrainConfig]:
@@ -155,8 +160,14 @@ def check_sources(profile: Profile, lines: Iterable[PlannedStage]) -> None:
 
 
 def told_of_unread(profile: Profile, reached: Iterable[str]) -> Iterator[str]:
-    """A sentence for each source that no stage of a whole run reads. `reached` are the stages of this run."""
-    if {*reached} != {*profile.stage_names}:
+    """A sentence for documents that the mixture of `pretrain` leaves out, and for each source that no stage of a whole
+    run reads. `reached` are the stages of this run."""
+    reached = {*reached}
+    if profile.pretrain and profile.pretrain.mixture is not None and "pretrain" in reached:
+        mixed = {name for names in profile.pretrain.named_sources().values() for name in names}
+        if left_out := [escape(harmless(name)) for name in profile.download.document_sources if name not in mixed]:
+            yield f"pretrain.mixture leaves out {', '.join(left_out)}: prepared like the others, but not trained on."
+    if reached != {*profile.stage_names}:
         return
     read = {role for _, role in _readers(profile, profile.stage_names)}
     for source in profile.download.sources:

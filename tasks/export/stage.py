@@ -94,11 +94,14 @@ def export(
     _write(result, model, scores, lineage, config, out)
 
 
-def check_formats(config: ExportConfig | None, model: Path) -> None:
+def check_formats(config: ExportConfig | None, model: Path, *, wide: bool = False) -> None:
     """Check that the formats of a release, if one is planned, can hold a folder's model. Doing so before training costs
-    little. Raises ConfigError for a format that can't."""
+    little, but with `wide`, for a model with weights beyond float16, all weights are read. Raises ConfigError for a
+    format that can't."""
     for name in config.formats if config else ():
         FORMATS[name].check(model)
+        if config and wide:
+            FORMATS[name].check_range(model, config.dtype)
 
 
 def _write(

@@ -270,7 +270,8 @@ class PretrainConfig(StageConfig):
         None,
         exclude_if=lambda value: value is None,
         description="adapter to train over the frozen base, which transformers then computes. It is merged into "
-        "model/, and kept beside it in adapter/ (null: none, all weights of the base are trained)",
+        "model/, and kept beside it in adapter/ unless the base gets new tokens, which the adapter can't bring to it "
+        "(null: none, all weights of the base are trained)",
     )
     freeze: FreezeConfig | None = Field(
         None, exclude_if=lambda value: value is None, description="weights that are not trained"

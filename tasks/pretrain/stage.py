@@ -150,6 +150,8 @@ def _report(spec: TrainSpec, measured: dict[str, Any], tokens: Artifact, out: Ou
     if trained is not None:
         out.count(**trained)
         said.insert(1, f"{trained['trainable_share']:.2%} of them trained")
+        if config.adapter is not None and spec.extends is not None:
+            out.note("there is no adapter/: the base lacks the new tokens, so it can't be laid over it. model/ has it")
     out.count(summary=", ".join(said))
     out.table("Shape", [{"name": name, "value": value, "rule": rule} for name, value, rule in explain(shape)])
     if config.mixture is not None:

@@ -149,7 +149,9 @@ def _finish(training: Training, changed: Mapping[str, Mapping[str, Any]], losses
         return
     trained: dict[str, Any] | None = None
     if spec.config.adapter is not None:
-        trained = merge_adapter(cast(ForeignDecoder, model), spec.config.adapter, spec, spec.out / "adapter")
+        # An adapter over a base with more rows can't be laid over the base itself, so it isn't kept
+        kept = spec.scratch if spec.extends else spec.out
+        trained = merge_adapter(cast(ForeignDecoder, model), spec.config.adapter, spec, kept / "adapter")
     elif spec.config.freeze is not None:
         number = sum(map(math.prod, trained_sizes(spec.shape, spec.config, spec.base).values()))
         trained = {

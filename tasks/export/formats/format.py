@@ -92,6 +92,11 @@ class Format(Protocol):
         """Raises ConfigError for a folder's model that the format can't hold. Reads its config and tokenizer, not its
         weights."""
 
+    def check_range(self, model: Path, dtype: str) -> None:
+        """Raises ConfigError for a folder's model with weights beyond the range of the format, or of plain weights of a
+        dtype. Reads all weights."""
+        return
+
     def remark(self, model: Path) -> str | None:
         """A half-sentence for the user if the format isn't quite what its name says for a folder's model, or doesn't
         run everywhere. Reads only what `check` does."""

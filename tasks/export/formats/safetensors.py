@@ -20,7 +20,7 @@ from tasks.export.formats.config import write_config
 from tasks.export.formats.format import GuessedFormat
 from tasks.export.formats.source import DRAFT, Source
 from tasks.export.formats.tokenizer import write_tokenizer
-from tasks.export.formats.weights import write_weights
+from tasks.export.formats.weights import require_range, write_weights
 from tasks.export.tolerance import BFLOAT16, EXACT, FLOAT16, Tolerance
 
 if TYPE_CHECKING:
@@ -63,6 +63,10 @@ class Safetensors(GuessedFormat):
         if (source.folder / GENERATION).is_file():
             shutil.copyfile(source.folder / GENERATION, release / GENERATION)
         write_tokenizer(source.folder, release)
+
+    def check_range(self, model: Path, dtype: str) -> None:
+        if dtype != "auto":
+            require_range(model, dtype)
 
     def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
         """Opens it in float32, whatever its dtype: many CPUs multiply bfloat16 a hundred times more slowly."""

@@ -53,6 +53,12 @@ def write_weights(source: Path, target: Path, dtype: str, file_bytes: int) -> No
         (target / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
+def require_range(source: Path, dtype: str) -> None:
+    """Raises ConfigError for a folder with a number beyond the dtype's range. Reads all of them."""
+    for one in _stored(source, tied_names(source), dtype):
+        _read(one, dtype)
+
+
 def beyond(name: str, largest: float, dtype: str, remedy: str) -> ConfigError:
     """The error for weights beyond a dtype's range."""
     return ConfigError(f"{name} has weights up to {largest:.3g}, beyond the range of {dtype}.", remedy)

@@ -79,6 +79,25 @@ def test_what_no_stage_reads_is_told(tmp_path: Path) -> None:
     assert list(told_of_unread(whole, whole.stage_names)) == []
 
 
+def test_documents_that_the_mixture_leaves_out_are_named_before_the_run(tmp_path: Path) -> None:
+    sources = ("documents", "instructions", "preferences", "documents=odd")
+
+    def mixed(**changes: str) -> list[str]:
+        texts = "".join(f"\n  {name}: {value}" for name, value in changes.items())
+        profile = written(tmp_path, *sources, more=f"pretrain:{texts}")
+        return list(told_of_unread(profile, profile.names_to("pretrain")))
+
+    (said,) = mixed(mixture="{documents-documents: 1}")
+    assert said.startswith("pretrain.mixture leaves out documents-odd: ")
+    later = "[{from_step: 2, mixture: {documents-odd: 1}}]"
+    assert mixed(mixture="{documents-documents: 1}", curriculum=later) == []
+    assert mixed(mixture="{documents-documents: 1, documents-odd: 2}") == []
+    unmixed = written(tmp_path, *sources)
+    assert list(told_of_unread(unmixed, unmixed.names_to("pretrain"))) == []
+    left = written(tmp_path, *sources, more="pretrain:\n  mixture: {documents-documents: 1}")
+    assert list(told_of_unread(left, left.names_to("filter"))) == [], "a run that ends before"
+
+
 def test_documents_in_files_are_no_pages_of_the_web(tmp_path: Path) -> None:
     mine = written(tmp_path, "documents", "instructions", "preferences")
     assert mine.filter is not None

@@ -144,6 +144,16 @@ def piped_template(folder: Path) -> None:
     os.mkfifo(folder / "chat_template.jinja")
 
 
+def test_weights_beyond_float16_are_known_before_a_training(llama: Path, tmp_path: Path) -> None:
+    """The stage counts them, and a format that can't hold them is refused before the documents are prepared."""
+    for number, wide in ((6e4, False), (7e4, True)):
+        folder = shutil.copytree(llama, tmp_path / str(number))
+        weights(lambda state, number=number: state["model.embed_tokens.weight"][1].fill_(-number))(folder)
+        out = take(folder, tmp_path / f"{number}-out")
+        assert ("largest_weight" in out.counts) == wide
+        assert any("up to 7e+04, beyond the range of float16" in note for note in out.notes) == wide
+
+
 NORM = "model.layers.1.input_layernorm.weight"
 
 

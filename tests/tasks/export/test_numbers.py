@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from storage.artifact import Artifact
 from storage.errors import ConfigError, TrainingError
-from tasks.export import ExportConfig, export
+from tasks.export import ExportConfig, check_formats, export
 from tasks.export.formats import FORMATS
 from tasks.export.formats.source import Source
 from tasks.stage.output import Output
@@ -57,6 +57,9 @@ def test_weights_beyond_float16_are_refused_by_name_where_a_type_needs_it(
         FORMATS[name].write(Source(model), tmp_path)
     assert f"Leave {name} out" in error.value.remedy
     FORMATS["gguf-bf16"].write(Source(model), tmp_path)
+    with pytest.raises(ConfigError, match=f"{NAME} has weights up to 8e\\+07, beyond the range of float16"):
+        check_formats(ExportConfig(formats=["gguf-bf16", name]), model, wide=True)
+    check_formats(ExportConfig(formats=["gguf-bf16", name]), model)
 
 
 def test_plain_weights_beyond_float16_are_refused_by_name(sound: Path, tmp_path: Path) -> None:
@@ -64,3 +67,7 @@ def test_plain_weights_beyond_float16_are_refused_by_name(sound: Path, tmp_path:
     (tmp_path / "release").mkdir()
     with pytest.raises(ConfigError, match=f"{NAME} has weights up to 8e\\+04, beyond the range of float16"):
         FORMATS["safetensors"].write(Source(model, dtype="float16"), tmp_path / "release")
+    with pytest.raises(ConfigError, match=f"{NAME} has weights up to 8e\\+04, beyond the range of float16"):
+        check_formats(ExportConfig(formats=["safetensors"], dtype="float16"), model, wide=True)
+    for config in (ExportConfig(formats=["safetensors", "gguf-q8_0"]), ExportConfig(formats=["safetensors"])):
+        check_formats(config, model, wide=True)  # 8e4 is less than 127 times the largest float16

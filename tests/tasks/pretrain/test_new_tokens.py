@@ -27,13 +27,13 @@ from storage.shards.documents import Document, write_documents
 from storage.shards.token_stream import source_streams
 from tasks.base.more_rows import MULTIPLE, add_rows, check_rows
 from tasks.export import ExportConfig, export
-from tasks.pretrain import pretrain
+from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.held_out_change import same_text
 from tasks.stage.output import Output
 from tasks.tokenize.stage import TokenizeConfig, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
 from tasks.training.bits_per_byte import read_windows, spread_windows
-from tests.tasks.pretrain.bases import CONFIG
+from tests.tasks.pretrain.bases import CONFIG, SETTINGS
 from tests.tasks.pretrain.tiny_training import losses_of, output
 from tests.tasks.tiny_model import RUNTIME, make_tokenizer, texts
 
@@ -209,6 +209,22 @@ def test_a_killed_run_resumes_to_the_same_model(
         assert (again.path / "model" / name).read_bytes() == (whole.path / "model" / name).read_bytes()
     name = next(name for name in whole.counts if name.startswith("held_out_bits_per_"))
     assert again.counts[name] == whole.counts[name]
+
+
+def test_an_adapter_over_new_tokens_is_merged_and_not_kept(folder: Path, tmp_path: Path) -> None:
+    """It can't be laid over the base, which lacks the rows."""
+    settings = {"adapter": {"rank": 4, "alpha": 8}, "steps": 4, "warmup_steps": 1, "validation_every": 4}
+    config = PretrainConfig.model_validate({**SETTINGS, **settings})
+    out, base = output(tmp_path, engine="ddp"), base_of(folder, "llama")
+    pretrain.function(config, *extended(folder), base, out)
+    assert not (out.path / "adapter").exists()
+    assert any(note.startswith("there is no adapter/: the base lacks the new tokens") for note in out.notes)
+    assert out.counts["merged_logit_difference"] < 1e-4
+    merged, before = (load_pretrained(one).state_dict() for one in (out.path / "model", base.path))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert not torch.equal(merged[name], before[name])
+    rows = before["model.embed_tokens.weight"]
+    assert torch.equal(merged["model.embed_tokens.weight"][: len(rows)], rows)
 
 
 @pytest.mark.soak

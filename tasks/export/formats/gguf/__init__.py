@@ -79,6 +79,11 @@ class Gguf(GuessedFormat):
         Names(config, architecture_of(config)).shapes(model)
         check_vocabulary(model)
 
+    def check_range(self, model: Path, dtype: str) -> None:
+        from tasks.export.formats.gguf.file import require_range
+
+        require_range(model, self.kind)
+
     def remark(self, model: Path) -> str | None:
         from models.pretrained import load_config
         from tasks.export.formats.gguf.architecture import architecture_of, layers_of

@@ -50,10 +50,7 @@ def write_gguf(
     known = architecture_of(config)
     names = Names(config, known)
     shapes = {tensor: values.shape for _, tensor, values in names.tensors(model)}
-    types = {
-        tensor: type_of(tensor, shape, kind, layers_of(config), tied=OUTPUT not in shapes)
-        for tensor, shape in shapes.items()
-    }
+    types = _types_of(shapes, kind, layers_of(config))
     writer = GGUFWriter(path, known.name)
     parameters = sum(int(np.prod(shape)) for shape in shapes.values())
     _write_description(writer, kind, parameters, name, licence, importance)
@@ -72,6 +69,22 @@ def write_gguf(
             _require_held(theirs, values, rounded, types[tensor], kind)
         writer.write_tensor_data(rounded)
     writer.close()
+
+
+def require_range(model: Path, kind: GgufKind) -> None:
+    """Raises ConfigError for a model with weights that this kind of file can't hold. Reads all of them."""
+    config = load_config(model)
+    names = Names(config, architecture_of(config))
+    types = _types_of({tensor: values.shape for _, tensor, values in names.tensors(model)}, kind, layers_of(config))
+    for theirs, tensor, values in names.tensors(model):
+        if np.abs(values).max() > FLOAT16_LARGEST:
+            with np.errstate(over="ignore", invalid="ignore"):
+                _require_held(theirs, values, quantize(values, types[tensor]), types[tensor], kind)
+
+
+def _types_of(shapes: Mapping[str, tuple[int, ...]], kind: GgufKind, layers: int) -> dict[str, str]:
+    tied = OUTPUT not in shapes
+    return {tensor: type_of(tensor, shape, kind, layers, tied=tied) for tensor, shape in shapes.items()}
 
 
 def _require_held(name: str, values: Float32, rounded: AnyArray, type: str, kind: GgufKind) -> None:
