@@ -69,7 +69,7 @@ def check_base(profile: Profile, model: Artifact | None) -> None:
             check_extendable(model.path)
             check_rows(model.path)
         with as_extended(model.path, config) as folder:
-            check_formats(reached.get("export"), folder, wide=_is_wide(model))
+            check_formats(reached.get("export"), folder, wide=is_wide(model))
 
     STAGES[first].before({"export": profile.export}, check)
 
@@ -116,7 +116,7 @@ def _before_training(
 
     def check(reached: Mapping[str, Any]) -> None:
         with as_extended(model.path, trained) as folder:
-            check_formats(reached.get("export"), folder, wide=_is_wide(model))
+            check_formats(reached.get("export"), folder, wide=is_wide(model))
         if tokens is not None:
             check_gated_sources(reached.get("evaluate"), tokens)
         check_adapters({name: reached[name].adapter for name in _methods(profile) if name in reached}, model.path)
@@ -125,7 +125,7 @@ def _before_training(
     STAGES[stage].before({**_methods(profile), "evaluate": profile.evaluate, "export": profile.export}, check)
 
 
-def _is_wide(base: Artifact) -> bool:
+def is_wide(base: Artifact) -> bool:
     """Whether a base has weights beyond float16. False for one that was taken before its stage counted them."""
     return base.manifest is not None and "largest_weight" in base.manifest.counts
 

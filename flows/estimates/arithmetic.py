@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +30,7 @@ from models.presets import ForeignShape, ModelShape, Shape, ShapeError, count_pa
 from profiles.schema import Profile
 from storage.errors import ConfigError
 from storage.store import Store
-from tasks.base.config import BaseConfig
-from tasks.base.source import known_config, known_folder, shape_of_config, unreadable
+from tasks.base.source import described_folder, known_config, shape_of_config, unreadable
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.base import shape_of_base
 from tasks.pretrain.check import check_computed_by_transformers
@@ -155,12 +155,12 @@ def shape_to_train(profile: Profile) -> Shape | None:
         return derive(config.new_model, profile.tokenizer.vocab_size)
     assert profile.base is not None
     with nullcontext() if profile.base.artifact is None or current() else _session(profile):
-        shape = _shape_of_base(profile.base, config)
+        theirs = known_config(profile.base)
+        shape = _shape_of_base(theirs, config)
         if shape is None:
             return None
-        if profile.base.gguf is None:
-            with suppress(*unreadable()):
-                shape_of_base(known_folder(profile.base), config, profile.runtime.pretrain)
+        with suppress(*unreadable()), described_folder(profile.base, theirs) as folder:
+            shape_of_base(folder, config, profile.runtime.pretrain)
     if isinstance(shape, ForeignShape):
         return replace(shape, context=config.context or shape.context)
     longer = extended(shape, config)
@@ -173,7 +173,7 @@ def shape_to_train(profile: Profile) -> Shape | None:
     return replace(shape, context=config.context or shape.context, vocab_size=rows, rules=rules)
 
 
-def _shape_of_base(base: BaseConfig, config: PretrainConfig) -> Shape | None:
+def _shape_of_base(theirs: Any, config: PretrainConfig) -> Shape | None:
     adapt = mark = None
     if not config.trains_all:
         from tasks.pretrain.engines.initialise import adapt_with
@@ -181,7 +181,6 @@ def _shape_of_base(base: BaseConfig, config: PretrainConfig) -> Shape | None:
 
         adapt, mark = adapt_with(config.adapter), partial(mark_trained, config=config)
     with suppress(*unreadable()):
-        theirs = known_config(base)
         return None if theirs is None else shape_of_config(theirs, adapt, mark)
     return None
 

@@ -6,7 +6,9 @@ Only the files named here are read: neither code nor pickles.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from models.pretrained import stored_tensors
 from storage.artifact import Artifact
 from storage.digest_cache import remembered_digests
 from storage.errors import ConfigError, SourceError
+from tasks.base.check import check_sizes
 from tasks.base.config import BaseConfig
 from tasks.stage.named_artifact import named_artifact
 from tasks.text.packages import package_file
@@ -91,10 +94,13 @@ def known_config(config: BaseConfig) -> Any:
             from transformers import AutoConfig
 
             file = gguf_of(config)
-            return AutoConfig.from_pretrained(
+            known = AutoConfig.from_pretrained(
                 file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
             )
-        return load_config(known_folder(config))
+        else:
+            known = load_config(known_folder(config))
+        check_sizes(known.to_dict(), {}, "base")  # else a module of a billion layers might be built
+        return known
     return None
 
 
@@ -102,6 +108,20 @@ def known_folder(config: BaseConfig) -> Path:
     """The folder with the model of a base that is neither a GGUF file nor on the hub."""
     folder = model_of(config.artifact).path if config.artifact is not None else Path(str(config.folder))
     return folder.expanduser()
+
+
+@contextmanager
+def described_folder(config: BaseConfig, known: Any) -> Iterator[Path]:
+    """`known_folder`, or for a GGUF file, which has this config of transformers, a folder with that and no weights."""
+    if config.gguf is None:
+        yield known_folder(config)
+        return
+    from safetensors.numpy import save_file
+
+    with tempfile.TemporaryDirectory() as made:
+        known.save_pretrained(made)
+        save_file({}, Path(made) / "model.safetensors")
+        yield Path(made)
 
 
 def unreadable() -> tuple[type[Exception], ...]:

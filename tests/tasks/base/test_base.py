@@ -15,10 +15,13 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
+from flows.early import is_wide
 from models.pretrained import load_pretrained
 from models.tokenizer import BASE_FIELD, load_tokenizer
 from storage.artifact import Artifact
 from storage.errors import ConfigError, EmptyOutput, GristmillError, SourceError
+from storage.keys import KeyPayload
+from storage.manifest import Manifest
 from tasks.base import BaseConfig, base
 from tasks.base.source import fingerprint
 from tasks.evaluate import EvaluateConfig, evaluate
@@ -144,14 +147,20 @@ def piped_template(folder: Path) -> None:
     os.mkfifo(folder / "chat_template.jinja")
 
 
-def test_weights_beyond_float16_are_known_before_a_training(llama: Path, tmp_path: Path) -> None:
+def test_weights_beyond_float16_are_known_before_a_training(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stage counts them, and a format that can't hold them is refused before the documents are prepared."""
     for number, wide in ((6e4, False), (7e4, True)):
         folder = shutil.copytree(llama, tmp_path / str(number))
         weights(lambda state, number=number: state["model.embed_tokens.weight"][1].fill_(-number))(folder)
+        notes: list[str] = []
+        monkeypatch.setattr(Output, "note", lambda self, message, notes=notes: notes.append(message))
         out = take(folder, tmp_path / f"{number}-out")
-        assert ("largest_weight" in out.counts) == wide
-        assert any("up to 7e+04, beyond the range of float16" in note for note in out.notes) == wide
+        payload = KeyPayload(stage="base", version=1, config={}, inputs={})
+        taken = Manifest(key=payload.key(), payload=payload, digest="", files={}, counts=out.counts, created="")
+        assert is_wide(Artifact(out.path, "", taken)) == wide
+        assert any("up to 7e+04, beyond the range of float16" in note for note in notes) == wide
 
 
 NORM = "model.layers.1.input_layernorm.weight"

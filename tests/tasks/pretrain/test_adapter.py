@@ -21,6 +21,7 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError
 from tasks.base.source import shape_of_config
+from tasks.export.formats.gguf.file import write_gguf
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.base import shape_of_base
 from tasks.pretrain.check import check_runtime
@@ -338,16 +339,22 @@ def test_a_plan_counts_the_trained_numbers(family: str, settings: dict[str, Any]
     assert round(trained_share(config, shape) * count_parameters(shape)) == number
 
 
+@pytest.mark.parametrize("form", ["folder", "gguf"])
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
+        ("balance_loss=0.1", "balance_loss is of the family qwen3_moe, not of llama"),
         ("freeze={layers: [0, 9]}", "the model has the layers 0 to 1"),
         ("freeze={parts: [embedding]}", "embedding and head are one matrix"),
         ("adapter={rank: 4, targets: [q_prj]}", "has q_prj, but the model's linear layers"),
     ],
 )
-def test_a_plan_refuses_what_a_base_in_a_folder_lacks(setting: str, said: str, folder: Path) -> None:
+def test_a_plan_refuses_what_a_base_in_a_folder_lacks(setting: str, said: str, form: str, folder: Path) -> None:
     _, base = made(folder, "llama")
-    profile = load("continue", [f"base={{folder: {base.path}}}", "pretrain.context=32", f"pretrain.{setting}"])
+    path = base.path
+    if form == "gguf":
+        path = folder / "llama.gguf"
+        write_gguf(base.path, path, "f32")
+    profile = load("continue", [f"base={{{form}: {path}}}", "pretrain.context=32", f"pretrain.{setting}"])
     with pytest.raises(ConfigError, match=said):
         shape_to_train(profile)

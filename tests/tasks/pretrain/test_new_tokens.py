@@ -211,14 +211,18 @@ def test_a_killed_run_resumes_to_the_same_model(
     assert again.counts[name] == whole.counts[name]
 
 
-def test_an_adapter_over_new_tokens_is_merged_and_not_kept(folder: Path, tmp_path: Path) -> None:
+def test_an_adapter_over_new_tokens_is_merged_and_not_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It can't be laid over the base, which lacks the rows."""
     settings = {"adapter": {"rank": 4, "alpha": 8}, "steps": 4, "warmup_steps": 1, "validation_every": 4}
     config = PretrainConfig.model_validate({**SETTINGS, **settings})
+    notes: list[str] = []
+    monkeypatch.setattr(Output, "note", lambda self, message: notes.append(message))
     out, base = output(tmp_path, engine="ddp"), base_of(folder, "llama")
     pretrain.function(config, *extended(folder), base, out)
     assert not (out.path / "adapter").exists()
-    assert any(note.startswith("there is no adapter/: the base lacks the new tokens") for note in out.notes)
+    assert any(note.startswith("there is no adapter/: the base lacks the new tokens") for note in notes)
     assert out.counts["merged_logit_difference"] < 1e-4
     merged, before = (load_pretrained(one).state_dict() for one in (out.path / "model", base.path))
     name = "model.layers.0.self_attn.q_proj.weight"
