@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from storage.errors import GristmillError
+from tasks.base import BaseConfig
 from tasks.base.check import SAFE, check_files, check_model
 from tasks.base.malformed import AGAIN, BELONGS, FETCH, SAVE_TOKENIZER
+from tasks.base.source import known_config
 from tasks.base.tokenizer import open_tokenizer
 from tests.tasks.foreign import make_foreign
 
@@ -185,3 +187,11 @@ def test_a_fault_is_named_with_its_remedy(change: Change, said: str, remedy: str
         read(folder)
     assert said in str(caught.value)
     assert caught.value.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize("size", ["num_hidden_layers", "vocab_size"])
+def test_a_plan_does_not_build_what_the_stage_would_refuse(size: str, llama: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(llama, tmp_path / "base"))
+    assert known_config(BaseConfig(folder=str(folder))) is not None
+    config(**{size: 10**9})(folder)
+    assert known_config(BaseConfig(folder=str(folder))) is None
