@@ -152,14 +152,15 @@ def open_gguf(path: Path) -> GGUFReader:
 
 def _check_parts(name: str, reader: GGUFReader) -> None:
     """Raises SourceError for a Llama that lacks fields or tensors, or whose sizes can't be."""
-    known: dict[str, Any] = {}
-    for field in (*(f"{ARCHITECTURE}.{one}" for one in SIZES), *VOCABULARY):
-        if (found := reader.get_field(field)) is None:
+    sizes = [f"{ARCHITECTURE}.{one}" for one in SIZES]
+    for field in (*sizes, *VOCABULARY):
+        if reader.get_field(field) is None:
             raise SourceError(f"{name} lacks {field}.", ELSE)
-        known[field] = found.contents()
-        if field not in VOCABULARY and not (isinstance(known[field], int) and known[field] > 0):
-            raise SourceError(f"{name} sets {field} to {known[field]!r}, not a whole number above 0.", ELSE)
-    width, heads, layers = (known[f"{ARCHITECTURE}.{one}"] for one in SIZES[:3])
+    known: dict[str, Any] = {field: reader.fields[field].contents() for field in sizes}
+    for field, value in known.items():
+        if not (isinstance(value, int) and value > 0):
+            raise SourceError(f"{name} sets {field} to {value!r}, not a whole number above 0.", ELSE)
+    width, heads, layers = (known[field] for field in sizes[:3])
     if width % heads:
         raise SourceError(
             f"{name} sets {ARCHITECTURE}.{SIZES[0]} to {width:,}, which {ARCHITECTURE}.{SIZES[1]}, {heads:,}, doesn't "
