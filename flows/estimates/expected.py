@@ -103,7 +103,7 @@ class Expected:
         self._pairs, self._text[line.name] = rows, documents.text
         known = [each for each in rows.values() if each.text is not None]
         every = sum(known, documents)
-        return Seen(text=every.text, network=every.fetched, files=every.files)
+        return Seen(text=every.text, network=every.fetched, files=every.files, pages=every.pages)
 
     def _base(self, line: PlannedStage) -> Seen:
         made = line.manifest if line.hit else None

@@ -17,6 +17,7 @@ Work = Mapping[str, float]  # amounts, by their unit
 # Units
 TEXT, GFLOP = "MB of text", "GFLOP"
 NETWORK, CORPORA, FILES, PAIRS, STEPS = "MB from the network", "embedded corpora", "files", "pairs", "steps"
+PAGES = "pages"
 QUESTIONS, MODELS, FORMATS, WEIGHTS, WRITTEN = "questions", "models", "formats", "MB of weights", "tokens"
 
 PREFIXES = ("G", "T", "P", "E", "Z")  # of FLOPs
@@ -67,7 +68,7 @@ _SHORT = Law(4.0, {GFLOP: 0.0175, STEPS: 0.02})  # rows of a few hundred tokens,
 _PAIRED = Law(2.5, {GFLOP: 0.02, STEPS: 0.02})
 
 LAWS: dict[str, Law] = {
-    "download": Law(0.4, {TEXT: 0.028, NETWORK: 0.05, CORPORA: 0.45, FILES: 8e-4}),
+    "download": Law(0.4, {TEXT: 0.028, NETWORK: 0.05, CORPORA: 0.45, FILES: 8e-4, PAGES: 0.022}),
     "sketches": _shards(0.02, fixed=0.5),
     "dedup": Law(0.6, {TEXT: 0.012}),
     "language": _shards(0.066),

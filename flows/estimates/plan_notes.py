@@ -27,7 +27,7 @@ from storage.runs import history
 from storage.runs.alive import running
 from storage.store import Store
 from storage.units import duration, size_of
-from tasks.download.config import FileSource
+from tasks.download.config import LocalSource
 from tasks.download.sources.files import find_files, size
 from tasks.filter.presets import HEURISTICS
 from tasks.stage.decorator import STAGES
@@ -89,7 +89,7 @@ def compile_notes(lines: Sequence[PlannedStage]) -> Iterator[str]:
 
 def source_notes(profile: Profile) -> Iterator[str]:
     """The number and size of the profile's local files. Raises SourceError if any are missing."""
-    named = [source for source in profile.download.sources if isinstance(source, FileSource)]
+    named = [source for source in profile.download.sources if isinstance(source, LocalSource)]
     counts = []
     for source in named:
         count = len(find_files(source))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage.errors import SourceError
-from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
+from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source, WebSource
 from tasks.download.sources.files import find_files, kind_of, read_file
 from tasks.download.sources.rows import Row
 
@@ -27,6 +27,9 @@ USUAL_BYTES = {"documents": 4_800.0, "instructions": 6_000.0, "preferences": 5_0
 WHOLE = (".txt", ".md")  # a file is a row
 UNPACKED = {".gz": 3.0, ".zst": 3.5}  # bytes of text per byte of the file, about
 GZIP_END = 4  # bytes, which hold the size
+# Bytes of a compressed archive for each page, and bytes of its text: half the pages of WARC have none
+WARC_PAGE, WET_PAGE, PAGE_TEXT = 20_000.0, 2_500.0, 2_500.0
+SECONDS = {"trafilatura": 1.0, "resiliparse": 0.1}  # for a page, as a share of trafilatura's
 FILES, ROWS = 8, 50  # sampled from each source
 LONGEST = 1_000_000  # bytes of a sampled row
 
@@ -39,6 +42,7 @@ class Rows(NamedTuple):
     fetched: float = 0.0  # bytes over the network
     files: float = 0.0
     longest: float = 0.0  # bytes of the longest row, of a file of those that were sampled. Unknown ones are infinite
+    pages: float = 0.0  # of HTML, each counted as the share of trafilatura's time that its extractor takes
 
     @property
     def mean(self) -> float:
@@ -50,7 +54,8 @@ class Rows(NamedTuple):
         number = None if self.number is None or other.number is None else self.number + other.number
         text = None if self.text is None or other.text is None else self.text + other.text
         longest = max(self.longest, other.longest)
-        return Rows(number, text, self.fetched + other.fetched, self.files + other.files, longest)
+        fetched, files, pages = self.fetched + other.fetched, self.files + other.files, self.pages + other.pages
+        return Rows(number, text, fetched, files, longest, pages)
 
 
 def rows_of(config: DownloadConfig) -> dict[str, Rows]:
@@ -65,6 +70,8 @@ def rows_of(config: DownloadConfig) -> dict[str, Rows]:
 def _rows_of(source: Source) -> dict[str, Rows]:
     if isinstance(source, EmbeddedSource):
         return _embedded(source)
+    if isinstance(source, WebSource):
+        return {source.role: _in_archives(source)}
     return {source.role: _on_the_hub(source) if isinstance(source, HubSource) else _in_files(source)}
 
 
@@ -90,6 +97,23 @@ def _on_the_hub(source: HubSource) -> Rows:
         return Rows(None, None, longest=math.inf)
     size = source.limit * USUAL_BYTES[source.role]
     return Rows(source.limit, size, size, longest=math.inf)
+
+
+def _in_archives(source: WebSource) -> Rows:
+    """Pages of web archives, from the files' sizes."""
+    total = Rows()
+    files = find_files(source)
+    for path in files:
+        size = path.stat().st_size * (1.0 if path.suffix in UNPACKED else 1 / UNPACKED[".gz"])
+        if ".wet" in path.suffixes:
+            total += Rows(size / WET_PAGE, size * UNPACKED[".gz"])
+        else:
+            total += Rows(size / WARC_PAGE, size / WARC_PAGE * PAGE_TEXT, pages=size / WARC_PAGE)
+    kept = min(1.0, source.limit / max(1.0, total.number or 0.0)) if source.limit else 1.0
+    pages = total.pages * kept * SECONDS[source.extractor]
+    return Rows(
+        (total.number or 0.0) * kept, (total.text or 0.0) * kept, files=len(files), longest=math.inf, pages=pages
+    )
 
 
 def _in_files(source: FileSource) -> Rows:

@@ -16,6 +16,7 @@ from flows.estimates.laws import (
     GFLOP,
     MODELS,
     NETWORK,
+    PAGES,
     PAIRS,
     QUESTIONS,
     STEPS,
@@ -41,6 +42,7 @@ class Seen:
     kept: float | None = None  # bytes of the documents that a filter keeps
     network: float = 0.0  # bytes that a download fetches
     files: float = 0.0  # that a download reads
+    pages: float = 0.0  # of HTML
     pairs: float | None = None
     pair_tokens: float | None = None  # that a model reads of a pair
     parameters: float | None = None  # of the model
@@ -61,7 +63,7 @@ def _download(config: Config, seen: Seen) -> Work | None:
         return None
     embedded = [source for source in config.get("sources", []) if source["kind"] == "embedded"]
     corpora = sum(len(source["corpora"]) for source in embedded)
-    return {TEXT: seen.text / MB, NETWORK: seen.network / MB, CORPORA: corpora, FILES: seen.files}
+    return {TEXT: seen.text / MB, NETWORK: seen.network / MB, CORPORA: corpora, FILES: seen.files, PAGES: seen.pages}
 
 
 def _documents(config: Config, seen: Seen) -> Work | None:

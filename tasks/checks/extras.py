@@ -20,6 +20,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "export": ("torch", "transformers", "safetensors", "gguf", "xllamacpp", "bitsandbytes"),
     "serve": ("torch", "transformers", "gguf", "xllamacpp"),
     "lingua": ("lingua",),
+    "web": ("fastwarc", "resiliparse", "trafilatura"),
 }
 NEEDS: Mapping[str, str] = {
     **dict.fromkeys(("pretrain", *LINKS, "draft"), "train"),

@@ -1,9 +1,9 @@
-"""Config of the download stage: the embedded corpus, local files, data sets of the Hugging Face hub."""
+"""Config of the download stage: the embedded corpus, local files, web archives, data sets of the Hugging Face hub."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -57,7 +57,7 @@ class EmbeddedSource(StageConfig):
 
 
 class ExternalSource(StageConfig):
-    """The fields that all external sources have."""
+    """The fields that sources of rows have."""
 
     name: str = Field(pattern=NAME, description="name of the source in counts and ledgers")
     role: Role = Field("documents", description="use of the rows")
@@ -104,6 +104,40 @@ class FileSource(ExternalSource):
     quotes: bool = Field(True, description="whether double quotes may enclose a field of .csv and .tsv")
 
 
+class WebSource(StageConfig):
+    """Web archives: .warc, .wet and .arc, also compressed, as .gz or .zst. Needs the extra `web`."""
+
+    kind: Literal["web"] = "web"
+    role: ClassVar[Role] = "documents"
+    text_column: ClassVar[str] = "text"
+
+    name: str = Field(pattern=NAME, description="name of the source in counts and ledgers")
+    paths: list[Annotated[str, Field(min_length=1)]] = Field(
+        min_length=1, description="files and globs (** matches subfolders)"
+    )
+    extractor: Literal["trafilatura", "resiliparse"] = Field(
+        "trafilatura",
+        description="what finds the main text of HTML. resiliparse takes a tenth of the time and leaves more menus in",
+    )
+    page_seconds: float = Field(
+        10.0, gt=0, le=3600, description="CPU seconds for a page. One that takes longer is quarantined as time_over"
+    )
+    exclude_hosts: list[Annotated[str, Field(pattern=r"^[^\s/:]+$")]] = Field(
+        [], description="hosts whose pages are removed unread. A host stands for those below it too"
+    )
+    exclude_host_files: list[Annotated[str, Field(min_length=1)]] = Field(
+        [], description="text files of such hosts, one a line. Lines that begin with # don't count"
+    )
+    limit: int | None = Field(
+        None, ge=1, description="maximum number of pages, from the first, whatever comes of them. Null for all"
+    )
+
+    @property
+    def names(self) -> list[str]:
+        """The source's name."""
+        return [self.name]
+
+
 class HubSource(ExternalSource):
     """A data set of the Hugging Face hub, at a fixed revision. This source uses the network."""
 
@@ -114,7 +148,8 @@ class HubSource(ExternalSource):
     split: str = Field("train", description="split of the data set")
 
 
-Source = Annotated[EmbeddedSource | FileSource | HubSource, Field(discriminator="kind")]
+LocalSource = FileSource | WebSource
+Source = Annotated[EmbeddedSource | FileSource | WebSource | HubSource, Field(discriminator="kind")]
 
 
 class DownloadConfig(StageConfig):

@@ -19,18 +19,19 @@ from typing import Any, NamedTuple
 from storage.digest_cache import path_text
 from storage.errors import BadDocument, SourceError
 from storage.shards.documents import Document
-from storage.shards.lines import read_json_lines, write_json_lines
-from tasks.download.config import DownloadConfig, FileSource, HubSource
+from storage.shards.lines import as_line, open_lines, read_json_lines, write_json_lines
+from tasks.download.config import DownloadConfig, HubSource, LocalSource, WebSource
 from tasks.download.sources import files
 from tasks.download.sources.metadata import NotKept, to_json
 from tasks.download.sources.rows import Refused, Row
+from tasks.download.web.pages import close_processes, read_pages
 from tasks.download.writers import ShardWriter
 from tasks.shards import map_shards
 from tasks.stage.output import Output
 
 SHARDS = 4  # about the number of full shards from a portion
 READ_BYTES = 1 << 20
-DOCUMENTS, REFUSED = "documents", "refused.jsonl"
+DOCUMENTS, REFUSED, REMOVED = "documents", "refused.jsonl", "removed.jsonl"
 
 
 class Span(NamedTuple):
@@ -48,7 +49,20 @@ class Span(NamedTuple):
 Portion = tuple[Span, ...]
 
 
-def portions(source: FileSource, size: int) -> list[Portion]:
+class Read(NamedTuple):
+    """What was refused of a source. Removed rows may outnumber the documents, so they stay on disk: their number by
+    reason, and the files that have them."""
+
+    refused: list[Refused]
+    removed: Counter[str]
+    files: list[Path]
+
+    def removed_rows(self) -> Iterator[Refused]:
+        """The removed rows, in order."""
+        return (Refused(**row) for file in self.files for row in read_json_lines(file))
+
+
+def portions(source: LocalSource, size: int) -> list[Portion]:
     """The files of a source in portions of about `size` bytes. A single portion if the source has a limit."""
     found: list[Portion] = []
     small: list[Span] = []
@@ -68,14 +82,18 @@ def portions(source: FileSource, size: int) -> list[Portion]:
 
 
 def read_portions(
-    source: FileSource, config: DownloadConfig, out: Output, writer: ShardWriter, dropped: Counter[NotKept]
-) -> list[Refused]:
+    source: LocalSource, config: DownloadConfig, out: Output, writer: ShardWriter, dropped: Counter[NotKept]
+) -> Read:
     """Read all documents of a source into shards, which `writer` takes. Returns the refused rows, and adds to `dropped`
     the fields that metadata can't hold. Raises SourceError."""
     jobs = portions(source, SHARDS * config.shard_bytes)
     name = hashlib.sha256(source.name.encode()).hexdigest()[:16]  # any text may be a source's name
-    read = map_shards(functools.partial(_read, source, config), jobs, out, f"{DOCUMENTS}-{name}", "portions")
+    try:
+        read = map_shards(functools.partial(_read, source, config), jobs, out, f"{DOCUMENTS}-{name}", "portions")
+    finally:
+        close_processes()
     refused: list[Refused] = []
+    removed: Counter[str] = Counter()
     before: Counter[str] = Counter()  # lines, by divided file
     for portion, result in zip(jobs, read, strict=True):
         writer.take(source.name, result)
@@ -86,7 +104,9 @@ def read_portions(
             rows = [_in_file(row, before[portion[0].name]) for row in rows]
             before[portion[0].name] += result.counts["lines"]
         refused += rows
-    return refused
+        removed.update(result.counts.get("removed", {}))
+    files = [result.folder / REMOVED for result in read if result.counts.get("removed")]
+    return Read(refused, removed, files)
 
 
 def _in_file(row: Refused, before: int) -> Refused:
@@ -96,7 +116,7 @@ def _in_file(row: Refused, before: int) -> Refused:
 
 
 def read_document(
-    source: FileSource | HubSource, row: Row, config: DownloadConfig, dropped: Counter[NotKept]
+    source: LocalSource | HubSource, row: Row, config: DownloadConfig, dropped: Counter[NotKept]
 ) -> Document | Refused:
     """The document of a row. `dropped` counts the fields that metadata can't hold."""
     try:
@@ -110,22 +130,28 @@ def read_document(
     return document
 
 
-def _read(source: FileSource, config: DownloadConfig, portion: Portion, folder: Path) -> dict[str, Any]:
+def _read(source: LocalSource, config: DownloadConfig, portion: Portion, folder: Path) -> dict[str, Any]:
     """Write a portion's shards and refused rows. Returns the counts."""
     writer = ShardWriter(config, folder / DOCUMENTS)
     dropped: Counter[NotKept] = Counter()
     refused: list[Refused] = []
-    for row in islice(chain.from_iterable(_rows(span, source, config) for span in portion), source.limit):
-        found = row if isinstance(row, Refused) else read_document(source, row, config, dropped)
-        if isinstance(found, Refused):
-            refused.append(found)
-        else:
-            writer.add(found)
+    removed: Counter[str] = Counter()
+    with open_lines(folder / REMOVED) as file:
+        for row in islice(chain.from_iterable(_rows(span, source, config) for span in portion), source.limit):
+            found = row if isinstance(row, Refused) else read_document(source, row, config, dropped)
+            if not isinstance(found, Refused):
+                writer.add(found)
+            elif found.removed:
+                removed[found.reason] += 1
+                file.write(as_line(found._asdict()))
+            else:
+                refused.append(found)
     writer.close()
     write_json_lines(folder / REFUSED, (row._asdict() for row in refused))
     return {
         "documents": writer.seen,
         "characters": writer.characters[source.name],
+        "removed": removed,
         "lines": sum(_lines(span) for span in portion if span.end is not None),
         "dropped": [[what.field, what.why, times] for what, times in dropped.items()],
     }
@@ -140,8 +166,10 @@ def _check_unchanged(span: Span) -> None:
         )
 
 
-def _rows(span: Span, source: FileSource, config: DownloadConfig) -> Iterator[Row | Refused]:
+def _rows(span: Span, source: LocalSource, config: DownloadConfig) -> Iterator[Row | Refused]:
     _check_unchanged(span)
+    if isinstance(source, WebSource):
+        return read_pages(span.path, span.name, source, config.max_document_bytes)
     return files.read_file(span.path, span.name, source, config.max_document_bytes, span.start, span.end)
 
 

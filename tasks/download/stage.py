@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from storage.artifact import Artifact
@@ -15,13 +15,23 @@ from storage.shards.documents import Document, Verdict, shard_name, write_ledger
 from storage.shards.lines import write_json_lines
 from tasks.checks.extras import need
 from tasks.download import benchmarks
-from tasks.download.config import DESCRIPTIONS, DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
+from tasks.download.config import (
+    DESCRIPTIONS,
+    DownloadConfig,
+    EmbeddedSource,
+    FileSource,
+    HubSource,
+    LocalSource,
+    Source,
+    WebSource,
+)
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of, role_of
-from tasks.download.portions import read_document, read_portions
+from tasks.download.portions import Read, read_document, read_portions
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.metadata import NotKept
 from tasks.download.sources.rows import Refused, Row, describe_columns, nearest
+from tasks.download.web import pages
 from tasks.download.writers import PairWriter, ShardWriter, pair_writer
 from tasks.harness import fingerprint as harness
 from tasks.shards.adopted import check_documents, check_rows
@@ -50,8 +60,10 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
     for source in config.sources:
         if isinstance(source, EmbeddedSource):
             found |= embedded.fingerprint(source)
-        elif isinstance(source, FileSource):
+        elif isinstance(source, LocalSource):
             found |= files.fingerprint(source)
+            if isinstance(source, WebSource):
+                found |= pages.fingerprint(source)
         else:
             found[source.name] = source.revision
     for task in config.harness:
@@ -68,9 +80,12 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
 
 
 def check_here(config: DownloadConfig, runtime: Runtime) -> None:
-    """Raises ConfigError if the config names tasks of the harness and it isn't installed."""
+    """Raises ConfigError if the config names tasks of the harness, or web archives, and what reads them isn't
+    installed."""
     if config.harness:
         need("eval", "download.harness")
+    if any(isinstance(source, WebSource) for source in config.sources):
+        need("web", "a source of kind web")
 
 
 @stage(version=11, runtime=("data",), sources=fingerprints, check_here=check_here, adopted=check_adopted)
@@ -81,20 +96,25 @@ def download(config: DownloadConfig, out: Output) -> None:
     Raises SourceError for a source that loses more than `max_quarantined_share` or is empty.
     """
     check_first_rows(config, HubSource)
-    in_files = [each for each in config.sources if isinstance(each, FileSource)]
+    in_files = [each for each in config.sources if isinstance(each, LocalSource)]
     out.fact(source_bytes={each.name: files.size(each) for each in in_files})
     out.fact(files=sum(len(files.find_files(each)) for each in in_files))
     writer = ShardWriter(config, out.path / "documents")
     verdicts: list[Verdict] = []
     refused: dict[str, list[Refused]] = {}
+    removed: dict[str, Read] = {}
     dropped: Counter[NotKept] = Counter()
     with pair_writer(config.roles, out) as written:
         for source in config.sources:
-            if isinstance(source, FileSource) and source.role == "documents":
-                if bad := read_portions(source, config, out, writer, dropped):
-                    refused[source.name] = bad
-                _check_source(source, config, refused, writer, written)
+            if isinstance(source, LocalSource) and source.role == "documents":
+                read = read_portions(source, config, out, writer, dropped)
+                if read.refused:
+                    refused[source.name] = read.refused
+                if read.removed:
+                    removed[source.name] = read
+                _check_source(source, config, refused, writer, written, read.removed)
                 continue
+            assert not isinstance(source, WebSource)
             for role, source_name, item in _items(source, config, refused, verdicts, dropped):
                 if isinstance(item, Document):
                     writer.add(item)
@@ -104,15 +124,17 @@ def download(config: DownloadConfig, out: Output) -> None:
                     out.progress(writer.seen, 0, "documents", source_name)
             _check_source(source, config, refused, writer, written)
     writer.close()
-    verdicts += [
-        Verdict(hashlib.sha256(row.place.encode()).hexdigest()[:32], name, "quarantined", row.reason, detail=row.detail)
-        for name, rows in refused.items()
-        for row in rows
-    ]
-    write_ledger(out.path / "ledger" / shard_name(0), verdicts)
+    write_ledger(out.path / "ledger" / shard_name(0), chain(verdicts, _verdicts(refused, removed)))
     _write_benchmarks(config, out)
-    _account(config, out, writer, written, refused, verdicts)
+    _account(config, out, writer, written, refused, removed, verdicts)
     _account_metadata(dropped, out)
+
+
+def _verdicts(refused: Mapping[str, list[Refused]], removed: Mapping[str, Read]) -> Iterator[Verdict]:
+    quarantined = ((name, row) for name, rows in refused.items() for row in rows)
+    for name, row in chain(quarantined, ((name, row) for name, read in removed.items() for row in read.removed_rows())):
+        identity = hashlib.sha256(row.place.encode()).hexdigest()[:32]
+        yield Verdict(identity, name, "removed" if row.removed else "quarantined", row.reason, detail=row.detail)
 
 
 def _account(
@@ -121,13 +143,20 @@ def _account(
     writer: ShardWriter,
     written: PairWriter,
     refused: dict[str, list[Refused]],
+    removed: dict[str, Read],
     verdicts: list[Verdict],
 ) -> None:
+    reasons = sum((read.removed for read in removed.values()), Counter[str]())
     roles = {source.name: source.role for source in config.sources if not isinstance(source, EmbeddedSource)}
     lost = Counter(roles[name] for name, rows in refused.items() for _ in rows)
     documents = lost.pop("documents", 0)
     if writer.seen or documents:  # with a base model, sources may have only pairs
-        out.account(documents_in=writer.seen + documents, kept=writer.seen, removed={}, quarantined=documents)
+        out.account(
+            documents_in=writer.seen + reasons.total() + documents,
+            kept=writer.seen,
+            removed=reasons,
+            quarantined=documents,
+        )
     else:
         told = f", {lost.total():,} quarantined" if lost else ""
         out.count(summary=f"{written.by_role.total():,} pairs{told}")
@@ -149,6 +178,25 @@ def _account(
         for name in names
     ]
     out.table("Sources", rows)
+    fates = [
+        {"source": source.name, "fate": fate, "pages": pages}
+        for source in config.sources
+        if isinstance(source, WebSource)
+        for fate, pages in _fates(source, writer, refused, removed)
+    ]
+    if fates:
+        out.table("Pages of web archives", fates)
+
+
+def _fates(
+    source: WebSource, writer: ShardWriter, refused: Mapping[str, list[Refused]], removed: Mapping[str, Read]
+) -> Iterator[tuple[str, int]]:
+    """(what came of pages, their number): text, then the reasons without it, the most frequent first."""
+    yield "text", writer.documents[source.name]
+    without = Counter(row.reason for row in refused.get(source.name, []))
+    if source.name in removed:
+        without += removed[source.name].removed
+    yield from sorted(without.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _account_metadata(dropped: Counter[NotKept], out: Output) -> None:
@@ -172,7 +220,7 @@ def check_first_rows(config: DownloadConfig, kind: type[FileSource] | type[HubSo
                 break
             bad.append(found)
         else:
-            _check_rows(source, bad, 0, config.max_quarantined_share)
+            _check_rows(source, bad, 0, config.max_quarantined_share, Counter())
 
 
 def _rows(source: FileSource | HubSource, config: DownloadConfig) -> Iterator[Row | Refused]:
@@ -182,7 +230,7 @@ def _rows(source: FileSource | HubSource, config: DownloadConfig) -> Iterator[Ro
 
 
 def _items(
-    source: Source,
+    source: EmbeddedSource | FileSource | HubSource,
     config: DownloadConfig,
     refused: dict[str, list[Refused]],
     verdicts: list[Verdict],
@@ -231,27 +279,42 @@ def _pair(source: FileSource | HubSource, row: Row, verdicts: list[Verdict]) -> 
 
 
 def _check_source(
-    source: Source, config: DownloadConfig, refused: dict[str, list[Refused]], writer: ShardWriter, written: PairWriter
+    source: Source,
+    config: DownloadConfig,
+    refused: dict[str, list[Refused]],
+    writer: ShardWriter,
+    written: PairWriter,
+    removed: Counter[str] | None = None,
 ) -> None:
     """Check that a source isn't empty (law 3), and that no more rows than allowed were rejected (law 8). Raises
     SourceError."""
     if not isinstance(source, EmbeddedSource):
         good = (writer.documents if source.role == "documents" else written.by_source)[source.name]
-        _check_rows(source, refused.get(source.name, []), good, config.max_quarantined_share)
+        _check_rows(source, refused.get(source.name, []), good, config.max_quarantined_share, removed or Counter())
 
 
-def _check_rows(source: FileSource | HubSource, bad: list[Refused], good: int, most: float) -> None:
-    """Raises SourceError for a source without a row, or with a share of bad rows above `most`."""
-    if bad and len(bad) > most * (good + len(bad)):
+def _check_rows(
+    source: LocalSource | HubSource, bad: list[Refused], good: int, most: float, removed: Counter[str]
+) -> None:
+    """Raises SourceError for a source without a row, or with a share of bad rows above `most`. Removed rows, by reason,
+    count as read."""
+    read = good + removed.total() + len(bad)
+    if bad and len(bad) > most * read:
         lacking = [row for row in bad if row.columns is not None]
         if 2 * len(lacking) > len(bad):
-            raise _without_columns(source, lacking, good + len(bad))
+            raise _without_columns(source, lacking, read)
         first = "; ".join(f"{row.place}: {row.reason}" + (f", {row.why}" if row.why else "") for row in bad[:3])
         settled = any(row.reason in ("ambiguous_form", "no_method") for row in bad)
         raise SourceError(
-            f"Source {source.name}: {len(bad):,} of {good + len(bad):,} rows can't be used ({first}).",
+            f"Source {source.name}: {len(bad):,} of {read:,} rows can't be used ({first}).",
             ("Set `form` of the source to say how to read them, correct them" if settled else "Correct them")
             + ", or raise download.max_quarantined_share.",
+        )
+    if not good and removed:
+        why = ", ".join(f"{number:,} {reason}" for reason, number in removed.most_common())
+        raise SourceError(
+            f"Source {source.name}: none of its {removed.total():,} pages has text ({why}).",
+            "Check exclude_hosts and the archives, or remove it from download.sources.",
         )
     if not good and bad:
         raise SourceError(
@@ -262,7 +325,7 @@ def _check_rows(source: FileSource | HubSource, bad: list[Refused], good: int, m
         raise SourceError(f"Source {source.name} is empty.", "Check its paths, or remove it from download.sources.")
 
 
-def _without_columns(source: FileSource | HubSource, lacking: list[Refused], rows: int) -> SourceError:
+def _without_columns(source: LocalSource | HubSource, lacking: list[Refused], rows: int) -> SourceError:
     if source.role == "documents":
         lacks = f"lack the column {source.text_column}"
         meant = nearest(source.text_column, lacking)

@@ -671,7 +671,7 @@ def test_all_that_does_not_agree_is_said_at_once_but_on_a_chain_that_is_whole() 
     ("setting", "message"),
     [
         ("filter.pii.actions={EMIAL: surrogate}", "actions.EMIAL = 'EMIAL' is unknown: choose one of EMAIL_ADDRESS"),
-        ("download.sources=[{kind: fils}]", "sources.0.kind = 'fils' is unknown: choose one of embedded, files, hub"),
+        ("download.sources=[{kind: fils}]", "sources.0.kind = 'fils' is unknown: choose one of embedded, files, web"),
         ("download.sources=[{kind: files, name: a, paths: []}]", "paths needs at least 1 value"),
         ("pretrain.optimizer=adm", "choose one of adamw, muon"),
         ("tokenizer.vocab_size=", "None is not a whole number"),

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from storage.digest_cache import path_text, remembered_digest
 from storage.errors import BadDocument, SourceError
-from tasks.download.config import FileSource
+from tasks.download.config import FileSource, LocalSource
 from tasks.download.sources.arrays import BrokenArray, is_array, split_array
 from tasks.download.sources.parquet import read_parquet
 from tasks.download.sources.rows import Refused, Row, columns_of
@@ -34,6 +34,8 @@ MISSING = object()
 PACKED = (".gz", ".zst")
 KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".md")  # each also packed
 ENDINGS = (*KINDS, *(kind + packed for kind in KINDS for packed in PACKED), ".parquet")
+ARCHIVES = (".warc", ".wet", ".arc")
+ARCHIVE_ENDINGS = (*ARCHIVES, *(kind + packed for kind in ARCHIVES for packed in PACKED))
 CARRIAGE = "its lines end with a carriage return only"
 ONE_A_LINE = "a file that doesn't begin with [ needs an object on each line"
 # The beginnings of files that aren't what their names say
@@ -57,7 +59,7 @@ TAR, TAR_SIGN, TAR_PLACE = "a tar archive", b"ustar", 257  # the sign comes afte
 WIDE_WINDOW = "too much memory"  # Zstandard's error for a window of more than 128 MB, which --long=28 and more make
 
 
-def find_files(source: FileSource) -> list[Path]:
+def find_files(source: LocalSource) -> list[Path]:
     """The files of a source, sorted, without duplicates. Raises SourceError for a path or glob that matches none, for
     a link to nothing, and for an unknown file type."""
     found: set[Path] = set()
@@ -75,19 +77,25 @@ def find_files(source: FileSource) -> list[Path]:
             if path.resolve() not in seen:
                 seen.add(path.resolve())
                 found.add(path)
+    endings, others = (ENDINGS, ARCHIVE_ENDINGS) if source.kind == "files" else (ARCHIVE_ENDINGS, ENDINGS)
     for path in found:
-        if not path.name.endswith(ENDINGS):
+        if not path.name.endswith(endings):
+            other = "web" if source.kind == "files" else "files"
             raise SourceError(
-                f"Source {source.name}: {path} has an unknown extension.", f"Supported are {', '.join(ENDINGS)}."
+                f"Source {source.name}: {path} has an unknown extension.",
+                f"Use a source of `kind: {other}`."
+                if path.name.endswith(others)
+                else f"Supported are {', '.join(endings)}.",
             )
     return sorted(found)
 
 
-def _no_files(source: FileSource, pattern: str, met: list[Path]) -> SourceError:
+def _no_files(source: LocalSource, pattern: str, met: list[Path]) -> SourceError:
     subject, literal = f"Source {source.name}: {pattern}", glob.escape(pattern) == pattern
     if any(path.is_dir() for path in met):
         what = "is a folder" if literal else "matches only folders"
-        remedy = f"Write {pattern.rstrip('/')}/**/*.jsonl for the .jsonl files in it and below."
+        ending = ".jsonl" if source.kind == "files" else ".warc.gz"
+        remedy = f"Write {pattern.rstrip('/')}/**/*{ending} for the {ending} files in it and below."
         return SourceError(f"{subject} {what}.", remedy)
     if met:
         broken = any(path.is_symlink() for path in met) and not any(path.exists() for path in met)
@@ -107,29 +115,30 @@ def _no_files(source: FileSource, pattern: str, met: list[Path]) -> SourceError:
     )
 
 
-def fingerprint(source: FileSource) -> dict[str, str]:
+def fingerprint(source: LocalSource) -> dict[str, str]:
     """The SHA-256 of every file, by source name and path. Raises SourceError for one that can't be read."""
     digests = {}
     for path in find_files(source):
         try:
             digests[f"{source.name}/{path_text(path)}"] = remembered_digest(path)
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
     return digests
 
 
-def size(source: FileSource) -> int:
+def size(source: LocalSource) -> int:
     """Bytes of all files of a source. Raises SourceError for one that can't be read."""
     total = 0
     for path in find_files(source):
         try:
             total += path.stat().st_size
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
     return total
 
 
-def _unreadable(path: Path, error: Exception) -> SourceError:
+def unreadable(path: Path, error: Exception) -> SourceError:
+    """The error for a file that can't be read as a whole."""
     if WIDE_WINDOW in str(error):
         return SourceError(
             f"{path} was compressed with a window of more than 128 MB, which can't be read.",
@@ -158,7 +167,7 @@ def read_file(
     if kind == ".parquet":
         yield from read_parquet(path, name)
         return
-    _check_begun(path)
+    check_begun(path)
     with _open(path) as file:
         if start:
             _seek_line(file, path, start, end, limit)
@@ -208,10 +217,10 @@ def _misnamed(path: Path, what: str) -> SourceError:
     return SourceError(f"{path} is {what}, not text in UTF-8 as its name says.", remedy)
 
 
-def _check_begun(path: Path) -> None:
+def check_begun(path: Path) -> None:
     """Refuse an empty compressed file, whose download was cut: even compressed nothing has a header."""
     if path.suffix in PACKED and not path.stat().st_size:
-        raise _unreadable(path, EOFError("it is empty"))
+        raise unreadable(path, EOFError("it is empty"))
 
 
 def _open(path: Path) -> BinaryIO:
@@ -258,7 +267,7 @@ def _read_array(file: BinaryIO, path: Path, name: str, limit: int) -> Iterator[R
             place = f"{name} row {number}"
             yield Refused("too_long", place) if element is None else _parse(element, place)
     except BrokenArray as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def _parse(line: bytes, place: str, why: str = "") -> Row | Refused:
@@ -288,7 +297,7 @@ def _guard(read: Callable[[], Read], path: Path) -> Read:
     try:
         return read()
     except (zlib.error, EOFError, OSError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def text_of(row: dict[str, Any], column: str, limit: int) -> tuple[str, dict[str, Any]]:

@@ -21,12 +21,14 @@ class Row(NamedTuple):
 
 class Refused(NamedTuple):
     """A row that can't be used: the reason in a word, its location, and perhaps a sentence that names the key. If it
-    lacks the columns that are read, also the columns that it has."""
+    lacks the columns that are read, also the columns that it has. `removed` says that it isn't a fault of the source: a
+    page that is an image, say."""
 
     reason: str
     place: str
     columns: tuple[str, ...] | None = None
     why: str = ""
+    removed: bool = False
 
     @classmethod
     def by(cls, error: BadDocument, place: str) -> Refused:

@@ -1,0 +1,161 @@
+"""The pages of web archives as rows, and what came of each: text, removed for a reason, or quarantined.
+
+Pages that carry no text by their nature are removed: images, errors, redirects, excluded hosts. What should have been
+read and wasn't is quarantined: damaged records, pages that take too long. So `max_quarantined_share` is for damage.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from importlib.metadata import version
+from multiprocessing.util import Finalize
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from storage.digest_cache import remembered_digest
+from storage.errors import SourceError
+from tasks.checks.extras import need
+from tasks.download.config import WebSource
+from tasks.download.sources.files import check_begun, unreadable
+from tasks.download.sources.rows import Refused, Row
+from tasks.download.web.records import NotAnArchive, Record, read_records
+from tasks.text.web.extract import Extractor, ExtractorProcess, Failed, Page
+
+HTML = ("text/html", "application/xhtml+xml")
+PAGES = ("response", "resource", "conversion", "revisit")  # types of records. Others describe them
+SNIFFED = 1024  # bytes
+_PROCESSES: dict[tuple[str, float], ExtractorProcess] = {}
+HTTP = (
+    b"WARC/1.1\r\nWARC-Type: response\r\nContent-Type: application/http; msgtype=response\r\nContent-Length: %d\r\n\r\n"
+)
+
+
+def read_pages(path: Path, name: str, source: WebSource, limit: int) -> Iterator[Row | Refused]:
+    """The pages of an archive, each a row with its text and metadata, or refused. Raises SourceError."""
+    check_begun(path)
+    extractor = _process(source.extractor, source.page_seconds)
+    excluded = _hosts(tuple(source.exclude_hosts), tuple(source.exclude_host_files))
+    try:
+        for record in read_records(path, name, limit):
+            if isinstance(record, Refused):
+                yield record
+            elif record.kind in PAGES and (url := _url(record)):
+                found = _fate(record, url, source, excluded, extractor, limit)
+                yield found._replace(why=found.why or url) if isinstance(found, Refused) else found
+    except NotAnArchive as error:
+        raise SourceError(
+            f"{path} doesn't begin with a record of WARC, WET or ARC.", "Replace it, or remove it from `paths`."
+        ) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _process(extractor: Extractor, seconds: float) -> ExtractorProcess:
+    """The process of this worker, for all its portions. It ends with the worker."""
+    made = _PROCESSES.get((extractor, seconds))
+    if made is None:
+        made = _PROCESSES[extractor, seconds] = ExtractorProcess(extractor, seconds)
+        Finalize(None, made.close, exitpriority=0)  # a worker ends without `atexit`; waited for, its CPU time counts
+    return made
+
+
+def close_processes() -> None:
+    """End this worker's processes."""
+    for process in _PROCESSES.values():
+        process.close()
+    _PROCESSES.clear()
+
+
+def fingerprint(source: WebSource) -> dict[str, str]:
+    """The versions of what finds the text, and the digests of lists of hosts. Raises ConfigError if the extra isn't
+    installed, SourceError for a list that can't be read."""
+    need("web", "a source of kind web")
+    found = {name: version(name) for name in sorted({source.extractor, "fastwarc", "resiliparse"})}
+    for file in source.exclude_host_files:
+        path = Path(file).expanduser()
+        try:
+            found[f"{source.name}/{file}"] = remembered_digest(path)
+        except OSError as error:
+            raise unreadable(path, error) from error
+    return found
+
+
+def _url(record: Record) -> str:
+    """The address of a page, or nothing if it isn't one of HTTP: name servers are in archives too."""
+    url = record.fields.get("warc-target-uri", "").strip("<>")
+    return url if url.lower().startswith(("http://", "https://")) else ""
+
+
+def _fate(
+    record: Record, url: str, source: WebSource, excluded: frozenset[str], extractor: ExtractorProcess, limit: int
+) -> Row | Refused:
+    removed = functools.partial(Refused, place=record.place, removed=True)
+    if _excluded(url, excluded):
+        return removed("excluded_host")
+    if record.kind == "revisit":
+        return removed("revisit")
+    page = page_of(record, limit)
+    if not isinstance(page, Page):
+        return page
+    found = extractor.read(page)
+    if isinstance(found, Failed):
+        return Refused(found.reason, record.place, why=f"{url}: {found.why}" if found.why else url)
+    if not found["text"].strip():
+        return removed("no_text")
+    identified = record.fields.get("warc-identified-content-language")
+    crawled = {"crawled": record.fields["warc-date"]} if "warc-date" in record.fields else {}
+    truncated = {"truncated": record.fields["warc-truncated"]} if "warc-truncated" in record.fields else {}
+    language = {"language": identified} if identified else {}
+    return Row({"url": url, **crawled, **language, **found, **truncated}, record.place)
+
+
+def page_of(record: Record, limit: int) -> Page | Refused:
+    """The content of a record, or why it isn't a page of text."""
+    removed = functools.partial(Refused, place=record.place, removed=True)
+    kind, encoding, content = record.fields.get("content-type", ""), None, record.block
+    if record.kind == "response" and content.startswith(b"HTTP/"):
+        from fastwarc.warc import WarcRecord
+
+        try:
+            whole = WarcRecord.from_bytes(HTTP % len(content) + content)
+            whole.parse_http(auto_decode="all")
+            if whole.http_headers.status_code != 200:
+                return removed("http_status")
+            kind, encoding = whole.http_content_type or "", whole.http_charset
+            content = whole.reader.read(limit + 1)
+        except (OSError, ValueError):
+            return Refused("broken_http", record.place)
+        if len(content) > limit:
+            return Refused("too_long", record.place)
+    kind = kind.partition(";")[0].strip().lower()
+    begins = content[:SNIFFED]
+    html = kind in HTML or (not kind and b"<html" in begins.lower())
+    binary = b"\0" in begins and not begins.startswith((b"\xff\xfe", b"\xfe\xff"))
+    if binary or begins.startswith(b"%PDF-") or not (html or kind == "text/plain"):
+        return removed("not_html")
+    return Page(content, encoding, html)
+
+
+@functools.cache
+def _hosts(names: tuple[str, ...], files: tuple[str, ...]) -> frozenset[str]:
+    """The hosts that a source leaves out. Raises SourceError for a file that can't be read."""
+    lines = list(names)
+    for file in files:
+        try:
+            lines += Path(file).expanduser().read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise unreadable(Path(file), error) from error
+    return frozenset(line.strip().lower().strip(".") for line in lines if line.strip() and line[0] != "#")
+
+
+def _excluded(url: str, hosts: frozenset[str]) -> bool:
+    """Whether a page is on one of these hosts, or on one below."""
+    if not hosts:
+        return False
+    try:
+        host = (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    labels = host.split(".")
+    return any(".".join(labels[number:]) in hosts for number in range(len(labels)))

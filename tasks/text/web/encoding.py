@@ -1,0 +1,39 @@
+"""The encoding of a page: pages often declare another than they have.
+
+Bytes that are valid UTF-8 beyond ASCII are hardly ever anything else, so that comes first, unless an encoding is
+declared whose bytes are all ASCII. Then comes what HTTP declares, what the page declares, and what the letters suggest.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+SEVEN_BITS = ("iso-2022", "hz", "utf-7")  # encodings of other letters by ASCII
+
+
+def decode(page: bytes, declared: str | None) -> tuple[str, str]:
+    """The text of a page, and the encoding by which it was read. `declared` is that of HTTP. If none fits, bytes that
+    don't are replaced by U+FFFD."""
+    for name in _candidates(page, declared):
+        try:
+            return page.decode(name), name
+        except (UnicodeDecodeError, LookupError):
+            continue
+    return page.decode("utf-8", "replace"), "utf-8"
+
+
+def _candidates(page: bytes, declared: str | None) -> Iterator[str]:
+    from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+
+    yield from (name for mark, name in MARKS.items() if page.startswith(mark))
+    by_page = detect_encoding(page, from_html_meta=True)
+    named = [name.lower() for name in (declared, by_page) if name]
+    yield from (name for name in named if name.startswith(SEVEN_BITS))
+    yield "utf-8"
+    for name in named:
+        # What calls itself ISO 8859-1 is read as Windows-1252, as browsers do
+        yield map_encoding_to_html5(name, fallback_utf8=False) or name
+    if guess := detect_encoding(page):
+        yield guess
