@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import BadDocument, GristmillError
+from tests.tasks.download.archives import arc, html, http, packed, page, warc
 
 
 @dataclass(frozen=True)
@@ -337,6 +338,7 @@ def _explain(data: bytes, folder: Path) -> None:
     each(lambda: story(find(folder, "0000"), "0" * 32))
 
 
+CHUNKED, ZSTD = "Transfer-Encoding: chunked", b"\x28\xb5\x2f\xfd"
 MESSAGES = [{"role": "user", "content": "Hi é"}, {"role": "assistant", "content": "Hello"}]
 PAIRS = [
     {"messages": MESSAGES},
@@ -396,6 +398,40 @@ door("gz", lambda: [gzip.compress(data, mtime=0) for data in LINES])(functools.p
 door("zst", lambda: [_zstd(data) for data in LINES])(functools.partial(_source, ending=".jsonl.zst"))
 door("parquet", _shards, b"PAR1")(functools.partial(_source, ending=".parquet"))
 door("txt", lambda: ["A text é\n".encode()])(functools.partial(_source, ending=".txt"))
+
+
+def _archives() -> list[bytes]:
+    records = [
+        page("mill"),
+        warc("https://example.org/x", http(b"5\r\nmills\r\n0\r\n\r\n", "text/html", "200 OK", CHUNKED)),
+    ]
+    old = [arc("filedesc://x.arc", b"1 0 x\n"), arc("https://example.org/arc", http(html("arc")))]
+    return [b"".join(records), packed(*records), packed(b"".join(records)), _zstd(b"".join(records)), packed(*old)]
+
+
+@door(
+    "warc",
+    _archives,
+    b"WARC/1.0\r\n",
+    b"Content-Length: 0",
+    b"\r\n\r\n",
+    b"\x1f\x8b\x08",
+    b"HTTP/1.1 200",
+    b"ffffffffffffffff",
+)
+def _warc(data: bytes, folder: Path) -> None:
+    from tasks.download.web.pages import page_of
+    from tasks.download.web.records import NotAnArchive, Record, read_records
+    from tasks.text.web.encoding import decode
+    from tasks.text.web.extract import Page
+
+    path = written(data, folder / f"web.warc{'.zst' if data.startswith(ZSTD) else ''}")
+    try:
+        for record in read_records(path, "web", 4096):
+            if isinstance(record, Record) and isinstance(found := page_of(record, 4096), Page):
+                decode(found.content, found.encoding)[0].encode()
+    except NotAnArchive:
+        return
 
 
 @door("rows", lambda: as_json(*PAIRS), b"system", b"tool", b"null", b"Human:")
