@@ -1,0 +1,150 @@
+"""`python -m benchmarks.download PAGES [--copies N] [--workers N …]`: main text of pages, by each extractor.
+
+PAGES is a folder of Scrapinghub's article extraction benchmark: `html/*.html.gz` and `ground-truth.json`. The score is
+that benchmark's: words in shingles of four, counted as often as they occur, precision and recall as means over pages,
+and F1 of these two. Speeds are pages a CPU second in one process, with encoding and metadata, and of the library's call
+only. Then the stage reads four WARC files that have every page `--copies` times, in a process of its own, whose start
+and children count. Peak memory is that of the largest process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from benchmarks.measure import environment, measure
+from tasks.text.web.extract import EXTRACTORS, Page, read_page
+
+SHINGLE = 4
+WARC = "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: https://example.org/{}\r\nContent-Length: {}\r\n\r\n"
+
+
+def shingles(text: str) -> Counter[tuple[str, ...]]:
+    """How often each run of four words occurs. A shorter text is one run."""
+    words = re.findall(r"\w+", text)
+    starts = range(max(1, len(words) - SHINGLE + 1) if words else 0)
+    return Counter(tuple(words[at : at + SHINGLE]) for at in starts)
+
+
+def score(found: dict[str, str], gold: dict[str, str]) -> tuple[float, float, float]:
+    """Precision, recall and F1."""
+    precisions, recalls = [], []
+    for name, text in gold.items():
+        mine, right = shingles(found[name]), shingles(text)
+        both = (mine & right).total()
+        if mine:
+            precisions.append(both / mine.total())
+        if right:
+            recalls.append(both / right.total())
+    precision, recall = mean(precisions), mean(recalls)
+    return precision, recall, 2 * precision * recall / (precision + recall)
+
+
+def of_extractor(name: str, pages: dict[str, bytes], gold: dict[str, str]) -> dict[str, Any]:
+    """A row on an extractor in this process."""
+    extract = EXTRACTORS[name]()
+    extract(next(iter(pages.values())).decode("utf-8", "replace"))  # it loads what it needs
+    began = time.process_time()
+    found = {page: read_page(Page(content, None, True), extract)["text"] for page, content in pages.items()}
+    whole = time.process_time() - began
+    texts = [content.decode("utf-8", "replace") for content in pages.values()]
+    began = time.process_time()
+    for text in texts:
+        extract(text)
+    alone = time.process_time() - began
+    precision, recall, f1 = score(found, gold)
+    return {
+        "extractor": name,
+        "precision": f"{precision:.3f}",
+        "recall": f"{recall:.3f}",
+        "F1": f"{f1:.3f}",
+        "pages a second a core": f"{len(pages) / whole:.1f}",
+        "the library's call only": f"{len(pages) / alone:.1f}",
+    }
+
+
+def write_archives(folder: Path, pages: dict[str, bytes], copies: int, files: int) -> None:
+    """A WARC of all pages and copies, each a member of gzip, in some files."""
+    for number in range(files):
+        with (folder / f"{number}.warc.gz").open("wb") as file:
+            for copy in range(number, copies, files):
+                for name, content in pages.items():
+                    block = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + content
+                    head = WARC.format(f"{name}-{copy}", len(block)).encode()
+                    file.write(gzip.compress(head + block + b"\r\n\r\n", 6))
+
+
+def run_stage(folder: Path, extractor: str, workers: int) -> None:
+    """Run the stage in this process, and print what it read and kept."""
+    from tasks.download import DownloadConfig, download
+    from tasks.download.config import WebSource
+    from tasks.stage.output import Output
+    from tasks.stage.runtime import DataRuntime, Runtime
+    from tasks.stage.session import resources
+
+    source = WebSource.model_validate({"name": "web", "paths": [str(folder / "*.gz")], "extractor": extractor})
+    runtime = Runtime(data=DataRuntime(workers=workers))
+    with tempfile.TemporaryDirectory() as made, resources():
+        out = Output.at(Path(made), stage="download", runtime=runtime)
+        download.function(DownloadConfig(sources=[source], benchmarks=[]), out)
+    print(json.dumps(out.counts["documents"]))
+
+
+def of_stage(folder: Path, extractor: str, workers: int) -> dict[str, Any]:
+    """A row on a whole run of the stage."""
+    command = ["-m", "benchmarks.download", str(folder), "--stage", extractor, "--workers", str(workers)]
+    run = measure([sys.executable, *command], environment(1))
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    pages = run.result["in"]
+    return {
+        "extractor": extractor,
+        "workers": workers,
+        "archive (MB)": f"{size / 1e6:.0f}",
+        "pages": f"{pages:,}",
+        "with text": f"{run.result['kept']:,}",
+        "CPU seconds": f"{run.cpu:.1f}",
+        "pages a CPU second": f"{pages / run.cpu:.1f}",
+        "seconds": f"{run.wall:.1f}",
+        "peak memory (MB)": f"{run.peak / 1e6:.0f}",
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> None:
+    """Print rows as Markdown."""
+    for cells in (list(rows[0]), ["---"] * len(rows[0]), *(map(str, row.values()) for row in rows)):
+        print(f"| {' | '.join(cells)} |")
+    print()
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pages", type=Path)
+    parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--workers", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--stage", choices=list(EXTRACTORS), help="only run the stage on the archives of a folder")
+    given = parser.parse_args()
+    if given.stage:
+        run_stage(given.pages, given.stage, *given.workers)
+        return
+    truth = json.loads((given.pages / "ground-truth.json").read_text())
+    pages = {name: gzip.decompress((given.pages / "html" / f"{name}.html.gz").read_bytes()) for name in truth}
+    gold = {name: entry["articleBody"] for name, entry in truth.items()}
+    table([of_extractor(name, pages, gold) for name in EXTRACTORS])
+    with tempfile.TemporaryDirectory() as folder:
+        write_archives(Path(folder), pages, given.copies, 4)
+        rows = [of_stage(Path(folder), name, workers) for name in EXTRACTORS for workers in given.workers]
+    table(rows)
+
+
+if __name__ == "__main__":
+    main()
