@@ -1,9 +1,9 @@
 """The resident set of a training process on a CPU: its tensors, and what surrounds them. No torch.
 
-Such a process keeps the memory of small freed tensors (tasks/children/environment.py). Objects that outlive a tensor
-lie in its place, which then is too short for the next one of its size. What lives for the whole training takes its own
-size. What comes and goes with a step takes more, as measured with models of 1.6M to 135M parameters in eight families.
-Two runs of the same training may differ by a tenth.
+Such a process keeps the memory of freed tensors, or of small ones (tasks/children/environment.py). Objects that outlive
+a tensor lie in its place, which then is too short for the next one of its size. What lives for the whole training takes
+its own size. What comes and goes with a step takes more, as measured with models of 1.6M to 135M parameters in eight
+families. Two runs of the same training may differ by a tenth.
 """
 
 from __future__ import annotations

@@ -11,28 +11,29 @@ from tasks.stage.output import Output
 from tasks.stage.runtime import ComputeRuntime
 
 FORWARDED = ("GRISTMILL_FAULTS",)
-KEPT = 1 << 22
+GIVEN_BACK = {"tasks.pretrain.train": 1 << 22}  # bytes of a freed tensor, and above, by the module that runs
 
 
-def training_environment(compute: ComputeRuntime, processes: int = 1) -> dict[str, str]:
-    """The environment of a training child, one of `processes` on this host: this process's own, with the variables that
-    must be set before Python starts.
+def training_environment(compute: ComputeRuntime, processes: int = 1, module: str = "") -> dict[str, str]:
+    """The environment of a training child that runs a module, one of `processes` on this host: this process's own, with
+    the variables that must be set before Python starts.
 
     The allocator keeps the memory of freed tensors: steps of a small model are 35 % faster, as a fresh page costs as
-    much as the arithmetic on it. Those of KEPT bytes and more it gives back. Kept, they would leave room that the next
-    one doesn't fit: with LoRA a process took half as much again, in the same time. OpenMP threads that wait spin for a
-    moment, then sleep: steps are a tenth to a sixth faster than when they sleep at once, while threads that spin for
-    longer starve each other on a busy machine. No library calls out.
+    much as the arithmetic on it. Large ones of pretraining it gives back. Kept, they would leave room that the next one
+    doesn't fit: with LoRA a process took half as much again, in the same time. But TRL makes tiles of logits so often
+    that SFT of a small model would take three quarters longer. OpenMP threads that wait spin for a moment, then sleep:
+    steps are a tenth to a sixth faster than when they sleep at once, while threads that spin for longer starve each
+    other on a busy machine. No library calls out.
     """
-    return {**os.environ, **_settings(compute, processes)}
+    return {**os.environ, **_settings(compute, processes, module)}
 
 
-def _settings(compute: ComputeRuntime, processes: int) -> dict[str, str]:
+def _settings(compute: ComputeRuntime, processes: int, module: str) -> dict[str, str]:
     threads = str(compute.cpu_threads(processes))
     environment = {
         "MALLOC_TOP_PAD_": str(1 << 28),
         "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
-        "MALLOC_MMAP_THRESHOLD_": str(KEPT),
+        "MALLOC_MMAP_THRESHOLD_": str(GIVEN_BACK.get(module, 1 << 32)),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OMP_WAIT_POLICY": "PASSIVE",
@@ -54,12 +55,12 @@ def _settings(compute: ComputeRuntime, processes: int) -> dict[str, str]:
     return environment
 
 
-def environment_file(out: Output, further: Mapping[str, str]) -> Path:
-    """Write the variables that DeepSpeed's runner passes to processes on other hosts, which get no others: those of
-    training, injected faults, `further` ones, and those of the user's own files (.deepspeed_env)."""
+def environment_file(out: Output, further: Mapping[str, str], module: str = "") -> Path:
+    """Write the variables that DeepSpeed's runner passes to processes on other hosts, which get no others: those of a
+    training by this module, injected faults, `further` ones, and those of the user's own files (.deepspeed_env)."""
     own = [Path(folder, os.environ.get("DS_ENV_FILE", ".deepspeed_env")) for folder in (Path.home(), ".")]
     lines = [line for file in own if file.is_file() for line in file.read_text().splitlines() if line]
-    settings = _settings(out.runtime.compute, out.runtime.training.processes)
+    settings = _settings(out.runtime.compute, out.runtime.training.processes, module)
     passed = {**settings, **{name: os.environ[name] for name in FORWARDED if name in os.environ}, **further}
     path = out.scratch / "environment"
     path.touch(mode=0o600)

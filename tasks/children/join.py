@@ -37,7 +37,7 @@ def join_all(work: Path, tell: Callable[[str], None]) -> None:
             continue  # srun or DeepSpeed starts its processes everywhere
         tell(f"joining {spec.relative_to(work).parts[0]}")
         command = tied_to(os.getpid(), training_command(module, spec, runtime.training))
-        environment = training_environment(runtime.compute, runtime.training.processes)
+        environment = training_environment(runtime.compute, runtime.training.processes, module)
         code = subprocess.call(command, env=environment | {VARIABLE: str(spec.with_name(FILE))})
         tell("it ended" if code == 0 else f"it ended with exit code {code}: waiting for the stage to restart")
 

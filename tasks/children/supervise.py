@@ -161,11 +161,11 @@ def run_module(
         launchers.check_meeting_place(out.runtime.training.rendezvous)
         work = out.scratch.parent.parent.resolve()
         out.note(f"waiting for the other hosts: on each run, once, `python -m tasks.children.join {work}`")
-    environment = training_environment(out.runtime.compute, out.runtime.training.processes if ranks else 1)
+    environment = training_environment(out.runtime.compute, out.runtime.training.processes if ranks else 1, module)
     elsewhere = ranks and on_other_hosts(out.runtime.training)
     further = {VARIABLE: str(alive)} if elsewhere else {}
     if ranks and out.runtime.training.hostfile is not None:
-        environment["DS_ENV_FILE"] = str(environment_file(out, further))
+        environment["DS_ENV_FILE"] = str(environment_file(out, further, module))
     environment |= further
     try:
         with shown_alive(alive, module) if elsewhere else contextlib.nullcontext():

@@ -29,7 +29,7 @@ def peaks_of(module: str, spec: Path, runtime: Runtime, environment: Mapping[str
                 [sys.executable, "-m", module, str(spec)],
                 cwd=ROOT,
                 env={
-                    **training_environment(runtime.compute, ranks),
+                    **training_environment(runtime.compute, ranks, module),
                     **({**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}),
                     **(environment or {}),
                 },

@@ -20,6 +20,7 @@ from tests.models.test_resident import MIDDLE, NEAR
 from tests.tasks.tiny_model import make_tokenizer, question, write_rows
 
 LENGTH, ROWS = 512, 16
+ROLES = ("documents", "instructions", "preferences")
 IN_TWO = "runtime.training.processes=2"
 # Section, family, whether it has an adapter, overrides of the profile
 CASES: dict[str, tuple[str, str, bool, tuple[str, ...]]] = {
@@ -86,7 +87,8 @@ def test_the_peak_of_a_process_is_near_the_plan(name: str, tmp_path: Path) -> No
         f"{method}.epochs={2 * batch / ROWS}",
     ]
     settings += ["runtime.compute.device=cpu", "runtime.compute.threads=1", f"{method}.max_length={LENGTH}"]
-    profile = load("finetune", settings)
+    unread = ", ".join(f"{{kind: files, name: {role}, role: {role}, paths: [none.jsonl]}}" for role in ROLES)
+    profile = load("finetune", [*settings, f"download.sources=[{unread}]"])  # so that rows may be of `max_length`
     assert profile.base is not None
     planned = needs(profile, [method], None, parameters_of_base(profile.base) or 0, cuda=False)[method]
     rows = write_rows(tmp_path / "pairs" / "all.jsonl", [longest(one, method, base) for one in range(ROWS)])
