@@ -250,7 +250,7 @@ def config_of(shape: ModelShape, eos_id: int | None = None, pad_id: int | None =
 
 def shape_of(config: Any) -> ModelShape:
     """The shape of a model of transformers. Raises NotCarriedError unless the shape describes the model completely:
-    `_config` must turn it into the same config again."""
+    `config_of` must turn it into the same config again."""
     shape = _shape(config)
     again = config_of(shape)
     silent = _NO_LOGIT + (_NO_LOGIT_OF_EXPERTS if shape.experts else ())

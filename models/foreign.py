@@ -42,20 +42,22 @@ def foreign_shape(folder: Path, adapt: Adapt | None = None) -> ForeignShape:
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
 
-    config = load_config(folder)
-    theirs = _empty_module(config)
+    theirs = _empty_module(load_config(folder))
     sizes = {name: tuple(parameter.shape) for name, parameter in theirs.named_parameters()}
     converted = bool(get_model_conversion_mapping(theirs, add_legacy=False))
     by_name = not converted and sizes.keys() <= stored_tensors(folder).keys()
     if not by_name and (fixed := _fixed(theirs)):
         raise UnknownPartsError(f"{theirs.config.model_type} has {fixed[0]}, a fixed tensor that its files convert")
-    return foreign_shape_of(config, adapt, by_name=by_name)
+    return _shape(theirs, adapt, by_name=by_name)
 
 
-def foreign_shape_of(config: Any, adapt: Adapt | None = None, *, by_name: bool = True) -> ForeignShape:
-    """The shape of a model with a config of transformers, after `adapt`. Raises UnknownPartsError for one without a
-    list of layers."""
-    theirs = _empty_module(config)
+def foreign_shape_of(config: Any, adapt: Adapt | None = None) -> ForeignShape:
+    """The shape of a model with a config of transformers, after `adapt`, as far as its files don't matter. Raises
+    UnknownPartsError for one without a list of layers."""
+    return _shape(_empty_module(config), adapt, by_name=True)
+
+
+def _shape(theirs: Any, adapt: Adapt | None, *, by_name: bool) -> ForeignShape:
     if adapt is not None:
         with torch.device("meta"):
             adapt(theirs)

@@ -9,7 +9,7 @@ from flows.estimates.arithmetic import TrainingPlan
 from flows.tables import new_table
 from models.compute import compute_optimal, judge_ratio
 from models.devices import PRICED
-from models.memory import LIBRARIES, Moment, Setup, resident, spread_of
+from models.memory import LIBRARIES, Moment, Setup, resident_in_step
 from models.presets import count_parameters
 from storage.units import duration, size_of
 
@@ -76,7 +76,7 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
     total = memory.total
     if not setup.cuda:
         tensors = memory.total + memory.host
-        total = resident(memory.held, tensors - memory.held, spread_of(plan.shape))
+        total = resident_in_step(plan.shape, setup, memory)
         parts += [("host", memory.host, "copies of states that are being written, and offloaded ones")]
         parts += [
             ("heap", total - LIBRARIES - tensors, "room between tensors"),

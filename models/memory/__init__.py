@@ -10,7 +10,7 @@ disk.py      checkpoints
 """
 
 from models.memory.disk import checkpoint_bytes, checkpoint_disk
-from models.memory.ends import Ends, Moment, largest_parameter, memory_of_ends, most_memory, spread_of
+from models.memory.ends import Ends, Moment, largest_parameter, memory_of_ends, most_memory, resident_in_step
 from models.memory.resident import LIBRARIES, resident
 from models.memory.setup import Engine, Held, Setup, held_parameters
 from models.memory.training import MAX_GATHERED, PREFETCHED, REDUCE_BUCKET, TrainingMemory, training_memory
@@ -33,6 +33,6 @@ __all__ = [
     "memory_of_ends",
     "most_memory",
     "resident",
-    "spread_of",
+    "resident_in_step",
     "training_memory",
 ]

@@ -51,14 +51,14 @@ def most_memory(shape: Shape, setup: Setup) -> int:
     if setup.cuda:
         return most
     saved = memory.weights + memory.buffers + ends.end.first  # the optimizer's states are gone by then
+    return max(resident_in_step(shape, setup, memory), resident(max(ends.start.device, saved), 0))
+
+
+def resident_in_step(shape: Shape, setup: Setup, memory: TrainingMemory) -> int:
+    """Peak bytes of a process on a CPU in a step."""
     sent = 8 * largest_parameter(shape) if setup.sharded == 3 and setup.shares > 1 else 0  # gloo's copies, both ways
-    step = resident(memory.held, memory.total + memory.host - memory.held + sent, spread_of(shape))
-    return max(step, resident(max(ends.start.device, saved), 0))
-
-
-def spread_of(shape: Shape) -> float:
-    """Bytes of the heap for a byte of tensors that come and go in a step."""
-    return getattr(shape, "spread", SPREAD)
+    spread = getattr(shape, "spread", SPREAD)  # traced shapes have their own
+    return resident(memory.held, memory.total + memory.host - memory.held + sent, spread)
 
 
 def largest_parameter(shape: Shape) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 LIBRARIES = 510_000_000  # bytes: Python, torch and transformers, in a process that trains a model of a megabyte
 SPREAD = 1.15  # bytes of the heap for a byte of tensors that come and go in a step of our decoder,
-APART = 3, 100_000_000  # and a third of them, up to so many bytes, as they don't share their places yet
+APART = 3, 100_000_000  # and up to so many bytes a third of them again: few tensors find a place to reuse
 
 
 def resident(held: int, passing: int, spread: float = SPREAD) -> int:

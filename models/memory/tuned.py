@@ -18,7 +18,7 @@ from models.memory.traced import TracedShape, filled, one_text_in_a_row, traced_
 from models.presets import Recompute
 
 TILE = 4096, 32_768  # tokens and ids of the vocabulary
-# Float32 tiles beside that of the logits, at the most of each pass, and for logits with a cap. On a GPU there are none
+# Float32 copies of a tile at the peak of each pass, and one more if logits are capped. A GPU's kernel makes none
 FOLDED_FORWARD, FOLDED_BACKWARD, CAPPED = 3.25, 7.25, 1.0
 
 
