@@ -49,6 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(allowance)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """The same name in each worker for a case of bytes: gzip's, for one, hold the time."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that may take long first, everything else in its order. All but the named cases of a test that is
