@@ -104,17 +104,31 @@ class FileSource(ExternalSource):
     quotes: bool = Field(True, description="whether double quotes may enclose a field of .csv and .tsv")
 
 
-class WebSource(StageConfig):
-    """Web archives: .warc, .wet and .arc, also compressed, as .gz or .zst. Needs the extra `web`."""
+class ExtractedSource(StageConfig):
+    """The fields of sources whose text is extracted from files of other forms. `extra` is the one that has the
+    extractors."""
 
-    kind: Literal["web"] = "web"
     role: ClassVar[Role] = "documents"
     text_column: ClassVar[str] = "text"
+    extra: ClassVar[str]
 
     name: str = Field(pattern=NAME, description="name of the source in counts and ledgers")
     paths: list[Annotated[str, Field(min_length=1)]] = Field(
         min_length=1, description="files and globs (** matches subfolders)"
     )
+
+    @property
+    def names(self) -> list[str]:
+        """The source's name."""
+        return [self.name]
+
+
+class WebSource(ExtractedSource):
+    """Web archives: .warc, .wet and .arc, also compressed, as .gz or .zst. Needs the extra `web`."""
+
+    kind: Literal["web"] = "web"
+    extra: ClassVar[str] = "web"
+
     extractor: Literal["trafilatura", "resiliparse"] = Field(
         "trafilatura",
         description="what finds the main text of HTML. resiliparse takes a tenth of the time and leaves more menus in",
@@ -131,11 +145,6 @@ class WebSource(StageConfig):
     limit: int | None = Field(
         None, ge=1, description="maximum number of pages, from the first, whatever comes of them. Null for all"
     )
-
-    @property
-    def names(self) -> list[str]:
-        """The source's name."""
-        return [self.name]
 
 
 class HubSource(ExternalSource):

@@ -19,6 +19,7 @@ from tasks.download.config import (
     DESCRIPTIONS,
     DownloadConfig,
     EmbeddedSource,
+    ExtractedSource,
     FileSource,
     HubSource,
     LocalSource,
@@ -84,8 +85,9 @@ def check_here(config: DownloadConfig, runtime: Runtime) -> None:
     installed."""
     if config.harness:
         need("eval", "download.harness")
-    if any(isinstance(source, WebSource) for source in config.sources):
-        need("web", "a source of kind web")
+    for source in config.sources:
+        if isinstance(source, ExtractedSource):
+            need(source.extra, f"a source of kind {source.kind}")
 
 
 @stage(version=11, runtime=("data",), sources=fingerprints, check_here=check_here, adopted=check_adopted)
@@ -114,7 +116,7 @@ def download(config: DownloadConfig, out: Output) -> None:
                     removed[source.name] = read
                 _check_source(source, config, refused, writer, written, read.removed)
                 continue
-            assert not isinstance(source, WebSource)
+            assert not isinstance(source, ExtractedSource)
             for role, source_name, item in _items(source, config, refused, verdicts, dropped):
                 if isinstance(item, Document):
                     writer.add(item)
@@ -181,15 +183,15 @@ def _account(
     fates = [
         {"source": source.name, "fate": fate, "pages": pages}
         for source in config.sources
-        if isinstance(source, WebSource)
+        if isinstance(source, ExtractedSource)
         for fate, pages in _fates(source, writer, refused, removed)
     ]
     if fates:
-        out.table("Pages of web archives", fates)
+        out.table("Pages by fate", fates)
 
 
 def _fates(
-    source: WebSource, writer: ShardWriter, refused: Mapping[str, list[Refused]], removed: Mapping[str, Read]
+    source: ExtractedSource, writer: ShardWriter, refused: Mapping[str, list[Refused]], removed: Mapping[str, Read]
 ) -> Iterator[tuple[str, int]]:
     """(what came of pages, their number): text, then the reasons without it, the most frequent first."""
     yield "text", writer.documents[source.name]

@@ -35,7 +35,10 @@ PACKED = (".gz", ".zst")
 KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".md")  # each also packed
 ENDINGS = (*KINDS, *(kind + packed for kind in KINDS for packed in PACKED), ".parquet")
 ARCHIVES = (".warc", ".wet", ".arc")
-ARCHIVE_ENDINGS = (*ARCHIVES, *(kind + packed for kind in ARCHIVES for packed in PACKED))
+ENDINGS_OF = {  # each kind of source
+    "files": ENDINGS,
+    "web": (*ARCHIVES, *(kind + packed for kind in ARCHIVES for packed in PACKED)),
+}
 CARRIAGE = "its lines end with a carriage return only"
 ONE_A_LINE = "a file that doesn't begin with [ needs an object on each line"
 # The beginnings of files that aren't what their names say
@@ -77,15 +80,14 @@ def find_files(source: LocalSource) -> list[Path]:
             if path.resolve() not in seen:
                 seen.add(path.resolve())
                 found.add(path)
-    endings, others = (ENDINGS, ARCHIVE_ENDINGS) if source.kind == "files" else (ARCHIVE_ENDINGS, ENDINGS)
     for path in found:
-        if not path.name.endswith(endings):
-            other = "web" if source.kind == "files" else "files"
+        if not path.name.endswith(ENDINGS_OF[source.kind]):
+            other = next((kind for kind, endings in ENDINGS_OF.items() if path.name.endswith(endings)), None)
             raise SourceError(
                 f"Source {source.name}: {path} has an unknown extension.",
                 f"Use a source of `kind: {other}`."
-                if path.name.endswith(others)
-                else f"Supported are {', '.join(endings)}.",
+                if other
+                else f"Supported are {', '.join(ENDINGS_OF[source.kind])}.",
             )
     return sorted(found)
 

@@ -159,7 +159,7 @@ def test_a_page_without_text_is_removed_with_its_reason_and_address(tmp_path: Pa
         "not_html": 3,
         "revisit": 1,
     }
-    assert out.counts["tables"]["Pages of web archives"][0] == {"source": "web", "fate": "text", "pages": 1}
+    assert out.counts["tables"]["Pages by fate"][0] == {"source": "web", "fate": "text", "pages": 1}
 
 
 def offset(*records: bytes) -> str:
