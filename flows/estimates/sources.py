@@ -11,11 +11,13 @@ import math
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from storage.errors import SourceError
 from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source, WebSource
 from tasks.download.sources.files import find_files, kind_of, read_file
 from tasks.download.sources.rows import Row
+from tasks.download.web.archives import looked_at
 
 # Documents and bytes of text of each embedded corpus. Most distinct pairs that they give, and the bytes of one and of
 # the longest
@@ -29,6 +31,7 @@ UNPACKED = {".gz": 3.0, ".zst": 3.5}  # bytes of text per byte of the file, abou
 GZIP_END = 4  # bytes, which hold the size
 # Bytes of a compressed archive for each page, and bytes of its text: half the pages of WARC have none
 WARC_PAGE, WET_PAGE, PAGE_TEXT = 20_000.0, 2_500.0, 2_500.0
+OF_A_CRAWL = {"warc": 1_000_000_000, "wet": 75_000_000}  # bytes of an archive of Common Crawl, about
 SECONDS = {"trafilatura": 1.0, "resiliparse": 0.1}  # for a page, as a share of trafilatura's
 FILES, ROWS = 8, 50  # sampled from each source
 LONGEST = 1_000_000  # bytes of a sampled row
@@ -100,19 +103,30 @@ def _on_the_hub(source: HubSource) -> Rows:
 
 
 def _in_archives(source: WebSource) -> Rows:
-    """Pages of web archives, from the files' sizes."""
+    """Pages of web archives, from the files' sizes. Unknown for a whole crawl."""
+    if source.crawl and not source.crawl.files:
+        return Rows(None, None, longest=math.inf)
+    files = [(path, path.stat().st_size) for path in find_files(source)]
+    sent = [(Path(urlsplit(each.url).path), each.size) for each in looked_at(source)]
+    if source.crawl and source.crawl.files:
+        content = source.crawl.content
+        sent += [(Path(f"a.{content}.gz"), OF_A_CRAWL[content])] * source.crawl.files
     total = Rows()
-    files = find_files(source)
-    for path in files:
-        size = path.stat().st_size * (1.0 if path.suffix in UNPACKED else 1 / UNPACKED[".gz"])
+    for path, bytes_ in files + sent:
+        size = bytes_ * (1.0 if path.suffix in UNPACKED else 1 / UNPACKED[".gz"])
         if ".wet" in path.suffixes:
             total += Rows(size / WET_PAGE, size * UNPACKED[".gz"])
         else:
             total += Rows(size / WARC_PAGE, size / WARC_PAGE * PAGE_TEXT, pages=size / WARC_PAGE)
-    kept = min(1.0, source.limit / max(1.0, total.number or 0.0)) if source.limit else 1.0
-    pages = total.pages * kept * SECONDS[source.extractor]
+    number, text = total.number or 0.0, total.text or 0.0
+    kept = min(1.0, source.limit / max(1.0, number)) if source.limit else 1.0
     return Rows(
-        (total.number or 0.0) * kept, (total.text or 0.0) * kept, files=len(files), longest=math.inf, pages=pages
+        number * kept,
+        text * kept,
+        fetched=sum(size for _, size in sent) * kept,
+        files=len(files) + len(sent),
+        longest=math.inf,
+        pages=total.pages * kept * SECONDS[source.extractor],
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tasks.download.pairs.form import FormName, InstructionForm, LabelledForm, PreferenceForm
 from tasks.harness.config import HarnessSource
@@ -104,6 +105,17 @@ class FileSource(ExternalSource):
     quotes: bool = Field(True, description="whether double quotes may enclose a field of .csv and .tsv")
 
 
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"it is no regular expression: {error}") from error
+    return text
+
+
+Pattern = Annotated[str, Field(min_length=1), AfterValidator(_pattern)]
+
+
 class ExtractedSource(StageConfig):
     """The fields of sources whose text is extracted from files of other forms. `extra` is the one that has the
     extractors."""
@@ -123,12 +135,42 @@ class ExtractedSource(StageConfig):
         return [self.name]
 
 
+class CrawlSelection(StageConfig):
+    """Archives of a crawl, selected from its list of paths. They must not change, as their content isn't checked."""
+
+    id: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][\w-]*(/\d+)*$",
+        description="a crawl of Common Crawl, such as CC-MAIN-2026-30 or CC-NEWS/2026/10",
+    )
+    content: Literal["warc", "wet"] = Field("warc", description="pages, or their text as the crawl has it")
+    path_list: str | None = Field(
+        None, min_length=1, description="instead of `id`: a file or URL with a path or URL on each line, also as .gz"
+    )
+    files: int | None = Field(
+        None, ge=1, description="number of archives, selected by hash. More of them contain the fewer. Null for all"
+    )
+    root: str = Field(
+        "https://data.commoncrawl.org", pattern=r"^[a-z][a-z0-9+.-]+://\S+$", description="URL that paths begin at"
+    )
+
+    @model_validator(mode="after")
+    def _one_list(self) -> Self:
+        if (self.id is None) == (self.path_list is None):
+            raise ValueError("a crawl needs either `id` or `path_list`")
+        return self
+
+
 class WebSource(ExtractedSource):
     """Web archives: .warc, .wet and .arc, also compressed, as .gz or .zst. Needs the extra `web`."""
 
     kind: Literal["web"] = "web"
     extra: ClassVar[str] = "web"
 
+    paths: list[Annotated[str, Field(min_length=1)]] = Field(
+        [], description="files, globs (** matches subfolders), and URLs: http, https, s3 and others"
+    )
+    crawl: CrawlSelection | None = Field(None, description="archives of a crawl, besides `paths`")
     extractor: Literal["trafilatura", "resiliparse"] = Field(
         "trafilatura",
         description="what finds the main text of HTML. resiliparse takes a tenth of the time and leaves more menus in",
@@ -142,9 +184,24 @@ class WebSource(ExtractedSource):
     exclude_host_files: list[Annotated[str, Field(min_length=1)]] = Field(
         [], description="text files of such hosts, one a line. Lines that begin with # don't count"
     )
+    only_urls: list[Pattern] = Field(
+        [], description="regular expressions. Pages whose URL has none of them in it are removed unread"
+    )
+    exclude_urls: list[Pattern] = Field(
+        [], description="regular expressions. Pages whose URL has one of them in it are removed unread"
+    )
+    opt_outs: Literal["honour", "ignore"] = Field(
+        "honour", description="whether pages marked noai, or tdm-reservation: 1, in headers or HTML, are removed"
+    )
     limit: int | None = Field(
         None, ge=1, description="maximum number of pages, from the first, whatever comes of them. Null for all"
     )
+
+    @model_validator(mode="after")
+    def _has_archives(self) -> Self:
+        if not self.paths and self.crawl is None:
+            raise ValueError("it needs `paths` or a `crawl`")
+        return self
 
 
 class HubSource(ExternalSource):

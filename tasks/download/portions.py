@@ -1,8 +1,8 @@
 """Files of documents, read in portions by all workers.
 
-A portion is some whole files, or the lines of one that begin in a range of its bytes. Portions depend only on the
-files, so shards are the same for any number of workers (law 4). Only lines of JSON are divided: a row of a table may
-span lines, and a compressed file can't be read from its middle.
+A portion is some whole files, or what begins in a range of the bytes of one: lines of JSON, or records of a web
+archive. Portions depend only on the files, so shards are the same for any number of workers (law 4). Nothing else is
+divided: a row of a table may span lines, and most compressed files can't be read from their middle.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import functools
 import hashlib
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import urlsplit
 
 from storage.digest_cache import path_text
 from storage.errors import BadDocument, SourceError
@@ -22,11 +23,15 @@ from storage.shards.documents import Document
 from storage.shards.lines import as_line, open_lines, read_json_lines, write_json_lines
 from tasks.download.config import DownloadConfig, HubSource, LocalSource, WebSource
 from tasks.download.sources import files
+from tasks.download.sources.files import ENDINGS_OF
 from tasks.download.sources.metadata import NotKept, to_json
+from tasks.download.sources.remote import Address, Politeness, look, open_address
 from tasks.download.sources.rows import Refused, Row
+from tasks.download.web.archives import UNSEEN, addresses
 from tasks.download.web.pages import close_processes, read_pages
+from tasks.download.web.sections import Reach
 from tasks.download.writers import ShardWriter
-from tasks.shards import map_shards
+from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
 
 SHARDS = 4  # about the number of full shards from a portion
@@ -35,8 +40,8 @@ DOCUMENTS, REFUSED, REMOVED = "documents", "refused.jsonl", "removed.jsonl"
 
 
 class Span(NamedTuple):
-    """The lines of a file that begin in these bytes, or the whole file if `end` is None. `name` is the path as found.
-    `size` and `modified` are those of the file at that time."""
+    """What begins in these bytes of a file, lines or records, or the whole file if `end` is None. `name` is the path as
+    found, or the URL of an `address`. `size` and `modified` are those of the file at that time."""
 
     path: Path
     name: str
@@ -44,6 +49,15 @@ class Span(NamedTuple):
     modified: int
     start: int = 0
     end: int | None = None
+    address: Address | None = None
+
+    @property
+    def divisible(self) -> bool:
+        """Whether it can be read from its middle."""
+        sent_in_parts = self.address is None or (self.address.parts and self.address.size != UNSEEN)
+        return sent_in_parts and (
+            self.path.suffix == ".jsonl" or (self.path.name.endswith(ENDINGS_OF["web"]) and self.path.suffix != ".zst")
+        )
 
 
 Portion = tuple[Span, ...]
@@ -62,34 +76,61 @@ class Read(NamedTuple):
         return (Refused(**row) for file in self.files for row in read_json_lines(file))
 
 
-def portions(source: LocalSource, size: int) -> list[Portion]:
-    """The files of a source in portions of about `size` bytes. A single portion if the source has a limit."""
-    found: list[Portion] = []
-    small: list[Span] = []
+def spans(source: LocalSource, polite: Politeness) -> list[Span]:
+    """The files of a source, those at addresses last. Raises SourceError."""
+    found = []
     for path in files.find_files(source):
         state = path.stat()
-        span = Span(path.absolute(), path_text(path), state.st_size, state.st_mtime_ns)
-        if path.suffix == ".jsonl" and span.size > size and source.limit is None:
-            found += [tuple(small)] if small else []
-            found += [(span._replace(start=at, end=at + size),) for at in range(0, span.size, size)]
+        found.append(Span(path.absolute(), path_text(path), state.st_size, state.st_mtime_ns))
+    if isinstance(source, WebSource):
+        for each in addresses(source, polite):
+            path = Path(urlsplit(each.url).path or each.url)
+            if not path.name.endswith(ENDINGS_OF["web"]):
+                raise SourceError(
+                    f"Source {source.name}: {each.url} has an unknown extension.",
+                    f"Supported are {', '.join(ENDINGS_OF['web'])}.",
+                )
+            found.append(Span(path, each.url, max(0, each.size), 0, address=each))
+    return found
+
+
+def portions(source: LocalSource, found: list[Span], size: int, undivided: Set[str] = frozenset()) -> list[Portion]:
+    """The files of a source in portions of about `size` bytes. A single portion if the source has a limit."""
+    made: list[Portion] = []
+    small: list[Span] = []
+    for span in found:
+        if span.divisible and span.size > size and source.limit is None and span.name not in undivided:
+            made += [tuple(small)] if small else []
+            made += [(span._replace(start=at, end=at + size),) for at in range(0, span.size, size)]
             small = []
             continue
         small.append(span)
-        if sum(each.size for each in small) >= size and source.limit is None:
-            found.append(tuple(small))
+        unseen = span.address is not None and span.address.size == UNSEEN
+        if (unseen or sum(each.size for each in small) >= size) and source.limit is None:
+            made.append(tuple(small))
             small = []
-    return [*found, *([tuple(small)] if small else [])]
+    return [*made, *([tuple(small)] if small else [])]
 
 
 def read_portions(
-    source: LocalSource, config: DownloadConfig, out: Output, writer: ShardWriter, dropped: Counter[NotKept]
+    source: LocalSource,
+    found: list[Span],
+    config: DownloadConfig,
+    out: Output,
+    writer: ShardWriter,
+    dropped: Counter[NotKept],
 ) -> Read:
     """Read all documents of a source into shards, which `writer` takes. Returns the refused rows, and adds to `dropped`
     the fields that metadata can't hold. Raises SourceError."""
-    jobs = portions(source, SHARDS * config.shard_bytes)
-    name = hashlib.sha256(source.name.encode()).hexdigest()[:16]  # any text may be a source's name
+    name = f"{DOCUMENTS}-{hashlib.sha256(source.name.encode()).hexdigest()[:16]}"  # any text may be a source's name
+    polite = Politeness(out.runtime.data.connections, out.runtime.data.patience_minutes)
+    work = functools.partial(_read, source, config, polite)
+    jobs = portions(source, found, SHARDS * config.shard_bytes)
     try:
-        read = map_shards(functools.partial(_read, source, config), jobs, out, f"{DOCUMENTS}-{name}", "portions")
+        read = map_shards(work, jobs, out, name, "portions")
+        if undivided := _misread(jobs, read):
+            jobs = portions(source, found, SHARDS * config.shard_bytes, undivided)
+            read = map_shards(work, jobs, out, f"{name}-undivided", "portions")
     finally:
         close_processes()
     refused: list[Refused] = []
@@ -100,13 +141,31 @@ def read_portions(
         for field, why, times in result.counts["dropped"]:
             dropped[NotKept(source.name, field, why)] += times
         rows = [Refused(**row) for row in read_json_lines(result.folder / REFUSED)]
-        if portion[0].end is not None:
+        if "lines" in result.counts:
             rows = [_in_file(row, before[portion[0].name]) for row in rows]
             before[portion[0].name] += result.counts["lines"]
         refused += rows
         removed.update(result.counts.get("removed", {}))
     files = [result.folder / REMOVED for result in read if result.counts.get("removed")]
     return Read(refused, removed, files)
+
+
+def _misread(jobs: Sequence[Portion], read: Sequence[ShardResult]) -> set[str]:
+    """The divided archives of which some range didn't begin with the record after the range before: it began within
+    that, with a record that lies in another one."""
+    found: set[str] = set()
+    following: int | None = None
+    for (span, *_), result in zip(jobs, read, strict=True):
+        if span.end is None or "first" not in result.counts:
+            continue
+        first, after = result.counts["first"], result.counts["after"]
+        if span.start and following is not None:
+            if (first is None and following < min(span.end, span.size)) or (first is not None and first != following):
+                found.add(span.name)
+            if first is None:
+                continue  # the record before goes on
+        following = after
+    return found
 
 
 def _in_file(row: Refused, before: int) -> Refused:
@@ -130,47 +189,75 @@ def read_document(
     return document
 
 
-def _read(source: LocalSource, config: DownloadConfig, portion: Portion, folder: Path) -> dict[str, Any]:
+def _read(
+    source: LocalSource, config: DownloadConfig, polite: Politeness, portion: Portion, folder: Path
+) -> dict[str, Any]:
     """Write a portion's shards and refused rows. Returns the counts."""
     writer = ShardWriter(config, folder / DOCUMENTS)
     dropped: Counter[NotKept] = Counter()
     refused: list[Refused] = []
     removed: Counter[str] = Counter()
+    reach = Reach(portion[0].start, portion[0].end)
+    rows = chain.from_iterable(_rows(span, source, config, folder, polite, reach) for span in portion)
     with open_lines(folder / REMOVED) as file:
-        for row in islice(chain.from_iterable(_rows(span, source, config) for span in portion), source.limit):
-            found = row if isinstance(row, Refused) else read_document(source, row, config, dropped)
-            if not isinstance(found, Refused):
-                writer.add(found)
-            elif found.removed:
-                removed[found.reason] += 1
-                file.write(as_line(found._asdict()))
+        for row in islice(rows, source.limit):
+            made = row if isinstance(row, Refused) else read_document(source, row, config, dropped)
+            if not isinstance(made, Refused):
+                writer.add(made)
+            elif made.removed:
+                removed[made.reason] += 1
+                file.write(as_line(made._asdict()))
             else:
-                refused.append(found)
+                refused.append(made)
     writer.close()
     write_json_lines(folder / REFUSED, (row._asdict() for row in refused))
-    return {
+    counts = {
         "documents": writer.seen,
         "characters": writer.characters[source.name],
         "removed": removed,
-        "lines": sum(_lines(span) for span in portion if span.end is not None),
         "dropped": [[what.field, what.why, times] for what, times in dropped.items()],
     }
+    if reach.end is None:
+        return counts
+    if isinstance(source, WebSource):
+        return counts | {"first": reach.first, "after": reach.after}
+    return counts | {"lines": _lines(portion[0])}
+
+
+def _rows(
+    span: Span, source: LocalSource, config: DownloadConfig, folder: Path, polite: Politeness, reach: Reach
+) -> Iterator[Row | Refused]:
+    _check_unchanged(span)
+    if not isinstance(source, WebSource):
+        yield from files.read_file(span.path, span.name, source, config.max_document_bytes, span.start, span.end)
+        return
+    with _opened(span, folder, polite) as file:
+        yield from read_pages(file, span.name, source, config.max_document_bytes, reach)
+
+
+def _opened(span: Span, folder: Path, polite: Politeness) -> BinaryIO:
+    """The archive of a span. Raises SourceError."""
+    if span.address is None:
+        try:
+            files.check_begun(span.path)
+            return span.path.open("rb")
+        except OSError as error:
+            raise files.unreadable(span.path, error) from error
+    address = look(span.name, polite) if span.address.size == UNSEEN else span.address
+    if not address.size:
+        raise files.unreadable(address.url, EOFError("it is empty"))
+    return open_address(address, folder, polite)
 
 
 def _check_unchanged(span: Span) -> None:
+    if span.address is not None:
+        return
     state = span.path.stat() if span.path.exists() else None
     if state is None or (state.st_size, state.st_mtime_ns) != (span.size, span.modified):
         raise SourceError(
             f"{span.name} on {socket.gethostname()} is not the file that the run began with.",
             "Run again once nothing writes to it. Workers on other hosts must see the same files at the same paths.",
         )
-
-
-def _rows(span: Span, source: LocalSource, config: DownloadConfig) -> Iterator[Row | Refused]:
-    _check_unchanged(span)
-    if isinstance(source, WebSource):
-        return read_pages(span.path, span.name, source, config.max_document_bytes)
-    return files.read_file(span.path, span.name, source, config.max_document_bytes, span.start, span.end)
 
 
 def _lines(span: Span) -> int:

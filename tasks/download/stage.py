@@ -28,9 +28,10 @@ from tasks.download.config import (
 )
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of, role_of
-from tasks.download.portions import Read, read_document, read_portions
+from tasks.download.portions import Read, read_document, read_portions, spans
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.metadata import NotKept
+from tasks.download.sources.remote import Politeness
 from tasks.download.sources.rows import Refused, Row, describe_columns, nearest
 from tasks.download.web import pages
 from tasks.download.writers import PairWriter, ShardWriter, pair_writer
@@ -98,9 +99,10 @@ def download(config: DownloadConfig, out: Output) -> None:
     Raises SourceError for a source that loses more than `max_quarantined_share` or is empty.
     """
     check_first_rows(config, HubSource)
-    in_files = [each for each in config.sources if isinstance(each, LocalSource)]
-    out.fact(source_bytes={each.name: files.size(each) for each in in_files})
-    out.fact(files=sum(len(files.find_files(each)) for each in in_files))
+    polite = Politeness(out.runtime.data.connections, out.runtime.data.patience_minutes)
+    in_files = {each.name: spans(each, polite) for each in config.sources if isinstance(each, LocalSource)}
+    out.fact(source_bytes={name: sum(span.size for span in found) for name, found in in_files.items()})
+    out.fact(files=sum(map(len, in_files.values())))
     writer = ShardWriter(config, out.path / "documents")
     verdicts: list[Verdict] = []
     refused: dict[str, list[Refused]] = {}
@@ -109,7 +111,7 @@ def download(config: DownloadConfig, out: Output) -> None:
     with pair_writer(config.roles, out) as written:
         for source in config.sources:
             if isinstance(source, LocalSource) and source.role == "documents":
-                read = read_portions(source, config, out, writer, dropped)
+                read = read_portions(source, in_files[source.name], config, out, writer, dropped)
                 if read.refused:
                     refused[source.name] = read.refused
                 if read.removed:

@@ -74,6 +74,10 @@ class DataRuntime(RuntimeGroup):
         description="a running cluster: for Dask its scheduler, tcp://host:8786, for Ray ray://host:10001, host:6379 "
         "or auto, the one of this host (default: `workers` workers on this host, which end with the run)",
     )
+    connections: int = Field(2, ge=1, le=64, description="requests that this machine makes to a host at a time")
+    patience_minutes: float = Field(
+        60.0, ge=0, description="how long a server that refuses (403, 429, 503) or is away is asked again"
+    )
 
     @model_validator(mode="after")
     def _check_address(self) -> DataRuntime:

@@ -12,7 +12,6 @@ import gzip
 import io
 import json
 import os
-import re
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -26,6 +25,7 @@ from storage.errors import BadDocument, SourceError
 from tasks.download.config import FileSource, LocalSource
 from tasks.download.sources.arrays import BrokenArray, is_array, split_array
 from tasks.download.sources.parquet import read_parquet
+from tasks.download.sources.remote import is_address
 from tasks.download.sources.rows import Refused, Row, columns_of
 from tasks.download.sources.tables import DELIMITERS, BrokenTable, Dialect, read_table
 
@@ -63,11 +63,13 @@ WIDE_WINDOW = "too much memory"  # Zstandard's error for a window of more than 1
 
 
 def find_files(source: LocalSource) -> list[Path]:
-    """The files of a source, sorted, without duplicates. Raises SourceError for a path or glob that matches none, for
-    a link to nothing, and for an unknown file type."""
+    """The local files of a source, sorted, without duplicates. Raises SourceError for a path or glob that matches none,
+    for a link to nothing, and for an unknown file type."""
     found: set[Path] = set()
     seen: set[Path] = set()
     for pattern in source.paths:
+        if source.kind == "web" and is_address(pattern):
+            continue
         plain = Path(pattern).expanduser()  # a file's name may have brackets in it
         met = [plain] if plain.is_file() else [Path(name) for name in glob.glob(str(plain), recursive=True)]
         matches = sorted((path for path in met if path.is_file()), key=lambda path: (len(path.parts), path))
@@ -105,10 +107,11 @@ def _no_files(source: LocalSource, pattern: str, met: list[Path]) -> SourceError
         return SourceError(
             f"{subject} {'is' if literal else 'matches only'} {what}.", "Give plain files: each is read several times."
         )
-    if re.match(r"[a-z][a-z0-9+.-]+://", pattern):
+    if is_address(pattern):
         return SourceError(
             f"{subject} is a URL, which can't be read.",
-            "Download it, or use a source of `kind: hub` for a data set of the Hugging Face hub.",
+            "Download it, or use a source of `kind: web` for a web archive, of `kind: hub` for a data set of the "
+            "Hugging Face hub.",
         )
     path = Path(pattern).expanduser()
     where = "" if path.is_absolute() else f" in {Path.cwd()}, where the run started"
@@ -139,12 +142,12 @@ def size(source: LocalSource) -> int:
     return total
 
 
-def unreadable(path: Path, error: Exception) -> SourceError:
+def unreadable(path: Path | str, error: Exception) -> SourceError:
     """The error for a file that can't be read as a whole."""
     if WIDE_WINDOW in str(error):
         return SourceError(
             f"{path} was compressed with a window of more than 128 MB, which can't be read.",
-            f"Compress it again: zstd -dc --long=31 {path.name} | zstd -o NEW.zst.",
+            f"Compress it again: zstd -dc --long=31 {Path(path).name} | zstd -o NEW.zst.",
         )
     return SourceError(f"{path} can't be read: {error}.", "Replace the file, or remove it from `paths`.")
 

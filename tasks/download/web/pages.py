@@ -7,20 +7,24 @@ read and wasn't is quarantined: damaged records, pages that take too long. So `m
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from importlib.metadata import version
 from multiprocessing.util import Finalize
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from storage.digest_cache import remembered_digest
 from storage.errors import SourceError
 from tasks.checks.extras import need
 from tasks.download.config import WebSource
-from tasks.download.sources.files import check_begun, unreadable
+from tasks.download.sources.files import unreadable
 from tasks.download.sources.rows import Refused, Row
+from tasks.download.web import archives
 from tasks.download.web.records import NotAnArchive, Record, read_records
-from tasks.text.web.extract import Extractor, ExtractorProcess, Failed, Page
+from tasks.download.web.sections import Reach
+from tasks.text.web.extract import NO_AI, Extractor, ExtractorProcess, Failed, Page
 
 HTML = ("text/html", "application/xhtml+xml")
 PAGES = ("response", "resource", "conversion", "revisit")  # types of records. Others describe them
@@ -31,24 +35,23 @@ HTTP = (
 )
 
 
-def read_pages(path: Path, name: str, source: WebSource, limit: int) -> Iterator[Row | Refused]:
-    """The pages of an archive, each a row with its text and metadata, or refused. Raises SourceError."""
-    check_begun(path)
+def read_pages(file: BinaryIO, name: str, source: WebSource, limit: int, reach: Reach) -> Iterator[Row | Refused]:
+    """The pages of an archive within reach, each a row with its text and metadata, or refused. `name` is its path or
+    URL. Raises SourceError."""
     extractor = _process(source.extractor, source.page_seconds)
-    excluded = _hosts(tuple(source.exclude_hosts), tuple(source.exclude_host_files))
     try:
-        for record in read_records(path, name, limit):
+        for record in read_records(file, name, limit, reach):
             if isinstance(record, Refused):
                 yield record
             elif record.kind in PAGES and (url := _url(record)):
-                found = _fate(record, url, source, excluded, extractor, limit)
+                found = _fate(record, url, source, extractor, limit)
                 yield found._replace(why=found.why or url) if isinstance(found, Refused) else found
     except NotAnArchive as error:
         raise SourceError(
-            f"{path} doesn't begin with a record of WARC, WET or ARC.", "Replace it, or remove it from `paths`."
+            f"{name} doesn't begin with a record of WARC, WET or ARC.", "Replace it, or remove it from the source."
         ) from error
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable(name, error) from error
 
 
 def _process(extractor: Extractor, seconds: float) -> ExtractorProcess:
@@ -78,7 +81,7 @@ def fingerprint(source: WebSource) -> dict[str, str]:
             found[f"{source.name}/{file}"] = remembered_digest(path)
         except OSError as error:
             raise unreadable(path, error) from error
-    return found
+    return found | archives.fingerprint(source)
 
 
 def _url(record: Record) -> str:
@@ -87,20 +90,22 @@ def _url(record: Record) -> str:
     return url if url.lower().startswith(("http://", "https://")) else ""
 
 
-def _fate(
-    record: Record, url: str, source: WebSource, excluded: frozenset[str], extractor: ExtractorProcess, limit: int
-) -> Row | Refused:
+def _fate(record: Record, url: str, source: WebSource, extractor: ExtractorProcess, limit: int) -> Row | Refused:
     removed = functools.partial(Refused, place=record.place, removed=True)
-    if _excluded(url, excluded):
-        return removed("excluded_host")
+    if reason := _excluded(url, source):
+        return removed(reason)
     if record.kind == "revisit":
         return removed("revisit")
     page = page_of(record, limit)
-    if not isinstance(page, Page):
+    if isinstance(page, Refused):
         return page
+    if page.opt_out and source.opt_outs == "honour":
+        return removed("opt_out")
     found = extractor.read(page)
     if isinstance(found, Failed):
         return Refused(found.reason, record.place, why=f"{url}: {found.why}" if found.why else url)
+    if found.pop("opt_out", False) and source.opt_outs == "honour":
+        return removed("opt_out")
     if not found["text"].strip():
         return removed("no_text")
     identified = record.fields.get("warc-identified-content-language")
@@ -113,7 +118,7 @@ def _fate(
 def page_of(record: Record, limit: int) -> Page | Refused:
     """The content of a record, or why it isn't a page of text."""
     removed = functools.partial(Refused, place=record.place, removed=True)
-    kind, encoding, content = record.fields.get("content-type", ""), None, record.block
+    kind, encoding, content, opt_out = record.fields.get("content-type", ""), None, record.block, False
     if record.kind == "response" and content.startswith(b"HTTP/"):
         from fastwarc.warc import WarcRecord
 
@@ -123,6 +128,11 @@ def page_of(record: Record, limit: int) -> Page | Refused:
             if whole.http_headers.status_code != 200:
                 return removed("http_status")
             kind, encoding = whole.http_content_type or "", whole.http_charset
+            opt_out = any(
+                (name.lower() == "x-robots-tag" and NO_AI.search(value.lower()))
+                or (name.lower() == "tdm-reservation" and value.strip() == "1")
+                for name, value in whole.http_headers.items()
+            )
             content = whole.reader.read(limit + 1)
         except (OSError, ValueError):
             return Refused("broken_http", record.place)
@@ -134,7 +144,7 @@ def page_of(record: Record, limit: int) -> Page | Refused:
     binary = b"\0" in begins and not begins.startswith((b"\xff\xfe", b"\xfe\xff"))
     if binary or begins.startswith(b"%PDF-") or not (html or kind == "text/plain"):
         return removed("not_html")
-    return Page(content, encoding, html)
+    return Page(content, encoding, html, opt_out)
 
 
 @functools.cache
@@ -149,13 +159,17 @@ def _hosts(names: tuple[str, ...], files: tuple[str, ...]) -> frozenset[str]:
     return frozenset(line.strip().lower().strip(".") for line in lines if line.strip() and line[0] != "#")
 
 
-def _excluded(url: str, hosts: frozenset[str]) -> bool:
-    """Whether a page is on one of these hosts, or on one below."""
-    if not hosts:
-        return False
-    try:
-        host = (urlsplit(url).hostname or "").rstrip(".")
-    except ValueError:
-        return False
-    labels = host.split(".")
-    return any(".".join(labels[number:]) in hosts for number in range(len(labels)))
+def _excluded(url: str, source: WebSource) -> str:
+    """Why a page isn't read, from its URL: `excluded_host` if it is on one of these hosts or on one below, or
+    `excluded_url`. Empty if it is read."""
+    hosts = _hosts(tuple(source.exclude_hosts), tuple(source.exclude_host_files))
+    if hosts:
+        try:
+            labels = (urlsplit(url).hostname or "").rstrip(".").split(".")
+        except ValueError:
+            labels = []
+        if any(".".join(labels[number:]) in hosts for number in range(len(labels))):
+            return "excluded_host"
+    unwanted = any(re.search(pattern, url) for pattern in source.exclude_urls)
+    wanted = not source.only_urls or any(re.search(pattern, url) for pattern in source.only_urls)
+    return "excluded_url" if unwanted or not wanted else ""

@@ -8,11 +8,10 @@ follows it is the next one or the end. FastWARC takes apart what was sent by HTT
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from tasks.download.sources.rows import Refused
-from tasks.download.web.sections import ARC_HEAD, LONGEST_HEAD, WARC_HEAD, Damaged, Section, begins, sections
+from tasks.download.web.sections import ARC_HEAD, LONGEST_HEAD, Damaged, Reach, Section, begins, sections
 
 GAP = 4096  # bytes of blank lines between records
 
@@ -30,24 +29,33 @@ class NotAnArchive(Exception):
     """A file that doesn't begin with a record."""
 
 
-def read_records(path: Path, name: str, limit: int) -> Iterator[Record | Refused]:
-    """The records of an archive, damaged ones refused with their offset. A record longer than `limit` bytes isn't held
-    in memory. Raises NotAnArchive, OSError."""
+def read_records(file: BinaryIO, name: str, limit: int, reach: Reach) -> Iterator[Record | Refused]:
+    """The records of an archive within reach, damaged ones refused with their offset. A record longer than `limit`
+    bytes isn't held in memory. Raises NotAnArchive, OSError."""
     damaged: list[Damaged] = []
-    first = True
-    for section in sections(path, damaged.append):
+    first = reach.start == 0
+    for section in sections(file, damaged.append, reach):
         yield from _refused(damaged, name)
         at = section.offset
         try:
-            if not first and not begins(section.peek(LONGEST_HEAD)):
-                yield Refused("damaged_record", f"{name} {at}", why="no record begins here")
-                _to_next(section)
-            if first and section.peek(1) and not begins(section.peek(LONGEST_HEAD)):
-                raise NotAnArchive
+            if not begins(section.peek(LONGEST_HEAD)):
+                if first and section.peek(1):
+                    raise NotAnArchive
+                if section.within:
+                    yield Refused("damaged_record", f"{name} {at}", why="no record begins here")
+                section.to_next()
             first = False
+            if not section.within and reach.ends(section.position):
+                return
+            if reach.first is None:
+                reach.first = section.position
             while section.peek(1):
+                if not section.within and reach.ends(section.position):
+                    break
                 at = section.offset
                 yield _read(section, name, limit)
+            if not section.within and (not section.peek(1) or begins(section.peek(LONGEST_HEAD))):
+                reach.after = section.position  # the file's size at its end
         except Damaged as damage:
             yield Refused("damaged_record", f"{name} {at}", why=damage.why)
     yield from _refused(damaged, name)
@@ -66,23 +74,23 @@ def _read(section: Section, name: str, limit: int) -> Record | Refused:
     kind, fields = _of_arc(head) if ARC_HEAD.match(head) else _of_warc(section)
     stated = fields.get("content-length", "")
     if not stated.isdecimal() or not stated.isascii() or len(stated) > 18:
-        _to_next(section)
+        section.to_next()
         return Refused("damaged_record", place, why="it has no valid length")
     length = int(stated)
     if length > limit:
         passed = section.skip(length)
         whole = passed == length and _ends(section)
         if not whole:
-            _to_next(section)
+            section.to_next()
         return Refused("too_long", place) if whole else Refused("damaged_record", place, why=_short(passed, length))
     block = section.read(length)
     if len(block) < length:
         section.put_back(block)
-        _to_next(section)  # the next one may lie within what was taken for its block
+        section.to_next()  # the next one may lie within what was taken for its block
         return Refused("damaged_record", place, why=_short(len(block), length))
     if not _ends(section):
         section.put_back(block)
-        _to_next(section)
+        section.to_next()
         return Refused("damaged_record", place, why=f"its length isn't {length:,}, as it says")
     return Record(kind, fields, block, place)
 
@@ -123,10 +131,3 @@ def _ends(section: Section) -> bool:
         return False
     section.read(blank)
     return True
-
-
-def _to_next(section: Section) -> None:
-    """Go to the next line that begins a record of WARC, or that alone would be one of ARC."""
-    while line := section.readline():
-        if WARC_HEAD.match(line) or ARC_HEAD.match(line):
-            return section.put_back(line)

@@ -4,6 +4,8 @@ An archive is most often compressed record by record, each a member of gzip, so 
 A section is such a member with those after it that continue its record. A member that is damaged or cut costs its own
 record: the next member that begins with a record is searched for. A file of one member, a file that isn't compressed,
 and one of Zstandard are one section. FastWARC reads on past such places without an error, or stops at them.
+
+Several workers may read a large file, each the records that begin in some range of its bytes (`Reach`).
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ import functools
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 Unpacker = Any  # of zlib, which has no name for its type
 READ_BYTES = 1 << 16
 ZSTD_BYTES = 4096  # as those right before damage are lost with it
 MAGIC = b"\x1f\x8b\x08"
+ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # a frame, or one to skip, which has a dictionary
 WARC_HEAD = re.compile(rb"WARC/\d\.\d+\r?\n")
 # ARC 1 and 2: URL, IP address, date, type, other fields in the second version, length
 ARC_HEAD = re.compile(rb"([a-z]+:\S+) (\S+) (\d{12,14}) (\S+)(?: [^\r\n]*)? (\d+)\r?\n")
@@ -33,12 +36,31 @@ class Damaged(Exception):
         self.offset, self.why = offset, why
 
 
+@dataclass
+class Reach:
+    """The part of a file that is read: the records that begin at `start` or later, but before `end`.
+
+    Reading sets `first`, where the first of them begins, None if there is none, and `after`, where the next record
+    begins, the file's size if there is none, None if that isn't known because of damage. A range may seem to begin with
+    a record that lies within another one, an archive in an archive. Then its `first` isn't the `after` of the range
+    before."""
+
+    start: int = 0
+    end: int | None = None
+    first: int | None = None
+    after: int | None = None
+
+    def ends(self, offset: int) -> bool:
+        """Whether a record that begins at this offset isn't read."""
+        return self.end is not None and offset >= self.end
+
+
 class Section:
     """Bytes that are read in order, some of which may be put back. `at` is the offset of the first one in the file. If
-    it is compressed (`within`), `offset` counts on in what is unpacked."""
+    it is compressed (`within`), `offset` counts on in what is unpacked, and it is read to its end."""
 
-    def __init__(self, more: Callable[[], bytes], at: int, within: bool) -> None:
-        self._more, self._at, self._within = more, at, within
+    def __init__(self, more: Callable[[], bytes], at: int, within: bool, reach: Reach) -> None:
+        self._more, self._at, self.within, self._reach = more, at, within, reach
         self._buffer = b""
         self._ended = False
         self._damage: Damaged | None = None
@@ -47,9 +69,14 @@ class Section:
     @property
     def offset(self) -> str:
         """Where the next byte is, for messages."""
-        if self._within:
+        if self.within:
             return f"offset {self._at}" + (f" byte {self._read}" if self._read else "")
         return f"offset {self._at + self._read}"
+
+    @property
+    def position(self) -> int:
+        """The offset in the file: of the next byte, or of the section's first if it is compressed."""
+        return self._at if self.within else self._at + self._read
 
     def peek(self, size: int) -> bytes:
         """The next bytes, fewer at the end and before damage. Raises Damaged if damage is next."""
@@ -96,24 +123,39 @@ class Section:
         self._buffer = data + self._buffer
         self._read -= len(data)
 
+    def to_next(self) -> bool:
+        """Go to the next line that begins a record of WARC, or that alone would be one of ARC. Whether there is one
+        within reach. Raises Damaged."""
+        while (self.within or not self._reach.ends(self.position)) and (line := self.readline()):
+            if begins(line):
+                self.put_back(line)
+                return True
+        return False
+
 
 def begins(data: bytes) -> bool:
     """Whether data begins with the head of a record."""
     return bool(WARC_HEAD.match(data) or ARC_HEAD.match(data))
 
 
-def sections(path: Path, on_damage: Callable[[Damaged], None]) -> Iterator[Section]:
-    """The sections of an archive. `on_damage` gets each damaged part between sections. Raises OSError."""
-    with path.open("rb") as file:
-        if path.suffix == ".zst":
-            from fastwarc import ZstdReader
+def sections(file: BinaryIO, on_damage: Callable[[Damaged], None], reach: Reach) -> Iterator[Section]:
+    """The sections of an archive that are within reach. `on_damage` gets each damaged part between them. A file of
+    Zstandard is read from its beginning. Raises OSError."""
+    start = file.read(4)
+    file.seek(0)
+    if ZSTD.match(start):
+        from fastwarc import ZstdReader
 
-            yield Section(functools.partial(_unpacked, ZstdReader(file)), 0, within=True)
-        elif file.read(2) == MAGIC[:2]:
-            yield from _Gzip(file, on_damage).sections()
-        else:
-            file.seek(0)
-            yield Section(lambda: file.read(READ_BYTES), 0, within=False)
+        yield Section(functools.partial(_unpacked, ZstdReader(file)), 0, within=True, reach=reach)
+    elif start.startswith(MAGIC[:2]):
+        yield from _Gzip(file, on_damage, reach).sections()
+    else:
+        at = file.seek(max(0, reach.start - 1))  # a line that begins in this range may do so with its first byte
+        section = Section(lambda: file.read(READ_BYTES), at, within=False, reach=reach)
+        if reach.start:
+            while (rest := section.readline()) and not rest.endswith(b"\n"):
+                pass
+        yield section
 
 
 def _unpacked(file: Any) -> bytes:
@@ -127,23 +169,29 @@ def _unpacked(file: Any) -> bytes:
 
 
 class _Gzip:
-    """The members of a file, read once from its beginning."""
+    """The members of a file, read once, from the first within reach."""
 
-    def __init__(self, file: BinaryIO, on_damage: Callable[[Damaged], None]) -> None:
-        self._file, self._on_damage = file, on_damage
+    def __init__(self, file: BinaryIO, on_damage: Callable[[Damaged], None], reach: Reach) -> None:
+        self._file, self._on_damage, self._reach = file, on_damage, reach
         self._member, self._begun = 0, False
         self._go_to(0)
 
     def sections(self) -> Iterator[Section]:
         """See `sections`."""
+        if self._reach.start and not self._search(self._reach.start):
+            return
         while self._start():
-            section = Section(self._more, self._member, within=True)
+            if self._reach.ends(self._member):
+                self._reach.after = self._member
+                return
+            section = Section(self._more, self._member, within=True, reach=self._reach)
             yield section
             try:
                 while section.read(READ_BYTES):
                     pass
             except Damaged as damage:
-                self._go_on_after(damage)
+                if not self._search(damage.offset + 1):
+                    return
 
     def _go_to(self, offset: int) -> None:
         self._file.seek(offset)
@@ -159,11 +207,13 @@ class _Gzip:
                 if self._damage:
                     raise self._damage
                 if not self._next_member():
+                    self._reach.after = self._raw_at
                     return False
                 self._first = self._piece()
             except Damaged as damage:
                 self._on_damage(damage)
-                self._go_on_after(damage)
+                if not self._search(damage.offset + 1):
+                    return False
         return True
 
     def _more(self) -> bytes:
@@ -221,21 +271,21 @@ class _Gzip:
             self._raw += piece
         return self._raw
 
-    def _go_on_after(self, damage: Damaged) -> None:
-        """Go to the first member after a damaged one that begins with a record, or to the file's end."""
-        at = damage.offset + 1
+    def _search(self, at: int) -> bool:
+        """Go to the first member from here on that begins with a record. Whether there is one within reach."""
         self._file.seek(at)
         data = b""
-        while piece := self._file.read(READ_BYTES):
+        while not self._reach.ends(at) and (piece := self._file.read(READ_BYTES)):
             data += piece
             found = data.find(MAGIC)
-            while found >= 0:
+            while found >= 0 and not self._reach.ends(at + found):
                 if self._begins_at(at + found):
-                    return self._go_to(at + found)
+                    self._go_to(at + found)
+                    return True
                 self._file.seek(at + len(data))
                 found = data.find(MAGIC, found + 1)
             at, data = at + len(data) - len(MAGIC) + 1, data[-len(MAGIC) + 1 :]
-        self._go_to(self._file.seek(0, 2))
+        return False
 
     def _begins_at(self, offset: int) -> bool:
         self._file.seek(offset)

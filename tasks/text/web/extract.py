@@ -8,6 +8,7 @@ doesn't change which pages are kept. The process serves page after page, and is 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,20 +21,25 @@ from typing import Any, Literal, NamedTuple
 from storage.errors import LostWorker
 from tasks.children.die_with_parent import die_with_parent
 from tasks.text.web.encoding import decode
+from tasks.text.web.formulas import with_formulas
 
 Extractor = Literal["trafilatura", "resiliparse"]
 PATIENCE = 20  # times the limit, by the clock, after which a process that doesn't even compute is ended
 WIDEST = 300  # characters of a field of metadata
 LICENCE = "a[rel~=license], link[rel~=license]"
+RESERVED = "meta[name='tdm-reservation' i]"
+NO_AI = re.compile(r"\bnoai\b")
 DATES = "meta[property='article:published_time'], meta[itemprop=datePublished], meta[name=date]"
 
 
 class Page(NamedTuple):
-    """A page to read: its bytes, the encoding that HTTP declares, and whether it is HTML or plain text."""
+    """A page to read: its bytes, the encoding that HTTP declares, whether it is HTML or plain text, and whether HTTP's
+    headers object to use for AI."""
 
     content: bytes
     encoding: str | None
     html: bool
+    opt_out: bool = False
 
 
 class Failed(NamedTuple):
@@ -129,12 +135,13 @@ def main() -> None:
 
 
 def read_page(page: Page, extract: Callable[[str], str]) -> dict[str, Any]:
-    """`text`, empty if there is none, and the metadata that the page has: title, language, date, licence."""
+    """`text`, empty if there is none, and the metadata that the page has: title, language, date, licence, and
+    `opt_out` if it objects to use for AI."""
     text, encoding = decode(page.content, page.encoding)
     text = text.replace("\0", "")
     if not page.html:
         return {"text": text, "encoding": encoding}
-    return {"text": extract(text), "encoding": encoding, **_metadata(text)}
+    return {"text": extract(with_formulas(text)), "encoding": encoding, **_metadata(text)}
 
 
 def _trafilatura() -> Callable[[str], str]:
@@ -155,7 +162,7 @@ def _resiliparse() -> Callable[[str], str]:
 EXTRACTORS: dict[str, Callable[[], Callable[[str], str]]] = {"trafilatura": _trafilatura, "resiliparse": _resiliparse}
 
 
-def _metadata(html: str) -> dict[str, str]:
+def _metadata(html: str) -> dict[str, Any]:
     from resiliparse.parse.html import HTMLTree
 
     tree = HTMLTree.parse(html)
@@ -172,7 +179,10 @@ def _metadata(html: str) -> dict[str, str]:
         "date": field(DATES, "content"),
         "license": field(LICENCE, "href"),
     }
-    return {name: " ".join(value.split())[:WIDEST] for name, value in found.items() if value.strip()}
+    kept: dict[str, Any] = {name: " ".join(value.split())[:WIDEST] for name, value in found.items() if value.strip()}
+    robots = document.query_selector_all("meta[name=robots i]") if document else ()
+    no_ai = any(NO_AI.search((node.getattr("content") or "").lower()) for node in robots)
+    return kept | ({"opt_out": True} if no_ai or field(RESERVED, "content").strip() == "1" else {})
 
 
 if __name__ == "__main__":

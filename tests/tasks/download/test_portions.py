@@ -15,10 +15,12 @@ from storage.digests import list_files, tree_digest
 from storage.errors import SourceError
 from storage.shards.documents import read_documents, read_ledger
 from tasks.download.config import DownloadConfig, FileSource
-from tasks.download.portions import _in_file, _lines, _rows, portions
+from tasks.download.portions import Portion, Span, _in_file, _lines, _rows, portions, spans
 from tasks.download.sources.files import read_rows
+from tasks.download.sources.remote import Politeness
 from tasks.download.sources.rows import Refused, Row
 from tasks.download.stage import download
+from tasks.download.web.sections import Reach
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -29,6 +31,14 @@ LINES = st.sampled_from(
 
 def config_of(source: FileSource, **more: object) -> DownloadConfig:
     return DownloadConfig.model_validate({"sources": [source.model_dump()], "benchmarks": ["piqa"], **more})
+
+
+def portioned(source: FileSource, size: int) -> list[Portion]:
+    return portions(source, spans(source, Politeness()), size)
+
+
+def rows_of(span: Span, source: FileSource, config: DownloadConfig) -> list[Row | Refused]:
+    return list(_rows(span, source, config, Path(), Politeness(), Reach()))
 
 
 @given(
@@ -43,8 +53,8 @@ def test_wherever_a_file_is_divided_its_rows_are_the_same(
     config = config_of(source, max_document_bytes=60)
     found: list[Row | Refused] = []
     before = 0
-    for (span,) in portions(source, size):
-        rows = list(_rows(span, source, config))
+    for (span,) in portioned(source, size):
+        rows = rows_of(span, source, config)
         if span.end is not None:
             rows = [_in_file(row, before) for row in rows]  # type: ignore[arg-type]
             before += _lines(span)
@@ -58,7 +68,7 @@ def test_small_files_share_a_portion_and_what_is_packed_is_whole(tmp_path: Path)
     (tmp_path / "b.csv").write_text("text\n" + "y\n" * 500)
     (tmp_path / "c.jsonl").write_text('{"text": "z"}\n' * 10)
     source = FileSource(name="mine", paths=[str(tmp_path / "*")])
-    found = [[(span.path.name, span.start, span.end) for span in portion] for portion in portions(source, 100)]
+    found = [[(span.path.name, span.start, span.end) for span in portion] for portion in portioned(source, 100)]
     whole = (0, None)
     assert found == [
         [(f"{number}.txt", *whole) for number in (0, 1, 2)],
@@ -67,7 +77,7 @@ def test_small_files_share_a_portion_and_what_is_packed_is_whole(tmp_path: Path)
         [("c.jsonl", 100, 200)],
     ]
     limited = source.model_copy(update={"limit": 3})
-    assert [len(portion) for portion in portions(limited, 100)] == [7]
+    assert [len(portion) for portion in portioned(limited, 100)] == [7]
 
 
 def test_the_number_of_workers_changes_no_byte(tmp_path: Path) -> None:
@@ -94,11 +104,11 @@ def test_a_file_that_is_another_than_the_run_began_with_is_refused(tmp_path: Pat
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n')
     source = FileSource(name="mine", paths=[str(path)])
-    ((span,),) = portions(source, 100)
+    ((span,),) = portioned(source, 100)
     os.utime(path, (1, 1))
     said = r"a\.jsonl on .* is not the file that the run began with"
     with pytest.raises(SourceError, match=said):
-        list(_rows(span, source, config_of(source)))
+        rows_of(span, source, config_of(source))
     path.unlink()
     with pytest.raises(SourceError, match=said):
         _lines(span._replace(end=5))
@@ -110,7 +120,7 @@ def test_a_line_without_end_is_skipped_once(tmp_path: Path) -> None:
     path.write_bytes(b"x" * 1000 + b'\n{"text": "a"}\n')
     source = FileSource(name="mine", paths=[str(path)])
     config = config_of(source, max_document_bytes=16)
-    kinds = Counter(type(row).__name__ for (span,) in portions(source, 100) for row in _rows(span, source, config))
+    kinds = Counter(type(row).__name__ for (span,) in portioned(source, 100) for row in rows_of(span, source, config))
     assert kinds == {"Refused": 1, "Row": 1}
 
 

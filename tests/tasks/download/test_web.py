@@ -17,11 +17,15 @@ from storage.errors import SourceError
 from storage.shards.documents import read_documents, read_ledger
 from tasks.download import DownloadConfig, download
 from tasks.download.config import WebSource
+from tasks.download.portions import Span, _misread
+from tasks.download.sources.rows import Refused
 from tasks.download.web.pages import fingerprint
 from tasks.download.web.records import Record, read_records
+from tasks.download.web.sections import Reach
+from tasks.shards import ShardResult
 from tasks.stage.output import Output
 from tasks.text.web.encoding import decode
-from tasks.text.web.extract import ExtractorProcess, Failed, Page
+from tasks.text.web.extract import EXTRACTORS, Extractor, ExtractorProcess, Failed, Page, read_page
 from tests.runtimes import runtime_of
 from tests.tasks.download.archives import arc, html, http, packed, page, warc
 
@@ -53,6 +57,16 @@ def fates(out: Output) -> list[tuple[str, str, str]]:
     """(verdict, reason, detail after the file's name) of the ledger, in its order."""
     found = [verdict for path in out.path.glob("ledger/*") for verdict in read_ledger(path)]
     return [(one.verdict, one.reason, one.detail.rpartition("/web.")[2].partition(" ")[2]) for one in found]
+
+
+def stored(record: bytes) -> bytes:
+    """A member of gzip that isn't compressed, so that what it holds lies in the file as it is."""
+    return gzip.compress(record, 0, mtime=0)
+
+
+def records_of(path: Path, reach: Reach) -> list[Record | Refused]:
+    with path.open("rb") as file:
+        return list(read_records(file, "", 10**6, reach))
 
 
 def archive(folder: Path, data: bytes, ending: str = "warc.gz") -> Path:
@@ -94,7 +108,7 @@ def test_every_container_gives_the_same_pages(tmp_path: Path) -> None:
     for name, data in {"each": packed(*records), "one": packed(whole), "blocks": packed(*blocks)}.items():
         archive(tmp_path, data, f"{name}.warc.gz")
     read = {
-        path.name: [record.block for record in read_records(path, "", 10**6) if isinstance(record, Record)]
+        path.name: [record.block for record in records_of(path, Reach()) if isinstance(record, Record)]
         for path in tmp_path.glob("web.*")
     }
     assert len(read) == 5
@@ -160,6 +174,62 @@ def test_a_page_without_text_is_removed_with_its_reason_and_address(tmp_path: Pa
         "revisit": 1,
     }
     assert out.counts["tables"]["Pages by fate"][0] == {"source": "web", "fate": "text", "pages": 1}
+
+
+OPT_OUTS = {
+    "header": warc("https://example.org/header", http(html("a"), "text/html", "200 OK", "X-Robots-Tag: NoAI, noindex")),
+    "reserved": warc("https://example.org/reserved", http(html("a"), "text/html", "200 OK", "TDM-Reservation: 1")),
+    "meta": page("meta", "<meta name=Robots content='index, noai'>"),
+    "meta-reserved": page("meta-reserved", "<meta name='tdm-reservation' content='1'>"),
+}
+OTHERS = [
+    page("noindex", "<meta name=robots content=noindex>"),
+    warc("https://example.org/free", http(html("a"), "text/html", "200 OK", "tdm-reservation: 0")),
+]
+
+
+def test_pages_that_object_to_use_for_ai_are_removed(tmp_path: Path) -> None:
+    path = archive(tmp_path, packed(*OPT_OUTS.values(), *OTHERS))
+    out = run(tmp_path, source(path))
+    assert set(made(out)) == {"noindex", "free"}
+    assert out.counts["documents"]["removed"] == {"opt_out": 4}
+    (tmp_path / "all").mkdir()
+    assert len(made(run(tmp_path / "all", source(path, opt_outs="ignore")))) == 6
+
+
+def test_patterns_of_addresses_are_applied_before_a_page_is_read(tmp_path: Path) -> None:
+    records = (page(name) for name in ("a/1?session=2", "a/2", "b/3"))
+    path = archive(tmp_path, packed(*records, warc("https://example.org/a/broken", b"HTTP/1.1 x\r\n")))
+    out = run(tmp_path, source(path, only_urls=[r"/a/"], exclude_urls=[r"[?&]session=", "broken$"]))
+    assert set(made(out)) == {"2"}
+    assert out.counts["documents"]["removed"] == {"excluded_url": 3}
+
+
+FORMULAS = {  # HTML of a formula, and what is left of it
+    "KaTeX": (
+        "<span class=katex><span class=katex-mathml><math><semantics><msup><mi>x</mi><mn>2</mn></msup>"
+        "<annotation encoding='application/x-tex'>x^2</annotation></semantics></math></span>"
+        "<span class=katex-html aria-hidden=true>x2</span></span>",
+        "$x^2$",
+    ),
+    "Wikipedia": (
+        "<span class='mwe-math-element'><span style='display: none'><math alttext='{\\displaystyle y_1}'><mi>y</mi>"
+        "</math></span><img alt='y'></span>",
+        "$y_1$",
+    ),
+    "displayed": ("<math display=block alttext='E=mc^2'><mi>E</mi></math>", "$$E=mc^2$$"),
+    "a script": ("<script type='math/tex'>\\frac{a<b}{2}</script>", "$\\frac{a<b}{2}$"),
+    "without TeX": ("<math><mi>q</mi><mo>+</mo><mn>1</mn></math>", "q+1"),
+}
+
+
+@pytest.mark.parametrize("extractor", ["trafilatura", "resiliparse"])
+def test_formulas_are_kept_as_tex(extractor: Extractor, tmp_path: Path) -> None:
+    extract = EXTRACTORS[extractor]()
+    for name, (formula, kept) in FORMULAS.items():
+        body = html("formula").replace(b"<p>", f"<p>By the formula {formula} the mill turns. ".encode(), 1)
+        text = read_page(Page(body, "utf-8", True), extract)["text"]
+        assert f"By the formula {kept} the mill turns." in " ".join(text.split()), (name, text)
 
 
 def offset(*records: bytes) -> str:
@@ -350,6 +420,37 @@ def test_two_workers_write_the_same_shards(tmp_path: Path) -> None:
     assert len(made_by[0]) > 2
 
 
+MISREAD = {"a record in a record", "an archive in a record", "plain, huge"}
+DIVIDED = {
+    "sound": packed(INFO, A, B, C, LONG, A, B),
+    "whole": b"".join([INFO, A, B, LONG, C, LONG, A]),
+    "a record in a record": A + warc("https://x.org/in", http(b"<html>\r\n\r\n" + A * 3)) + B + LONG + C,
+    "an archive in a record": packed(A) + stored(warc("https://x.org/in", http(packed(B, C, B)))) + packed(C, LONG),
+    "one member": packed(b"".join([A, B, C, LONG, A, B])),
+    "records in several members": packed(A[:500], A[500:] + B, C[:9], C[9:700], C[700:], LONG, A),
+    **{name: data for name, (data, _, _) in DAMAGED.items()},
+    **{f"plain, {name}": A + record + B + C + LONG for name, (record, _) in PLAIN.items()},
+}
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_an_archive_that_workers_divide_is_read_as_if_by_one(name: str, tmp_path: Path) -> None:
+    """Each range gives what the whole has there, or it shows that it began within a record."""
+    path = archive(tmp_path, DIVIDED[name], "warc")
+    size = path.stat().st_size
+    whole = records_of(path, Reach())
+    for step in (size // 2 + 1, size // 3 + 1, size // 7 + 1, 997):
+        jobs = [(Span(path, "w", size, 0, at, at + step),) for at in range(0, size, step)]
+        found, results = [], []
+        for (span,) in jobs:
+            reach = Reach(span.start, span.end)
+            found += records_of(path, reach)
+            results.append(ShardResult(tmp_path, {"first": reach.first, "after": reach.after}))
+        misread = _misread(jobs, results)
+        assert bool(misread) == (found != whole), (step, [result.counts for result in results])
+        assert not misread or name in MISREAD
+
+
 def test_what_finds_the_text_and_lists_of_hosts_enter_the_key(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("example.com\n")
@@ -377,7 +478,12 @@ def test_a_plan_expects_pages_by_the_size_of_archives(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_apply_are_refused(tmp_path: Path) -> None:
-    for wrong in ({"text_column": "body"}, {"role": "instructions"}, {"exclude_hosts": ["https://x.org/a"]}):
+    for wrong in (
+        {"text_column": "body"},
+        {"role": "instructions"},
+        {"exclude_hosts": ["https://x.org/a"]},
+        {"only_urls": ["("]},
+    ):
         with pytest.raises(ValidationError):
             source(tmp_path, **wrong)
     with pytest.raises(SourceError, match="unknown extension") as raised:

@@ -1,0 +1,303 @@
+"""Files at an address, read in blocks: over few connections, and for as long as their server asks to wait.
+
+HTTP is spoken by httpx, as status and headers of an answer decide what comes next. Where crawls are kept, 403, 429 and
+503 all mean "later" (Common Crawl blocks clients that ask too often, for minutes), and a page that says so must never
+be read as data. Buckets are read through fsspec. What was received of a block is kept when its connection dies.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import logging
+import os
+import random
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from storage.credentials import REMEDY, decoded, has_credentials
+from storage.errors import ConfigError, SourceError, StoreError
+from storage.files.cache import cache_folder
+from storage.files.locks import hold_if_free
+from storage.files.remote import may_pass, opened, unreachable
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+BLOCK = 8 << 20  # bytes that are asked for at once
+LATER = (403, 408, 425, 429, 500, 502, 503, 504)
+LONGEST_PAUSE = 120.0  # seconds between two requests, unless the server asks for more
+MOST_ASKED = 900.0  # seconds of a pause that a server asks for
+TURN_SECONDS = 0.05
+READ_SECONDS, CONNECT_SECONDS = 60.0, 20.0  # without a byte
+LOOK_MINUTES = 1.0  # for sizes, which a plan asks for too
+RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+)")
+
+
+class Politeness(NamedTuple):
+    """How many requests to a host this machine makes at a time, and how long it goes on asking one that refuses."""
+
+    connections: int = 2
+    minutes: float = 60.0
+
+
+class Address(NamedTuple):
+    """A file at a URL: its size in bytes, what the server calls this version of it, and whether it sends parts."""
+
+    url: str
+    size: int
+    version: str
+    parts: bool = True
+
+
+class _Later(Exception):
+    """The server didn't give what it should for now: why, and the seconds that it asks to wait."""
+
+    def __init__(self, why: str, seconds: float | None = None) -> None:
+        super().__init__(why)
+        self.seconds = seconds
+
+
+def is_address(path: str) -> bool:
+    """Whether a path of a source is a URL."""
+    return bool(ADDRESS.match(path))
+
+
+def look(url: str, polite: Politeness | None = None) -> Address:
+    """The file at a URL, from its first byte. Raises ConfigError for a URL with a password, SourceError."""
+    if has_credentials(url):
+        raise ConfigError(f"The address {decoded(url)} holds a password or a token.", REMEDY)
+    kind = _look_by_http if _is_http(url) else _look_in_bucket
+    return _answered(functools.partial(kind, url), url, polite or Politeness(minutes=LOOK_MINUTES))
+
+
+def match(pattern: str) -> list[str]:
+    """The URLs that a URL with wildcards matches, sorted; without wildcards the URL itself. Raises SourceError."""
+    if _is_http(pattern) or not re.search(r"[*?\[]", pattern):
+        return [pattern]
+    fs, path = _bucket(pattern)
+    found = _answered(lambda: _in_bucket(lambda: fs.glob(path), pattern), pattern, Politeness(minutes=LOOK_MINUTES))
+    return sorted(fs.unstrip_protocol(name) for name in found)
+
+
+def open_address(address: Address, folder: Path, polite: Politeness) -> BinaryIO:
+    """The file as one that can be read and sought. One whose server sends no parts is copied first, to a nameless file
+    in `folder`. Raises SourceError."""
+    if address.parts:
+        return io.BufferedReader(_RemoteFile(address, polite), 1 << 16)
+    copy = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  the caller closes it
+    _answered(lambda: _copy(address, copy), address.url, polite)
+    copy.seek(0)
+    return copy
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file whose blocks are fetched when they are read. The last two are kept."""
+
+    def __init__(self, address: Address, polite: Politeness) -> None:
+        self._address, self._at = address, 0
+        self._block = functools.lru_cache(2)(functools.partial(_fetch, address, polite))
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._address.size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        number, within = divmod(self._at, BLOCK)
+        if self._at >= self._address.size:
+            return 0
+        view = memoryview(buffer)
+        data = self._block(number)[within : within + len(view)]
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _fetch(address: Address, polite: Politeness, number: int) -> bytes:
+    """A block of a file. Raises SourceError."""
+    start, end = number * BLOCK, min((number + 1) * BLOCK, address.size)
+    data = bytearray()
+    receive = _receive_by_http if _is_http(address.url) else _receive_from_bucket
+    while len(data) < end - start:
+        _answered(lambda: receive(address, start + len(data), end, data), address.url, polite, lambda: len(data))
+    return bytes(data)
+
+
+def _answered(request: Callable[[], T], url: str, polite: Politeness, received: Callable[[], int] = lambda: 0) -> T:
+    """What a request gives, made again while the server is away or refuses. Patience begins again with every byte that
+    it sends. Raises SourceError."""
+    began, attempt, before = time.monotonic(), 0, received()
+    while True:
+        try:
+            with _turn(url, polite.connections):
+                return request()
+        except _Later as later:
+            if received() > before:
+                began, attempt, before = time.monotonic(), 0, received()
+            doubling = min(LONGEST_PAUSE, 2.0**attempt) * random.uniform(0.5, 1)
+            pause = doubling if later.seconds is None else min(MOST_ASKED, later.seconds)
+            if time.monotonic() + pause > began + 60 * polite.minutes:
+                raise SourceError(
+                    f"{url} can't be read: {later}.",
+                    "Check the address and the network, or try again later: servers refuse clients that ask too often.",
+                ) from later
+            if pause >= 1:
+                logging.getLogger(__name__).warning("%s: %s. Asking again in %.0f s.", url, later, pause)
+            time.sleep(pause)
+            attempt += 1
+
+
+@contextmanager
+def _turn(url: str, most: int) -> Iterator[None]:
+    """One of `most` requests to a host that processes of this machine make at a time."""
+    host = sha256((urlsplit(url).hostname or url).encode()).hexdigest()[:16]
+    for number in itertools.cycle(range(most)):
+        with hold_if_free(cache_folder() / "connections" / f"{host}.{number}") as held:
+            if held:
+                yield
+                return
+        if number == most - 1:
+            time.sleep(TURN_SECONDS)
+
+
+def _is_http(url: str) -> bool:
+    return url.lower().startswith(("http://", "https://"))
+
+
+@functools.cache
+def _client(process: int) -> httpx.Client:
+    """The client of this process. One that was made before a fork would share its connections."""
+    import httpx
+
+    return httpx.Client(
+        headers={"User-Agent": f"gristmill/{installed('gristmill')}", "Accept-Encoding": "identity"},
+        timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
+        follow_redirects=True,
+    )
+
+
+@contextmanager
+def _response(url: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
+    """The answer to a request, read within the block: 200, 206 or 416. Raises _Later, SourceError."""
+    import httpx
+
+    try:
+        with _client(os.getpid()).stream("GET", url, headers=headers) as response:
+            status = response.status_code
+            if status in LATER:
+                wait = response.headers.get("Retry-After", "")
+                raise _Later(f"its server answered {status}", float(wait) if wait.isdecimal() else None)
+            if status not in (200, 206, 416):  # 416: an empty file has no first byte
+                raise SourceError(
+                    f"{url} can't be read: its server answered {status} {response.reason_phrase}.",
+                    "Check the address, or remove it from the source.",
+                )
+            yield response
+    except httpx.TransportError as error:
+        raise _Later(f"{type(error).__name__}: {error}") from error
+    except (httpx.TooManyRedirects, httpx.InvalidURL) as error:
+        raise SourceError(f"{url} can't be read: {error}.", "Check the address.") from error
+
+
+def _look_by_http(url: str) -> Address:
+    with _response(url, {"Range": "bytes=0-0"}) as response:
+        fields = response.headers
+        version = fields.get("ETag") or fields.get("Last-Modified") or ""
+        if response.status_code == 200:
+            stated = fields.get("Content-Length", "")
+            if not stated.isdecimal():
+                raise SourceError(f"{url} can't be read: its server doesn't say how long it is.", "Download it first.")
+            return Address(url, int(stated), version, parts=False)
+        part = RANGE.fullmatch(fields.get("Content-Range", ""))
+        if not part:
+            raise SourceError(f"{url} can't be read: its server doesn't say how long it is.", "Download it first.")
+        return Address(url, int(part[2]), version)
+
+
+def _receive_by_http(address: Address, start: int, end: int, data: bytearray) -> None:
+    """Add the bytes from `start` to `end` to the data, as far as they come. Raises _Later, SourceError."""
+    with _response(address.url, {"Range": f"bytes={start}-{end - 1}"}) as response:
+        _check_version(address, response)
+        part = RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        if response.status_code == 416:
+            raise _changed(address)
+        if response.status_code != 206 or not part or part[1] != str(start):
+            raise _Later("its server sent another part of it than was asked for")
+        for piece in response.iter_raw():
+            data += piece[: end - start]
+            start += len(piece)
+            if start >= end:
+                return
+
+
+def _copy(address: Address, file: BinaryIO) -> None:
+    """Receive the whole file, from its beginning. Raises _Later, SourceError."""
+    file.seek(0)
+    file.truncate()
+    with _response(address.url, {}) as response:
+        _check_version(address, response)
+        for piece in response.iter_raw():
+            file.write(piece)
+    if file.tell() != address.size:
+        raise _Later(f"its server sent {file.tell():,} of {address.size:,} bytes")
+
+
+def _check_version(address: Address, response: httpx.Response) -> None:
+    version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
+    if version != address.version:
+        raise _changed(address)
+
+
+def _changed(address: Address) -> SourceError:
+    return SourceError(f"{address.url} isn't the file that the run began with.", "Run again once nothing changes it.")
+
+
+def _bucket(url: str) -> tuple[Any, str]:
+    try:
+        return opened(url, "The address", "Install fsspec's package for it, or give another address.")
+    except StoreError as error:
+        raise SourceError(f"{url} can't be read: {error.message}", "Install fsspec's package for it.") from error
+
+
+def _in_bucket(request: Callable[[], T], url: str) -> T:
+    """What a request to a bucket gives. Raises _Later, SourceError."""
+    try:
+        return request()
+    except unreachable() as error:
+        if may_pass(error):
+            raise _Later(str(error) or type(error).__name__) from error
+        raise SourceError(
+            f"{url} can't be read: {str(error) or type(error).__name__}.",
+            "Check the address, and the credentials in the environment.",
+        ) from error
+
+
+def _look_in_bucket(url: str) -> Address:
+    fs, path = _bucket(url)
+    found = _in_bucket(lambda: fs.info(path), url)
+    states = (found.get(name) for name in ("ETag", "etag", "md5Hash", "LastModified", "mtime"))
+    return Address(url, int(found["size"] or 0), str(next((state for state in states if state), "")))
+
+
+def _receive_from_bucket(address: Address, start: int, end: int, data: bytearray) -> None:
+    if _look_in_bucket(address.url) != address:
+        raise _changed(address)
+    fs, path = _bucket(address.url)
+    data += _in_bucket(lambda: fs.cat_file(path, start, end), address.url)

@@ -1,0 +1,46 @@
+"""Formulas of HTML as TeX between dollar signs, as extractors leave `<math>` out.
+
+Pages carry TeX in several places: as an annotation of MathML (KaTeX, and most converters), as the `alttext` of `<math>`
+(LaTeXML, Wikipedia), and in scripts of MathJax 2. MathML without TeX gives its text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from resiliparse.parse.html import ElementNode
+
+SIGNS = ("<math", "math/tex")
+# Outermost first: what a browser shows beside the MathML is replaced with it
+FORMULAS = (".mwe-math-element", ".katex", "math", "script[type^='math/tex']")
+STYLED = re.compile(r"^\{\\displaystyle\s*(.*)\}$", re.DOTALL)  # Wikipedia's, around every formula
+TEX = "annotation[encoding='application/x-tex'], annotation[encoding='TeX' i]"
+
+
+def with_formulas(html: str) -> str:
+    """The page with its formulas as text."""
+    if not any(sign in html for sign in SIGNS):
+        return html
+    from resiliparse.parse.html import HTMLTree
+
+    tree = HTMLTree.parse(html)
+    for selector in FORMULAS:
+        for node in tree.document.query_selector_all(selector) if tree.document else ():
+            if (text := _text(node)) and (made := tree.create_text_node(f" {text} ")):
+                node.replace_with(made)
+    return str(tree)
+
+
+def _text(node: ElementNode) -> str:
+    """A formula between dollar signs, two of them if it is displayed. Empty if there is none."""
+    math = node if node.tag == "math" else node.query_selector("math")
+    script = node.getattr("type") or ""
+    source = node if script else node.query_selector(TEX)
+    tex = ((source.text if source else "") or (math.getattr("alttext") if math else "") or "").strip()
+    if not tex:
+        return (math.text or "").strip() if math else ""
+    tex = STYLED.sub(r"\1", tex)
+    displayed = "display" in script or (math is not None and math.getattr("display") == "block")
+    return f"$${tex}$$" if displayed else f"${tex}$"
