@@ -1,10 +1,12 @@
-"""`python -m benchmarks.download PAGES [--copies N] [--workers N …]`: main text of pages, by each extractor.
+"""`python -m benchmarks.download PAGES [--copies N] [--runs N] [--datatrove]`: main text of pages, by each extractor.
 
 PAGES is a folder of Scrapinghub's article extraction benchmark: `html/*.html.gz` and `ground-truth.json`. The score is
 that benchmark's: words in shingles of four, counted as often as they occur, precision and recall as means over pages,
 and F1 of these two. Speeds are pages a CPU second in one process, with encoding and metadata, and of the library's call
-only. Then the stage reads four WARC files that have every page `--copies` times, in a process of its own, whose start
-and children count. Peak memory is that of the largest process.
+only. Then the stage reads WARC files that have every page `--copies` times, in a process of its own, whose start and
+children count: `--files` of them, as one large one shows whether workers share it. With `--datatrove`, its reader,
+extractor and writer do the same (its defaults, one task a file). Medians of `--runs`. Peak memory is that of the
+largest process.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from benchmarks.measure import environment, measure
+from benchmarks.peer_environment import PEERS
 from tasks.text.web.extract import EXTRACTORS, Page, read_page
 
 SHINGLE = 4
@@ -52,14 +55,14 @@ def score(found: dict[str, str], gold: dict[str, str]) -> tuple[float, float, fl
 def of_extractor(name: str, pages: dict[str, bytes], gold: dict[str, str]) -> dict[str, Any]:
     """A row on an extractor in this process."""
     extract = EXTRACTORS[name]()
-    extract(next(iter(pages.values())).decode("utf-8", "replace"))  # it loads what it needs
+    read_page(Page(next(iter(pages.values())), None, True), extract)  # it loads what it needs
     began = time.process_time()
     found = {page: read_page(Page(content, None, True), extract)["text"] for page, content in pages.items()}
     whole = time.process_time() - began
-    texts = [content.decode("utf-8", "replace") for content in pages.values()]
+    texts: list[Any] = [content.decode("utf-8", "replace") for content in pages.values()]
     began = time.process_time()
     for text in texts:
-        extract(text)
+        extract(text, text)  # resiliparse takes a text too, and parses it
     alone = time.process_time() - began
     precision, recall, f1 = score(found, gold)
     return {
@@ -99,23 +102,33 @@ def run_stage(folder: Path, extractor: str, workers: int) -> None:
     print(json.dumps(out.counts["documents"]))
 
 
-def of_stage(folder: Path, extractor: str, workers: int) -> dict[str, Any]:
-    """A row on a whole run of the stage."""
-    command = ["-m", "benchmarks.download", str(folder), "--stage", extractor, "--workers", str(workers)]
-    run = measure([sys.executable, *command], environment(1))
+def of_command(tool: str, command: list[str], folder: Path, extractor: str, workers: int, runs: int) -> dict[str, Any]:
+    """A row on a whole command that reads the archives of a folder."""
+    taken = [measure(command, environment(1)) for _ in range(runs)]
+    cpu, wall = (median(getattr(run, name) for run in taken) for name in ("cpu", "wall"))
     size = sum(path.stat().st_size for path in folder.iterdir())
-    pages = run.result["in"]
     return {
+        "tool": tool,
         "extractor": extractor,
+        "files": len(list(folder.iterdir())),
         "workers": workers,
         "archive (MB)": f"{size / 1e6:.0f}",
-        "pages": f"{pages:,}",
-        "with text": f"{run.result['kept']:,}",
-        "CPU seconds": f"{run.cpu:.1f}",
-        "pages a CPU second": f"{pages / run.cpu:.1f}",
-        "seconds": f"{run.wall:.1f}",
-        "peak memory (MB)": f"{run.peak / 1e6:.0f}",
+        "pages": f"{taken[0].result['in']:,}",
+        "with text": f"{taken[0].result['kept']:,}",
+        "CPU seconds": f"{cpu:.1f}",
+        "pages a CPU second": f"{taken[0].result['in'] / cpu:.1f}",
+        "seconds": f"{wall:.1f}",
+        "peak memory (MB)": f"{max(run.peak for run in taken) / 1e6:.0f}",
     }
+
+
+def commands(folder: Path, extractor: str, workers: int, datatrove: bool) -> dict[str, list[str]]:
+    """The commands to measure, by tool."""
+    ours = [sys.executable, "-m", "benchmarks.download", str(folder), "--stage", extractor, "--workers", str(workers)]
+    if not datatrove or extractor != "trafilatura":  # it has no resiliparse
+        return {"gristmill": ours}
+    theirs = [str(PEERS.python), str(Path(__file__).with_name("download_datatrove.py")), str(folder), str(workers)]
+    return {"gristmill": ours, "datatrove": theirs}
 
 
 def table(rows: list[dict[str, Any]]) -> None:
@@ -130,7 +143,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", type=Path)
     parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--files", type=int, nargs="*", default=[4, 1])
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--extractors", nargs="*", choices=list(EXTRACTORS), default=list(EXTRACTORS))
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--datatrove", action="store_true", help="beside datatrove, in an environment of its own")
     parser.add_argument("--stage", choices=list(EXTRACTORS), help="only run the stage on the archives of a folder")
     given = parser.parse_args()
     if given.stage:
@@ -139,10 +156,19 @@ def main() -> None:
     truth = json.loads((given.pages / "ground-truth.json").read_text())
     pages = {name: gzip.decompress((given.pages / "html" / f"{name}.html.gz").read_bytes()) for name in truth}
     gold = {name: entry["articleBody"] for name, entry in truth.items()}
-    table([of_extractor(name, pages, gold) for name in EXTRACTORS])
-    with tempfile.TemporaryDirectory() as folder:
-        write_archives(Path(folder), pages, given.copies, 4)
-        rows = [of_stage(Path(folder), name, workers) for name in EXTRACTORS for workers in given.workers]
+    table([of_extractor(name, pages, gold) for name in given.extractors])
+    if given.datatrove:
+        PEERS.ensure()
+    rows = []
+    for files in given.files:
+        with tempfile.TemporaryDirectory() as folder:
+            write_archives(Path(folder), pages, given.copies, files)
+            rows += [
+                of_command(tool, command, Path(folder), name, workers, given.runs)
+                for name in given.extractors
+                for workers in given.workers
+                for tool, command in commands(Path(folder), name, workers, given.datatrove).items()
+            ]
     table(rows)
 
 

@@ -16,14 +16,18 @@ import sys
 import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from storage.errors import LostWorker
 from tasks.children.die_with_parent import die_with_parent
 from tasks.text.web.encoding import decode
-from tasks.text.web.formulas import with_formulas
+from tasks.text.web.formulas import put_formulas
+
+if TYPE_CHECKING:
+    from resiliparse.parse.html import HTMLTree
 
 Extractor = Literal["trafilatura", "resiliparse"]
+Extract = Callable[[str, "HTMLTree"], str]  # the main text of a page, given as text and parsed
 PATIENCE = 20  # times the limit, by the clock, after which a process that doesn't even compute is ended
 WIDEST = 300  # characters of a field of metadata
 LICENCE = "a[rel~=license], link[rel~=license]"
@@ -134,38 +138,41 @@ def main() -> None:
             connection.send(found)
 
 
-def read_page(page: Page, extract: Callable[[str], str]) -> dict[str, Any]:
+def read_page(page: Page, extract: Extract) -> dict[str, Any]:
     """`text`, empty if there is none, and the metadata that the page has: title, language, date, licence, and
     `opt_out` if it objects to use for AI."""
     text, encoding = decode(page.content, page.encoding)
     text = text.replace("\0", "")
     if not page.html:
         return {"text": text, "encoding": encoding}
-    return {"text": extract(with_formulas(text)), "encoding": encoding, **_metadata(text)}
+    from resiliparse.parse.html import HTMLTree
+
+    tree = HTMLTree.parse(text)
+    metadata = _metadata(tree)
+    if put_formulas(tree, text):
+        text = str(tree)
+    return {"text": extract(text, tree), "encoding": encoding, **metadata}
 
 
-def _trafilatura() -> Callable[[str], str]:
+def _trafilatura() -> Extract:
     import logging
 
     from trafilatura import extract
 
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # the fate of a page says what it would
-    return lambda html: extract(html, include_comments=False) or ""
+    return lambda html, _: extract(html, include_comments=False) or ""
 
 
-def _resiliparse() -> Callable[[str], str]:
+def _resiliparse() -> Extract:
     from resiliparse.extract.html2text import extract_plain_text
 
-    return lambda html: extract_plain_text(html, main_content=True, alt_texts=False, comments=False).strip()
+    return lambda _, tree: extract_plain_text(tree, main_content=True, alt_texts=False, comments=False).strip()
 
 
-EXTRACTORS: dict[str, Callable[[], Callable[[str], str]]] = {"trafilatura": _trafilatura, "resiliparse": _resiliparse}
+EXTRACTORS: dict[str, Callable[[], Extract]] = {"trafilatura": _trafilatura, "resiliparse": _resiliparse}
 
 
-def _metadata(html: str) -> dict[str, Any]:
-    from resiliparse.parse.html import HTMLTree
-
-    tree = HTMLTree.parse(html)
+def _metadata(tree: HTMLTree) -> dict[str, Any]:
     document = tree.document
 
     def field(selector: str, *attributes: str) -> str:

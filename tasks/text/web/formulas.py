@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from resiliparse.parse.html import ElementNode
+    from resiliparse.parse.html import ElementNode, HTMLTree
 
 SIGNS = ("<math", "math/tex")
 # Outermost first: what a browser shows beside the MathML is replaced with it
@@ -19,18 +19,15 @@ STYLED = re.compile(r"^\{\\displaystyle\s*(.*)\}$", re.DOTALL)  # Wikipedia's, a
 TEX = "annotation[encoding='application/x-tex'], annotation[encoding='TeX' i]"
 
 
-def with_formulas(html: str) -> str:
-    """The page with its formulas as text."""
+def put_formulas(tree: HTMLTree, html: str) -> bool:
+    """Put text in the place of the formulas of a page. Whether there are any."""
     if not any(sign in html for sign in SIGNS):
-        return html
-    from resiliparse.parse.html import HTMLTree
-
-    tree = HTMLTree.parse(html)
+        return False
     for selector in FORMULAS:
         for node in tree.document.query_selector_all(selector) if tree.document else ():
             if (text := _text(node)) and (made := tree.create_text_node(f" {text} ")):
                 node.replace_with(made)
-    return str(tree)
+    return True
 
 
 def _text(node: ElementNode) -> str:
