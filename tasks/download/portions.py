@@ -11,7 +11,7 @@ import functools
 import hashlib
 import socket
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 
 from storage.digest_cache import path_text
 from storage.errors import BadDocument, SourceError
-from storage.shards.documents import Document
+from storage.shards.documents import Document, Verdict, read_ledger
 from storage.shards.lines import as_line, open_lines, read_json_lines, write_json_lines
 from tasks.download.config import DownloadConfig, HubSource, LocalSource, WebSource
+from tasks.download.earlier import DOCUMENTS, LEDGER, Record, Taken, keys_of, take, taken_before
 from tasks.download.sources import files
 from tasks.download.sources.files import ENDINGS_OF
 from tasks.download.sources.metadata import NotKept, to_json
@@ -34,9 +35,9 @@ from tasks.download.writers import ShardWriter
 from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
 
-SHARDS = 4  # about the number of full shards from a portion
+SHARDS = 4  # about the most full shards from a portion
 READ_BYTES = 1 << 20
-DOCUMENTS, REFUSED, REMOVED = "documents", "refused.jsonl", "removed.jsonl"
+REFUSED, REMOVED = "refused.jsonl", "removed.jsonl"
 
 
 class Span(NamedTuple):
@@ -64,16 +65,13 @@ Portion = tuple[Span, ...]
 
 
 class Read(NamedTuple):
-    """What was refused of a source. Removed rows may outnumber the documents, so they stay on disk: their number by
-    reason, and the files that have them."""
+    """What came of a source, besides its documents: refused rows, removed ones by reason, fields that metadata can't
+    hold, and the record of its portions."""
 
     refused: list[Refused]
     removed: Counter[str]
-    files: list[Path]
-
-    def removed_rows(self) -> Iterator[Refused]:
-        """The removed rows, in order."""
-        return (Refused(**row) for file in self.files for row in read_json_lines(file))
+    dropped: Counter[NotKept]
+    records: list[Record]
 
 
 def spans(source: LocalSource, polite: Politeness) -> list[Span]:
@@ -95,21 +93,36 @@ def spans(source: LocalSource, polite: Politeness) -> list[Span]:
 
 
 def portions(source: LocalSource, found: list[Span], size: int, undivided: Set[str] = frozenset()) -> list[Portion]:
-    """The files of a source in portions of about `size` bytes. A single portion if the source has a limit."""
+    """The files of a source in portions. A single portion if the source has a limit.
+
+    Large files are divided by bytes, and small ones collected, up to about `SHARDS` shards of `size` bytes. A
+    collection of one shard or more may end with any file, by the hash of its name, so that a file that is added or gone
+    changes only the portion that it is in, and perhaps the next."""
+    if source.limit is not None:
+        return [tuple(found)] if found else []
     made: list[Portion] = []
     small: list[Span] = []
+    total = 0
     for span in found:
-        if span.divisible and span.size > size and source.limit is None and span.name not in undivided:
+        if span.divisible and span.size > SHARDS * size and span.name not in undivided:
             made += [tuple(small)] if small else []
-            made += [(span._replace(start=at, end=at + size),) for at in range(0, span.size, size)]
-            small = []
+            steps = range(0, span.size, SHARDS * size)
+            made += [(span._replace(start=at, end=at + SHARDS * size),) for at in steps]
+            small, total = [], 0
             continue
         small.append(span)
+        total += span.size
         unseen = span.address is not None and span.address.size == UNSEEN
-        if (unseen or sum(each.size for each in small) >= size) and source.limit is None:
+        if unseen or total >= SHARDS * size or (total >= size and _ends_portion(span, size)):
             made.append(tuple(small))
-            small = []
+            small, total = [], 0
     return [*made, *([tuple(small)] if small else [])]
+
+
+def _ends_portion(span: Span, size: int) -> bool:
+    """Whether a file ends a portion, about one of those that are `size` bytes together."""
+    drawn = int.from_bytes(hashlib.sha256(span.name.encode()).digest()[:8])
+    return drawn * size < span.size * 2**64
 
 
 def read_portions(
@@ -118,36 +131,70 @@ def read_portions(
     config: DownloadConfig,
     out: Output,
     writer: ShardWriter,
-    dropped: Counter[NotKept],
+    changes: Callable[[str], bool],
 ) -> Read:
-    """Read all documents of a source into shards, which `writer` takes. Returns the refused rows, and adds to `dropped`
-    the fields that metadata can't hold. Raises SourceError."""
+    """Read all documents of a source into shards, which `writer` takes with those of the ledger. Portions that an
+    earlier artifact has, whose inputs may differ in what `changes`, are taken from there. Raises SourceError."""
+    jobs, keys, results = _map(source, found, config, out, changes)
+    read = Read([], Counter(), Counter(), [])
+    before: Counter[str] = Counter()  # lines, by divided file
+    for portion, key, result in zip(jobs, keys, results, strict=True):
+        counts = dict(result.counts)
+        taken, damaged = counts.pop("taken", ""), counts.pop("damaged", "")
+        if damaged:
+            out.warn(f"{damaged} can't be taken, missing or with changed bytes: read again")
+        for field, why, times in counts["dropped"]:
+            read.dropped[NotKept(source.name, field, why)] += times
+        read.removed.update(counts["removed"])
+        refused = list(_refused(result.folder, before[portion[0].name]))
+        read.refused.extend(refused)
+        before[portion[0].name] += counts.get("lines", 0)
+        documents, ledger = writer.take(source.name, result), None
+        if refused or counts["removed"]:
+            ledger = writer.ledger_shards
+            writer.judge(_verdicts(source.name, refused, result.folder))
+        read.records.append(Record(key, documents, ledger, counts, taken))
+    return read
+
+
+def _map(
+    source: LocalSource, found: list[Span], config: DownloadConfig, out: Output, changes: Callable[[str], bool]
+) -> tuple[list[Portion], list[str], list[ShardResult]]:
+    """The portions of a source, their keys, and what was read of each. Raises SourceError."""
     name = f"{DOCUMENTS}-{hashlib.sha256(source.name.encode()).hexdigest()[:16]}"  # any text may be a source's name
     polite = Politeness(out.runtime.data.connections, out.runtime.data.patience_minutes)
-    work = functools.partial(_read, source, config, polite)
-    jobs = portions(source, found, SHARDS * config.shard_bytes)
+    work = functools.partial(_take_or_read, source, config, polite)
+    undivided: set[str] = set()
     try:
-        read = map_shards(work, jobs, out, name, "portions")
-        if undivided := _misread(jobs, read):
-            jobs = portions(source, found, SHARDS * config.shard_bytes, undivided)
-            read = map_shards(work, jobs, out, f"{name}-undivided", "portions")
+        while True:
+            jobs = portions(source, found, config.shard_bytes, undivided)
+            keys = keys_of(source.name, jobs)
+            taken = taken_before(keys, out, changes)
+            results = map_shards(work, list(zip(jobs, taken, strict=True)), out, name, "portions")
+            if not (misread := _misread(jobs, results)):
+                return jobs, keys, results
+            undivided, name = undivided | misread, f"{name}-undivided"
     finally:
         close_processes()
-    refused: list[Refused] = []
-    removed: Counter[str] = Counter()
-    before: Counter[str] = Counter()  # lines, by divided file
-    for portion, result in zip(jobs, read, strict=True):
-        writer.take(source.name, result)
-        for field, why, times in result.counts["dropped"]:
-            dropped[NotKept(source.name, field, why)] += times
-        rows = [Refused(**row) for row in read_json_lines(result.folder / REFUSED)]
-        if "lines" in result.counts:
-            rows = [_in_file(row, before[portion[0].name]) for row in rows]
-            before[portion[0].name] += result.counts["lines"]
-        refused += rows
-        removed.update(result.counts.get("removed", {}))
-    files = [result.folder / REMOVED for result in read if result.counts.get("removed")]
-    return Read(refused, removed, files)
+
+
+def _refused(folder: Path, before: int) -> Iterator[Refused]:
+    """The refused rows of a portion. `before` is the number of lines in the file before it, if a range was read."""
+    if (folder / LEDGER).exists():  # it was taken
+        quarantined = (row for row in read_ledger(folder / LEDGER) if row.verdict == "quarantined")
+        yield from (Refused(row.reason, row.detail) for row in quarantined)
+        return
+    for row in read_json_lines(folder / REFUSED) if (folder / REFUSED).exists() else ():
+        yield _in_file(Refused(**row), before) if before else Refused(**row)
+
+
+def _verdicts(source: str, refused: list[Refused], folder: Path) -> Iterator[Verdict]:
+    """The shard of the ledger of a portion."""
+    if (folder / LEDGER).exists():
+        yield from read_ledger(folder / LEDGER)
+        return
+    yield from (row.verdict(source) for row in refused)
+    yield from (Refused(**row).verdict(source) for row in read_json_lines(folder / REMOVED))
 
 
 def _misread(jobs: Sequence[Portion], read: Sequence[ShardResult]) -> set[str]:
@@ -187,6 +234,17 @@ def read_document(
     except BadDocument as error:
         return Refused.by(error, row.place)
     return document
+
+
+def _take_or_read(
+    source: LocalSource, config: DownloadConfig, polite: Politeness, job: tuple[Portion, Taken | None], folder: Path
+) -> dict[str, Any]:
+    portion, taken = job
+    if taken is None:
+        return _read(source, config, polite, portion, folder)
+    if damaged := take(taken, folder):
+        return {**_read(source, config, polite, portion, folder), "damaged": damaged}
+    return {**taken.counts, "taken": taken.location}
 
 
 def _read(

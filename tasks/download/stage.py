@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 from storage.artifact import Artifact
 from storage.errors import BadDocument, SourceError
-from storage.shards.documents import Document, Verdict, shard_name, write_ledger
+from storage.shards.documents import Document, Verdict
 from storage.shards.lines import write_json_lines
 from tasks.checks.extras import need
 from tasks.download import benchmarks
@@ -26,9 +26,10 @@ from tasks.download.config import (
     Source,
     WebSource,
 )
+from tasks.download.earlier import Record, write_record
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of, role_of
-from tasks.download.portions import Read, read_document, read_portions, spans
+from tasks.download.portions import read_document, read_portions, spans
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.metadata import NotKept
 from tasks.download.sources.remote import Politeness
@@ -73,6 +74,13 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
     return found
 
 
+def _is_file(config: DownloadConfig, name: str) -> bool:
+    """Whether an input is a file of a source of files, which may have changed since an earlier artifact."""
+    in_files = [source for source in config.sources if isinstance(source, LocalSource)]
+    lists = {f"source:{source.name}/{file}" for source in in_files for file in source.lists}
+    return name not in lists and name.startswith(tuple(f"source:{source.name}/" for source in in_files))
+
+
 def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
     """Check that a folder made elsewhere has documents, pairs and benchmarks as this stage writes them. Raises
     DamagedArtifact, EmptyOutput."""
@@ -91,7 +99,7 @@ def check_here(config: DownloadConfig, runtime: Runtime) -> None:
             need(source.extra, f"a source of kind {source.kind}")
 
 
-@stage(version=11, runtime=("data",), sources=fingerprints, check_here=check_here, adopted=check_adopted)
+@stage(version=12, runtime=("data",), sources=fingerprints, check_here=check_here, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 
@@ -103,19 +111,24 @@ def download(config: DownloadConfig, out: Output) -> None:
     in_files = {each.name: spans(each, polite) for each in config.sources if isinstance(each, LocalSource)}
     out.fact(source_bytes={name: sum(span.size for span in found) for name, found in in_files.items()})
     out.fact(files=sum(map(len, in_files.values())))
+    in_documents = {each.name for each in config.sources if isinstance(each, LocalSource) and each.role == "documents"}
     writer = ShardWriter(config, out.path / "documents")
     verdicts: list[Verdict] = []
     refused: dict[str, list[Refused]] = {}
-    removed: dict[str, Read] = {}
+    removed: dict[str, Counter[str]] = {}
     dropped: Counter[NotKept] = Counter()
+    records: list[Record] = []
+    changes = functools.partial(_is_file, config)
     with pair_writer(config.roles, out) as written:
         for source in config.sources:
             if isinstance(source, LocalSource) and source.role == "documents":
-                read = read_portions(source, in_files[source.name], config, out, writer, dropped)
+                read = read_portions(source, in_files[source.name], config, out, writer, changes)
                 if read.refused:
                     refused[source.name] = read.refused
                 if read.removed:
-                    removed[source.name] = read
+                    removed[source.name] = read.removed
+                dropped += read.dropped
+                records += read.records
                 _check_source(source, config, refused, writer, written, read.removed)
                 continue
             assert not isinstance(source, ExtractedSource)
@@ -128,17 +141,22 @@ def download(config: DownloadConfig, out: Output) -> None:
                     out.progress(writer.seen, 0, "documents", source_name)
             _check_source(source, config, refused, writer, written)
     writer.close()
-    write_ledger(out.path / "ledger" / shard_name(0), chain(verdicts, _verdicts(refused, removed)))
+    of_rows = {name: rows for name, rows in refused.items() if name not in in_documents}
+    writer.judge(chain(verdicts, (each.verdict(name) for name, rows in of_rows.items() for each in rows)))
+    if records:
+        write_record(out.path, records)
+        _tell_taken(records, out)
     _write_benchmarks(config, out)
     _account(config, out, writer, written, refused, removed, verdicts)
     _account_metadata(dropped, out)
 
 
-def _verdicts(refused: Mapping[str, list[Refused]], removed: Mapping[str, Read]) -> Iterator[Verdict]:
-    quarantined = ((name, row) for name, rows in refused.items() for row in rows)
-    for name, row in chain(quarantined, ((name, row) for name, read in removed.items() for row in read.removed_rows())):
-        identity = hashlib.sha256(row.place.encode()).hexdigest()[:32]
-        yield Verdict(identity, name, "removed" if row.removed else "quarantined", row.reason, detail=row.detail)
+def _tell_taken(records: list[Record], out: Output) -> None:
+    """Say which portions are those of an earlier artifact."""
+    taken = Counter(record.taken for record in records if record.taken)
+    for location, number in taken.items():
+        out.note(f"{number} of {len(records)} portions of files taken from {location}")
+    out.fact(shards_reused=taken.total(), share_reused=taken.total() / len(records))
 
 
 def _account(
@@ -147,10 +165,10 @@ def _account(
     writer: ShardWriter,
     written: PairWriter,
     refused: dict[str, list[Refused]],
-    removed: dict[str, Read],
+    removed: dict[str, Counter[str]],
     verdicts: list[Verdict],
 ) -> None:
-    reasons = sum((read.removed for read in removed.values()), Counter[str]())
+    reasons = sum(removed.values(), Counter[str]())
     roles = {source.name: source.role for source in config.sources if not isinstance(source, EmbeddedSource)}
     lost = Counter(roles[name] for name, rows in refused.items() for _ in rows)
     documents = lost.pop("documents", 0)
@@ -193,13 +211,15 @@ def _account(
 
 
 def _fates(
-    source: ExtractedSource, writer: ShardWriter, refused: Mapping[str, list[Refused]], removed: Mapping[str, Read]
+    source: ExtractedSource,
+    writer: ShardWriter,
+    refused: Mapping[str, list[Refused]],
+    removed: Mapping[str, Counter[str]],
 ) -> Iterator[tuple[str, int]]:
     """(what came of pages, their number): text, then the reasons without it, the most frequent first."""
     yield "text", writer.documents[source.name]
     without = Counter(row.reason for row in refused.get(source.name, []))
-    if source.name in removed:
-        without += removed[source.name].removed
+    without += removed.get(source.name, Counter())
     yield from sorted(without.items(), key=lambda item: (-item[1], item[0]))
 
 

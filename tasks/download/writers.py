@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from storage.shards.documents import Document, shard_name, write_documents
+from storage.shards.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.shards.lines import as_line, open_lines
 from tasks.download.config import DownloadConfig
 from tasks.shards import ShardResult
@@ -16,12 +16,13 @@ from tasks.stage.output import Output
 
 
 class ShardWriter:
-    """Writes documents to shards of limited size, in order. Repeated ids are kept: removing them is dedup's task."""
+    """Writes documents to shards of limited size, in order, and the ledger beside them. Repeated ids are kept: removing
+    them is dedup's task."""
 
     def __init__(self, config: DownloadConfig, folder: Path) -> None:
-        self.config, self.folder = config, folder
+        self.config, self.folder, self.ledger = config, folder, folder.parent / "ledger"
         self.seen = 0
-        self.shards = 0
+        self.shards = self.ledger_shards = 0
         self.documents: Counter[str] = Counter()
         self.characters: Counter[str] = Counter()
         self.batch: list[Document] = []
@@ -37,6 +38,11 @@ class ShardWriter:
         if len(self.batch) >= self.config.shard_documents or self.bytes >= self.config.shard_bytes:
             self.close()
 
+    def judge(self, verdicts: Iterable[Verdict]) -> None:
+        """Write the next shard of the ledger, even if it is empty."""
+        write_ledger(self.ledger / shard_name(self.ledger_shards), verdicts)
+        self.ledger_shards += 1
+
     def close(self) -> None:
         """Write the current shard, if it has documents."""
         if self.batch:
@@ -44,16 +50,18 @@ class ShardWriter:
             self.shards += 1
             self.batch, self.bytes = [], 0
 
-    def take(self, source: str, read: ShardResult) -> None:
-        """Add the shards that a worker wrote of a source, linked under the next numbers."""
+    def take(self, source: str, read: ShardResult) -> list[int]:
+        """Add the shards that a worker wrote of a source, linked under the next numbers, which are returned."""
         self.close()
         self.folder.mkdir(parents=True, exist_ok=True)
+        first = self.shards
         for shard in sorted((read.folder / self.folder.name).glob("*.parquet")):
             (self.folder / shard_name(self.shards)).hardlink_to(shard)
             self.shards += 1
         self.seen += read.counts["documents"]
         self.documents[source] += read.counts["documents"]
         self.characters[source] += read.counts["characters"]
+        return list(range(first, self.shards))
 
 
 class PairWriter:

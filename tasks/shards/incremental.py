@@ -106,7 +106,7 @@ def made_before(
     `changing` inputs were (see `Output.earlier`), or None for a new one."""
     wanted = _digests(documents)
     known: dict[str, Made] = {}
-    for earlier in islice(out.earlier(*changing), LOOKED_AT):
+    for earlier in islice(out.earlier(lambda name: name in changing), LOOKED_AT):
         known |= _made_in(earlier, {*wanted} - known.keys(), name, files, out)
         if len(known) == len({*wanted}):
             break

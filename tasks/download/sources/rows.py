@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from storage.errors import BadDocument
+from storage.shards.documents import Verdict
 
 SHOWN = 12  # columns in an error
 USUAL = ("text", "content", "contents", "body", "raw_content", "document", "markdown", "html")  # names of text columns
@@ -34,6 +36,11 @@ class Refused(NamedTuple):
     def by(cls, error: BadDocument, place: str) -> Refused:
         """The row at a place, which can't be used because of this error."""
         return cls(error.message, place, error.facts.get("columns"), error.facts.get("why", ""))
+
+    def verdict(self, source: str) -> Verdict:
+        """The line of the ledger."""
+        identity = hashlib.sha256(self.place.encode()).hexdigest()[:32]
+        return Verdict(identity, source, "removed" if self.removed else "quarantined", self.reason, detail=self.detail)
 
     @property
     def detail(self) -> str:

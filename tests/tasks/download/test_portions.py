@@ -29,6 +29,9 @@ LINES = st.sampled_from(
 )
 
 
+SOURCE = FileSource(name="mine", paths=["*"])
+
+
 def config_of(source: FileSource, **more: object) -> DownloadConfig:
     return DownloadConfig.model_validate({"sources": [source.model_dump()], "benchmarks": ["piqa"], **more})
 
@@ -62,22 +65,31 @@ def test_wherever_a_file_is_divided_its_rows_are_the_same(
     assert found == list(read_rows(source, 60))
 
 
-def test_small_files_share_a_portion_and_what_is_packed_is_whole(tmp_path: Path) -> None:
+def test_large_files_are_divided_if_they_can_be_and_small_ones_share_a_portion(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("x" * 40)
     (tmp_path / "b.csv").write_text("text\n" + "y\n" * 500)
-    (tmp_path / "c.jsonl").write_text('{"text": "z"}\n' * 10)
+    (tmp_path / "c.jsonl").write_text('{"text": "z"}\n' * 40)
     source = FileSource(name="mine", paths=[str(tmp_path / "*")])
     found = [[(span.path.name, span.start, span.end) for span in portion] for portion in portioned(source, 100)]
-    whole = (0, None)
-    assert found == [
-        [(f"{number}.txt", *whole) for number in (0, 1, 2)],
-        [("3.txt", *whole), ("4.txt", *whole), ("b.csv", *whole)],
-        [("c.jsonl", 0, 100)],
-        [("c.jsonl", 100, 200)],
-    ]
+    assert found[-2:] == [[("c.jsonl", 0, 400)], [("c.jsonl", 400, 800)]]
+    whole = [f"{number}.txt" for number in range(5)] + ["b.csv"]
+    assert [one for portion in found[:-2] for one in portion] == [(name, 0, None) for name in whole]
     limited = source.model_copy(update={"limit": 3})
     assert [len(portion) for portion in portioned(limited, 100)] == [7]
+
+
+def test_a_file_that_is_added_changes_few_portions() -> None:
+    def of(numbers: range, *more: int) -> set[Portion]:
+        names = sorted([*(f"{number:04}.txt" for number in numbers), *(f"{number:04}+.txt" for number in more)])
+        return set(portions(SOURCE, [Span(Path(name), name, 100, 0) for name in names], 1000))
+
+    before = of(range(1000))
+    changed = [len(of(range(1000), at) - before) for at in range(0, 1000, 20)]
+    assert max(len(portion) for portion in before) <= 40
+    assert 40 <= len(before) <= 70
+    assert sum(changed) <= 1.5 * len(changed)
+    assert len(of(range(1, 1000)) - before) <= 2
 
 
 def test_the_number_of_workers_changes_no_byte(tmp_path: Path) -> None:
@@ -92,8 +104,8 @@ def test_the_number_of_workers_changes_no_byte(tmp_path: Path) -> None:
         out = Output.at(tmp_path / executor, runtime=runtime_of(workers=workers, executor=executor))
         download.function(config, out)
         digests.add(tree_digest(list_files(out.path)))
-        (ledger,) = (out.path / "ledger").iterdir()
-        places = sorted(int(row.detail.split(":")[1]) for row in read_ledger(ledger))
+        ledger = [row for shard in sorted((out.path / "ledger").iterdir()) for row in read_ledger(shard)]
+        places = sorted(int(row.detail.split(":")[1]) for row in ledger)
         assert places == [4, 201, 400]
         read = [document for shard in sorted((out.path / "documents").iterdir()) for document in read_documents(shard)]
         assert [document.text for document in read] == [json.loads(r)["text"] for r in rows if r not in bad.values()]

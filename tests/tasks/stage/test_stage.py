@@ -76,7 +76,7 @@ def measured(config: CopyConfig, documents: Artifact, out: Output) -> None:
 
 @stage(version=1, name="demo-grown", sources=lambda config: dict(OUTSIDE))
 def grown(config: CopyConfig, documents: Artifact, model: Artifact, out: Output) -> None:
-    FOUND[:] = [artifact.location for artifact in out.earlier("documents")]
+    FOUND[:] = [artifact.location for artifact in out.earlier(lambda name: name == "documents")]
     (out.path / "a.txt").write_text((documents.path / "a.txt").read_text())
 
 

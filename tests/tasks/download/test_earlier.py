@@ -1,0 +1,142 @@
+"""A file that is added, changed or gone costs its own portions, and the artifact is that of a store without a past."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.artifact import Artifact
+from storage.manifest import Manifest
+from storage.shards.documents import read_ledger
+from storage.store import Store
+from tasks.download import DownloadConfig, download
+from tasks.download.earlier import RECORD
+from tasks.stage.display.progress import Observer
+from tasks.stage.session import Session, open_session
+from tests.runtimes import runtime_of
+from tests.tasks.download.archives import http, packed, page, warc
+
+ROWS = 40
+
+
+class Notes(Observer):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def noted(self, stage: str, message: str) -> None:
+        self.said.append(message)
+
+    def warned(self, stage: str, message: str) -> None:
+        self.said.append(message)
+
+
+class Place:
+    """A store, and runs of `download` on it."""
+
+    def __init__(self, folder: Path, url: str = "") -> None:
+        self.store, self.notes = Store(url or str(folder / "store"), cache=folder / "cache"), Notes()
+
+    def run(self, config: DownloadConfig, workers: int = 1) -> Artifact:
+        with open_session(Session(self.store, runtime_of(workers=workers), observer=self.notes)):
+            made, cached = download.materialize(config, ())
+        assert not cached
+        return made
+
+
+def write(folder: Path, number: int, text: str = "") -> None:
+    """A file of lines, of which one is broken."""
+    rows = [json.dumps({"text": f"{text} {number}: line {row} of a file about mills"}) for row in range(ROWS)]
+    folder.mkdir(exist_ok=True)
+    (folder / f"{number}.jsonl").write_text("\n".join([*rows, "{"]) + "\n")
+
+
+def config_of(*sources: dict[str, Any], **more: Any) -> DownloadConfig:
+    values = {"sources": list(sources), "benchmarks": [], "max_quarantined_share": 0.1, "shard_bytes": 700, **more}
+    return DownloadConfig.model_validate(values)
+
+
+def lines(folder: Path) -> dict[str, Any]:
+    return {"kind": "files", "name": "lines", "paths": [str(folder / "*.jsonl")]}
+
+
+def manifest(made: Artifact) -> Manifest:
+    assert made.manifest is not None
+    return made.manifest
+
+
+def taken(made: Artifact) -> tuple[int, int]:
+    """Portions that were taken, and all."""
+    facts = manifest(made).facts
+    return facts["shards_reused"], round(facts["shards_reused"] / facts["share_reused"]) if facts[
+        "shards_reused"
+    ] else 0
+
+
+@pytest.mark.parametrize(("workers", "url"), [(1, ""), (2, ""), (1, "memory://portions")])
+def test_a_file_costs_its_own_portions(workers: int, url: str, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    for number in (1, 3, 5):
+        write(files, number)
+    config = config_of(lines(files))
+    place = Place(tmp_path / "place", url and f"{url}-{tmp_path.name}")
+    first = place.run(config, workers)
+    each = len((first.file(RECORD)).read_text().splitlines())
+    write(files, 2)  # added
+    write(files, 5, "changed")
+    (files / "3.jsonl").unlink()
+    second = place.run(config, workers)
+    fresh = Place(tmp_path / "fresh").run(config)
+    assert manifest(first).facts["shards_reused"] == 0
+    assert taken(second) == (each // 3, each)
+    assert second.digest == fresh.digest
+    assert manifest(second).key == manifest(fresh).key
+    assert manifest(second).counts == manifest(fresh).counts
+    assert f"{each // 3} of {each} portions of files taken from {first.location}" in place.notes.said
+    ledger = [row for path in second.part("ledger").files("*.parquet") for row in read_ledger(path)]
+    assert [row.detail.rpartition("/")[2] for row in ledger] == [f"{number}.jsonl:{ROWS + 1}" for number in (1, 2, 5)]
+
+
+def test_pages_are_extracted_once(tmp_path: Path) -> None:
+    gone = warc("https://x.org/gone", http(b"", status="404 No"))
+    for number in range(2):
+        (tmp_path / f"{number}.warc.gz").write_bytes(packed(*(page(f"{number}-{one}") for one in range(9)), gone))
+    web = {"kind": "web", "name": "web", "extractor": "resiliparse", "paths": [str(tmp_path / "*.gz")]}
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("nobody.example\n")
+    place = Place(tmp_path / "place")
+    config = config_of(web | {"exclude_host_files": [str(hosts)]})
+    place.run(config)
+    (tmp_path / "2.warc.gz").write_bytes(packed(page("new"), gone, gone))
+    second = place.run(config)
+    assert taken(second)[0] >= 2
+    assert second.digest == Place(tmp_path / "fresh").run(config).digest
+    hosts.write_text("x.org\n")  # a list that says what is read isn't read as pages are
+    assert taken(place.run(config)) == (0, 0)
+
+
+@pytest.mark.parametrize("damage", ["documents/00000.parquet", "ledger/00000.parquet", RECORD])
+def test_what_has_changed_is_read_again(damage: str, tmp_path: Path) -> None:
+    write(tmp_path / "files", 1)
+    config = config_of(lines(tmp_path / "files"))
+    place = Place(tmp_path / "place")
+    first = place.run(config)
+    write(tmp_path / "files", 2)
+    path = first.path / damage
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    second = place.run(config)
+    assert second.digest == Place(tmp_path / "fresh").run(config).digest
+    assert any(damage in note for note in place.notes.said)
+
+
+def test_another_config_takes_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "files", 1)
+    place = Place(tmp_path / "place")
+    place.run(config_of(lines(tmp_path / "files")))
+    made = place.run(config_of(lines(tmp_path / "files"), max_document_bytes=1000))
+    assert manifest(made).facts["shards_reused"] == 0
