@@ -20,6 +20,7 @@ from flows.estimates.plan_notes import (
     disk_notes,
     filter_notes,
     resume_notes,
+    reuse_notes,
     room_of,
     run_notes,
     source_notes,
@@ -103,7 +104,7 @@ def show_plan(
     notes = [*source_notes(profile), *filter_notes(profile), *told_of_unread(profile, reached)]
     made_here = [line.name for line in lines if not line.hit and line.name not in pooled]
     notes += map(escape, told_of_extras(made_here))
-    notes += [*compile_notes(lines), *run_notes(store, lines)]
+    notes += [*reuse_notes(store, lines), *compile_notes(lines), *run_notes(store, lines)]
     notes += [*resume_notes(store, lines, training.steps if training else None), *accuracy_notes(store, profile.name)]
     notes += [escape(untraced)] if untraced else []
     for text in [*notes, *disk_notes(store, lines, bytes_of, training)]:

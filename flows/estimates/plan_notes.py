@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -27,10 +28,12 @@ from storage.runs import history
 from storage.runs.alive import running
 from storage.store import Store
 from storage.units import duration, size_of
-from tasks.download.config import LocalSource
+from tasks.download.config import DownloadConfig, LocalSource
 from tasks.download.sources.files import find_files, size
+from tasks.download.stage import portions_known
 from tasks.filter.presets import HEURISTICS
 from tasks.stage.decorator import STAGES
+from tasks.stage.history import find_earlier
 
 LOOKED_AT = 50  # records
 LEAST = 1.0  # seconds: shorter stages don't count for the accuracy
@@ -97,6 +100,23 @@ def source_notes(profile: Profile) -> Iterator[str]:
         counts.append(f"{name} {count:,} {'file' if count == 1 else 'files'}, {size_of(size(source))}")
     if counts:
         yield f"Source files: {'; '.join(counts)}."
+
+
+def reuse_notes(store: Store, lines: Sequence[PlannedStage]) -> Iterator[str]:
+    """What a download takes of an earlier one, and the stages after it with it. Raises SourceError."""
+    for line in lines:
+        if line.name != "download" or line.hit or line.payload is None or line.name in line.refresh:
+            continue
+        assert isinstance(line.config, DownloadConfig)
+        source = STAGES[line.name].source
+        found = portions_known(line.config, partial(find_earlier, store, line.payload, source, lambda _: None))
+        if found.known:
+            new = found.total - found.known
+            yield (
+                f"Of {found.total:,} portions of files {new:,} {'is' if new == 1 else 'are'} read, and the others taken "
+                "from an earlier run. Stages that work shard by shard take theirs too, and need less time than shown."
+            )
+
 
 
 def filter_notes(profile: Profile) -> Iterator[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,6 @@ from storage.errors import DamagedArtifact, SourceError
 from storage.shards.documents import shard_name
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.shards.incremental import LOOKED_AT, MadeFile, link_same
-from tasks.stage.output import Output
 
 RECORD = "portions.json"
 DOCUMENTS, LEDGER = "documents", "ledger.parquet"  # in a worker's folder
@@ -68,24 +67,27 @@ def keys_of(source: str, portions: Sequence[Iterable[Any]]) -> list[str]:
     ]
 
 
-def taken_before(keys: Sequence[str], out: Output, changes: Callable[[str], bool]) -> list[Taken | None]:
-    """For each key the portion of an earlier artifact, whose files may be others (`changes`), or None."""
+def taken_before(
+    keys: Sequence[str], artifacts: Iterator[Artifact], told: Callable[[str], None], *, bring: bool = True
+) -> list[Taken | None]:
+    """For each key the portion of one of the artifacts, the newest first, or None. Files of a bucket are fetched if
+    they are to `bring`."""
     known: dict[str, Taken] = {}
-    for earlier in islice(out.earlier(changes), LOOKED_AT) if keys else ():
-        known |= _of(earlier, {*keys} - known.keys(), out)
+    for earlier in islice(artifacts, LOOKED_AT) if keys else ():
+        known |= _of(earlier, {*keys} - known.keys(), told, bring)
         if len(known) == len({*keys}):
             break
     return [known.get(key) for key in keys]
 
 
-def _of(earlier: Artifact, wanted: set[str], out: Output) -> dict[str, Taken]:
+def _of(earlier: Artifact, wanted: set[str], told: Callable[[str], None], bring: bool) -> dict[str, Taken]:
     """The wanted portions of an artifact, by key."""
     if earlier.manifest is None or RECORD not in earlier.manifest.files:
         return {}
     known = {}
     try:
         if earlier.file_digest(earlier.file(RECORD)) != hashlib.sha256(earlier.file(RECORD).read_bytes()).hexdigest():
-            out.warn(f"{earlier.location}/{RECORD} has changed bytes: nothing is taken from there")
+            told(f"{earlier.location}/{RECORD} has changed bytes: nothing is taken from there")
             return {}
         for row in read_json_lines(earlier.file(RECORD)):
             record = Record(**row)
@@ -97,7 +99,8 @@ def _of(earlier: Artifact, wanted: set[str], out: Output) -> dict[str, Taken]:
             }
             if record.ledger is not None:
                 places[LEDGER] = f"ledger/{shard_name(record.ledger)}"
-            earlier.bring(places.values())
+            if bring:
+                earlier.bring(places.values())
             files = {
                 place: MadeFile(
                     earlier.folder / name, earlier.manifest.files[name].sha256, f"{earlier.location}/{name}"
@@ -106,7 +109,7 @@ def _of(earlier: Artifact, wanted: set[str], out: Output) -> dict[str, Taken]:
             }
             known[record.key] = Taken(earlier.location, record.counts, files)
     except (DamagedArtifact, OSError) as error:
-        out.warn(f"not everything is taken from {earlier.location}: {error}")
+        told(f"not everything is taken from {earlier.location}: {error}")
     return known
 
 

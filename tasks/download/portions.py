@@ -169,7 +169,7 @@ def _map(
         while True:
             jobs = portions(source, found, config.shard_bytes, undivided)
             keys = keys_of(source.name, jobs)
-            taken = taken_before(keys, out, changes)
+            taken = taken_before(keys, out.earlier(changes), out.warn)
             results = map_shards(work, list(zip(jobs, taken, strict=True)), out, name, "portions")
             if not (misread := _misread(jobs, results)):
                 return jobs, keys, results

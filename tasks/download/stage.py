@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from storage.artifact import Artifact
 from storage.errors import BadDocument, SourceError
@@ -26,10 +26,10 @@ from tasks.download.config import (
     Source,
     WebSource,
 )
-from tasks.download.earlier import Record, write_record
+from tasks.download.earlier import Record, keys_of, taken_before, write_record
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of, role_of
-from tasks.download.portions import read_document, read_portions, spans
+from tasks.download.portions import portions, read_document, read_portions, spans
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.metadata import NotKept
 from tasks.download.sources.remote import Politeness
@@ -74,6 +74,19 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
     return found
 
 
+def portions_known(config: DownloadConfig, artifacts: Callable[[Callable[[str], bool]], Iterator[Artifact]]) -> Known:
+    """How many portions of the sources of files earlier artifacts have, for a plan. `artifacts` gives those whose
+    inputs differ only in what its argument is true of. Raises SourceError."""
+    known, total = 0, 0
+    for source in config.sources:
+        if isinstance(source, LocalSource) and source.role == "documents":
+            keys = keys_of(source.name, portions(source, spans(source, Politeness()), config.shard_bytes))
+            found = artifacts(functools.partial(_is_file, config))
+            known += sum(each is not None for each in taken_before(keys, found, lambda _: None, bring=False))
+            total += len(keys)
+    return Known(known, total)
+
+
 def _is_file(config: DownloadConfig, name: str) -> bool:
     """Whether an input is a file of a source of files, which may have changed since an earlier artifact."""
     in_files = [source for source in config.sources if isinstance(source, LocalSource)]
@@ -97,6 +110,13 @@ def check_here(config: DownloadConfig, runtime: Runtime) -> None:
     for source in config.sources:
         if isinstance(source, ExtractedSource):
             need(source.extra, f"a source of kind {source.kind}")
+
+
+class Known(NamedTuple):
+    """Portions of files that earlier artifacts have, and all."""
+
+    known: int
+    total: int
 
 
 @stage(version=12, runtime=("data",), sources=fingerprints, check_here=check_here, adopted=check_adopted)
