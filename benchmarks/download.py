@@ -5,8 +5,8 @@ that benchmark's: words in shingles of four, counted as often as they occur, pre
 and F1 of these two. Speeds are pages a CPU second in one process, with encoding and metadata, and of the library's call
 only. Then the stage reads WARC files that have every page `--copies` times, in a process of its own, whose start and
 children count: `--files` of them, as one large one shows whether workers share it. With `--datatrove`, its reader,
-extractor and writer do the same (its defaults, one task a file). Medians of `--runs`. Peak memory is that of the
-largest process.
+extractor and writer do the same (our options of trafilatura, one task a file). It doesn't wait for its workers, so the
+CPU seconds of several aren't known. Medians of `--runs`. Peak memory is that of the largest process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,20 @@ from benchmarks.peer_environment import PEERS
 from tasks.text.web.extract import EXTRACTORS, Page, read_page
 
 SHINGLE = 4
-WARC = "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: https://example.org/{}\r\nContent-Length: {}\r\n\r\n"
+WARC = "\r\n".join(
+    [
+        "WARC/1.0",
+        "WARC-Type: response",
+        "WARC-Target-URI: https://example.org/{0}",
+        "WARC-Record-ID: <urn:{0}>",
+        "WARC-Date: 2026-01-01T00:00:00Z",
+        "WARC-Identified-Payload-Type: text/html",
+        "Content-Type: application/http; msgtype=response",
+        "Content-Length: {1}",
+        "",
+        "",
+    ]
+)
 
 
 def shingles(text: str) -> Counter[tuple[str, ...]]:
@@ -107,6 +120,7 @@ def of_command(tool: str, command: list[str], folder: Path, extractor: str, work
     taken = [measure(command, environment(1)) for _ in range(runs)]
     cpu, wall = (median(getattr(run, name) for run in taken) for name in ("cpu", "wall"))
     size = sum(path.stat().st_size for path in folder.iterdir())
+    known = tool != "datatrove" or workers == 1
     return {
         "tool": tool,
         "extractor": extractor,
@@ -115,8 +129,8 @@ def of_command(tool: str, command: list[str], folder: Path, extractor: str, work
         "archive (MB)": f"{size / 1e6:.0f}",
         "pages": f"{taken[0].result['in']:,}",
         "with text": f"{taken[0].result['kept']:,}",
-        "CPU seconds": f"{cpu:.1f}",
-        "pages a CPU second": f"{taken[0].result['in'] / cpu:.1f}",
+        "CPU seconds": f"{cpu:.1f}" if known else "?",
+        "pages a CPU second": f"{taken[0].result['in'] / cpu:.1f}" if known else "?",
         "seconds": f"{wall:.1f}",
         "peak memory (MB)": f"{max(run.peak for run in taken) / 1e6:.0f}",
     }
@@ -148,6 +162,7 @@ def main() -> None:
     parser.add_argument("--extractors", nargs="*", choices=list(EXTRACTORS), default=list(EXTRACTORS))
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--datatrove", action="store_true", help="beside datatrove, in an environment of its own")
+    parser.add_argument("--score", choices=list(EXTRACTORS), help="only print the row of an extractor")
     parser.add_argument("--stage", choices=list(EXTRACTORS), help="only run the stage on the archives of a folder")
     given = parser.parse_args()
     if given.stage:
@@ -156,7 +171,11 @@ def main() -> None:
     truth = json.loads((given.pages / "ground-truth.json").read_text())
     pages = {name: gzip.decompress((given.pages / "html" / f"{name}.html.gz").read_bytes()) for name in truth}
     gold = {name: entry["articleBody"] for name, entry in truth.items()}
-    table([of_extractor(name, pages, gold) for name in given.extractors])
+    if given.score:
+        print(json.dumps(of_extractor(given.score, pages, gold)))
+        return
+    scores = [sys.executable, "-m", "benchmarks.download", str(given.pages), "--score"]
+    table([measure([*scores, name], environment(1)).result for name in given.extractors])
     if given.datatrove:
         PEERS.ensure()
     rows = []

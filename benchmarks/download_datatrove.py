@@ -1,7 +1,7 @@
 """datatrove's reader of WARC files, its trafilatura and its writer, by the peers' own environment: no import of the
 project here.
 
-`download_datatrove.py FOLDER WORKERS`: blocks with their defaults, a task for each file.
+`download_datatrove.py FOLDER WORKERS`: the options of trafilatura are ours, and each file is a task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def main() -> None:
     logger.remove()
     with tempfile.TemporaryDirectory() as made:
         files = len(list(Path(folder).iterdir()))
-        pipeline = [WarcReader(folder, glob_pattern="*.warc.gz"), Trafilatura(), ParquetWriter(made)]
+        extractor = Trafilatura(favour_precision=False, deduplicate=False, timeout=10)
+        pipeline = [WarcReader(folder, glob_pattern="*.warc.gz"), extractor, ParquetWriter(made)]
         executor = LocalPipelineExecutor(pipeline, tasks=files, workers=int(workers), logging_dir=f"{made}/logs")
         stats = executor.run().stats
         counts = [{name: stat.total for name, stat in block.stats.items()} for block in stats]

@@ -86,7 +86,8 @@ def corpus_parser(
 
 def environment(threads: int) -> dict[str, str]:
     """This process's environment with every known thread pool limited; words hash alike in each run."""
-    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    own = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH")  # the project sets them for its own children
+    inherited = {name: value for name, value in os.environ.items() if name not in own}
     limits = {name: str(threads) for name in THREAD_VARIABLES}
     return inherited | limits | {"PYTHONHASHSEED": "0", "TOKENIZERS_PARALLELISM": "false"}
 
