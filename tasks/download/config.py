@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
+from tasks.download.exclude import kind_of
 from tasks.download.pairs.form import FormName, InstructionForm, LabelledForm, PreferenceForm
 from tasks.harness.config import HarnessSource
 from tasks.stage.config import StageConfig
@@ -105,6 +106,12 @@ class FileSource(ExternalSource):
         description="character between the fields of .csv and .tsv (null: a comma, and a tab)",
     )
     quotes: bool = Field(True, description="whether double quotes may enclose a field of .csv and .tsv")
+
+
+def _item(text: str) -> str:
+    if kind_of(text) is None:
+        raise ValueError("it is neither an id of a document, a SHA-256, a URL nor a host")
+    return text
 
 
 def _pattern(text: str) -> str:
@@ -235,6 +242,17 @@ class DownloadConfig(StageConfig):
 
     sources: list[Source] = Field(
         default_factory=lambda: list[Source]((EmbeddedSource(),)), min_length=1, description="sources to read"
+    )
+    exclude: list[Annotated[str, AfterValidator(_item)]] = Field(
+        [],
+        description="documents to leave out, from any source of documents: an id, the SHA-256 of a text, a URL in the "
+        "metadata, or a host, with those below it",
+        exclude_if=lambda value: not value,
+    )
+    exclude_files: list[Annotated[str, Field(min_length=1)]] = Field(
+        [],
+        description="text files of such documents, one a line. Lines that begin with # don't count",
+        exclude_if=lambda value: not value,
     )
     benchmarks: list[Literal["arc_easy", "hellaswag", "piqa", "basic_skills"]] = Field(
         ["arc_easy", "hellaswag", "piqa", "basic_skills"],

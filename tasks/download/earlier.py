@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 from storage.artifact import Artifact
 from storage.digest_cache import remembered_digests
 from storage.errors import DamagedArtifact, SourceError
-from storage.shards.documents import shard_name
-from storage.shards.lines import read_json_lines, write_json_lines
+from storage.shards.documents import read_ledger, shard_name, write_ledger
+from storage.shards.lines import write_json_lines
+from tasks.download import exclude
+from tasks.download.exclude import Exclusion
 from tasks.shards.incremental import LOOKED_AT, MadeFile, link_same
 
 RECORD = "portions.json"
@@ -34,6 +36,7 @@ class Taken(NamedTuple):
     location: str
     counts: dict[str, Any]
     files: dict[str, MadeFile]
+    excluding: frozenset[str]  # what that artifact excludes
 
 
 class Record(NamedTuple):
@@ -68,13 +71,19 @@ def keys_of(source: str, portions: Sequence[Iterable[Any]]) -> list[str]:
 
 
 def taken_before(
-    keys: Sequence[str], artifacts: Iterator[Artifact], told: Callable[[str], None], *, bring: bool = True
+    keys: Sequence[str],
+    artifacts: Iterator[Artifact],
+    exclusion: Exclusion,
+    told: Callable[[str], None],
+    *,
+    bring: bool = True,
 ) -> list[Taken | None]:
     """For each key the portion of one of the artifacts, the newest first, or None. Files of a bucket are fetched if
-    they are to `bring`."""
+    they are to `bring`. A portion that lacks what is no longer excluded isn't taken."""
     known: dict[str, Taken] = {}
     for earlier in islice(artifacts, LOOKED_AT) if keys else ():
-        known |= _of(earlier, {*keys} - known.keys(), told, bring)
+        found = _of(earlier, {*keys} - known.keys(), told, bring)
+        known |= {key: taken for key, taken in found.items() if _lacks_nothing(taken, exclusion)}
         if len(known) == len({*keys}):
             break
     return [known.get(key) for key in keys]
@@ -86,10 +95,9 @@ def _of(earlier: Artifact, wanted: set[str], told: Callable[[str], None], bring:
         return {}
     known = {}
     try:
-        if earlier.file_digest(earlier.file(RECORD)) != hashlib.sha256(earlier.file(RECORD).read_bytes()).hexdigest():
-            told(f"{earlier.location}/{RECORD} has changed bytes: nothing is taken from there")
-            return {}
-        for row in read_json_lines(earlier.file(RECORD)):
+        excluding = frozenset(_text(earlier, exclude.RECORD).splitlines())
+        for line in _text(earlier, RECORD).splitlines():
+            row = json.loads(line)
             record = Record(**row)
             if record.key not in wanted:
                 continue
@@ -107,23 +115,56 @@ def _of(earlier: Artifact, wanted: set[str], told: Callable[[str], None], bring:
                 )
                 for place, name in places.items()
             }
-            known[record.key] = Taken(earlier.location, record.counts, files)
+            known[record.key] = Taken(earlier.location, record.counts, files, excluding)
     except (DamagedArtifact, OSError) as error:
         told(f"not everything is taken from {earlier.location}: {error}")
     return known
 
 
-def take(taken: Taken, folder: Path) -> str:
-    """Link the files of a portion into a worker's folder. If one has changed, none is there, and its name returned."""
+def _text(earlier: Artifact, name: str) -> str:
+    """The text of a small file of an artifact, empty if there is none. Raises DamagedArtifact."""
+    if earlier.manifest is None or name not in earlier.manifest.files:
+        return ""
+    data = earlier.file(name).read_bytes()
+    if hashlib.sha256(data).hexdigest() != earlier.manifest.files[name].sha256:
+        raise DamagedArtifact(f"{earlier.location}/{name} has changed bytes.", "Run `gristmill store verify`.")
+    return data.decode()
+
+
+def _lacks_nothing(taken: Taken, exclusion: Exclusion) -> bool:
+    """Whether all that a portion lacks because it was excluded still is."""
+    return taken.excluding <= exclusion.items or not taken.counts["excluded"]
+
+
+def take(taken: Taken, source: str, exclusion: Exclusion, folder: Path) -> dict[str, Any] | str:
+    """Link the files of a portion into a worker's folder, but write those again that have newly excluded documents.
+    Returns the counts. If a file has changed, none is there, and its name is returned."""
     (folder / DOCUMENTS).mkdir()
     for place, made in taken.files.items():
         if not link_same(made, folder / place):
             shutil.rmtree(folder / DOCUMENTS)
             (folder / LEDGER).unlink(missing_ok=True)
             return made.name
-    return ""
+    if exclusion.items == taken.excluding:
+        return taken.counts
+    gone = exclude.without(folder / DOCUMENTS, exclusion)
+    if not gone:
+        return taken.counts
+    ids = sorted([*taken.counts["excluded"], *(document.id for document in gone)])
+    before = read_ledger(folder / LEDGER) if LEDGER in taken.files else ()
+    others = [row for row in before if row.reason != exclude.REASON]
+    (folder / LEDGER).unlink(missing_ok=True)
+    write_ledger(folder / LEDGER, [*others, *(exclude.verdict(one, source) for one in ids)])
+    return {
+        **taken.counts,
+        "documents": taken.counts["documents"] - len(gone),
+        "characters": taken.counts["characters"] - sum(len(document.text) for document in gone),
+        "excluded": ids,
+    }
 
 
-def write_record(path: Path, records: Iterable[Record]) -> None:
-    """Write portions.json."""
+def write_record(path: Path, records: Iterable[Record], exclusion: Exclusion) -> None:
+    """Write portions.json, and exclude.txt if something is."""
+    if exclusion:
+        (path / exclude.RECORD).write_text("".join(f"{item}\n" for item in sorted(exclusion.items)))
     write_json_lines(path / RECORD, ({**record._asdict(), "taken": ""} for record in records))

@@ -21,8 +21,10 @@ from storage.digest_cache import path_text
 from storage.errors import BadDocument, SourceError
 from storage.shards.documents import Document, Verdict, read_ledger
 from storage.shards.lines import as_line, open_lines, read_json_lines, write_json_lines
+from tasks.download import exclude
 from tasks.download.config import DownloadConfig, HubSource, LocalSource, WebSource
 from tasks.download.earlier import DOCUMENTS, LEDGER, Record, Taken, keys_of, take, taken_before
+from tasks.download.exclude import Exclusion
 from tasks.download.sources import files
 from tasks.download.sources.files import ENDINGS_OF
 from tasks.download.sources.metadata import NotKept, to_json
@@ -37,6 +39,7 @@ from tasks.stage.output import Output
 
 SHARDS = 4  # about the most full shards from a portion
 READ_BYTES = 1 << 20
+EXCLUDE = ("exclude", "exclude_files")  # fields in which artifacts may differ that take each other's portions
 REFUSED, REMOVED = "refused.jsonl", "removed.jsonl"
 
 
@@ -135,7 +138,7 @@ def read_portions(
 ) -> Read:
     """Read all documents of a source into shards, which `writer` takes with those of the ledger. Portions that an
     earlier artifact has, whose inputs may differ in what `changes`, are taken from there. Raises SourceError."""
-    jobs, keys, results = _map(source, found, config, out, changes)
+    jobs, keys, results = _map(source, found, config, out, writer.exclusion, changes)
     read = Read([], Counter(), Counter(), [])
     before: Counter[str] = Counter()  # lines, by divided file
     for portion, key, result in zip(jobs, keys, results, strict=True):
@@ -146,30 +149,36 @@ def read_portions(
         for field, why, times in counts["dropped"]:
             read.dropped[NotKept(source.name, field, why)] += times
         read.removed.update(counts["removed"])
+        read.removed.update({exclude.REASON: len(counts["excluded"])} if counts["excluded"] else {})
         refused = list(_refused(result.folder, before[portion[0].name]))
         read.refused.extend(refused)
         before[portion[0].name] += counts.get("lines", 0)
         documents, ledger = writer.take(source.name, result), None
-        if refused or counts["removed"]:
+        if refused or counts["removed"] or counts["excluded"]:
             ledger = writer.ledger_shards
-            writer.judge(_verdicts(source.name, refused, result.folder))
+            writer.judge(_verdicts(source.name, refused, counts["excluded"], result.folder))
         read.records.append(Record(key, documents, ledger, counts, taken))
     return read
 
 
 def _map(
-    source: LocalSource, found: list[Span], config: DownloadConfig, out: Output, changes: Callable[[str], bool]
+    source: LocalSource,
+    found: list[Span],
+    config: DownloadConfig,
+    out: Output,
+    exclusion: Exclusion,
+    changes: Callable[[str], bool],
 ) -> tuple[list[Portion], list[str], list[ShardResult]]:
     """The portions of a source, their keys, and what was read of each. Raises SourceError."""
     name = f"{DOCUMENTS}-{hashlib.sha256(source.name.encode()).hexdigest()[:16]}"  # any text may be a source's name
     polite = Politeness(out.runtime.data.connections, out.runtime.data.patience_minutes)
-    work = functools.partial(_take_or_read, source, config, polite)
+    work = functools.partial(_take_or_read, source, config, exclusion, polite)
     undivided: set[str] = set()
     try:
         while True:
             jobs = portions(source, found, config.shard_bytes, undivided)
             keys = keys_of(source.name, jobs)
-            taken = taken_before(keys, out.earlier(changes), out.warn)
+            taken = taken_before(keys, out.earlier(changes, EXCLUDE), exclusion, out.warn)
             results = map_shards(work, list(zip(jobs, taken, strict=True)), out, name, "portions")
             if not (misread := _misread(jobs, results)):
                 return jobs, keys, results
@@ -188,13 +197,14 @@ def _refused(folder: Path, before: int) -> Iterator[Refused]:
         yield _in_file(Refused(**row), before) if before else Refused(**row)
 
 
-def _verdicts(source: str, refused: list[Refused], folder: Path) -> Iterator[Verdict]:
+def _verdicts(source: str, refused: list[Refused], excluded: list[str], folder: Path) -> Iterator[Verdict]:
     """The shard of the ledger of a portion."""
     if (folder / LEDGER).exists():
         yield from read_ledger(folder / LEDGER)
         return
     yield from (row.verdict(source) for row in refused)
     yield from (Refused(**row).verdict(source) for row in read_json_lines(folder / REMOVED))
+    yield from (exclude.verdict(one, source) for one in excluded)
 
 
 def _misread(jobs: Sequence[Portion], read: Sequence[ShardResult]) -> set[str]:
@@ -237,21 +247,32 @@ def read_document(
 
 
 def _take_or_read(
-    source: LocalSource, config: DownloadConfig, polite: Politeness, job: tuple[Portion, Taken | None], folder: Path
+    source: LocalSource,
+    config: DownloadConfig,
+    exclusion: Exclusion,
+    polite: Politeness,
+    job: tuple[Portion, Taken | None],
+    folder: Path,
 ) -> dict[str, Any]:
     portion, taken = job
-    if taken is None:
-        return _read(source, config, polite, portion, folder)
-    if damaged := take(taken, folder):
-        return {**_read(source, config, polite, portion, folder), "damaged": damaged}
-    return {**taken.counts, "taken": taken.location}
+    found = take(taken, source.name, exclusion, folder) if taken else ""
+    if taken and isinstance(found, dict):
+        return {**found, "taken": taken.location}
+    read = _read(source, config, exclusion, polite, portion, folder)
+    return {**read, "damaged": found} if found else read
 
 
 def _read(
-    source: LocalSource, config: DownloadConfig, polite: Politeness, portion: Portion, folder: Path
+    source: LocalSource,
+    config: DownloadConfig,
+    exclusion: Exclusion,
+    polite: Politeness,
+    portion: Portion,
+    folder: Path,
 ) -> dict[str, Any]:
     """Write a portion's shards and refused rows. Returns the counts."""
-    writer = ShardWriter(config, folder / DOCUMENTS)
+    writer = ShardWriter(config, folder / DOCUMENTS, exclusion)
+    excluded: list[str] = []
     dropped: Counter[NotKept] = Counter()
     refused: list[Refused] = []
     removed: Counter[str] = Counter()
@@ -261,7 +282,8 @@ def _read(
         for row in islice(rows, source.limit):
             made = row if isinstance(row, Refused) else read_document(source, row, config, dropped)
             if not isinstance(made, Refused):
-                writer.add(made)
+                if not writer.add(made):
+                    excluded.append(made.id)
             elif made.removed:
                 removed[made.reason] += 1
                 file.write(as_line(made._asdict()))
@@ -273,6 +295,7 @@ def _read(
         "documents": writer.seen,
         "characters": writer.characters[source.name],
         "removed": removed,
+        "excluded": sorted(excluded),
         "dropped": [[what.field, what.why, times] for what, times in dropped.items()],
     }
     if reach.end is None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from storage.artifact import Artifact
+from storage.digest_cache import remembered_digest
 from storage.errors import BadDocument, SourceError
 from storage.shards.documents import Document, Verdict
 from storage.shards.lines import write_json_lines
 from tasks.checks.extras import need
-from tasks.download import benchmarks
+from tasks.download import benchmarks, exclude
 from tasks.download.config import (
     DESCRIPTIONS,
     DownloadConfig,
@@ -27,9 +29,10 @@ from tasks.download.config import (
     WebSource,
 )
 from tasks.download.earlier import Record, keys_of, taken_before, write_record
+from tasks.download.exclude import Exclusion
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of, role_of
-from tasks.download.portions import portions, read_document, read_portions, spans
+from tasks.download.portions import EXCLUDE, portions, read_document, read_portions, spans
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.metadata import NotKept
 from tasks.download.sources.remote import Politeness
@@ -39,13 +42,14 @@ from tasks.download.writers import PairWriter, ShardWriter, pair_writer
 from tasks.harness import fingerprint as harness
 from tasks.shards.adopted import check_documents, check_rows
 from tasks.stage import stage
-from tasks.stage.output import Output
+from tasks.stage.output import FindEarlier, Output
 from tasks.stage.runtime import Runtime
 
 Values = dict[str, Any]
 PROGRESS_EVERY = 500
 FIRST = 2000  # maximum rows of a source that a plan reads until one can be used
 SIGNS = re.compile(r"\\t|[;|,]")  # between the fields of a header that was read as one column
+EXCLUDED_BY = "source:exclude "  # begins the names of inputs that are lists of excluded documents
 NONE = "none.json"  # in the folder of benchmarks if there are none
 DROPPED_SHOWN = 50  # fields in the table
 CONVERTERS = {"instructions": instruction, "preferences": preference, "labelled": labelled}
@@ -69,20 +73,26 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
                 found |= pages.fingerprint(source)
         else:
             found[source.name] = source.revision
+    for file in config.exclude_files:
+        try:
+            found[f"{EXCLUDED_BY.removeprefix('source:')}{file}"] = remembered_digest(Path(file).expanduser())
+        except OSError as error:
+            raise files.unreadable(file, error) from error
     for task in config.harness:
         found |= harness.fingerprint(task)
     return found
 
 
-def portions_known(config: DownloadConfig, artifacts: Callable[[Callable[[str], bool]], Iterator[Artifact]]) -> Known:
+def portions_known(config: DownloadConfig, artifacts: FindEarlier) -> Known:
     """How many portions of the sources of files earlier artifacts have, for a plan. `artifacts` gives those whose
-    inputs differ only in what its argument is true of. Raises SourceError."""
+    inputs differ only in what its first argument is true of. Raises SourceError."""
     known, total = 0, 0
     for source in config.sources:
         if isinstance(source, LocalSource) and source.role == "documents":
             keys = keys_of(source.name, portions(source, spans(source, Politeness()), config.shard_bytes))
-            found = artifacts(functools.partial(_is_file, config))
-            known += sum(each is not None for each in taken_before(keys, found, lambda _: None, bring=False))
+            found = artifacts(functools.partial(_is_file, config), EXCLUDE)
+            taken = taken_before(keys, found, _exclusion(config), lambda _: None, bring=False)
+            known += sum(each is not None for each in taken)
             total += len(keys)
     return Known(known, total)
 
@@ -91,7 +101,14 @@ def _is_file(config: DownloadConfig, name: str) -> bool:
     """Whether an input is a file of a source of files, which may have changed since an earlier artifact."""
     in_files = [source for source in config.sources if isinstance(source, LocalSource)]
     lists = {f"source:{source.name}/{file}" for source in in_files for file in source.lists}
-    return name not in lists and name.startswith(tuple(f"source:{source.name}/" for source in in_files))
+    may_change = (EXCLUDED_BY, *(f"source:{source.name}/" for source in in_files))
+    return name not in lists and name.startswith(may_change)
+
+
+def _exclusion(config: DownloadConfig) -> Exclusion:
+    """What a config excludes, in itself and in files. Raises SourceError."""
+    in_files = (item for file in config.exclude_files for item in exclude.read_items(Path(file)))
+    return Exclusion(chain(config.exclude, in_files))
 
 
 def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
@@ -132,7 +149,8 @@ def download(config: DownloadConfig, out: Output) -> None:
     out.fact(source_bytes={name: sum(span.size for span in found) for name, found in in_files.items()})
     out.fact(files=sum(map(len, in_files.values())))
     in_documents = {each.name for each in config.sources if isinstance(each, LocalSource) and each.role == "documents"}
-    writer = ShardWriter(config, out.path / "documents")
+    exclusion = _exclusion(config)
+    writer = ShardWriter(config, out.path / "documents", exclusion)
     verdicts: list[Verdict] = []
     refused: dict[str, list[Refused]] = {}
     removed: dict[str, Counter[str]] = {}
@@ -154,7 +172,9 @@ def download(config: DownloadConfig, out: Output) -> None:
             assert not isinstance(source, ExtractedSource)
             for role, source_name, item in _items(source, config, refused, verdicts, dropped):
                 if isinstance(item, Document):
-                    writer.add(item)
+                    if not writer.add(item):
+                        removed.setdefault(source_name, Counter())[exclude.REASON] += 1
+                        verdicts.append(exclude.verdict(item.id, source_name))
                 else:
                     written.add(role, item)
                 if (writer.seen + written.by_role.total()) % PROGRESS_EVERY == 0:
@@ -164,7 +184,7 @@ def download(config: DownloadConfig, out: Output) -> None:
     of_rows = {name: rows for name, rows in refused.items() if name not in in_documents}
     writer.judge(chain(verdicts, (each.verdict(name) for name, rows in of_rows.items() for each in rows)))
     if records:
-        write_record(out.path, records)
+        write_record(out.path, records, exclusion)
         _tell_taken(records, out)
     _write_benchmarks(config, out)
     _account(config, out, writer, written, refused, removed, verdicts)

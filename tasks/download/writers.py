@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from storage.shards.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.shards.lines import as_line, open_lines
 from tasks.download.config import DownloadConfig
+from tasks.download.exclude import Exclusion
 from tasks.shards import ShardResult
 from tasks.stage.output import Output
 
@@ -19,24 +20,30 @@ class ShardWriter:
     """Writes documents to shards of limited size, in order, and the ledger beside them. Repeated ids are kept: removing
     them is dedup's task."""
 
-    def __init__(self, config: DownloadConfig, folder: Path) -> None:
+    def __init__(self, config: DownloadConfig, folder: Path, exclusion: Exclusion) -> None:
+        self.exclusion = exclusion
         self.config, self.folder, self.ledger = config, folder, folder.parent / "ledger"
         self.seen = 0
         self.shards = self.ledger_shards = 0
         self.documents: Counter[str] = Counter()
         self.characters: Counter[str] = Counter()
         self.batch: list[Document] = []
-        self.bytes = 0
+        self.bytes = self.places = 0  # of the current shard, excluded documents with them
 
-    def add(self, document: Document) -> None:
-        """Add a document, and close the shard when it is full."""
-        self.batch.append(document)
+    def add(self, document: Document) -> bool:
+        """Add a document, and close the shard when it is full. An excluded one takes room in its shard, but isn't
+        written. Returns whether it is."""
+        kept = not self.exclusion.names(document)
+        self.places += 1
         self.bytes += len(document.text.encode("utf-8", "surrogatepass"))
-        self.seen += 1
-        self.documents[document.source] += 1
-        self.characters[document.source] += len(document.text)
-        if len(self.batch) >= self.config.shard_documents or self.bytes >= self.config.shard_bytes:
+        if kept:
+            self.batch.append(document)
+            self.seen += 1
+            self.documents[document.source] += 1
+            self.characters[document.source] += len(document.text)
+        if self.places >= self.config.shard_documents or self.bytes >= self.config.shard_bytes:
             self.close()
+        return kept
 
     def judge(self, verdicts: Iterable[Verdict]) -> None:
         """Write the next shard of the ledger, even if it is empty."""
@@ -48,7 +55,7 @@ class ShardWriter:
         if self.batch:
             write_documents(self.folder / shard_name(self.shards), self.batch)
             self.shards += 1
-            self.batch, self.bytes = [], 0
+        self.batch, self.bytes, self.places = [], 0, 0
 
     def take(self, source: str, read: ShardResult) -> list[int]:
         """Add the shards that a worker wrote of a source, linked under the next numbers, which are returned."""

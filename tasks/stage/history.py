@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -69,14 +69,20 @@ def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | N
 
 
 def find_earlier(
-    store: Store, payload: KeyPayload, source: str, told: Callable[[str], None], changes: Callable[[str], bool]
+    store: Store,
+    payload: KeyPayload,
+    source: str,
+    told: Callable[[str], None],
+    changes: Callable[[str], bool],
+    besides: Collection[str] = (),
 ) -> Iterator[Artifact]:
-    """The stage's artifacts with this version, config, source code, libraries and inputs, except that inputs whose name
-    `changes` may differ, the newest first. Only sound ones: the manifest agrees with itself and the files are there.
-    The rest are reported to `told`."""
+    """The stage's artifacts with this version, config, source code, libraries and inputs, the newest first. Inputs
+    whose name `changes`, and the fields of the config in `besides`, may differ. Only sound ones: the manifest agrees
+    with itself and the files are there. The rest are reported to `told`."""
 
     def identity(of: KeyPayload) -> tuple[Any, ...]:
-        return of.version, of.config, {name: of.inputs[name] for name in of.inputs if not changes(name)}
+        config = {name: value for name, value in of.config.items() if name not in besides}
+        return of.version, config, {name: of.inputs[name] for name in of.inputs if not changes(name)}
 
     alike = [
         (manifest.created, location)

@@ -9,7 +9,7 @@ records of the work itself (speeds, curves, traces), which differ from run to ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tasks.stage.runtime import Runtime
 from tasks.stage.session import current, told_as
 
 Row = Mapping[str, Any]
-FindEarlier = Callable[[Callable[[str], bool]], Iterator[Artifact]]
+FindEarlier = Callable[[Callable[[str], bool], Collection[str]], Iterator[Artifact]]
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Output:
     counts: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     uses: dict[str, InputRef] = field(default_factory=dict)
-    find_earlier: FindEarlier = lambda changes: iter(())
+    find_earlier: FindEarlier = lambda changes, besides: iter(())
     remote: str = ""  # the place of checkpoints in the store's bucket, empty if the store is a folder
 
     @classmethod
@@ -51,14 +51,15 @@ class Output:
         output.scratch.mkdir(parents=True, exist_ok=True)
         return output
 
-    def earlier(self, changes: Callable[[str], bool]) -> Iterator[Artifact]:
-        """This stage's artifacts with the same version, config, source code, libraries and inputs, except that inputs
-        whose name `changes` may differ, the newest first. Nothing in a plain call or on a refresh.
+    def earlier(self, changes: Callable[[str], bool], besides: Collection[str] = ()) -> Iterator[Artifact]:
+        """This stage's artifacts with the same version, config, source code, libraries and inputs, the newest first.
+        Inputs whose name `changes`, and the fields of the config in `besides`, may differ. Nothing in a plain call or
+        on a refresh.
 
         They don't enter the key: the result must be the same with and without them (law 4). Each manifest agrees with
         itself and the files are there in their sizes. The caller hashes each file that it takes.
         """
-        return self.find_earlier(changes)
+        return self.find_earlier(changes, besides)
 
     def count(self, **counts: Any) -> None:
         """Record numbers of the result: the same inputs give the same counts."""

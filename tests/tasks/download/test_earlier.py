@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from storage.artifact import Artifact
+from storage.errors import SourceError
 from storage.manifest import Manifest
-from storage.shards.documents import read_ledger
+from storage.shards.documents import read_documents, read_ledger
 from storage.store import Store
 from tasks.download import DownloadConfig, download
 from tasks.download.earlier import RECORD
 from tasks.stage.display.progress import Observer
 from tasks.stage.session import Session, open_session
 from tests.runtimes import runtime_of
-from tests.tasks.download.archives import http, packed, page, warc
+from tests.tasks.download.archives import html, http, packed, page, warc
 
 ROWS = 40
 
@@ -115,6 +118,64 @@ def test_pages_are_extracted_once(tmp_path: Path) -> None:
     assert second.digest == Place(tmp_path / "fresh").run(config).digest
     hosts.write_text("x.org\n")  # a list that says what is read isn't read as pages are
     assert taken(place.run(config)) == (0, 0)
+
+
+def ids(made: Artifact, number: int) -> list[str]:
+    """Ids of documents of a file of lines."""
+    documents = (one for path in made.part("documents").files("*.parquet") for one in read_documents(path))
+    return [document.id for document in documents if f" {number}: line" in document.text]
+
+
+def test_a_takedown_costs_the_shards_that_it_touches(tmp_path: Path) -> None:
+    """Each change of what is excluded gives the artifact of an empty store."""
+    for number in range(3):
+        write(tmp_path / "files", number)
+    (tmp_path / "web.warc.gz").write_bytes(
+        packed(*(page(f"p{number}") for number in range(4)), warc("https://x.org/", http(html("x"))))
+    )
+    web = {"kind": "web", "name": "web", "extractor": "resiliparse", "paths": [str(tmp_path / "*.gz")]}
+    sources = [lines(tmp_path / "files"), web]
+    place = Place(tmp_path / "place")
+    first = place.run(config_of(*sources))
+    one, other = ids(first, 1)[3], ids(first, 2)[0]
+    lists = tmp_path / "takedowns.txt"
+    lists.write_text(f"# by letter\nhttps://example.org/p2\n{other}\n")
+
+    def rerun(name: str, **more: Any) -> Artifact:
+        made = place.run(config_of(*sources, **more))
+        assert made.digest == Place(tmp_path / name).run(config_of(*sources, **more)).digest
+        assert manifest(made).facts["share_reused"] == 1
+        return made
+
+    second = rerun("1", exclude=[one], exclude_files=[str(lists)])
+    assert manifest(second).counts["documents"]["removed"] == {"excluded": 3}
+    shards = manifest(first).files.keys() & manifest(second).files.keys()
+    changed = {name for name in shards if manifest(first).files[name].sha256 != manifest(second).files[name].sha256}
+    assert len([name for name in changed if name.startswith("documents/")]) == 3
+    gone = {row.id for path in second.part("ledger").files("*.parquet") for row in read_ledger(path) if not row.detail}
+    assert {one, other} < gone
+    lists.write_text(f"https://example.org/p2\n{other}\nEXAMPLE.org\n")
+    third = rerun("2", exclude=[one], exclude_files=[str(lists)])
+    assert manifest(third).counts["documents"]["removed"] == {"excluded": 6}
+    rerun("3", exclude=[one])  # taken from the first, as the others lack more
+    write(tmp_path / "files", 3)
+    more = place.run(config_of(*sources, exclude=ids(place.run(config_of(*sources)), 3)[:1]))
+    assert manifest(more).facts["share_reused"] == 1
+
+
+def test_documents_of_the_packages_can_be_excluded_and_other_words_are_refused(tmp_path: Path) -> None:
+    embedded = {"kind": "embedded", "corpora": ["speeches"], "limit": 3}
+    place = Place(tmp_path / "place")
+    first = place.run(config_of(embedded, shard_bytes=4_000_000))
+    (path,) = first.part("documents").files("*.parquet")
+    gone = next(read_documents(path))
+    second = place.run(config_of(embedded, shard_bytes=4_000_000, exclude=[sha256(gone.text.encode()).hexdigest()]))
+    assert manifest(second).counts["documents"]["removed"] == {"excluded": 1}
+    with pytest.raises(ValidationError, match="neither an id"):
+        config_of(embedded, exclude=["my document"])
+    (tmp_path / "list").write_text("# fine\nnot a host\n")
+    with pytest.raises(SourceError, match="list:2 is neither"):
+        place.run(config_of(embedded, exclude_files=[str(tmp_path / "list")]))
 
 
 @pytest.mark.parametrize("damage", ["documents/00000.parquet", "ledger/00000.parquet", RECORD])
