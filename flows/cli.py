@@ -263,6 +263,26 @@ def explain(
 
 
 @app.command()
+def trace(
+    documents: Annotated[
+        list[str], typer.Argument(metavar="DOC...", help="a document's id, the SHA-256 of its text, its URL, or a host")
+    ],
+    within: Annotated[
+        str | None, typer.Option("--of", metavar="REF", help="search the lineage of this artifact, such as mine/export")
+    ] = None,
+    absent: Annotated[bool, typer.Option("--absent", help="exit with status 1 if an artifact is found")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    store: StoreUrl = None,
+) -> None:
+    """List the artifacts of a store that hold a document, and those that learned from it, up to releases."""
+    from flows.commands.documents.trace import show_trace
+    from storage.store import Store
+
+    if show_trace(console, Store(store or DEFAULT_STORE), documents, within, as_json) and absent:
+        raise typer.Exit(1)
+
+
+@app.command()
 def compare(
     first: Annotated[
         str,

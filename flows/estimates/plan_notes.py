@@ -113,10 +113,10 @@ def reuse_notes(store: Store, lines: Sequence[PlannedStage]) -> Iterator[str]:
         if found.known:
             new = found.total - found.known
             yield (
-                f"Of {found.total:,} portions of files {new:,} {'is' if new == 1 else 'are'} read, and the others taken "
-                "from an earlier run. Stages that work shard by shard take theirs too, and need less time than shown."
+                f"Of {found.total:,} portions of files {new:,} {'is' if new == 1 else 'are'} read, and the others "
+                "taken from an earlier run. Stages that work shard by shard take theirs too, and need less time than "
+                "shown."
             )
-
 
 
 def filter_notes(profile: Profile) -> Iterator[str]:

@@ -40,7 +40,7 @@ class Exclusion:
             item[:ID_LENGTH] if (kind := kind_of(item)) == "id" else item.lower() if kind == "host" else item
             for item in items
         )
-        self._urls = any(kind_of(item) != "id" for item in self.items)
+        self.by_url = any(kind_of(item) != "id" for item in self.items)  # else ids suffice
 
     def __bool__(self) -> bool:
         return bool(self.items)
@@ -49,7 +49,7 @@ class Exclusion:
         """Whether a document is left out: its id, a URL in its metadata, or that URL's host or one above."""
         if document.id in self.items:
             return True
-        if not self._urls or '"url"' not in document.metadata:
+        if not self.by_url or '"url"' not in document.metadata:
             return False
         return any(self._names_url(url) for url in _urls(json.loads(document.metadata)))
 
