@@ -110,16 +110,20 @@ class _RemoteFile(io.RawIOBase):
         self._block = functools.lru_cache(2)(functools.partial(_fetch, address, polite))
 
     def readable(self) -> bool:
+        """It is."""
         return True
 
     def seekable(self) -> bool:
+        """It is."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to an offset, as `io.IOBase.seek` does."""
         self._at = offset + (0, self._at, self._address.size)[whence]
         return self._at
 
     def readinto(self, buffer: Any) -> int:
+        """Fill a buffer as far as the block reaches. Returns the bytes, 0 at the end."""
         number, within = divmod(self._at, BLOCK)
         if self._at >= self._address.size:
             return 0
