@@ -47,6 +47,8 @@ def _importers() -> dict[str, set[str]]:
     for package in ALL:
         for path in (ROOT / package).rglob("*.py"):
             name = _name(path.relative_to(ROOT))
+            if ".." in name:  # in a hidden folder, such as an environment of a benchmark's peers
+                continue
             importers.setdefault(name, set())
             for used in imports(name):
                 if used.endswith(FILES):
