@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import Iterator
 from importlib.metadata import version
-from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -24,12 +23,12 @@ from tasks.download.sources.rows import Refused, Row
 from tasks.download.web import archives
 from tasks.download.web.records import NotAnArchive, Record, read_records
 from tasks.download.web.sections import Reach
-from tasks.text.web.extract import NO_AI, Extractor, ExtractorProcess, Failed, Page
+from tasks.text.process import ExtractorProcess, Failed, process_of
+from tasks.text.web.extract import NO_AI, Page
 
 HTML = ("text/html", "application/xhtml+xml")
 PAGES = ("response", "resource", "conversion", "revisit")  # types of records. Others describe them
 SNIFFED = 1024  # bytes
-_PROCESSES: dict[tuple[str, float], ExtractorProcess] = {}
 HTTP = (
     b"WARC/1.1\r\nWARC-Type: response\r\nContent-Type: application/http; msgtype=response\r\nContent-Length: %d\r\n\r\n"
 )
@@ -38,7 +37,7 @@ HTTP = (
 def read_pages(file: BinaryIO, name: str, source: WebSource, limit: int, reach: Reach) -> Iterator[Row | Refused]:
     """The pages of an archive within reach, each a row with its text and metadata, or refused. `name` is its path or
     URL. Raises SourceError."""
-    extractor = _process(source.extractor, source.page_seconds)
+    extractor = process_of("tasks.text.web.extract", (source.extractor,), source.page_seconds)
     try:
         for record in read_records(file, name, limit, reach):
             if isinstance(record, Refused):
@@ -52,22 +51,6 @@ def read_pages(file: BinaryIO, name: str, source: WebSource, limit: int, reach: 
         ) from error
     except OSError as error:
         raise unreadable(name, error) from error
-
-
-def _process(extractor: Extractor, seconds: float) -> ExtractorProcess:
-    """The process of this worker, for all its portions. It ends with the worker."""
-    made = _PROCESSES.get((extractor, seconds))
-    if made is None:
-        made = _PROCESSES[extractor, seconds] = ExtractorProcess(extractor, seconds)
-        Finalize(None, made.close, exitpriority=0)  # a worker ends without `atexit`; waited for, its CPU time counts
-    return made
-
-
-def close_processes() -> None:
-    """End this worker's processes."""
-    for process in _PROCESSES.values():
-        process.close()
-    _PROCESSES.clear()
 
 
 def fingerprint(source: WebSource) -> dict[str, str]:

@@ -1,5 +1,5 @@
 """Text of web pages. Here rather than in `download`, as its process loads no more than it needs.
 
 encoding.py  the encoding of a page
-extract.py   main text and metadata of a page, in a process that ends with a page that takes too long
+extract.py   main text and metadata of a page
 """

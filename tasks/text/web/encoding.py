@@ -13,22 +13,22 @@ MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 SEVEN_BITS = ("iso-2022", "hz", "utf-7")  # encodings of other letters by ASCII
 
 
-def decode(page: bytes, declared: str | None) -> tuple[str, str]:
+def decode(page: bytes, declared: str | None, html: bool = True) -> tuple[str, str]:
     """The text of a page, and the encoding by which it was read. `declared` is that of HTTP. If none fits, bytes that
-    don't are replaced by U+FFFD."""
-    for name in _candidates(page, declared):
+    don't are replaced by U+FFFD. What isn't HTML declares nothing itself."""
+    for name in _candidates(page, declared, html):
         try:
             return page.decode(name), name
-        except (UnicodeDecodeError, LookupError):
+        except (ValueError, LookupError):  # the bytes don't fit, or the name isn't one
             continue
     return page.decode("utf-8", "replace"), "utf-8"
 
 
-def _candidates(page: bytes, declared: str | None) -> Iterator[str]:
+def _candidates(page: bytes, declared: str | None, html: bool) -> Iterator[str]:
     from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
     yield from (name for mark, name in MARKS.items() if page.startswith(mark))
-    by_page = detect_encoding(page, from_html_meta=True)
+    by_page = detect_encoding(page, from_html_meta=True) if html else None
     named = [name.lower() for name in (declared, by_page) if name]
     yield from (name for name in named if name.startswith(SEVEN_BITS))
     yield "utf-8"

@@ -24,8 +24,9 @@ from tasks.download.web.records import Record, read_records
 from tasks.download.web.sections import Reach
 from tasks.shards import ShardResult
 from tasks.stage.output import Output
+from tasks.text.process import ExtractorProcess, Failed
 from tasks.text.web.encoding import decode
-from tasks.text.web.extract import EXTRACTORS, Extractor, ExtractorProcess, Failed, Page, read_page
+from tasks.text.web.extract import EXTRACTORS, Extractor, Page, read_page
 from tests.runtimes import runtime_of
 from tests.tasks.download.archives import arc, html, http, packed, page, warc
 
@@ -376,7 +377,7 @@ NESTED = b"<table><tr><td>" * 5000 + b"deep within the mill" + b"</td></tr></tab
 
 @pytest.mark.parametrize("extractor", ["trafilatura", "resiliparse"])
 def test_strange_pages_are_answered(extractor: str) -> None:
-    process = ExtractorProcess(extractor, 20)  # type: ignore[arg-type]
+    process = ExtractorProcess("tasks.text.web.extract", (extractor,), 20)
     try:
         for content in (NESTED, b"<p>" * 10_000, b"x" * 1_000_000, b"<html", b"\xff" * 1000, b"<!--" * 1000):
             assert not isinstance(process.read(Page(content, "utf-8", True)), Failed)
@@ -395,7 +396,7 @@ def test_a_page_that_takes_too_long_ends_and_the_next_one_is_read(tmp_path: Path
 
 
 def test_a_process_that_dies_costs_its_page(tmp_path: Path) -> None:
-    process = ExtractorProcess("resiliparse", 20)
+    process = ExtractorProcess("tasks.text.web.extract", ("resiliparse",), 20)
     page_ = Page(html("mill"), "utf-8", True)
     try:
         assert not isinstance(process.read(page_), Failed)
