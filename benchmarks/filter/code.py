@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.filter.code.family import FAMILY, CodeRules
-from tasks.filter.code.languages import language_of
 from tasks.filter.code.measure import CodeConfig, measure_code
+from tasks.text.languages import language_of
 
 BATCH = 256
 BASE64 = re.compile(r"[a-zA-Z0-9+/\n=]{64,}")

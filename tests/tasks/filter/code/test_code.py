@@ -18,10 +18,11 @@ from storage.shards.documents import Document, Verdict, read_documents, read_led
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.code.comments import FAMILIES, HASHES, QUOTES, SLASHES, SPACED, TICKS, TRIPLE
 from tasks.filter.code.family import CodeRules
-from tasks.filter.code.languages import generated_name, language_of
+from tasks.filter.code.generated import generated_name
 from tasks.filter.code.licences import licence_of
 from tasks.filter.code.measure import CodeConfig, code_signals, measure_code, visible
 from tasks.stage.output import Output
+from tasks.text.languages import language_of
 from tests.runtimes import runtime_of
 from tests.tasks.filter.linear import linear_time
 from tests.tasks.filter.test_filter import FRENCH, GOOD, RULES, questions
