@@ -240,7 +240,7 @@ def _in_files(data: Mapping[str, Any]) -> bool:
     sources = download.get("sources") if isinstance(download, Mapping) else None
     named = [one for one in sources if isinstance(one, Mapping)] if isinstance(sources, list) else []
     documents = [one for one in named if one.get("role", "documents") == "documents"]
-    return bool(documents) and all(one.get("kind") == "files" for one in named)
+    return bool(documents) and all(one.get("kind") in ("files", "documents") for one in named)
 
 
 def _parse(text: str) -> Any:

@@ -14,7 +14,16 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from storage.errors import SourceError
-from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source, WebSource
+from tasks.download.config import (
+    DocumentSource,
+    DownloadConfig,
+    EmbeddedSource,
+    FileSource,
+    HubSource,
+    Source,
+    WebSource,
+)
+from tasks.download.formats import MAILBOX, form_of
 from tasks.download.sources.files import find_files, kind_of, read_file
 from tasks.download.sources.rows import Row
 from tasks.download.web.archives import looked_at
@@ -32,6 +41,10 @@ GZIP_END = 4  # bytes, which hold the size
 # Bytes of a compressed archive for each page, and bytes of its text: half the pages of WARC have none
 WARC_PAGE, WET_PAGE, PAGE_TEXT = 20_000.0, 2_500.0, 2_500.0
 OF_A_CRAWL = {"warc": 1_000_000_000, "wet": 75_000_000}  # bytes of an archive of Common Crawl, about
+# Bytes of text for each byte of a document, and the time for a page of it, as a share of trafilatura's for one of HTML
+DOCUMENT_TEXT = {"pdf": 0.2, "docx": 0.25, "odt": 0.25, "pptx": 0.02, "epub": 0.7, "html": 0.2, "mail": 0.5}
+DOCUMENT_TIME = {"pdf": 0.6, "docx": 0.1, "odt": 0.1, "pptx": 0.2, "epub": 0.1}
+DOCUMENT_PAGE, MESSAGE = 3_000.0, 6_000.0  # bytes of text, and of a message in a mailbox
 SECONDS = {"trafilatura": 1.0, "resiliparse": 0.1}  # for a page, as a share of trafilatura's
 FILES, ROWS = 8, 50  # sampled from each source
 LONGEST = 1_000_000  # bytes of a sampled row
@@ -45,7 +58,7 @@ class Rows(NamedTuple):
     fetched: float = 0.0  # bytes over the network
     files: float = 0.0
     longest: float = 0.0  # bytes of the longest row, of a file of those that were sampled. Unknown ones are infinite
-    pages: float = 0.0  # of HTML, each counted as the share of trafilatura's time that its extractor takes
+    pages: float = 0.0  # of HTML and of documents, each counted as the share of trafilatura's time that it takes
 
     @property
     def mean(self) -> float:
@@ -75,6 +88,8 @@ def _rows_of(source: Source) -> dict[str, Rows]:
         return _embedded(source)
     if isinstance(source, WebSource):
         return {source.role: _in_archives(source)}
+    if isinstance(source, DocumentSource):
+        return {source.role: _in_documents(source)}
     return {source.role: _on_the_hub(source) if isinstance(source, HubSource) else _in_files(source)}
 
 
@@ -128,6 +143,24 @@ def _in_archives(source: WebSource) -> Rows:
         longest=math.inf,
         pages=total.pages * kept * SECONDS[source.extractor],
     )
+
+
+def _in_documents(source: DocumentSource) -> Rows:
+    """Documents, from the files' sizes. A file is one, but for mailboxes."""
+    total = Rows()
+    files = find_files(source)
+    for path in files:
+        form, size = form_of(path), path.stat().st_size
+        number = max(1.0, size / MESSAGE) if path.suffix.lower() == MAILBOX else 1.0
+        text = size * DOCUMENT_TEXT.get(form, 1.0)
+        share = DOCUMENT_TIME.get(form, 0.0) * text / DOCUMENT_PAGE
+        if form in ("html", "mail"):
+            share = number * SECONDS[source.extractor]
+        total += Rows(number, text, pages=share)
+    number = total.number or 0.0
+    kept = min(1.0, source.limit / max(1.0, number)) if source.limit else 1.0
+    text = (total.text or 0.0) * kept
+    return Rows(number * kept, text, files=len(files), longest=math.inf, pages=total.pages * kept)
 
 
 def _in_files(source: FileSource) -> Rows:

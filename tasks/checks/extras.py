@@ -21,6 +21,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "serve": ("torch", "transformers", "gguf", "xllamacpp"),
     "lingua": ("lingua",),
     "web": ("fastwarc", "resiliparse", "trafilatura"),
+    "documents": ("pypdfium2", "lxml", "resiliparse", "trafilatura"),
 }
 NEEDS: Mapping[str, str] = {
     **dict.fromkeys(("pretrain", *LINKS, "draft"), "train"),

@@ -1,4 +1,4 @@
-"""Config of the download stage: the embedded corpus, local files, web archives, data sets of the Hugging Face hub."""
+"""Config of the download stage: the embedded corpus, files of rows, web archives, documents, data sets of the hub."""
 
 from __future__ import annotations
 
@@ -127,11 +127,12 @@ Pattern = Annotated[str, Field(min_length=1), AfterValidator(_pattern)]
 
 class ExtractedSource(StageConfig):
     """The fields of sources whose text is extracted from files of other forms. `extra` is the one that has the
-    extractors."""
+    extractors, and `unit` what the files hold."""
 
     role: ClassVar[Role] = "documents"
     text_column: ClassVar[str] = "text"
     extra: ClassVar[str]
+    unit: ClassVar[str]
 
     name: str = Field(pattern=NAME, description="name of the source in counts and ledgers")
     paths: list[Annotated[str, Field(min_length=1)]] = Field(
@@ -180,6 +181,7 @@ class WebSource(ExtractedSource):
 
     kind: Literal["web"] = "web"
     extra: ClassVar[str] = "web"
+    unit: ClassVar[str] = "pages"
 
     paths: list[Annotated[str, Field(min_length=1)]] = Field(
         [], description="files, globs (** matches subfolders), and URLs: http, https, s3 and others"
@@ -223,6 +225,25 @@ class WebSource(ExtractedSource):
         return self
 
 
+class DocumentSource(ExtractedSource):
+    """Documents: .pdf, .docx, .odt, .pptx, .epub, .html, .eml, .mbox, .md, .txt, .rst and source code. Needs the extra
+    `documents`."""
+
+    kind: Literal["documents"] = "documents"
+    extra: ClassVar[str] = "documents"
+    unit: ClassVar[str] = "documents"
+
+    extractor: Literal["trafilatura", "resiliparse"] = Field(
+        "trafilatura", description="what finds the main text of HTML, in files and e-mail: see the same key of `web`"
+    )
+    seconds: float = Field(
+        60.0, gt=0, le=3600, description="CPU seconds for a document. One that takes longer is quarantined as time_over"
+    )
+    limit: int | None = Field(
+        None, ge=1, description="maximum number of documents, from the first, whatever comes of them. Null for all"
+    )
+
+
 class HubSource(ExternalSource):
     """A data set of the Hugging Face hub, at a fixed revision. This source uses the network."""
 
@@ -233,8 +254,8 @@ class HubSource(ExternalSource):
     split: str = Field("train", description="split of the data set")
 
 
-LocalSource = FileSource | WebSource
-Source = Annotated[EmbeddedSource | FileSource | WebSource | HubSource, Field(discriminator="kind")]
+LocalSource = FileSource | WebSource | DocumentSource
+Source = Annotated[EmbeddedSource | FileSource | WebSource | DocumentSource | HubSource, Field(discriminator="kind")]
 
 
 class DownloadConfig(StageConfig):

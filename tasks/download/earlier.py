@@ -50,8 +50,11 @@ class Record(NamedTuple):
     taken: str = ""
 
 
-def keys_of(source: str, portions: Sequence[Iterable[Any]]) -> list[str]:
-    """The key of each portion of a source, by names, ranges and content of its files. Raises SourceError."""
+def keys_of(
+    source: str, portions: Sequence[Iterable[Any]], beside: Callable[[Path], str] = lambda path: ""
+) -> list[str]:
+    """The key of each portion of a source, by names, ranges and content of its files, and by what files `beside` them
+    say of them. Raises SourceError."""
     spans = {span.name: span for portion in portions for span in portion}
     here = {name: span.path for name, span in spans.items() if span.address is None}
     try:
@@ -59,7 +62,7 @@ def keys_of(source: str, portions: Sequence[Iterable[Any]]) -> list[str]:
     except OSError as error:
         raise SourceError(f"A file of source {source} can't be read: {error}.", "Check it.") from error
     state = {
-        name: digests[span.path] if span.address is None else f"{span.address.size} {span.address.version}"
+        name: f"{span.address.size} {span.address.version}" if span.address else digests[span.path] + beside(span.path)
         for name, span in spans.items()
     }
     return [

@@ -22,7 +22,8 @@ from storage.errors import BadDocument, SourceError
 from storage.shards.documents import Document, Verdict, read_ledger
 from storage.shards.lines import as_line, open_lines, read_json_lines, write_json_lines
 from tasks.download import exclude
-from tasks.download.config import DownloadConfig, HubSource, LocalSource, WebSource
+from tasks.download.config import DocumentSource, DownloadConfig, HubSource, LocalSource, WebSource
+from tasks.download.documents.read import licence_beside, read_documents
 from tasks.download.earlier import DOCUMENTS, LEDGER, Record, Taken, keys_of, take, taken_before
 from tasks.download.exclude import Exclusion
 from tasks.download.sources import files
@@ -31,11 +32,12 @@ from tasks.download.sources.metadata import NotKept, to_json
 from tasks.download.sources.remote import Address, Politeness, look, open_address
 from tasks.download.sources.rows import Refused, Row
 from tasks.download.web.archives import UNSEEN, addresses
-from tasks.download.web.pages import close_processes, read_pages
+from tasks.download.web.pages import read_pages
 from tasks.download.web.sections import Reach
 from tasks.download.writers import ShardWriter
 from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
+from tasks.text.process import close_processes
 
 SHARDS = 4  # about the most full shards from a portion
 READ_BYTES = 1 << 20
@@ -128,6 +130,13 @@ def _ends_portion(span: Span, size: int) -> bool:
     return drawn * size < span.size * 2**64
 
 
+def portion_keys(source: LocalSource, jobs: list[Portion]) -> list[str]:
+    """The key of each portion of a source. Raises SourceError."""
+    if isinstance(source, DocumentSource):
+        return keys_of(source.name, jobs, functools.partial(licence_beside, source))
+    return keys_of(source.name, jobs)
+
+
 def read_portions(
     source: LocalSource,
     found: list[Span],
@@ -177,7 +186,7 @@ def _map(
     try:
         while True:
             jobs = portions(source, found, config.shard_bytes, undivided)
-            keys = keys_of(source.name, jobs)
+            keys = portion_keys(source, jobs)
             taken = taken_before(keys, out.earlier(changes, EXCLUDE), exclusion, out.warn)
             results = map_shards(work, list(zip(jobs, taken, strict=True)), out, name, "portions")
             if not (misread := _misread(jobs, results)):
@@ -276,6 +285,7 @@ def _read(
     dropped: Counter[NotKept] = Counter()
     refused: list[Refused] = []
     removed: Counter[str] = Counter()
+    scanned = 0
     reach = Reach(portion[0].start, portion[0].end)
     rows = chain.from_iterable(_rows(span, source, config, folder, polite, reach) for span in portion)
     with open_lines(folder / REMOVED) as file:
@@ -284,6 +294,8 @@ def _read(
             if not isinstance(made, Refused):
                 if not writer.add(made):
                     excluded.append(made.id)
+                elif isinstance(source, DocumentSource) and isinstance(row, Row):
+                    scanned += row.values.get("scanned_pages", 0)
             elif made.removed:
                 removed[made.reason] += 1
                 file.write(as_line(made._asdict()))
@@ -298,6 +310,8 @@ def _read(
         "excluded": sorted(excluded),
         "dropped": [[what.field, what.why, times] for what, times in dropped.items()],
     }
+    if scanned:
+        counts["scanned_pages"] = scanned
     if reach.end is None:
         return counts
     if isinstance(source, WebSource):
@@ -309,6 +323,9 @@ def _rows(
     span: Span, source: LocalSource, config: DownloadConfig, folder: Path, polite: Politeness, reach: Reach
 ) -> Iterator[Row | Refused]:
     _check_unchanged(span)
+    if isinstance(source, DocumentSource):
+        yield from read_documents(span.path, span.name, source, config.max_document_bytes)
+        return
     if not isinstance(source, WebSource):
         yield from files.read_file(span.path, span.name, source, config.max_document_bytes, span.start, span.end)
         return

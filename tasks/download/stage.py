@@ -19,6 +19,7 @@ from tasks.checks.extras import need
 from tasks.download import benchmarks, exclude
 from tasks.download.config import (
     DESCRIPTIONS,
+    DocumentSource,
     DownloadConfig,
     EmbeddedSource,
     ExtractedSource,
@@ -28,11 +29,12 @@ from tasks.download.config import (
     Source,
     WebSource,
 )
-from tasks.download.earlier import Record, keys_of, taken_before, write_record
+from tasks.download.documents import read as documents
+from tasks.download.earlier import Record, taken_before, write_record
 from tasks.download.exclude import Exclusion
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of, role_of
-from tasks.download.portions import EXCLUDE, portions, read_document, read_portions, spans
+from tasks.download.portions import EXCLUDE, portion_keys, portions, read_document, read_portions, spans
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.metadata import NotKept
 from tasks.download.sources.remote import Politeness
@@ -71,6 +73,8 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
             found |= files.fingerprint(source)
             if isinstance(source, WebSource):
                 found |= pages.fingerprint(source)
+            elif isinstance(source, DocumentSource):
+                found |= documents.fingerprint(source)
         else:
             found[source.name] = source.revision
     for file in config.exclude_files:
@@ -89,7 +93,7 @@ def portions_known(config: DownloadConfig, artifacts: FindEarlier) -> Known:
     known, total = 0, 0
     for source in config.sources:
         if isinstance(source, LocalSource) and source.role == "documents":
-            keys = keys_of(source.name, portions(source, spans(source, Politeness()), config.shard_bytes))
+            keys = portion_keys(source, portions(source, spans(source, Politeness()), config.shard_bytes))
             found = artifacts(functools.partial(_is_file, config), EXCLUDE)
             taken = taken_before(keys, found, _exclusion(config), lambda _: None, bring=False)
             known += sum(each is not None for each in taken)
@@ -120,8 +124,8 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
 
 
 def check_here(config: DownloadConfig, runtime: Runtime) -> None:
-    """Raises ConfigError if the config names tasks of the harness, or web archives, and what reads them isn't
-    installed."""
+    """Raises ConfigError if the config names tasks of the harness, web archives or documents, and what reads them
+    isn't installed."""
     if config.harness:
         need("eval", "download.harness")
     for source in config.sources:
@@ -186,6 +190,9 @@ def download(config: DownloadConfig, out: Output) -> None:
     if records:
         write_record(out.path, records, exclusion)
         _tell_taken(records, out)
+    if scanned := sum(record.counts.get("scanned_pages", 0) for record in records):
+        out.count(scanned_pages=scanned)
+        out.note(f"{scanned:,} pages of documents that were kept have no text layer")
     _write_benchmarks(config, out)
     _account(config, out, writer, written, refused, removed, verdicts)
     _account_metadata(dropped, out)
@@ -240,14 +247,15 @@ def _account(
         for name in names
     ]
     out.table("Sources", rows)
-    fates = [
-        {"source": source.name, "fate": fate, "pages": pages}
-        for source in config.sources
-        if isinstance(source, ExtractedSource)
-        for fate, pages in _fates(source, writer, refused, removed)
-    ]
-    if fates:
-        out.table("Pages by fate", fates)
+    extracted = [source for source in config.sources if isinstance(source, ExtractedSource)]
+    for unit in dict.fromkeys(source.unit for source in extracted):
+        fates = [
+            {"source": source.name, "fate": fate, unit: number}
+            for source in extracted
+            if source.unit == unit
+            for fate, number in _fates(source, writer, refused, removed)
+        ]
+        out.table(f"{unit.capitalize()} by fate", fates)
 
 
 def _fates(
@@ -256,7 +264,7 @@ def _fates(
     refused: Mapping[str, list[Refused]],
     removed: Mapping[str, Counter[str]],
 ) -> Iterator[tuple[str, int]]:
-    """(what came of pages, their number): text, then the reasons without it, the most frequent first."""
+    """(what came of pages or documents, their number): text, then the reasons without it, the most frequent first."""
     yield "text", writer.documents[source.name]
     without = Counter(row.reason for row in refused.get(source.name, []))
     without += removed.get(source.name, Counter())
@@ -376,9 +384,11 @@ def _check_rows(
         )
     if not good and removed:
         why = ", ".join(f"{number:,} {reason}" for reason, number in removed.most_common())
+        unit = source.unit if isinstance(source, ExtractedSource) else "rows"
+        check = "them: scans need OCR first" if unit == "documents" else "exclude_hosts and the archives"
         raise SourceError(
-            f"Source {source.name}: none of its {removed.total():,} pages has text ({why}).",
-            "Check exclude_hosts and the archives, or remove it from download.sources.",
+            f"Source {source.name}: none of its {removed.total():,} {unit} has text ({why}).",
+            f"Check {check}, or remove it from download.sources.",
         )
     if not good and bad:
         raise SourceError(

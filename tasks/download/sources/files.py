@@ -23,6 +23,7 @@ import pyarrow as pa
 from storage.digest_cache import path_text, remembered_digest
 from storage.errors import BadDocument, SourceError
 from tasks.download.config import FileSource, LocalSource
+from tasks.download.formats import FORMATS, OFFICE, TEXTS
 from tasks.download.sources.arrays import BrokenArray, is_array, split_array
 from tasks.download.sources.parquet import read_parquet
 from tasks.download.sources.remote import is_address
@@ -38,7 +39,10 @@ ARCHIVES = (".warc", ".wet", ".arc")
 ENDINGS_OF = {  # each kind of source
     "files": ENDINGS,
     "web": (*ARCHIVES, *(kind + packed for kind in ARCHIVES for packed in PACKED)),
+    "documents": tuple(FORMATS),  # in upper or lower case
 }
+SUPPORTED = {"documents": (*OFFICE, *TEXTS, "and those of source code")}  # as errors list them, if not one by one
+USUAL = {"files": ".jsonl", "web": ".warc.gz", "documents": ".pdf"}  # in advice
 CARRIAGE = "its lines end with a carriage return only"
 ONE_A_LINE = "a file that doesn't begin with [ needs an object on each line"
 # The beginnings of files that aren't what their names say
@@ -83,22 +87,26 @@ def find_files(source: LocalSource) -> list[Path]:
                 seen.add(path.resolve())
                 found.add(path)
     for path in found:
-        if not path.name.endswith(ENDINGS_OF[source.kind]):
-            other = next((kind for kind, endings in ENDINGS_OF.items() if path.name.endswith(endings)), None)
+        if not _is_of(source.kind, path):
+            other = next((kind for kind in ENDINGS_OF if _is_of(kind, path)), None)
+            supported = f"Supported are {', '.join(SUPPORTED.get(source.kind, ENDINGS_OF[source.kind]))}."
             raise SourceError(
                 f"Source {source.name}: {path} has an unknown extension.",
-                f"Use a source of `kind: {other}`."
-                if other
-                else f"Supported are {', '.join(ENDINGS_OF[source.kind])}.",
+                f"Use a source of `kind: {other}`." if other else supported,
             )
     return sorted(found)
+
+
+def _is_of(kind: str, path: Path) -> bool:
+    """Whether a source of a kind reads a file, by its name."""
+    return (path.name.lower() if kind == "documents" else path.name).endswith(ENDINGS_OF[kind])
 
 
 def _no_files(source: LocalSource, pattern: str, met: list[Path]) -> SourceError:
     subject, literal = f"Source {source.name}: {pattern}", glob.escape(pattern) == pattern
     if any(path.is_dir() for path in met):
         what = "is a folder" if literal else "matches only folders"
-        ending = ".jsonl" if source.kind == "files" else ".warc.gz"
+        ending = USUAL[source.kind]
         remedy = f"Write {pattern.rstrip('/')}/**/*{ending} for the {ending} files in it and below."
         return SourceError(f"{subject} {what}.", remedy)
     if met:

@@ -4,9 +4,9 @@ import importlib.machinery
 import sys
 
 HIDDEN = {
-    "accelerate", "bitsandbytes", "compressed_tensors", "deepspeed", "fastwarc", "gguf", "immutabledict", "langdetect",
-    "lm_eval", "loguru", "nltk", "onnx", "onnxruntime", "onnxscript", "peft", "resiliparse", "safetensors", "torch",
-    "torchao", "trafilatura", "transformers", "trl", "xllamacpp",
+    "accelerate", "bitsandbytes", "compressed_tensors", "deepspeed", "fastwarc", "gguf", "immutabledict",
+    "langdetect", "lm_eval", "loguru", "lxml", "nltk", "onnx", "onnxruntime", "onnxscript", "peft", "pypdfium2",
+    "resiliparse", "safetensors", "torch", "torchao", "trafilatura", "transformers", "trl", "xllamacpp",
 }  # fmt: skip
 
 

@@ -1,0 +1,107 @@
+"""ODT: the text of LibreOffice, without comments and without what tracked changes deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from storage.errors import BadDocument
+from tasks.text.documents.blocks import SPACES, Block, flat, heading, item, joined, table
+from tasks.text.documents.package import Package, dublin_core, tag, value
+
+LEFT_OUT = {  # inline or not
+    "tracked-changes", "annotation", "annotation-end", "table-of-content", "sequence-decls", "forms", "note-citation",
+    "ruby-text", "hidden-text", "hidden-paragraph", "variable-decls", "user-field-decls", "desc", "title",
+}  # fmt: skip
+MOST_SPACES = 100
+
+
+def read_odt(package: Package) -> dict[str, Any]:
+    """The text and metadata of a document. Raises BadDocument."""
+    manifest = package.xml("META-INF/manifest.xml")
+    if manifest is not None and any(tag(element) == "encryption-data" for element in manifest.iter()):
+        raise BadDocument("password")
+    root = package.root("content.xml")
+    reader = _Reader(_numbered(root) | _numbered(package.xml("styles.xml")))
+    bodies = (text for child in root if tag(child) == "body" for text in child if tag(text) == "text")
+    blocks = [block for body in bodies for block in reader.blocks(body)]
+    meta = package.xml("meta.xml")
+    fields = dublin_core(element for child in (meta if meta is not None else ()) for element in child)
+    return {"text": joined(blocks, reader.notes), **fields}
+
+
+def _numbered(root: Any) -> set[tuple[str | None, int]]:
+    """The styles of lists and their levels, from 1, that have numbers."""
+    found = set()
+    for style in root.iter() if root is not None else ():
+        if tag(style) == "list-style":
+            levels = (value(level, "level") or "" for level in style if tag(level) == "list-level-style-number")
+            found |= {(value(style, "name"), int(level)) for level in levels if level.isdecimal() and len(level) < 3}
+    return found
+
+
+class _Reader:
+    def __init__(self, numbered: set[tuple[str | None, int]]) -> None:
+        self._numbered = numbered
+        self.notes: list[str] = []
+
+    def blocks(self, parent: Any) -> Iterator[Block]:
+        """The blocks of an element with paragraphs, lists and tables."""
+        for child in parent:
+            name = tag(child)
+            if name in ("p", "h"):
+                boxes: list[Any] = []
+                text = "".join(self._inline(child, boxes)).strip()
+                level = value(child, "outline-level") or "1"
+                yield heading(int(level) if level in "123456789" else 1, text) if name == "h" else Block(text)
+                for box in boxes:
+                    yield from self.blocks(box)
+            elif name == "list":
+                yield from self._list(child, value(child, "style-name"), 0)
+            elif name == "table":
+                yield table(self._rows(child))
+            elif name not in LEFT_OUT:
+                yield from self.blocks(child)
+
+    def _list(self, parent: Any, style: str | None, depth: int) -> Iterator[Block]:
+        number = 0
+        for child in parent:
+            number += tag(child) == "list-item"
+            first = True
+            for inner in child:
+                if tag(inner) == "list":
+                    yield from self._list(inner, value(inner, "style-name") or style, depth + 1)
+                    continue
+                for text, _ in self.blocks([inner]):
+                    numbered = (style, depth + 1) in self._numbered and tag(child) == "list-item"
+                    yield item(depth, text, number if numbered else None) if first else Block(text, item=True)
+                    first = False
+
+    def _rows(self, parent: Any) -> Iterator[list[str]]:
+        for child in parent:
+            name = tag(child)
+            if name == "table-row":
+                yield [joined(self.blocks(cell)) for cell in child if tag(cell) in ("table-cell", "covered-table-cell")]
+            elif name not in LEFT_OUT:
+                yield from self._rows(child)
+
+    def _inline(self, parent: Any, boxes: list[Any]) -> Iterator[str]:
+        yield SPACES.sub(" ", parent.text or "")
+        for child in parent:
+            name = tag(child)
+            if name == "s":
+                count = value(child, "c") or "1"
+                yield " " * min(MOST_SPACES, int(count) if count.isdecimal() and len(count) < 5 else 1)
+            elif name in ("tab", "line-break"):
+                yield "\t" if name == "tab" else "\n"
+            elif name == "note":
+                self.notes.append("")
+                at = len(self.notes)
+                bodies = (inner for inner in child if tag(inner) == "note-body")
+                self.notes[at - 1] = flat(joined(block for body in bodies for block in self.blocks(body)))
+                yield f"[^{at}]"
+            elif name == "text-box":
+                boxes.append(child)
+            elif name not in LEFT_OUT:
+                yield from self._inline(child, boxes)
+            yield SPACES.sub(" ", child.tail or "")
