@@ -19,6 +19,7 @@ from pathlib import Path
 
 from storage.errors import BadDocument, GristmillError
 from tests.tasks.download.archives import arc, html, http, packed, page, warc
+from tests.tasks.download.papers import SCAN, column, docx, epub, mail, odt, paragraph, pdf, pptx, shape
 
 
 @dataclass(frozen=True)
@@ -422,16 +423,38 @@ def _archives() -> list[bytes]:
 def _warc(data: bytes, folder: Path) -> None:
     from tasks.download.web.pages import page_of
     from tasks.download.web.records import NotAnArchive, Record, read_records
+    from tasks.download.web.sections import Reach
     from tasks.text.web.encoding import decode
     from tasks.text.web.extract import Page
 
     path = written(data, folder / f"web.warc{'.zst' if data.startswith(ZSTD) else ''}")
-    try:
-        for record in read_records(path, "web", 4096):
+    with path.open("rb") as file, suppress(NotAnArchive):
+        for record in read_records(file, path.name, 4096, Reach()):
             if isinstance(record, Record) and isinstance(found := page_of(record, 4096), Page):
                 decode(found.content, found.encoding)[0].encode()
-    except NotAnArchive:
-        return
+
+
+def _papers() -> list[bytes]:
+    word = docx(paragraph("The mill"))
+    texts = [mail(b"Its wheel turns."), b"---\ntitle: The mill\n---\n# Its wheel", html("mill")]
+    book, slide = epub("<h1>The mill</h1><table><tr><td>a</td></tr></table>"), pptx(shape("title", "The mill"))
+    open_ = odt("<text:list><text:list-item><text:p>The mill</text:p></text:list-item></text:list>")
+    return [pdf(column(["The mill of the", "valley turned."]), [SCAN]), word, book, slide, open_, *texts]
+
+
+@door("documents", _papers, b"stream\n", b" 0 obj", b"endobj", b"PK\x01\x02", b"boundary=", b"=?utf-8?q?", b"\n---\n")
+def _document(data: bytes, folder: Path) -> None:
+    from tasks.text.documents.read import PACKAGES, reader
+
+    zipped, beyond = data.startswith(b"PK"), data.startswith(b"%PDF")
+    for form in PACKAGES if zipped else ("pdf",) if beyond else ("mail", "markdown", "code", "html"):
+        with suppress(BadDocument):
+            str(_reader(reader)(data, form)).encode()
+
+
+@functools.cache
+def _reader(reader: Callable[[str, str], Callable[[bytes, str], object]]) -> Callable[[bytes, str], object]:
+    return reader("resiliparse", "100000")
 
 
 @door("rows", lambda: as_json(*PAIRS), b"system", b"tool", b"null", b"Human:")

@@ -9,8 +9,8 @@ DATA = (
         name="download-last-row-dropped",
         about="download: the last line of a divided file belongs to no portion",
         path="tasks/download/portions.py",
-        before="for at in range(0, span.size, size)]",
-        after="for at in range(0, span.size - size, size)]",
+        before="steps = range(0, span.size, SHARDS * size)",
+        after="steps = range(0, span.size - SHARDS * size, SHARDS * size)",
         fails=("tests/tasks/download/test_portions.py::test_wherever_a_file_is_divided_its_rows_are_the_same",),
     ),
     Mutant(
@@ -34,10 +34,39 @@ DATA = (
     Mutant(
         name="download-page-without-limit",
         about="a page may take as long as it likes",
-        path="tasks/text/web/extract.py",
+        path="tasks/text/process.py",
         before="signal.setitimer(signal.ITIMER_PROF, float(seconds))",
         after="signal.setitimer(signal.ITIMER_PROF, 0)",
         fails=("tests/tasks/download/test_web.py::test_a_page_that_takes_too_long_ends_and_the_next_one_is_read",),
+    ),
+    Mutant(
+        name="download-bomb-unpacked",
+        about="a part of a document is unpacked whatever it unpacks to",
+        path="tasks/text/documents/package.py",
+        before="if info.file_size > max(SMALL, RATIO * info.compress_size):",
+        after="if info.file_size > max(SMALL, 100 * RATIO * info.compress_size):",
+        fails=(
+            "tests/tasks/download/test_documents.py::test_every_document_has_a_row_or_a_fate_for_any_number_of_workers",
+        ),
+    ),
+    Mutant(
+        name="download-scan-silent",
+        about="rule 3: a page that is a picture isn't counted",
+        path="tasks/text/documents/pdf.py",
+        before="scanned += not readable or (not words and _paints(page))",
+        after="scanned += not readable",
+        fails=("tests/tasks/download/test_documents.py::test_pages_without_a_text_layer_are_counted_as_scans",),
+    ),
+    Mutant(
+        name="download-number-of-a-page-kept",
+        about="running heads are found by their text only, so page numbers stay",
+        path="tasks/text/documents/layout.py",
+        before="            yield number - page\n",
+        after="            yield number\n",
+        fails=(
+            "tests/tasks/download/test_documents.py::"
+            "test_heads_feet_and_page_numbers_go_and_what_merely_looks_like_one_stays",
+        ),
     ),
     Mutant(
         name="download-half-a-character",
