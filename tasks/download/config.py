@@ -92,7 +92,10 @@ class ExternalSource(StageConfig):
 
 
 class FileSource(ExternalSource):
-    """Local files: .jsonl, .json, .csv, .tsv, .parquet, .txt, .md; all but Parquet also compressed, as .gz or .zst."""
+    """Local files: .jsonl, .json, .csv, .tsv, .txt, .md, also compressed (.gz, .zst) and in archives (.tar, .tar.gz, .tgz,
+    .tar.zst, .zip); .parquet, .arrow, and shards of MosaicML (.mds, .mds.zstd)."""
+
+    unit: ClassVar[str] = "members"  # of archives
 
     kind: Literal["files"] = "files"
     paths: list[Annotated[str, Field(min_length=1)]] = Field(

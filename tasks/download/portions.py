@@ -12,7 +12,7 @@ import hashlib
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
@@ -30,7 +30,8 @@ from tasks.download.sources import files
 from tasks.download.sources.files import ENDINGS_OF
 from tasks.download.sources.metadata import NotKept, to_json
 from tasks.download.sources.remote import Address, Politeness, look, open_address
-from tasks.download.sources.rows import Refused, Row
+from tasks.download.sources.rows import Refused, Row, first
+from tasks.download.sources.streams import check_begun, unreadable
 from tasks.download.web.archives import UNSEEN, addresses
 from tasks.download.web.pages import read_pages
 from tasks.download.web.sections import Reach
@@ -289,7 +290,7 @@ def _read(
     reach = Reach(portion[0].start, portion[0].end)
     rows = chain.from_iterable(_rows(span, source, config, folder, polite, reach) for span in portion)
     with open_lines(folder / REMOVED) as file:
-        for row in islice(rows, source.limit):
+        for row in first(rows, source.limit):
             made = row if isinstance(row, Refused) else read_document(source, row, config, dropped)
             if not isinstance(made, Refused):
                 if not writer.add(made):
@@ -337,13 +338,13 @@ def _opened(span: Span, folder: Path, polite: Politeness) -> BinaryIO:
     """The archive of a span. Raises SourceError."""
     if span.address is None:
         try:
-            files.check_begun(span.path)
+            check_begun(span.path)
             return span.path.open("rb")
         except OSError as error:
-            raise files.unreadable(span.path, error) from error
+            raise unreadable(span.path, error) from error
     address = look(span.name, polite) if span.address.size == UNSEEN else span.address
     if not address.size:
-        raise files.unreadable(address.url, EOFError("it is empty"))
+        raise unreadable(address.url, EOFError("it is empty"))
     return open_address(address, folder, polite)
 
 

@@ -231,6 +231,8 @@ def _account(
         out.count(summary=f"{written.by_role.total():,} pairs{told}")
     out.count(**{role: written.by_role[role] for role in written.files})
     out.count(**{f"{role}_quarantined": number for role, number in sorted(lost.items())})
+    not_read = Counter(roles[verdict.source] for verdict in verdicts if verdict.verdict == "removed")
+    out.count(**{f"{role}_not_read": number for role, number in sorted(not_read.items())})
     changed = Counter(verdict.source for verdict in verdicts if verdict.verdict == "changed")
     if changed:
         out.count(instructions_changed=changed.total())
@@ -247,27 +249,31 @@ def _account(
         for name in names
     ]
     out.table("Sources", rows)
-    extracted = [source for source in config.sources if isinstance(source, ExtractedSource)]
-    for unit in dict.fromkeys(source.unit for source in extracted):
+    shown = [
+        source
+        for source in config.sources
+        if isinstance(source, ExtractedSource) or (isinstance(source, FileSource) and source.name in removed)
+    ]
+    for unit in dict.fromkeys(source.unit for source in shown):
         fates = [
             {"source": source.name, "fate": fate, unit: number}
-            for source in extracted
+            for source in shown
             if source.unit == unit
-            for fate, number in _fates(source, writer, refused, removed)
+            for fate, number in _fates(source.name, writer, refused, removed)
         ]
         out.table(f"{unit.capitalize()} by fate", fates)
 
 
 def _fates(
-    source: ExtractedSource,
+    source: str,
     writer: ShardWriter,
     refused: Mapping[str, list[Refused]],
     removed: Mapping[str, Counter[str]],
 ) -> Iterator[tuple[str, int]]:
     """(what came of pages or documents, their number): text, then the reasons without it, the most frequent first."""
-    yield "text", writer.documents[source.name]
-    without = Counter(row.reason for row in refused.get(source.name, []))
-    without += removed.get(source.name, Counter())
+    yield "text", writer.documents[source]
+    without = Counter(row.reason for row in refused.get(source, []))
+    without += removed.get(source, Counter())
     yield from sorted(without.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -286,13 +292,18 @@ def check_first_rows(config: DownloadConfig, kind: type[FileSource] | type[HubSo
         if not isinstance(source, kind):
             continue
         bad = list[Refused]()
+        removed: Counter[str] = Counter()
         for row in islice(_rows(source, config), FIRST):
             found = _item(source, row, config, [], Counter())
             if not isinstance(found, Refused):
                 break
-            bad.append(found)
+            if found.removed:
+                removed[found.reason] += 1
+            else:
+                bad.append(found)
         else:
-            _check_rows(source, bad, 0, config.max_quarantined_share, Counter())
+            if not removed or removed.total() + len(bad) < FIRST:
+                _check_rows(source, bad, 0, config.max_quarantined_share, removed)
 
 
 def _rows(source: FileSource | HubSource, config: DownloadConfig) -> Iterator[Row | Refused]:
@@ -320,7 +331,9 @@ def _items(
         return
     for row in _rows(source, config):
         found = _item(source, row, config, verdicts, dropped)
-        if isinstance(found, Refused):
+        if isinstance(found, Refused) and found.removed:
+            verdicts.append(found.verdict(source.name))
+        elif isinstance(found, Refused):
             refused.setdefault(source.name, []).append(found)
         else:
             yield source.role, source.name, found
@@ -384,8 +397,8 @@ def _check_rows(
         )
     if not good and removed:
         why = ", ".join(f"{number:,} {reason}" for reason, number in removed.most_common())
-        unit = source.unit if isinstance(source, ExtractedSource) else "rows"
-        check = "them: scans need OCR first" if unit == "documents" else "exclude_hosts and the archives"
+        unit = "rows" if isinstance(source, HubSource) else source.unit
+        check = "them: scans need OCR first" if unit == "documents" else "its paths and settings"
         raise SourceError(
             f"Source {source.name}: none of its {removed.total():,} {unit} has text ({why}).",
             f"Check {check}, or remove it from download.sources.",

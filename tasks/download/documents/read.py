@@ -20,8 +20,9 @@ from tasks.checks.extras import need
 from tasks.download.config import DocumentSource
 from tasks.download.documents.licences import forget_licences, licences_of
 from tasks.download.formats import MAILBOX, form_of
-from tasks.download.sources.files import find_files, unreadable
+from tasks.download.sources.files import find_files
 from tasks.download.sources.rows import Refused, Row
+from tasks.download.sources.streams import unreadable
 from tasks.text.documents import read as reader
 from tasks.text.languages import language_of
 from tasks.text.process import ExtractorProcess, Failed, process_of

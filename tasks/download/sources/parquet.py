@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,11 +27,11 @@ PER_SECOND = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
 EPOCH, DAY = datetime(1970, 1, 1), 86_400
 
 
-def read_parquet(path: Path, name: str) -> Iterator[Row | Refused]:
-    """The rows of a file, those of a damaged group refused. Raises SourceError."""
+def read_parquet(path: Path, name: str, opened: IO[bytes] | None = None) -> Iterator[Row | Refused]:
+    """The rows of a file, which may be open already, those of a damaged group refused. Raises SourceError."""
     try:
         # Timestamps of 96 bits, which Spark writes, would be nanoseconds, with wrong years before 1677 and after 2262
-        file = pq.ParquetFile(path, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+        file = pq.ParquetFile(opened or path, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
     except pa.ArrowNotImplementedError as error:
         raise _not_read(path, error) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -47,7 +47,7 @@ def read_parquet(path: Path, name: str) -> Iterator[Row | Refused]:
             end = number + file.metadata.row_group(group).num_rows
             try:
                 for batch in file.iter_batches(batch_size=1024, row_groups=[group]):
-                    yield from _rows(batch, name, number)
+                    yield from rows_of(batch, name, number)
                     number += batch.num_rows
             except pa.ArrowNotImplementedError as error:
                 raise _not_read(path, error) from error
@@ -63,7 +63,8 @@ def _not_read(path: Path, error: Exception) -> SourceError:
     )
 
 
-def _rows(batch: pa.RecordBatch, name: str, before: int) -> Iterator[Row | Refused]:
+def rows_of(batch: pa.RecordBatch, name: str, before: int) -> Iterator[Row | Refused]:
+    """The rows of a batch, which have so many before them in the file."""
     columns = map(_values, batch.columns)
     for number, values in enumerate(zip(*columns, strict=True), before + 1):
         place = f"{name} row {number}"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from storage.errors import BadDocument
 from storage.shards.documents import Verdict
 
+NOT_READ = "not_read"  # of members of archives
 SHOWN = 12  # columns in an error
 USUAL = ("text", "content", "contents", "body", "raw_content", "document", "markdown", "html")  # names of text columns
 
@@ -46,6 +47,15 @@ class Refused(NamedTuple):
     def detail(self) -> str:
         """The row's place, and the key with its problem. Quotes no text."""
         return f"{self.place}: {self.why}" if self.why else self.place
+
+
+def first(rows: Iterator[Row | Refused], limit: int | None) -> Iterator[Row | Refused]:
+    """The first rows, or all if the limit is None. Members of archives that hold no rows don't count."""
+    left = limit
+    while left != 0 and (row := next(rows, None)) is not None:
+        yield row
+        if left is not None and not (isinstance(row, Refused) and row.reason == NOT_READ):
+            left -= 1
 
 
 def columns_of(values: Iterable[str]) -> tuple[str, ...]:

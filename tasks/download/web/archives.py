@@ -11,7 +11,7 @@ from pathlib import Path
 from storage.digest_cache import remembered_digest
 from storage.errors import SourceError
 from tasks.download.config import CrawlSelection, WebSource
-from tasks.download.sources.files import unreadable
+from tasks.download.sources.streams import unreadable
 from tasks.download.sources.remote import Address, Politeness, is_address, look, match, open_address
 
 LONGEST_LIST = 1 << 30  # bytes
