@@ -20,6 +20,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "export": ("torch", "transformers", "safetensors", "gguf", "xllamacpp", "bitsandbytes"),
     "serve": ("torch", "transformers", "gguf", "xllamacpp"),
     "lingua": ("lingua",),
+    "dumps": ("mwparserfromhell", "py7zr"),
     "web": ("fastwarc", "resiliparse", "trafilatura"),
     "documents": ("pypdfium2", "lxml", "resiliparse", "trafilatura"),
 }

@@ -1,4 +1,4 @@
-"""Config of the download stage: the embedded corpus, files of rows, web archives, documents, data sets of the hub."""
+"""Config of the download stage: the embedded corpus, files of rows, web archives, documents, dumps, the hub's data."""
 
 from __future__ import annotations
 
@@ -247,6 +247,34 @@ class DocumentSource(ExtractedSource):
     )
 
 
+class DumpSource(ExtractedSource):
+    """Dumps of Wikipedia, StackExchange, Project Gutenberg and arXiv. Needs the extra `dumps`."""
+
+    kind: Literal["dump"] = "dump"
+    extra: ClassVar[str] = "dumps"
+    unit: ClassVar[str] = "pages"
+
+    format: Literal["wikipedia", "stackexchange", "gutenberg", "arxiv"] = Field(
+        description="wikipedia: pages-articles.xml of any MediaWiki, plain or .bz2, .gz, .zst. stackexchange: a site's "
+        ".7z, or Posts.xml. gutenberg: books as .txt, plain or .gz, .zst. arxiv: .tar of sources, or the .gz of one paper"
+    )
+    tables: Literal["drop", "keep"] | None = Field(
+        None, description="what becomes of tables of wikipedia: keep makes a line of each row (null: drop)"
+    )
+    seconds: float = Field(
+        10.0, gt=0, le=3600, description="CPU seconds for a document. One that takes longer is quarantined as time_over"
+    )
+    limit: int | None = Field(
+        None, ge=1, description="maximum number of pages, from the first, whatever comes of them. Null for all"
+    )
+
+    @model_validator(mode="after")
+    def _tables_suit_format(self) -> Self:
+        if self.tables is not None and self.format != "wikipedia":
+            raise ValueError(f"tables can't be chosen for {self.format}, only for wikipedia: remove `tables`")
+        return self
+
+
 class HubSource(ExternalSource):
     """A data set of the Hugging Face hub, at a fixed revision. This source uses the network."""
 
@@ -257,8 +285,10 @@ class HubSource(ExternalSource):
     split: str = Field("train", description="split of the data set")
 
 
-LocalSource = FileSource | WebSource | DocumentSource
-Source = Annotated[EmbeddedSource | FileSource | WebSource | DocumentSource | HubSource, Field(discriminator="kind")]
+LocalSource = FileSource | WebSource | DocumentSource | DumpSource
+Source = Annotated[
+    EmbeddedSource | FileSource | WebSource | DocumentSource | DumpSource | HubSource, Field(discriminator="kind")
+]
 
 
 class DownloadConfig(StageConfig):

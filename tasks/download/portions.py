@@ -22,8 +22,9 @@ from storage.errors import BadDocument, SourceError
 from storage.shards.documents import Document, Verdict, read_ledger
 from storage.shards.lines import as_line, open_lines, read_json_lines, write_json_lines
 from tasks.download import exclude
-from tasks.download.config import DocumentSource, DownloadConfig, HubSource, LocalSource, WebSource
+from tasks.download.config import DocumentSource, DownloadConfig, DumpSource, HubSource, LocalSource, WebSource
 from tasks.download.documents.read import licence_beside, read_documents
+from tasks.download.dumps.read import read_dump
 from tasks.download.earlier import DOCUMENTS, LEDGER, Record, Taken, keys_of, take, taken_before
 from tasks.download.exclude import Exclusion
 from tasks.download.sources import files
@@ -72,11 +73,12 @@ Portion = tuple[Span, ...]
 
 class Read(NamedTuple):
     """What came of a source, besides its documents: refused rows, removed ones by reason, fields that metadata can't
-    hold, and the record of its portions."""
+    hold, parts of documents without text (such as templates) by name, and the record of its portions."""
 
     refused: list[Refused]
     removed: Counter[str]
     dropped: Counter[NotKept]
+    lost: Counter[str]
     records: list[Record]
 
 
@@ -149,7 +151,7 @@ def read_portions(
     """Read all documents of a source into shards, which `writer` takes with those of the ledger. Portions that an
     earlier artifact has, whose inputs may differ in what `changes`, are taken from there. Raises SourceError."""
     jobs, keys, results = _map(source, found, config, out, writer.exclusion, changes)
-    read = Read([], Counter(), Counter(), [])
+    read = Read([], Counter(), Counter(), Counter(), [])
     before: Counter[str] = Counter()  # lines, by divided file
     for portion, key, result in zip(jobs, keys, results, strict=True):
         counts = dict(result.counts)
@@ -160,6 +162,7 @@ def read_portions(
             read.dropped[NotKept(source.name, field, why)] += times
         read.removed.update(counts["removed"])
         read.removed.update({exclude.REASON: len(counts["excluded"])} if counts["excluded"] else {})
+        read.lost.update(counts.get("lost", {}))
         refused = list(_refused(result.folder, before[portion[0].name]))
         read.refused.extend(refused)
         before[portion[0].name] += counts.get("lines", 0)
@@ -287,8 +290,9 @@ def _read(
     refused: list[Refused] = []
     removed: Counter[str] = Counter()
     scanned = 0
+    lost: Counter[str] = Counter()
     reach = Reach(portion[0].start, portion[0].end)
-    rows = chain.from_iterable(_rows(span, source, config, folder, polite, reach) for span in portion)
+    rows = chain.from_iterable(_rows(span, source, config, folder, polite, reach, lost) for span in portion)
     with open_lines(folder / REMOVED) as file:
         for row in first(rows, source.limit):
             made = row if isinstance(row, Refused) else read_document(source, row, config, dropped)
@@ -309,6 +313,7 @@ def _read(
         "characters": writer.characters[source.name],
         "removed": removed,
         "excluded": sorted(excluded),
+        "lost": lost,
         "dropped": [[what.field, what.why, times] for what, times in dropped.items()],
     }
     if scanned:
@@ -321,11 +326,20 @@ def _read(
 
 
 def _rows(
-    span: Span, source: LocalSource, config: DownloadConfig, folder: Path, polite: Politeness, reach: Reach
+    span: Span,
+    source: LocalSource,
+    config: DownloadConfig,
+    folder: Path,
+    polite: Politeness,
+    reach: Reach,
+    lost: Counter[str],
 ) -> Iterator[Row | Refused]:
     _check_unchanged(span)
     if isinstance(source, DocumentSource):
         yield from read_documents(span.path, span.name, source, config.max_document_bytes)
+        return
+    if isinstance(source, DumpSource):
+        yield from read_dump(span.path, span.name, source, config.max_document_bytes, folder, lost)
         return
     if not isinstance(source, WebSource):
         yield from files.read_file(span.path, span.name, source, config.max_document_bytes, span.start, span.end)

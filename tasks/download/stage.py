@@ -21,6 +21,7 @@ from tasks.download.config import (
     DESCRIPTIONS,
     DocumentSource,
     DownloadConfig,
+    DumpSource,
     EmbeddedSource,
     ExtractedSource,
     FileSource,
@@ -30,6 +31,7 @@ from tasks.download.config import (
     WebSource,
 )
 from tasks.download.documents import read as documents
+from tasks.download.dumps import read as dumps
 from tasks.download.earlier import Record, taken_before, write_record
 from tasks.download.exclude import Exclusion
 from tasks.download.pairs import instruction, labelled, preference
@@ -55,6 +57,12 @@ EXCLUDED_BY = "source:exclude "  # begins the names of inputs that are lists of 
 NONE = "none.json"  # in the folder of benchmarks if there are none
 DROPPED_SHOWN = 50  # fields in the table
 CONVERTERS = {"instructions": instruction, "preferences": preference, "labelled": labelled}
+LOST = {  # of dumps, what may have no text, or no marks
+    "wikipedia": "Templates without text",
+    "stackexchange": "Posts without text",
+    "gutenberg": "Books without marks",
+    "arxiv": "Commands without text",
+}
 PARTS = {  # besides documents/, with the keys of each row
     "instructions": ("messages",),
     "preferences": ("prompt", "chosen", "rejected"),
@@ -75,6 +83,8 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
                 found |= pages.fingerprint(source)
             elif isinstance(source, DocumentSource):
                 found |= documents.fingerprint(source)
+            elif isinstance(source, DumpSource):
+                found |= dumps.fingerprint(source)
         else:
             found[source.name] = source.revision
     for file in config.exclude_files:
@@ -158,6 +168,7 @@ def download(config: DownloadConfig, out: Output) -> None:
     verdicts: list[Verdict] = []
     refused: dict[str, list[Refused]] = {}
     removed: dict[str, Counter[str]] = {}
+    lost: dict[str, Counter[str]] = {}
     dropped: Counter[NotKept] = Counter()
     records: list[Record] = []
     changes = functools.partial(_is_file, config)
@@ -169,6 +180,8 @@ def download(config: DownloadConfig, out: Output) -> None:
                     refused[source.name] = read.refused
                 if read.removed:
                     removed[source.name] = read.removed
+                if read.lost:
+                    lost[source.name] = read.lost
                 dropped += read.dropped
                 records += read.records
                 _check_source(source, config, refused, writer, written, read.removed)
@@ -196,6 +209,7 @@ def download(config: DownloadConfig, out: Output) -> None:
     _write_benchmarks(config, out)
     _account(config, out, writer, written, refused, removed, verdicts)
     _account_metadata(dropped, out)
+    _account_lost(lost, config, out)
 
 
 def _tell_taken(records: list[Record], out: Output) -> None:
@@ -283,6 +297,19 @@ def _account_metadata(dropped: Counter[NotKept], out: Output) -> None:
         out.count(metadata_dropped=dropped.total())
         rows = [{**what._asdict(), "rows": times} for what, times in sorted(dropped.items())]
         out.table("Metadata left out", sorted(rows, key=lambda row: -int(row["rows"]))[:DROPPED_SHOWN])
+
+
+def _account_lost(lost: Mapping[str, Counter[str]], config: DownloadConfig, out: Output) -> None:
+    """Show by name what documents of dumps have no text for."""
+    tables: dict[str, list[dict[str, str | int]]] = {}
+    for source in config.sources:
+        if isinstance(source, DumpSource):
+            found = sorted(lost.get(source.name, {}).items(), key=lambda item: (-item[1], item[0]))[:DROPPED_SHOWN]
+            rows = [{"source": source.name, "name": name, "times": times} for name, times in found]
+            tables.setdefault(LOST[source.format], []).extend(rows)
+    for title, rows in tables.items():
+        if rows:
+            out.table(title, rows)
 
 
 def check_first_rows(config: DownloadConfig, kind: type[FileSource] | type[HubSource] = FileSource) -> None:

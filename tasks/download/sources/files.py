@@ -14,7 +14,7 @@ from typing import Any
 
 from storage.digest_cache import path_text, remembered_digest
 from storage.errors import BadDocument, SourceError
-from tasks.download.config import FileSource, LocalSource
+from tasks.download.config import DumpSource, FileSource, LocalSource
 from tasks.download.formats import FORMATS, OFFICE, TEXTS
 from tasks.download.sources.containers.arrow import read_arrow
 from tasks.download.sources.containers.mds import INDEX, check_index, read_mds
@@ -48,9 +48,16 @@ ENDINGS_OF = {  # each kind of source
     "files": ENDINGS,
     "web": (*ARCHIVES, *(kind + packed for kind in ARCHIVES for packed in PACKED)),
     "documents": tuple(FORMATS),  # in upper or lower case
+    "dump": (".xml.bz2", ".7z"),
+}
+ENDINGS_OF_FORMAT = {  # of dumps
+    "wikipedia": (".xml", ".xml.bz2", ".xml.gz", ".xml.zst"),
+    "stackexchange": (".7z", ".xml"),
+    "gutenberg": (".txt", ".txt.gz", ".txt.zst"),
+    "arxiv": (".tar", ".gz"),
 }
 SUPPORTED = {"documents": (*OFFICE, *TEXTS, "and those of source code")}  # as errors list them, if not one by one
-USUAL = {"files": ".jsonl", "web": ".warc.gz", "documents": ".pdf"}  # in advice
+USUAL = {"files": ".jsonl", "web": ".warc.gz", "documents": ".pdf", "dump": ".*"}  # in advice
 
 
 def find_files(source: LocalSource) -> list[Path]:
@@ -76,10 +83,11 @@ def find_files(source: LocalSource) -> list[Path]:
     if shards := {path for path in found if source.kind == "files" and kind_of(path) == ".mds"}:
         found -= {path.with_name(INDEX) for path in shards}
         check_index(shards)
+    endings = ENDINGS_OF_FORMAT[source.format] if isinstance(source, DumpSource) else ENDINGS_OF[source.kind]
     for path in found:
-        if not _is_of(source.kind, path):
-            other = next((kind for kind in ENDINGS_OF if _is_of(kind, path)), None)
-            supported = f"Supported are {', '.join(SUPPORTED.get(source.kind, ENDINGS_OF[source.kind]))}."
+        if not (path.name.endswith(endings) if isinstance(source, DumpSource) else _is_of(source.kind, path)):
+            other = next((kind for kind in ENDINGS_OF if kind != source.kind and _is_of(kind, path)), None)
+            supported = f"Supported are {', '.join(SUPPORTED.get(source.kind, endings))}."
             raise SourceError(
                 f"Source {source.name}: {path} has an unknown extension.",
                 f"Use a source of `kind: {other}`." if other else supported,

@@ -41,7 +41,7 @@ def portioned(source: FileSource, size: int) -> list[Portion]:
 
 
 def rows_of(span: Span, source: FileSource, config: DownloadConfig) -> list[Row | Refused]:
-    return list(_rows(span, source, config, Path(), Politeness(), Reach()))
+    return list(_rows(span, source, config, Path(), Politeness(), Reach(), Counter()))
 
 
 @given(

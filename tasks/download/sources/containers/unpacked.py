@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 BOMB_BYTES, BOMB_RATIO = 16_000_000, 200  # unpacked bytes, and how often they are the packed ones
+READ_BYTES = 1 << 13  # at once, as Arrow loses what it read just before damage
 FAILURES = (zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, lzma.LZMAError)
 
 
@@ -48,7 +49,8 @@ class Unpacked(io.RawIOBase):
 
     def __init__(self, file: Any, packed: Counted | int) -> None:
         super().__init__()
-        self._file, self._packed, self._passed = file, packed, 0
+        self._read = getattr(file, "read1", file.read)  # as `read` loses what came before damage
+        self._packed, self._passed = packed, 0
 
     def readable(self) -> bool:
         """True."""
@@ -57,7 +59,7 @@ class Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read into a buffer. Returns the number of bytes."""
         try:
-            data: bytes = self._file.read(len(buffer))
+            data: bytes = self._read(min(len(buffer), READ_BYTES))
         except FAILURES as error:
             raise OSError(str(error) or type(error).__name__) from error
         except EOFError as error:

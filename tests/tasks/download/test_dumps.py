@@ -1,0 +1,434 @@
+"""Dumps: what comes of every page, question and book, whole or broken."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import random
+from collections import Counter
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from flows.estimates.sources import rows_of
+from storage.errors import SourceError
+from storage.shards.documents import read_documents, read_ledger
+from tasks.download import DownloadConfig, download
+from tasks.download.config import DumpSource
+from tasks.download.dumps.read import fingerprint
+from tasks.download.dumps.wikipedia import cut_pages
+from tasks.stage.output import Output
+from tasks.text.dumps.posts import text_of
+from tasks.text.dumps.wikitext import read_article
+from tests.runtimes import runtime_of
+from tests.tasks.download.articles import ARTICLES
+from tests.tasks.download.test_formats import zstd
+
+HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="en">
+  <siteinfo>
+    <sitename>Wikipedia</sitename>
+    <base>https://en.wikipedia.org/wiki/Main_Page</base>
+    <namespaces>
+      <namespace key="0" case="first-letter" />
+      <namespace key="6" case="first-letter">Datei</namespace>
+      <namespace key="14" case="first-letter">Kategorie</namespace>
+    </namespaces>
+  </siteinfo>
+"""
+TAIL = "</mediawiki>\n"
+
+
+def page(title: str, text: str, space: int = 0, more: str = "", model: str = "wikitext", number: int = 7) -> str:
+    return (
+        f"  <page>\n    <title>{escape(title)}</title>\n    <ns>{space}</ns>\n    <id>{number}</id>\n{more}"
+        f"    <revision>\n      <id>{number}00</id>\n      <timestamp>2024-05-01T00:00:00Z</timestamp>\n"
+        f'      <model>{model}</model>\n      <text xml:space="preserve">{escape(text)}</text>\n'
+        "    </revision>\n  </page>\n"
+    )
+
+
+def source(path: Path, format: str = "wikipedia", **more: Any) -> DumpSource:
+    return DumpSource.model_validate({"name": "dump", "paths": [str(path)], "format": format, **more})
+
+
+def run(folder: Path, *sources: DumpSource, workers: int = 1, **more: Any) -> Output:
+    values = {"sources": [one.model_dump() for one in sources], "benchmarks": [], "max_quarantined_share": 1.0, **more}
+    out = Output.at(folder / "made", stage="download", runtime=runtime_of(workers=workers))
+    download.function(DownloadConfig.model_validate(values), out)
+    return out
+
+
+def made(out: Output) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Text and metadata by title."""
+    found = [document for path in sorted(out.path.glob("documents/*")) for document in read_documents(path)]
+    values = [(json.loads(document.metadata), document.text) for document in found]
+    return {fields["title"]: (text, fields) for fields, text in values}
+
+
+def fates(out: Output) -> list[tuple[str, str, str]]:
+    """(verdict, reason, detail after the file's name) of the ledger, in its order."""
+    found = [verdict for path in out.path.glob("ledger/*") for verdict in read_ledger(path)]
+    return [(one.verdict, one.reason, one.detail.rpartition("/")[2].partition(" ")[2]) for one in found]
+
+
+@pytest.mark.parametrize("article", ARTICLES, ids=lambda article: article.title)
+def test_the_text_of_an_article_is_what_a_reader_sees(article: Any) -> None:
+    found = read_article(article.markup, article.title, "en", ("Datei", "Kategorie"), False)
+    assert found["text"] == article.text
+    assert found["lost"] == Counter(article.lost)
+
+
+def test_tables_may_be_kept_as_lines() -> None:
+    (markup,) = (article.markup for article in ARTICLES if article.title == "Harvest by year")
+    found = read_article(markup, "", "en", (), True)
+    assert found["text"] == "Before.\n\nHarvests of the valley\nYear | Tons\n1900 | 12\n1901 | 13\n\nAfter."
+
+
+PACKED = {
+    ".xml": lambda parts: "".join(parts).encode(),
+    ".xml.gz": lambda parts: gzip.compress("".join(parts).encode(), mtime=0),
+    ".xml.zst": lambda parts: zstd("".join(parts).encode()),
+    ".xml.bz2": lambda parts: bz2.compress("".join(parts).encode()),
+    ".multistream.xml.bz2": lambda parts: b"".join(bz2.compress(part.encode()) for part in parts),
+}
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_every_page_of_a_dump_has_a_fate(ending: str, tmp_path: Path) -> None:
+    pages = [
+        page(ARTICLES[0].title, ARTICLES[0].markup, number=12),
+        page("Mill", "#REDIRECT [[Aldbrook]]", more='    <redirect title="Aldbrook" />\n'),
+        page("Template:Mill", "{{{1}}}", 10),
+        page("Mill.css", "a {}", model="css"),
+        page("Nothing", ARTICLES[16].markup),
+        page("Lost words & more", ARTICLES[6].markup),
+    ]
+    path = tmp_path / f"enwiki-pages-articles{ending}"
+    path.write_bytes(PACKED[ending]([HEAD, *pages, TAIL]))
+    out = run(tmp_path, source(path), max_quarantined_share=0.0)
+    found = made(out)
+    text, fields = found["Aldbrook"]
+    assert text == ARTICLES[0].text
+    assert fields == {
+        "title": "Aldbrook",
+        "page_id": 12,
+        "revision": 1200,
+        "timestamp": "2024-05-01T00:00:00Z",
+        "url": "https://en.wikipedia.org/wiki/Aldbrook",
+        "language": "en",
+        "license": "CC-BY-SA-4.0",
+    }
+    assert found["Lost words & more"][1]["url"] == "https://en.wikipedia.org/wiki/Lost_words_%26_more"
+    assert [(reason, detail.partition(": ")[2]) for _, reason, detail in fates(out)] == [
+        ("redirect", "Mill"),
+        ("not_an_article", "Template:Mill"),
+        ("not_wikitext", "Mill.css"),
+        ("no_text", "Nothing"),
+    ]
+    assert out.counts["documents"]["removed"] == dict.fromkeys(
+        ("no_text", "not_an_article", "not_wikitext", "redirect"), 1
+    )
+    assert out.counts["tables"]["Templates without text"] == [
+        {"source": "dump", "name": "strange template", "times": 2},
+        {"source": "dump", "name": "#if", "times": 1},
+        {"source": "dump", "name": "unknown", "times": 1},
+    ]
+
+
+LONG = random.Random(1).randbytes(150_000).hex()
+GOOD = [page(f"Page {number}", f"Words of page {number}. {LONG[number * 9000 :][:9000]}") for number in range(9)]
+
+
+def test_a_page_of_broken_xml_costs_itself(tmp_path: Path) -> None:
+    broken = [
+        page("Bad", "x").replace("</title>", "</titel>"),
+        page("Cut", "x")[:150] + "\n",
+        page("Control", "x").replace(">x<", ">\x01<"),
+        page("Bomb", "x").replace("<title>", '<!DOCTYPE a [<!ENTITY b "b">]><title>'),
+        page("Entity", "x").replace(">x<", ">&nbsp;<"),
+        page("Long", "x" * 200_000),
+    ]
+    parts = [HEAD, *(part for pair in zip(GOOD, broken, strict=False) for part in pair), *GOOD[6:], TAIL]
+    for ending in (".xml", ".multistream.xml.bz2"):
+        path = tmp_path / f"d{ending}"
+        path.write_bytes(PACKED[ending](parts))
+        out = run(tmp_path / ending, source(path), max_document_bytes=100_000)
+        assert [*made(out)] == [f"Page {number}" for number in range(9)]
+        assert [reason for _, reason, _ in fates(out)] == [*["damaged_page"] * 5, "too_long"]
+    places = [int(detail.split()[1].rstrip(":")) for _, _, detail in fates(out)]
+    assert all(path.read_bytes()[place:].startswith(b"BZh9") for place in places)
+
+
+def test_a_damaged_stream_of_bzip2_costs_its_pages_and_is_named(tmp_path: Path) -> None:
+    streams = [bz2.compress(part.encode()) for part in (HEAD, *GOOD, TAIL)]
+    data = bytearray(b"".join(streams))
+    at = sum(map(len, streams[:4]))
+    data[at + 500 : at + 510] = bytes(10)
+    path = tmp_path / "d.xml.bz2"
+    path.write_bytes(data)
+    out = run(tmp_path, source(path))
+    assert [*made(out)] == [f"Page {number}" for number in range(9) if number != 3]
+    ((verdict, reason, detail),) = fates(out)
+    assert (verdict, reason) == ("quarantined", "damaged_data")
+    assert detail.startswith(f"offset {at}: Invalid data")
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_a_dump_that_is_cut_keeps_what_came_before(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"d{ending}"
+    data = PACKED[ending]([HEAD, *GOOD, TAIL])
+    most = 0
+    for tenth in range(1, 10):
+        path.write_bytes(data[: len(data) * tenth // 10])
+        found = [*cut_pages(path, "d", 10**6)]
+        most = max(most, sum(bool(cut.data) for cut in found) - 1)
+        assert {cut.reason for cut in found if cut.reason} <= {"damaged_page", "damaged_data"}
+        assert any(cut.reason for cut in found) or ending == ".multistream.xml.bz2"
+    assert most >= (0 if ending in (".xml.bz2", ".xml.zst") else 7)  # which have one block here
+
+
+@pytest.mark.parametrize(
+    ("name", "format_", "data", "says"),
+    [
+        ("a.xml", "wikipedia", b"", "doesn't begin as a dump of MediaWiki"),
+        ("a.xml.bz2", "wikipedia", b"no bzip2" * 99, "doesn't begin as a dump"),
+        ("a.xml.bz2", "wikipedia", bz2.compress(b"<html/>"), "doesn't begin as a dump"),
+        ("a.xml", "wikipedia", (HEAD + TAIL).encode(), "is empty"),
+        ("a.xml", "wikipedia", b"x" * 2_000_000, "doesn't begin as a dump"),
+        ("Posts.xml", "stackexchange", b"<posts>\n</posts>", "has no posts"),
+        ("Posts.xml", "stackexchange", b"", "has no posts"),
+        ("a.7z", "stackexchange", b"", "is not a 7z archive"),
+        ("a.7z", "stackexchange", b"7z\xbc\xaf\x27\x1c" + bytes(99), "is not a 7z archive|has no Posts.xml"),
+        ("a.txt", "gutenberg", b"", "none of its 1 pages has text"),
+    ],
+)
+def test_what_is_no_dump_ends_the_run(name: str, format_: str, data: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SourceError, match=says):
+        run(tmp_path, source(tmp_path / name, format_))
+
+
+def test_an_article_that_takes_too_long_or_nests_too_deep_costs_itself(tmp_path: Path) -> None:
+    parts = [
+        HEAD,
+        page("A", "One."),
+        page("Slow", "{{a|" * 30_000 + "[[x|" * 30_000),
+        page("Deep", "<div>" * 5000 + "deep" + "</div>" * 5000),
+        page("Tables", "{|\n|" * 5000),
+        page("B", "Two."),
+        TAIL,
+    ]
+    path = tmp_path / "d.xml"
+    path.write_text("".join(parts))
+    out = run(tmp_path, source(path, seconds=1))
+    assert {"A", "B"} <= set(made(out))
+    assert {reason for _, reason, _ in fates(out)} <= {"time_over", "nested_too_deep", "memory_over", "no_text"}
+    assert len(made(out)) + len(fates(out)) == 5
+
+
+def post(number: int, kind: int, body: str, **fields: Any) -> str:
+    values = {"Id": number, "PostTypeId": kind, "Body": body, "ContentLicense": "CC BY-SA 4.0", **fields}
+    attributes = " ".join(f'{name}="{escape(str(value)).replace(chr(10), "&#xA;")}"' for name, value in values.items())
+    return f"  <row {attributes} />\n"
+
+
+POSTS = [
+    post(1, 1, "<p>How do I <em>set</em> a wheel?</p>", Title="Wheel & axle", Tags="<wheel><axle>", AcceptedAnswerId=4),
+    post(2, 2, "<p>Slowly.</p>", ParentId=1, Score=1),
+    post(3, 1, "<p>Why?</p>", Title="Reasons", Tags="|why|", Score=-1, ContentLicense="CC BY-SA 3.0"),
+    post(4, 2, "<p>With <code>a &lt; b</code>:</p>\n<pre><code>if a:\n    turn()\n</code></pre>", ParentId=1, Score=9),
+    post(5, 2, "<p>Gone.</p>", ParentId=99),
+    post(6, 5, "<p>About the tag.</p>"),
+    post(7, 1, "", Title="Empty"),
+    post(8, 2, "<p>Also slowly.</p>", ParentId=1, Score=1),
+]
+SITE = '<?xml version="1.0" encoding="utf-8"?>\n<posts>\n'
+
+
+def seven_zip(path: Path, data: bytes, name: str = "Posts.xml") -> Path:
+    from py7zr import SevenZipFile
+
+    with SevenZipFile(path, "w") as archive:
+        archive.writestr(b"<users/>", "Users.xml")
+        archive.writestr(data, name)
+    return path
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_question_is_a_document_with_its_answers_by_score(packed: bool, tmp_path: Path) -> None:
+    data = (SITE + "".join(POSTS) + "</posts>").encode()
+    folder = tmp_path / "mills.stackexchange.com"
+    folder.mkdir()
+    path = folder / "Posts.xml"
+    path.write_bytes(data)
+    path = seven_zip(tmp_path / "mills.stackexchange.com.7z", data) if packed else path
+    out = run(tmp_path, source(path, "stackexchange"), max_quarantined_share=0.0)
+    found = made(out)
+    text, fields = found["Wheel & axle"]
+    assert text == (
+        "Wheel & axle\n\nHow do I set a wheel?\n\n"
+        "Answer:\n\nWith `a < b`:\n\n```\nif a:\n    turn()\n```\n\nAnswer:\n\nSlowly.\n\nAnswer:\n\nAlso slowly."
+    )
+    assert fields == {
+        "title": "Wheel & axle",
+        "tags": ["wheel", "axle"],
+        "score": 0,
+        "answer_scores": [9, 1, 1],
+        "accepted_answer": 1,
+        "question_id": 1,
+        "url": "https://mills.stackexchange.com/questions/1",
+        "license": "CC-BY-SA-4.0",
+    }
+    assert found["Reasons"][1]["license"] == "CC-BY-SA-3.0"
+    assert found["Reasons"][1]["tags"] == ["why"]
+    assert Counter(reason for _, reason, _ in fates(out)) == {"no_question": 1, "not_a_question": 1, "no_text": 1}
+    assert not [*tmp_path.rglob("*.sqlite")]
+
+
+def test_a_broken_post_costs_itself_and_a_cut_file_its_end(tmp_path: Path) -> None:
+    bad = ['  <row Id="x" />\n', "  <row Id=\n", '  <row Id="12" Body="\x01" />\n', post(11, 1, "y" * 5000)]
+    path = tmp_path / "Posts.xml"
+    path.write_text(SITE + POSTS[0] + "".join(bad) + POSTS[1] + POSTS[2][:40])
+    out = run(tmp_path, source(path, "stackexchange"), max_document_bytes=3000)
+    assert made(out)["Wheel & axle"][0].endswith("Answer:\n\nSlowly.")
+    reasons = ["damaged_post"] * 3 + ["too_long", "damaged_post", "damaged_data"]
+    assert [reason for _, reason, _ in fates(out)] == reasons
+    data = (SITE + "".join(post(number, 1, LONG[number * 200 :][:9000], Title=number) for number in range(1, 99))).encode()
+    whole = seven_zip(tmp_path / "a.7z", data + b"</posts>").read_bytes()
+    for tenth in range(10):  # the list of what is in a .7z is at its end
+        for wrong in (whole[: len(whole) * tenth // 10], spoilt(whole, len(whole) * tenth // 10)):
+            (tmp_path / "a.7z").write_bytes(wrong)
+            try:
+                out = run(tmp_path / "again", source(tmp_path / "a.7z", "stackexchange"))
+            except SourceError as error:
+                assert "a.7z" in error.message
+            else:
+                assert "damaged_data" in {reason for _, reason, _ in fates(out)} or len(made(out)) == 98
+
+
+def spoilt(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<p>One</p><p>two<br>three</p>", "One\n\ntwo\nthree"),
+        ("<ul><li>a</li><li>b<ol><li>c</li><li>d</li></ol></li></ul><p>e</p>", "- a\n- b\n  1. c\n  2. d\n\ne"),
+        ("<blockquote>\n<p>said</p>\n</blockquote>\n<p>x</p>", "> said\n\nx"),
+        ("<pre><code>a\n\n\n\nb</code></pre>", "```\na\n\n\n\nb\n```"),
+        ("<p>a <a href='x'>link</a>, <kbd>Ctrl</kbd> &amp; <img src=x></p>", "a link, Ctrl &"),
+        ("<p>open <b>never closed", "open never closed"),
+        ("</li></ul></pre></code></blockquote>x", "x"),
+        ("<table><tr><td>a</td><td>b</td></tr></table>", "a | b |"),
+        ("", ""),
+        ("<" * 1000, "<" * 1000),
+    ],
+)
+def test_html_of_posts_becomes_text(html: str, text: str) -> None:
+    assert text_of(html) == text
+
+
+BODY = "It was a mill.\n\nIt turned."
+FIELDS = """Title: The Mill
+       and the Brook
+
+Author: Edda Marsh
+
+Release date: June 1, 2008 [eBook #1342]
+                Most recently updated: May 2, 2020
+
+Language: English
+
+"""
+BOOKS = {
+    "today": f"""The Project Gutenberg eBook of The Mill
+
+This ebook is for the use of anyone anywhere.
+
+{FIELDS}Credits: A. Volunteer
+
+
+*** START OF THE PROJECT GUTENBERG EBOOK THE MILL ***
+
+Produced by A. Volunteer and
+the Online Proofreading Team
+
+{BODY}
+
+*** END OF THE PROJECT GUTENBERG EBOOK THE MILL ***
+Updated editions will replace the previous one.
+""",
+    "of 2008": f"{FIELDS}***START OF THIS PROJECT GUTENBERG EBOOK THE MILL***\n\n\nE-text prepared by X\n\n{BODY}\n\n"
+    "End of Project Gutenberg's The Mill, by Edda Marsh\n\n*** END OF THIS PROJECT GUTENBERG EBOOK THE MILL ***\nx",
+    "over two lines": f"{FIELDS}*** START OF THE PROJECT GUTENBERG EBOOK THE MILL\nAND THE BROOK ***\n{BODY}\n"
+    "*** END OF THE PROJECT GUTENBERG EBOOK THE MILL\nAND THE BROOK ***\nlicence",
+    "of the small print": f"{FIELDS}***START**THE SMALL PRINT!**FOR PUBLIC DOMAIN ETEXTS**START***\nWhy is this here?\n"
+    f"*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n\n{BODY}\n\n"
+    "End of The Project Gutenberg Etext of The Mill\n",
+    "with a curly apostrophe": f"{FIELDS}*** START OF THE PROJECT GUTENBERG EBOOK THE MILL ***\n{BODY}\n"
+    "End of the Project Gutenberg’s The Mill\n",
+}
+
+
+@pytest.mark.parametrize("name", BOOKS)
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_a_book_is_the_text_between_its_marks(name: str, ends: str, tmp_path: Path) -> None:
+    path = tmp_path / "pg1342.txt"
+    path.write_bytes(BOOKS[name].replace("\n", ends).encode())
+    ((text, fields),) = made(run(tmp_path, source(path, "gutenberg"))).values()
+    assert text == BODY
+    assert fields == {
+        "file": "pg1342.txt",
+        "title": "The Mill and the Brook",
+        "author": "Edda Marsh",
+        "date": "June 1, 2008",
+        "language": "en",
+        "url": "https://www.gutenberg.org/ebooks/1342",
+        "license": "public domain in the USA",
+    } | ({"date": "June 1, 2008"} if name else {})
+
+
+def test_a_book_without_marks_is_kept_whole_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Title: Mühle\n\nEs war.".encode("cp1252"))
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress((FIELDS + BOOKS["today"].partition("*** END")[0]).encode()))
+    out = run(tmp_path, source(tmp_path / "*", "gutenberg"))
+    assert made(out)["Mühle"][0] == "Title: Mühle\n\nEs war."
+    assert out.counts["tables"]["Books without marks"] == [
+        {"source": "dump", "name": "end", "times": 1},
+        {"source": "dump", "name": "start and end", "times": 1},
+    ]
+
+
+def test_settings_that_cannot_apply_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="tables can't be chosen for gutenberg"):
+        source(tmp_path, "gutenberg", tables="keep")
+    for wrong in ({"text_column": "body"}, {"role": "instructions"}, {"seconds": 0}):
+        with pytest.raises(ValidationError):
+            source(tmp_path, **wrong)
+    (tmp_path / "a.xml.bz2").write_bytes(b"x")
+    with pytest.raises(SourceError, match="unknown extension") as raised:
+        run(tmp_path, source(tmp_path / "a.xml.bz2", "stackexchange"))
+    assert "Supported are .7z, .xml" in raised.value.remedy
+
+
+def test_two_workers_write_the_same_shards(tmp_path: Path) -> None:
+    for number in range(4):
+        pages = [page(f"{number} {one}", f"{number} {one} {LONG[one * 99 :][:500]}") for one in range(30)]
+        (tmp_path / f"d{number}.xml.bz2").write_bytes(PACKED[".multistream.xml.bz2"]([HEAD, *pages, TAIL]))
+    made_by = []
+    for workers in (1, 2):
+        (tmp_path / str(workers)).mkdir()
+        out = run(tmp_path / str(workers), source(tmp_path / "*.bz2"), workers=workers, shard_bytes=1000)
+        made_by.append({path.name: path.read_bytes() for path in out.path.rglob("*.parquet")})
+    assert made_by[0] == made_by[1]
+    assert len(made_by[0]) > 2
+
+
+def test_what_reads_the_markup_enters_the_key(tmp_path: Path) -> None:
+    assert [*fingerprint(source(tmp_path))] == ["mwparserfromhell"]
+    assert fingerprint(source(tmp_path, "gutenberg")) == {}
