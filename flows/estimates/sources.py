@@ -17,6 +17,7 @@ from storage.errors import SourceError
 from tasks.download.config import (
     DocumentSource,
     DownloadConfig,
+    DumpSource,
     EmbeddedSource,
     FileSource,
     HubSource,
@@ -24,8 +25,9 @@ from tasks.download.config import (
     WebSource,
 )
 from tasks.download.formats import MAILBOX, form_of
-from tasks.download.sources.files import find_files, kind_of, read_file
+from tasks.download.sources.files import find_files, read_file
 from tasks.download.sources.rows import Row
+from tasks.download.sources.streams import kind_of
 from tasks.download.web.archives import looked_at
 
 # Documents and bytes of text of each embedded corpus. Most distinct pairs that they give, and the bytes of one and of
@@ -36,7 +38,13 @@ CORPORA = {"speeches": 1, "encyclopedia": 3, "packages": 1}  # sources of a corp
 # Bytes of a row of FineWeb-Edu, UltraChat and UltraFeedback
 USUAL_BYTES = {"documents": 4_800.0, "instructions": 6_000.0, "preferences": 5_000.0, "labelled": 3_000.0}
 WHOLE = (".txt", ".md")  # a file is a row
-UNPACKED = {".gz": 3.0, ".zst": 3.5}  # bytes of text per byte of the file, about
+UNPACKED = {
+    ".gz": 3.0,
+    ".zst": 3.5,
+    ".tgz": 3.0,
+    ".zip": 3.0,
+    ".zstd": 3.5,
+}  # bytes of text per byte of the file, about
 GZIP_END = 4  # bytes, which hold the size
 # Bytes of a compressed archive for each page, and bytes of its text: half the pages of WARC have none
 WARC_PAGE, WET_PAGE, PAGE_TEXT = 20_000.0, 2_500.0, 2_500.0
@@ -46,6 +54,13 @@ DOCUMENT_TEXT = {"pdf": 0.2, "docx": 0.25, "odt": 0.25, "pptx": 0.02, "epub": 0.
 DOCUMENT_TIME = {"pdf": 0.6, "docx": 0.1, "odt": 0.1, "pptx": 0.2, "epub": 0.1}
 DOCUMENT_PAGE, MESSAGE = 3_000.0, 6_000.0  # bytes of text, and of a message in a mailbox
 SECONDS = {"trafilatura": 1.0, "resiliparse": 0.1}  # for a page, as a share of trafilatura's
+# Of dumps: bytes of a file for each byte of the packed one, and unpacked bytes for each document and for its text. And
+# the time for a document, as a share of trafilatura's for a page
+DUMPS = {
+    "wikipedia": ({".bz2": 4.5, ".gz": 3.5, ".zst": 4.0}, 14_000.0, 3_000.0, 1.0),
+    "stackexchange": ({".7z": 4.5}, 3_500.0, 1_600.0, 0.05),
+    "arxiv": ({}, 700_000.0, 50_000.0, 0.5),
+}
 FILES, ROWS = 8, 50  # sampled from each source
 LONGEST = 1_000_000  # bytes of a sampled row
 
@@ -90,6 +105,8 @@ def _rows_of(source: Source) -> dict[str, Rows]:
         return {source.role: _in_archives(source)}
     if isinstance(source, DocumentSource):
         return {source.role: _in_documents(source)}
+    if isinstance(source, DumpSource):
+        return {source.role: _in_dumps(source)}
     return {source.role: _on_the_hub(source) if isinstance(source, HubSource) else _in_files(source)}
 
 
@@ -161,6 +178,22 @@ def _in_documents(source: DocumentSource) -> Rows:
     kept = min(1.0, source.limit / max(1.0, number)) if source.limit else 1.0
     text = (total.text or 0.0) * kept
     return Rows(number * kept, text, files=len(files), longest=math.inf, pages=total.pages * kept)
+
+
+def _in_dumps(source: DumpSource) -> Rows:
+    """Documents of dumps, from the files' sizes. A book is a file."""
+    total = Rows()
+    files = find_files(source)
+    for path in files:
+        if source.format == "gutenberg":
+            total += Rows(1, _unpacked(path))
+            continue
+        unpacked, each, text, pages = DUMPS[source.format]
+        number = max(1.0, path.stat().st_size * unpacked.get(path.suffix, 1.0) / each)
+        total += Rows(number, number * text, pages=number * pages)
+    number = total.number or 0.0
+    kept = min(1.0, source.limit / max(1.0, number)) if source.limit else 1.0
+    return Rows(number * kept, (total.text or 0.0) * kept, files=len(files), longest=math.inf, pages=total.pages * kept)
 
 
 def _in_files(source: FileSource) -> Rows:

@@ -92,8 +92,8 @@ class ExternalSource(StageConfig):
 
 
 class FileSource(ExternalSource):
-    """Local files: .jsonl, .json, .csv, .tsv, .txt, .md, also compressed (.gz, .zst) and in archives (.tar, .tar.gz, .tgz,
-    .tar.zst, .zip); .parquet, .arrow, and shards of MosaicML (.mds, .mds.zstd)."""
+    """Local files: .jsonl, .json, .csv, .tsv, .txt, .md, also compressed (.gz, .zst) or in archives (.tar, .tar.gz,
+    .tgz, .tar.zst, .zip); .parquet, .arrow, and shards of MosaicML (.mds, .mds.zstd)."""
 
     unit: ClassVar[str] = "members"  # of archives
 
@@ -256,7 +256,7 @@ class DumpSource(ExtractedSource):
 
     format: Literal["wikipedia", "stackexchange", "gutenberg", "arxiv"] = Field(
         description="wikipedia: pages-articles.xml of any MediaWiki, plain or .bz2, .gz, .zst. stackexchange: a site's "
-        ".7z, or Posts.xml. gutenberg: books as .txt, plain or .gz, .zst. arxiv: .tar of sources, or the .gz of one paper"
+        ".7z, or Posts.xml. gutenberg: books as .txt, .txt.gz or .txt.zst. arxiv: .tar of sources, or one paper's .gz"
     )
     tables: Literal["drop", "keep"] | None = Field(
         None, description="what becomes of tables of wikipedia: keep makes a line of each row (null: drop)"

@@ -301,12 +301,12 @@ def _account_metadata(dropped: Counter[NotKept], out: Output) -> None:
 
 def _account_lost(lost: Mapping[str, Counter[str]], config: DownloadConfig, out: Output) -> None:
     """Show by name what documents of dumps have no text for."""
-    tables: dict[str, list[dict[str, str | int]]] = {}
+    tables: dict[str, list[dict[str, Any]]] = {}
     for source in config.sources:
         if isinstance(source, DumpSource):
             found = sorted(lost.get(source.name, {}).items(), key=lambda item: (-item[1], item[0]))[:DROPPED_SHOWN]
-            rows = [{"source": source.name, "name": name, "times": times} for name, times in found]
-            tables.setdefault(LOST[source.format], []).extend(rows)
+            named = [{"source": source.name, "name": name, "times": times} for name, times in found]
+            tables.setdefault(LOST[source.format], []).extend(named)
     for title, rows in tables.items():
         if rows:
             out.table(title, rows)

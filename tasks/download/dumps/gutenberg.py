@@ -1,7 +1,8 @@
 """Books of Project Gutenberg: the text between its head and its licence, and what the head says of it.
 
-Since 2003 lines with three asterisks mark both ends, in several wordings, perhaps over two lines. Before, the head ended
-with the "small print", and the text with a line such as "End of Project Gutenberg's …". A book without marks is kept whole.
+Since 2003 lines with three asterisks mark both ends, in several wordings, perhaps over two lines. Before, the head
+ended with the "small print", and the text with a line such as "End of Project Gutenberg's …". A book without marks is
+kept whole.
 """
 
 from __future__ import annotations

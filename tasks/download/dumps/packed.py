@@ -1,7 +1,7 @@
 """The bytes of a dump's file, plain or packed by bzip2, gzip or Zstandard, past what is damaged.
 
-Wikipedia's `multistream` dumps are many streams of bzip2, a hundred pages in each. A damaged one costs its pages: the next
-stream is searched for. Other forms have one stream, in which damage costs the rest.
+Wikipedia's `multistream` dumps are many streams of bzip2, a hundred pages in each. A damaged one costs its pages: the
+next stream is searched for. Other forms have one stream, in which damage costs the rest.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from storage.errors import SourceError
 from tasks.checks.extras import need
 from tasks.download.config import DumpSource
+from tasks.download.dumps.arxiv import read_papers
 from tasks.download.dumps.gutenberg import read_book
 from tasks.download.dumps.stackexchange import read_questions
 from tasks.download.dumps.wikipedia import read_articles
@@ -30,6 +30,8 @@ def read_dump(
             yield from read_articles(path, name, source, limit, lost)
         elif source.format == "stackexchange":
             yield from read_questions(path, name, source, limit, scratch)
+        elif source.format == "arxiv":
+            yield from read_papers(path, name, source, limit, lost)
         else:
             yield from read_book(path, name, limit, lost)
     except OSError as error:

@@ -1,8 +1,8 @@
 """Questions of a StackExchange site, each with its answers, from the site's .7z or its Posts.xml.
 
-A post is a line, so one that is broken costs itself. The answers of a question are anywhere in the file. So posts go into
-a temporary database (SQLite), packed, which takes about a third of Posts.xml on the disk, and come out by question. Memory
-is that of its cache.
+A post is a line, so one that is broken costs itself. The answers of a question are anywhere in the file. So posts go
+into a temporary database (SQLite), packed, which takes about a third of Posts.xml on the disk, and come out by
+question. Memory is that of its cache.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ ORDER = "CREATE INDEX by_question ON post (question, answer, score DESC, id)"
 LICENCES = {"CC BY-SA 2.5": "CC-BY-SA-2.5", "CC BY-SA 3.0": "CC-BY-SA-3.0", "CC BY-SA 4.0": "CC-BY-SA-4.0"}
 
 
-def read_questions(
-    path: Path, name: str, source: DumpSource, limit: int, scratch: Path
-) -> Iterator[Row | Refused]:
+def read_questions(path: Path, name: str, source: DumpSource, limit: int, scratch: Path) -> Iterator[Row | Refused]:
     """The questions of a site, with text and metadata, and posts that are none refused. `scratch` is a folder for the
     database. Raises SourceError, OSError."""
     file = scratch / "posts.sqlite"
@@ -126,7 +124,7 @@ def _unpack(path: Path, posts: _Posts) -> None:
     from py7zr.exceptions import ArchiveError
     from py7zr.io import Py7zIO, WriterFactory
 
-    class Taken(Py7zIO):
+    class Taken(Py7zIO):  # type: ignore[misc]
         """Hands on what is unpacked."""
 
         def __init__(self) -> None:
@@ -155,7 +153,7 @@ def _unpack(path: Path, posts: _Posts) -> None:
             """The number of bytes that were handed on."""
             return self.taken
 
-    class One(WriterFactory):
+    class One(WriterFactory):  # type: ignore[misc]
         """Makes them."""
 
         def create(self, filename: str) -> Py7zIO:
@@ -179,9 +177,7 @@ def _unpack(path: Path, posts: _Posts) -> None:
         posts.damage = str(error) or type(error).__name__
 
 
-def _threads(
-    database: sqlite3.Connection, name: str, site: str, process: ExtractorProcess
-) -> Iterator[Row | Refused]:
+def _threads(database: sqlite3.Connection, name: str, site: str, process: ExtractorProcess) -> Iterator[Row | Refused]:
     question: tuple[Any, ...] | None = None
     answers: list[tuple[Any, ...]] = []
     found = database.execute("SELECT question, answer, score, id, fields, body FROM post ORDER BY 1, 2, 3 DESC, 4")
@@ -225,7 +221,9 @@ def _thread(
         "url": f"https://{site}/questions/{number}" if site else None,
         "license": LICENCES.get(licence, licence),
     }
-    return Row({"text": found["text"], **{key: value for key, value in values.items() if value not in (None, "")}}, place)
+    return Row(
+        {"text": found["text"], **{key: value for key, value in values.items() if value not in (None, "")}}, place
+    )
 
 
 def _site(path: Path) -> str:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 from xml.etree import ElementTree as xml
 
@@ -47,11 +47,9 @@ class Cut(NamedTuple):
     why: str = ""
 
 
-def read_articles(
-    path: Path, name: str, source: DumpSource, limit: int, lost: Counter[str]
-) -> Iterator[Row | Refused]:
-    """The articles of a dump, with text and metadata, and the other pages refused. `lost` counts the templates whose text
-    is missing. Raises SourceError."""
+def read_articles(path: Path, name: str, source: DumpSource, limit: int, lost: Counter[str]) -> Iterator[Row | Refused]:
+    """The articles of a dump, with text and metadata, and the other pages refused. `lost` counts the templates whose
+    text is missing. Raises SourceError."""
     process = process_of("tasks.text.dumps.wikitext", (source.tables or "drop",), source.seconds)
     site: Site | None = None
     for cut in cut_pages(path, name, limit):
@@ -116,7 +114,7 @@ def packed(path: Path) -> bool:
 
 def site_of(head: bytes) -> Site | None:
     """The wiki of a dump, by what comes before its first page. None if that isn't of a dump."""
-    parser = xml.XMLPullParser(["start", "end"])
+    parser: Any = xml.XMLPullParser(["start", "end"])
     fields: dict[str, str] = {}
     names: list[str] = []
     try:

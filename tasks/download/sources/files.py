@@ -1,4 +1,4 @@
-"""Local files: which there are, and their rows. A bad row is rejected with its reason and location, and reading goes on.
+"""Local files: which there are, and their rows. A bad row is rejected with its reason and place, and reading goes on.
 
 streams.py reads text, containers/ what holds several files or tables in binary form. NULs and empty texts are rejected
 here, each with its own reason.

@@ -124,6 +124,7 @@ def check_begun(path: Path) -> None:
 
 
 def open_file(path: Path) -> BinaryIO:
+    """A file with `peek`, unpacked."""
     if path.suffix == ".gz":
         return io.BufferedReader(gzip.open(path, "rb"))
     if path.suffix == ".zst":

@@ -11,8 +11,8 @@ from pathlib import Path
 from storage.digest_cache import remembered_digest
 from storage.errors import SourceError
 from tasks.download.config import CrawlSelection, WebSource
-from tasks.download.sources.streams import unreadable
 from tasks.download.sources.remote import Address, Politeness, is_address, look, match, open_address
+from tasks.download.sources.streams import unreadable
 
 LONGEST_LIST = 1 << 30  # bytes
 UNSEEN = -1  # the size of a file that wasn't looked at

@@ -18,8 +18,8 @@ from storage.digest_cache import remembered_digest
 from storage.errors import SourceError
 from tasks.checks.extras import need
 from tasks.download.config import WebSource
-from tasks.download.sources.streams import unreadable
 from tasks.download.sources.rows import Refused, Row
+from tasks.download.sources.streams import unreadable
 from tasks.download.web import archives
 from tasks.download.web.records import NotAnArchive, Record, read_records
 from tasks.download.web.sections import Reach

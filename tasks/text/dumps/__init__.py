@@ -2,4 +2,6 @@
 
 wikitext.py   an article of MediaWiki
 templates.py  the templates that carry words, by name
+posts.py      a question of StackExchange with its answers
+latex.py      a paper in LaTeX
 """

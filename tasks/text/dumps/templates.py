@@ -1,7 +1,7 @@
 """Templates of Wikipedia that carry words, as what they show, by name.
 
-Templates are programs of each wiki, which change daily. Running them needs the wiki. So those that are part of sentences,
-and simple, are listed here. The rest is one of two kinds: templates that show no running text (infoboxes, navigation,
+Templates are programs of each wiki, which change daily. Running them needs the wiki. So simple ones that are part of
+sentences are listed here. The rest is one of two kinds: templates that show no running text (infoboxes, navigation,
 citations, notes to editors), which are left out, and all others, which are left out and counted by name.
 
 The names are of the English, German, French and Spanish Wikipedias, whose uses differ in one case: `citation`.
@@ -29,28 +29,34 @@ class Call(NamedTuple):
 
 
 Shown = Callable[[Call], str]
-MONTHS = "January February March April May June July August September October November December".split()
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
 SUPERSCRIPT = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")
 SUBSCRIPT = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
 UNITS = {
-    "km2": "km²", "m2": "m²", "cm2": "cm²", "mi2": "sq mi", "sqmi": "sq mi", "sqft": "sq ft", "sqkm": "km²", "m3": "m³",
-    "km3": "km³", "cuft": "cu ft", "cumi": "cu mi", "cm3": "cm³", "ft2": "sq ft", "C": "°C", "F": "°F", "K": "K", "in": "in",
-    "nmi": "nmi", "PD/sqmi": "per sq mi", "/km2": "per km²", "/sqmi": "per sq mi", "m/s": "m/s", "km/h": "km/h",
-    "lbs": "lb", "foot": "ft", "mile": "mi", "metre": "m", "meter": "m", "C-change": "°C", "F-change": "°F", "MT": "t",
+    "km2": "km²", "m2": "m²", "cm2": "cm²", "mi2": "sq mi", "sqmi": "sq mi", "sqft": "sq ft", "sqkm": "km²",
+    "m3": "m³", "km3": "km³", "cuft": "cu ft", "cumi": "cu mi", "cm3": "cm³", "ft2": "sq ft", "C": "°C", "F": "°F",
+    "K": "K", "in": "in", "nmi": "nmi", "PD/sqmi": "per sq mi", "/km2": "per km²", "/sqmi": "per sq mi", "m/s": "m/s",
+    "km/h": "km/h", "lbs": "lb", "foot": "ft", "mile": "mi", "metre": "m", "meter": "m", "C-change": "°C",
+    "F-change": "°F", "MT": "t",
 }  # fmt: skip
-BETWEEN = {"-": "–", "–": "–", "to": " to ", "to(-)": " to ", "and": " and ", "or": " or ", "x": " × ", "by": " by ",
-           "+/-": " ± ", "±": " ± ", "*": " × ", "to about": " to about ", "and(-)": " and ", "xx": " × "}  # fmt: skip
+BETWEEN = {
+    "-": "–", "–": "–", "to": " to ", "to(-)": " to ", "and": " and ", "or": " or ", "x": " × ", "by": " by ",
+    "+/-": " ± ", "±": " ± ", "*": " × ", "to about": " to about ", "and(-)": " and ", "xx": " × ",
+}  # fmt: skip
 NUMBER = re.compile(r"^[+\-−]?[\d,.]+(?:[⁄/]\d+)?(?:e[+\-]?\d+)?$")
 LANGUAGES = {
     "ar": "Arabic", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan", "cs": "Czech", "cy": "Welsh", "da": "Danish",
-    "de": "German", "el": "Greek", "en": "English", "es": "Spanish", "et": "Estonian", "eu": "Basque", "fa": "Persian",
-    "fi": "Finnish", "fr": "French", "ga": "Irish", "gd": "Scottish Gaelic", "grc": "Ancient Greek", "he": "Hebrew",
-    "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "hy": "Armenian", "id": "Indonesian", "is": "Icelandic",
-    "it": "Italian", "ja": "Japanese", "ka": "Georgian", "ko": "Korean", "la": "Latin", "lt": "Lithuanian", "lv": "Latvian",
-    "mi": "Māori", "mk": "Macedonian", "nl": "Dutch", "no": "Norwegian", "pl": "Polish", "pt": "Portuguese",
-    "ro": "Romanian", "ru": "Russian", "sa": "Sanskrit", "sk": "Slovak", "sl": "Slovene", "sq": "Albanian", "sr": "Serbian",
-    "sv": "Swedish", "ta": "Tamil", "th": "Thai", "tr": "Turkish", "uk": "Ukrainian", "ur": "Urdu", "vi": "Vietnamese",
-    "yi": "Yiddish", "zh": "Chinese",
+    "de": "German", "el": "Greek", "en": "English", "es": "Spanish", "et": "Estonian", "eu": "Basque",
+    "fa": "Persian", "fi": "Finnish", "fr": "French", "ga": "Irish", "gd": "Scottish Gaelic", "grc": "Ancient Greek",
+    "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "hy": "Armenian", "id": "Indonesian",
+    "is": "Icelandic", "it": "Italian", "ja": "Japanese", "ka": "Georgian", "ko": "Korean", "la": "Latin",
+    "lt": "Lithuanian", "lv": "Latvian", "mi": "Māori", "mk": "Macedonian", "nl": "Dutch", "no": "Norwegian",
+    "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "sa": "Sanskrit", "sk": "Slovak",
+    "sl": "Slovene", "sq": "Albanian", "sr": "Serbian", "sv": "Swedish", "ta": "Tamil", "th": "Thai", "tr": "Turkish",
+    "uk": "Ukrainian", "ur": "Urdu", "vi": "Vietnamese", "yi": "Yiddish", "zh": "Chinese",
 }  # fmt: skip
 
 
@@ -224,80 +230,83 @@ def _age(call: Call) -> str:
 
 
 NAMES_OF_FIRST = (
-    "nowrap", "nobr", "nobreak", "no break", "no wrap", "nobold", "small", "smaller", "big", "bigger", "large", "larger",
-    "em", "strong", "smallcaps", "small caps", "sc", "smallcaps2", "pc", "petites capitales", "kapitälchen", "abbr",
-    "abréviation", "tooltip", "vanchor", "visible anchor", "math", "mvar", "var", "mono", "code", "kbd", "samp", "not a typo",
-    "as written", "typo", "proper name", "noitalic", "normal", "underline", "strikethrough", "strike", "ipa", "api", "afi",
-    "grapheme", "bdi", "script", "formatnum", "num", "nombre", "nts", "flag", "flagcountry", "flagu", "ill", "lien",
-    "interlanguage link", "illm", "center", "centre", "plainlist", "plain list", "flatlist", "indent", "block indent",
-    "text", "highlight", "tq", "tqq", "xt", "nolink", "script/hebrew", "script/arabic", "hebrew", "poem", "verse",
-    "citation needed span", "clarify span", "langue-plain", "mention", "nbay", "date", "fecha", "blockindent", "nobelium",
-    "lc", "uc", "ucfirst", "lcfirst", "#formatdate", "anchored list", "sans-serif", "serif", "resize-plain", "keypress",
-    "button", "title case", "citation bloc", "nowraplinks", "pretty print", "in5", "hair space", "font", "abbrlink",
+    "nowrap", "nobr", "nobreak", "no break", "no wrap", "nobold", "small", "smaller", "big", "bigger", "large",
+    "larger", "em", "strong", "smallcaps", "small caps", "sc", "smallcaps2", "pc", "petites capitales", "kapitälchen",
+    "abbr", "abréviation", "tooltip", "vanchor", "visible anchor", "math", "mvar", "var", "mono", "code", "kbd",
+    "samp", "not a typo", "as written", "typo", "proper name", "noitalic", "normal", "underline", "strikethrough",
+    "strike", "ipa", "api", "afi", "grapheme", "bdi", "script", "formatnum", "num", "nombre", "nts", "flag",
+    "flagcountry", "flagu", "ill", "lien", "interlanguage link", "illm", "center", "centre", "plainlist",
+    "plain list", "flatlist", "indent", "block indent", "text", "highlight", "tq", "tqq", "xt", "nolink",
+    "script/hebrew", "script/arabic", "hebrew", "poem", "verse", "citation needed span", "clarify span", "mention",
+    "nbay", "date", "fecha", "blockindent", "nobelium", "lc", "uc", "ucfirst", "lcfirst", "#formatdate", "sans-serif",
+    "serif", "keypress", "button", "title case", "citation bloc", "nowraplinks", "pretty print", "in5", "hair space",
+    "font", "abbrlink",
 )  # fmt: skip
 NAMES_OF_LAST = (
-    "lang", "langue", "transl", "transliteration", "wikt-lang", "color", "colour", "font color", "fontcolor", "resize",
-    "hsp", "background color", "bg", "lang-unmarked", "rtl-lang", "script/cyrillic", "linktext", "sorttext", "cyrl",
+    "lang", "langue", "transl", "transliteration", "wikt-lang", "color", "colour", "font color", "fontcolor",
+    "resize", "background color", "bg", "lang-unmarked", "rtl-lang", "script/cyrillic", "linktext", "sorttext",
+    "cyrl",
 )  # fmt: skip
 QUOTES = (
-    "quote", "blockquote", "cquote", "quotation", "quote box", "quote frame", "poemquote", "poem quote", "bquote", "rquote",
-    "zitat", "zitat-fr", "cita", "cita destacada", "citation bloc", "début citation", "centered pull quote", "pull quote",
-    "long quote", "block quote", "cita larga",
+    "quote", "blockquote", "cquote", "quotation", "quote box", "quote frame", "poemquote", "poem quote", "bquote",
+    "rquote", "zitat", "zitat-fr", "cita", "cita destacada", "citation bloc", "début citation", "centered pull quote",
+    "pull quote", "long quote", "block quote", "cita larga",
 )  # fmt: skip
 SIGNS = {
-    "=": "=", "!": "|", "!!": "||", "(": "{", ")": "}", "((": "{{", "))": "}}", "ndash": "–", "nsndns": "–", "en dash": "–",
-    "snd": " – ", "spnd": " – ", "sndash": " – ", "spaced ndash": " – ", "spaced en dash": " – ", "–": " – ", "mdash": "—",
-    "em dash": "—", "emdash": "—", "spaced mdash": " — ", "—": " — ", "nbsp": " ", "space": " ", "thin space": " ",
-    "thinsp": " ", "hairsp": " ", "nnbsp": " ", "spaces": " ", "zwsp": "", "wbr": "", "shy": "", "dot": " · ", "·": " · ",
-    "middot": "·", "bull": " • ", "bullet": " • ", "•": " • ", "ellipsis": "…", "...": "…", "'": "'", "\"": '"', "'s": "'s",
-    "pi": "π", "minus": "−", "times": "×", "x": "×", "deg": "°", "plusminus": "±", "pm": "±", "euro": "€", "pipe": "|",
-    "asterisk": "*", "hash": "#", "number sign": "#", "lbrace": "{", "rbrace": "}", "lsqb": "[", "rsqb": "]", "bc": "BC",
-    "prime": "′", "pprime": "″", "okina": "ʻ", "ayin": "ʽ", "hamza": "ʼ", "sic": "[sic]", "break": "\n", "br": "\n",
-    "clear": "", "-": "", "clr": "", "pagename": "", "sharp": "♯", "flat": "♭", "natural": "♮", "music": "", "1er": "1er",
-    "1re": "1re", "mme": "Mme", "mlle": "Mlle", "m.": "M.", "mm.": "MM.", "dr": "Dr", "av jc": "av. J.-C.", "c": "c.",
+    "=": "=", "!": "|", "!!": "||", "(": "{", ")": "}", "((": "{{", "))": "}}", "ndash": "–", "nsndns": "–",
+    "en dash": "–", "snd": " – ", "spnd": " – ", "sndash": " – ", "spaced ndash": " – ", "spaced en dash": " – ",
+    "–": " – ", "mdash": "—", "em dash": "—", "emdash": "—", "spaced mdash": " — ", "—": " — ", "nbsp": " ",
+    "space": " ", "thin space": " ", "thinsp": " ", "hairsp": " ", "nnbsp": " ", "spaces": " ", "zwsp": "", "wbr": "",
+    "shy": "", "dot": " · ", "·": " · ", "middot": "·", "bull": " • ", "bullet": " • ", "•": " • ", "ellipsis": "…",
+    "...": "…", "'": "'", "\"": '"', "'s": "'s", "pi": "π", "minus": "−", "times": "×", "x": "×", "deg": "°",
+    "plusminus": "±", "pm": "±", "euro": "€", "pipe": "|", "asterisk": "*", "hash": "#", "number sign": "#",
+    "lbrace": "{", "rbrace": "}", "lsqb": "[", "rsqb": "]", "bc": "BC", "prime": "′", "pprime": "″", "okina": "ʻ",
+    "ayin": "ʽ", "hamza": "ʼ", "sic": "[sic]", "break": "\n", "br": "\n", "clear": "", "-": "", "clr": "",
+    "pagename": "", "sharp": "♯", "flat": "♭", "natural": "♮", "music": "", "1er": "1er", "1re": "1re", "mme": "Mme",
+    "mlle": "Mlle", "m.": "M.", "mm.": "MM.", "dr": "Dr", "av jc": "av. J.-C.", "c": "c.",
 }  # fmt: skip
 TABLE: dict[str, Shown] = {
-    **{name: _always(text) for name, text in SIGNS.items()},
-    **dict.fromkeys(NAMES_OF_FIRST, _first),
-    **dict.fromkeys(NAMES_OF_LAST, _last),
-    **dict.fromkeys(QUOTES, _quote),
+    **{name: _always(text) for name, text in SIGNS.items()}, **dict.fromkeys(NAMES_OF_FIRST, _first),
+    **dict.fromkeys(NAMES_OF_LAST, _last), **dict.fromkeys(QUOTES, _quote),
     **dict.fromkeys(("convert", "cvt", "unit", "unidad", "unité"), _convert),
-    **dict.fromkeys(("birth date", "birth date and age", "bda", "dob", "birth-date", "birth year and age", "death date",
-                     "start date", "end date", "start date and age", "film date", "release date", "dts", "birth year",
-                     "death year", "date of birth", "end-date", "start-date", "launch date"), _date),
+    **dict.fromkeys((
+        "birth date", "birth date and age", "bda", "dob", "birth-date", "birth year and age", "death date",
+        "start date", "end date", "start date and age", "film date", "release date", "dts", "birth year",
+        "death year", "date of birth", "end-date", "start-date", "launch date",
+    ), _date),
     **dict.fromkeys(("death date and age", "dda", "death year and age", "death-date and age"), _death),
-    **dict.fromkeys(("circa", "ca", "ca."), _span("c.")),
-    **dict.fromkeys(("floruit", "fl", "fl."), _span("fl.")),
-    **dict.fromkeys(("reign", "r."), _span("r.")),
-    **dict.fromkeys(("born", "b."), _span("b.")),
+    **dict.fromkeys(("circa", "ca", "ca."), _span("c.")), **dict.fromkeys(("floruit", "fl", "fl."), _span("fl.")),
+    **dict.fromkeys(("reign", "r."), _span("r.")), **dict.fromkeys(("born", "b."), _span("b.")),
     **dict.fromkeys(("died", "d."), _span("d.")),
     **dict.fromkeys(("frac", "fraction", "sfrac", "tfrac", "frac2", "bruch"), _fraction),
     **dict.fromkeys(("hlist", "flat list", "hlist-comma", "comma separated entries", "cslist"), _joined(", ")),
-    **dict.fromkeys(("ubl", "ublist", "unbulleted list", "bulleted list", "blist", "ordered list", "numbered list"), _items),
+    **dict.fromkeys((
+        "ubl", "ublist", "unbulleted list", "bulleted list", "blist", "ordered list", "numbered list",
+    ), _items),
     **dict.fromkeys(("zh", "lang-zh", "zh-cn"), _chinese),
     **dict.fromkeys(("nihongo", "nihongo krt", "nihongo foot", "japonais"), _nihongo),
     **dict.fromkeys(("ship", "uss", "hms", "hmas", "hmcs", "ss", "rms", "usns", "hmnzs", "ins", "usat"), _ship),
-    **dict.fromkeys(("chem", "chem2", "chem/link"), _formula),
-    **dict.fromkeys(("as of", "asof"), _as_of),
+    **dict.fromkeys(("chem", "chem2", "chem/link"), _formula), **dict.fromkeys(("as of", "asof"), _as_of),
     **dict.fromkeys(("abbr-second", "sort", "dsort", "hs", "piped link", "transcription"), _second),
-    **dict.fromkeys(("sortname", "gaps", "s.", "n°", "numéro", "nowrap begin", "fr-date", "cite name"), _joined(" ")),
+    **dict.fromkeys(("sortname", "gaps", "s.", "n°", "numéro", "fr-date", ), _joined(" ")),
     **dict.fromkeys(("us$", "usd", "$"), _around("US$")),
     **dict.fromkeys(("gbp", "£", "pound sterling"), _around("£")),
-    **dict.fromkeys(("inr", "indian rupee", "₹"), _around("₹")),
-    **dict.fromkeys(("a$", "aud"), _around("A$")),
-    **dict.fromkeys(("respell", "pronunciation respelling key"), _joined("-")),
-    "€": _around("€"), "jpy": _around("¥"), "cny": _around("CN¥"), "php": _around("₱"),
-    "langx": _language, "as-of": _as_of, "val": _amount, "sup": lambda call: raised(_first(call)),
-    "sub": lambda call: lowered(_first(call)), "sqrt": _around("√"), "radic": _around("√"), "e": lambda call: f"×10{raised(_first(call))}",
-    "10^": lambda call: f"10{raised(_first(call))}", "tmath": _around("$", "$"), "abs": _around("|", "|"), "ordinal": _first,
-    "bracket": _around("[", "]"), "brackets": _around("[", "]"), "interp": _around("[", "]"), "angbr": _around("⟨", "⟩"),
-    "angle bracket": _around("⟨", "⟩"), "gloss": _around("‘", "’"), "single-gloss": _around("‘", "’"), "bra": _around("⟨", "|"),
-    "ket": _around("|", "⟩"), "ad": _around("AD "), "bce": _around("", " BCE"), "ce": _around("", " CE"), "age": _age,
-    "nihongo2": _first, "nihongo3": _nihongo, "s": lambda call: f"{call.value(0)}{call.value(1) or 'e'} siècle",
+    **dict.fromkeys(("inr", "indian rupee", "₹"), _around("₹")), **dict.fromkeys(("a$", "aud"), _around("A$")),
+    **dict.fromkeys(("respell", "pronunciation respelling key"), _joined("-")), "€": _around("€"),
+    "jpy": _around("¥"), "cny": _around("CN¥"), "php": _around("₱"), "langx": _language, "as-of": _as_of,
+    "val": _amount, "sup": lambda call: raised(_first(call)), "sub": lambda call: lowered(_first(call)),
+    "sqrt": _around("√"), "radic": _around("√"), "e": lambda call: f"×10{raised(_first(call))}",
+    "10^": lambda call: f"10{raised(_first(call))}", "tmath": _around("$", "$"), "abs": _around("|", "|"),
+    "ordinal": _first, "bracket": _around("[", "]"), "brackets": _around("[", "]"), "interp": _around("[", "]"),
+    "angbr": _around("⟨", "⟩"), "angle bracket": _around("⟨", "⟩"), "gloss": _around("‘", "’"),
+    "single-gloss": _around("‘", "’"), "bra": _around("⟨", "|"), "ket": _around("|", "⟩"), "ad": _around("AD "),
+    "bce": _around("", " BCE"), "ce": _around("", " CE"), "age": _age, "nihongo2": _first, "nihongo3": _nihongo,
+    "s": lambda call: f"{call.value(0)}{call.value(1) or 'e'} siècle",
     "siècle": lambda call: f"{call.value(0)}{call.value(1) or 'e'} siècle", "frs": _first, "ens": _first,
     "cquote2": _quote, "siglo": lambda call: f"siglo {call.value(0)}", "sic span": _around("", " [sic]"),
-    "number": _first, "mpl": _first, "mp": lambda call: f"{call.value(0)}{lowered(call.value(1))}", "isotope": _joined("-"),
-    "su": _joined(" "), "overline": _first, "overset": _last, "nuclide": _joined("-"), "simplenuclide": _joined("-"),
+    "number": _first, "mpl": _first, "mp": lambda call: f"{call.value(0)}{lowered(call.value(1))}",
+    "isotope": _joined("-"), "su": _joined(" "), "overline": _first, "overset": _last, "nuclide": _joined("-"),
+    "simplenuclide": _joined("-"),
 }  # fmt: skip
 BY_LANGUAGE: dict[tuple[str, str], Shown] = {
     ("fr", "citation"): _around("« ", " »"),
@@ -306,27 +315,29 @@ BY_LANGUAGE: dict[tuple[str, str], Shown] = {
 }
 # Without running text: not counted
 SILENT = re.compile(
-    r"""^(?:infobox|info\ ?box|taxobox|automatic\ taxobox|speciesbox|chembox|drugbox|geobox|starbox|sidebar|navbox|ficha
-    |navigationsleiste|personendaten|palette|portail|portal|portada|authority\ control|normdaten|control\ de\ autoridades
-    |cite|citation|cita\ |citar|literatur|internetquelle|ouvrage|article|lien\ web|web$|harv|sfn|sfnm|refn|efn|note|notelist
-    |r$|rp$|reflist|references|references\ list|refbegin|refend|références|listaref|isbn|issn|doi|oclc|arxiv|pmid|s2cid
-    |webarchive|dead\ link|better\ source|citation\ needed|cn$|fact$|clarify|when$|who$|which$|by\ whom|according\ to\ whom
-    |whom$|where$|why$|how$|specify|vague|dubious|disputed|failed\ verification|verify|verification|unreliable|original
-    |update|needs?\ |more\ |pov|npov|cleanup|multiple\ issues|refimprove|unreferenced|orphan|primary\ sources|advert|tone
-    |expand|merge|split|copy\ ?edit|globalize|weasel|peacock|too\ technical|notability|lead\ |by$|page\ needed
-    |short\ description|use\ (?:dmy|mdy|[a-z]+)\ |use\ .*english|good\ article|featured\ article|pp-|pp$|about$|for$
-    |for\ multi|other\ |otheruses|redirect|distinguish|hatnote|main$|main\ article|see\ also|further|details|article\ détaillé
-    |hauptartikel|artículo\ principal|véase|siehe\ auch|dieser\ artikel|begriffsklärungshinweis|ébauche|à\ sourcer|réf
-    |stub|.*[\s-]stub$|commons|commonscat|commons\ category|wikisource|wikiquote|wiktionary|wikivoyage|wikidata|wikispecies
-    |sister|interwiki|official\ website|imdb|find\ a\ grave|external|curlie|defaultsort|defaultsort:.*|displaytitle.*
-    |italic\ title|italic|lowercase|title\ missing|toc|compact\ toc|anchor|anker|ancre|coord|coordinates|koordinate|location
-    |location\ map|maplink|mapframe|osm|graph|chart|image|multiple\ image|gallery|css|file|listen|audio|pronunciation|ipac
-    |flagicon|flagdeco|flag\ icon|fb$|infobox.*|.*\ infobox|s-|start\ box|end\ box|succession\ box|end$|start$|col-|columns
-    |div\ col|div\ col\ end|colbegin|colend|col\ |clear|portal\ bar|subject\ bar|bots|nobots|engvar|family\ tree|chart\ top
-    |tree|weather\ box|climate|historical\ populations|us\ census|football\ box|footballbox|sports?table|season|tracklist
-    |track\ listing|extra\ musicicon|certification|album\ (?:chart|ratings?)|singlechart|single\ chart|albumchart
-    |collapsible|hidden|end\ |featured|protected|cat\ |category|dmbox|dabnav|disambig|disambiguation|dab$|hndis|geodis|surname
-    |set\ index|taxonbar|medical|esoteric|refnec|esd|cr$|archives?$|cleanup.*|notetag|ref\ |ref$)""",
+    r"""^(?:infobox|info\s?box|taxobox|automatic\staxobox|speciesbox|chembox|drugbox|geobox|starbox|sidebar|navbox|ficha
+    |navigationsleiste|personendaten|palette|portail|portal|portada|authority\scontrol|normdaten
+    |control\sde\sautoridades|cite|citation|cita\s|citar|literatur|internetquelle|ouvrage|article|lien\sweb|web$
+    |harv|sfn|sfnm|refn|efn|note|notelist|r$|rp$|reflist|references|references\slist|refbegin|refend|références
+    |listaref|isbn|issn|doi|oclc|arxiv|pmid|s2cid|webarchive|dead\slink|better\ssource|citation\sneeded|cn$|fact$
+    |clarify|when$|who$|which$|by\swhom|according\sto\swhom|whom$|where$|why$|how$|specify|vague|dubious|disputed
+    |failed\sverification|verify|verification|unreliable|original|update|needs?\s|more\s|pov|npov|cleanup
+    |multiple\sissues|refimprove|unreferenced|orphan|primary\ssources|advert|tone|expand|merge|split|copy\s?edit
+    |globalize|weasel|peacock|too\stechnical|notability|lead\s|by$|page\sneeded|short\sdescription
+    |use\s(?:dmy|mdy|[a-z]+)\s|use\s.*english|good\sarticle|featured\sarticle|pp-|pp$|about$|for$|for\smulti|other\s
+    |otheruses|redirect|distinguish|hatnote|main$|main\sarticle|see\salso|further|details|article\sdétaillé
+    |hauptartikel|artículo\sprincipal|véase|siehe\sauch|dieser\sartikel|begriffsklärungshinweis|ébauche|à\ssourcer
+    |réf|stub|.*[\s-]stub$|commons|commonscat|commons\scategory|wikisource|wikiquote|wiktionary|wikivoyage|wikidata
+    |wikispecies|sister|interwiki|official\swebsite|imdb|find\sa\sgrave|external|curlie|defaultsort|defaultsort:.*
+    |displaytitle.*|italic\stitle|italic|lowercase|title\smissing|toc|compact\stoc|anchor|anker|ancre|coord
+    |coordinates|koordinate|location|location\smap|maplink|mapframe|osm|graph|chart|image|multiple\simage|gallery
+    |css|file|listen|audio|pronunciation|ipac|flagicon|flagdeco|flag\sicon|fb$|infobox.*|.*\sinfobox|s-|start\sbox
+    |end\sbox|succession\sbox|end$|start$|col-|columns|div\scol|div\scol\send|colbegin|colend|col\s|clear
+    |portal\sbar|subject\sbar|bots|nobots|engvar|family\stree|chart\stop|tree|weather\sbox|climate
+    |historical\spopulations|us\scensus|football\sbox|footballbox|sports?table|season|tracklist|track\slisting
+    |extra\smusicicon|certification|album\s(?:chart|ratings?)|singlechart|single\schart|albumchart|collapsible
+    |hidden|end\s|featured|protected|cat\s|category|dmbox|dabnav|disambig|disambiguation|dab$|hndis|geodis|surname
+    |set\sindex|taxonbar|medical|esoteric|refnec|esd|cr$|archives?$|cleanup.*|notetag|ref\s|ref$)""",
     re.VERBOSE,
 )
 

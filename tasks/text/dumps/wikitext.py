@@ -58,9 +58,7 @@ def reader(tables: str) -> Callable[..., dict[str, Any]]:
     return read
 
 
-def read_article(
-    text: str, title: str, language: str, hidden: Iterable[str], tables: bool
-) -> dict[str, Any]:
+def read_article(text: str, title: str, language: str, hidden: Iterable[str], tables: bool) -> dict[str, Any]:
     """`text`, empty if the article has none, and `lost`. Raises BadDocument for markup nested too deep."""
     import mwparserfromhell
 

@@ -5,7 +5,8 @@ import sys
 
 HIDDEN = {
     "accelerate", "bitsandbytes", "compressed_tensors", "deepspeed", "fastwarc", "gguf", "immutabledict",
-    "langdetect", "lm_eval", "loguru", "lxml", "nltk", "onnx", "onnxruntime", "onnxscript", "peft", "pypdfium2",
+    "langdetect", "lm_eval", "loguru", "lxml", "mwparserfromhell", "nltk", "onnx", "onnxruntime", "onnxscript", "peft",
+    "py7zr", "pypdfium2",
     "resiliparse", "safetensors", "torch", "torchao", "trafilatura", "transformers", "trl", "xllamacpp",
 }  # fmt: skip
 

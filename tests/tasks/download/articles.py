@@ -25,15 +25,16 @@ ARTICLES = [
 | coordinates = {{coord|51|2|N|1|3|W|display=inline,title}}
 }}
 [[File:Aldbrook mill.jpg|thumb|right|The [[watermill|mill]] of {{convert|9|m}}]]
-'''Aldbrook''' ({{IPAc-en|ˈ|ɔː|l|d|b|r|ʊ|k}}; {{lang-cy|Hen Nant}}) is a [[market town]] of {{convert|5|to|10|km2|sqmi}} in \
-[[Marrowshire (county)|Marrowshire]], {{as of|2010|5|lc=y}} with 12,345 people.<ref name="c">{{cite web|url=x}}</ref>\
+'''Aldbrook''' ({{IPAc-en|ˈ|ɔː|l|d|b|r|ʊ|k}}; {{lang-cy|Hen Nant}}) is a [[market town]] of \
+{{convert|5|to|10|km2|sqmi}} in [[Marrowshire (county)|Marrowshire]], {{as of|2010|5|lc=y}} with \
+12,345 people.<ref name="c">{{cite web|url=x}}</ref>\
 <ref name=c />{{citation needed|date=May 2012}}""",
         "Aldbrook (Welsh: Hen Nant) is a market town of 5 to 10 km² in Marrowshire, as of May 2010 with 12,345 people.",
     ),
     Article(
         "Edda Marsh",
-        """'''Edda Marsh''' ({{birth date|1871|3|14|df=yes}}{{snd}}{{death date and age|1940|1|2|1871|3|14|df=y}}) was a \
-miller. She {{circa|1890}} married [[Tom Marsh|Tom]] {{nowrap|J. Marsh}}.{{sfn|Hall|1990|p=3}}
+        """'''Edda Marsh''' ({{birth date|1871|3|14|df=yes}}{{snd}}{{death date and age|1940|1|2|1871|3|14|df=y}}) \
+was a miller. She {{circa|1890}} married [[Tom Marsh|Tom]] {{nowrap|J. Marsh}}.{{sfn|Hall|1990|p=3}}
 
 == Life ==
 === Youth ===
@@ -66,8 +67,8 @@ Then she left.""",
     ),
     Article(
         "Energy of a wheel",
-        """The energy is <math>E = \\tfrac{1}{2} I \\omega^2</math>, in m<sup>2</sup>·s<sup>−2</sup>, of H<sub>2</sub>O at \
-{{val|1.5|e=3|u=kg/m3}}. The 1<sup>st</sup> law:
+        """The energy is <math>E = \\tfrac{1}{2} I \\omega^2</math>, in m<sup>2</sup>·s<sup>−2</sup>, of \
+H<sub>2</sub>O at {{val|1.5|e=3|u=kg/m3}}. The 1<sup>st</sup> law:
 <math display="block">
 \\Delta U = Q - W
 </math>
@@ -124,8 +125,9 @@ After.""",
     ),
     Article(
         "Links",
-        """See [[mill (grinding)#History|its history]], [[cog]]s, [[:Category:Mills]], [[:fr:Moulin]], [[wikt:mill|mill]], \
-[[#Section|below]], [[Image:a.png|thumb|[[nested]] caption]] [http://example.org the site], [http://example.org] and \
+        """See [[mill (grinding)#History|its history]], [[cog]]s, [[:Category:Mills]], [[:fr:Moulin]], \
+[[wikt:mill|mill]], [[#Section|below]], \
+[[Image:a.png|thumb|[[nested]] caption]] [http://example.org the site], [http://example.org] and \
 http://example.org/a. [[fr:Moulin]] [[zh-yue:磨]]""",
         """See its history, cogs, Category:Mills, fr:Moulin, mill, below, the site, and http://example.org/a.""",
     ),
@@ -171,8 +173,8 @@ Two.<!-- end --> {{Infobox <!-- in a name --> mill |a=1}}__NOTOC__ Three.<!-- ne
     ),
     Article(
         "東京",
-        """'''東京''' ({{nihongo|Tokyo|東京|Tōkyō}}), {{zh|s=东京|t=東京|p=Dōngjīng}}, {{transl|ja|Tōkyō}}, {{langx|ru|Токио|Tokio}} \
-and {{lang|ja|都}}, {{korean name|hangul=도쿄}}.""",
+        """'''東京''' ({{nihongo|Tokyo|東京|Tōkyō}}), {{zh|s=东京|t=東京|p=Dōngjīng}}, {{transl|ja|Tōkyō}}, \
+{{langx|ru|Токио|Tokio}} and {{lang|ja|都}}, {{korean name|hangul=도쿄}}.""",
         """東京 (Tokyo (東京, Tōkyō)), simplified Chinese: 东京; traditional Chinese: 東京; pinyin: Dōngjīng, Tōkyō, \
 Russian: Токио, Tokio and 都.""",
         ("korean name",),
@@ -184,7 +186,8 @@ Russian: Токио, Tokio and 都.""",
     ),
     Article(
         "Converted",
-        "{{convert|6|ft|2|in|cm|abbr=on}}, {{convert|100|F|C}}, {{cvt|3|x|4|m}}, {{convert|2|-|3|mi|km}}, {{convert|1,200|lb}}.",
+        "{{convert|6|ft|2|in|cm|abbr=on}}, {{convert|100|F|C}}, {{cvt|3|x|4|m}}, {{convert|2|-|3|mi|km}}, "
+        "{{convert|1,200|lb}}.",
         "6 ft 2 in, 100 °F, 3 × 4 m, 2–3 mi, 1,200 lb.",
     ),
     Article(

@@ -57,7 +57,7 @@ def read_arrow(path: Path, name: str) -> Iterator[Row | Refused]:
 def _ended(file: pa.NativeFile, at: int) -> bool:
     """Whether the mark of a stream's end is at an offset: a length of 0, since 2019 after four bytes 0xFF."""
     file.seek(at)
-    end = file.read(ALIGNED)
+    end: bytes = file.read(ALIGNED)
     return end.startswith(b"\xff\xff\xff\xff\0\0\0\0") or end.startswith(bytes(4))
 
 

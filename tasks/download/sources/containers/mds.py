@@ -1,13 +1,14 @@
 """Samples of shards in MDS, the form of MosaicML's streaming data sets, raw or compressed by Zstandard.
 
 A shard is: the number of samples (uint32), the offset of each and of the end (uint32), JSON with the columns' names,
-encodings and sizes, and the samples. A sample is the sizes (uint32) of the values whose column has none, and the values.
-See streaming/base/format/mds/ of mosaicml/streaming. Values of columns that would need pickle or decoding of images stay
-bytes, which metadata leaves out.
+encodings and sizes, and the samples. A sample is the sizes (uint32) of the values whose column has none, and the
+values. See streaming/base/format/mds/ of mosaicml/streaming. Pickles, images and arrays stay bytes, which metadata
+leaves out.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from array import array
@@ -62,8 +63,8 @@ def check_index(shards: set[Path]) -> None:
 
 
 def read_mds(path: Path, name: str, limit: int) -> Iterator[Row | Refused]:
-    """The samples of a shard. Those longer than `limit` bytes aren't held in memory. What a cut or wrong offsets took is
-    refused with the number of its first row. Raises SourceError for what isn't a shard."""
+    """The samples of a shard. Those longer than `limit` bytes aren't held in memory. Each that a cut or wrong offsets
+    took is refused. Raises SourceError for what isn't a shard."""
     with path.open("rb") as packed, unpacked(packed, ".zst" if path.suffix == ".zstd" else "") as file:
         try:
             sizes, columns = _head(file)
@@ -109,7 +110,7 @@ def _head(file: BinaryIO) -> tuple[array[int], list[tuple[str, str, int | None]]
     offsets = array("I", _read(file, U32 * (count + 1)))
     before = U32 * (count + 2)
     sizes = array("I", (0,)) * 0
-    for first, last in zip(offsets, offsets[1:], strict=False):
+    for first, last in itertools.pairwise(offsets):
         if last < first:
             raise _BrokenShard("its offsets don't rise")
         sizes.append(last - first)

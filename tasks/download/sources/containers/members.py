@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from storage.errors import SourceError
 from tasks.download.config import FileSource
-from tasks.download.sources.containers.tar import Member, read_tar
+from tasks.download.sources.containers.tar import Member, read_tar, unsafe
 from tasks.download.sources.containers.unpacked import Bomb, unpacked
 from tasks.download.sources.containers.zips import read_zip
 from tasks.download.sources.parquet import read_parquet
@@ -33,7 +33,6 @@ CONTAINERS = (*TARS, ".zip")
 READABLE = (*KINDS, *(kind + packed for kind in KINDS for packed in PACKED), ".parquet")
 FIELDS = (".txt", ".md", ".json")  # of a sample
 WHOLE = ("txt", "md", "json")  # the ending of a sample's main fields
-OUTSIDE = re.compile(r"^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.(?:[/\\]|$)")
 BESIDE = re.compile(r"(?:^|/)(?:\._[^/]*|__MACOSX/.*)$")  # what macOS keeps of a file beside its contents
 SPOOLED = 1 << 24  # bytes in memory
 
@@ -51,8 +50,12 @@ def read_archive(path: Path, name: str, source: FileSource, limit: int) -> Itera
     line or row. Members that hold no rows are refused as `removed`. Raises OSError."""
     if path.name.endswith(".zip"):
         for member in read_zip(path, name):
-            refused = member if isinstance(member, Refused) else _refused(member, name)
-            yield from [refused] if refused else _read(member, name, source, limit)
+            if isinstance(member, Refused):
+                yield member
+            elif refused := _refused(member, name):
+                yield refused
+            else:
+                yield from _read(member, name, source, limit)
         return
     ending = next(packed for end, packed in TARS.items() if path.name.endswith(end))
     with path.open("rb") as file:
@@ -67,7 +70,10 @@ def _samples(
     held: list[_Field] = []
     key, size = "", 0
     for member in members:
-        if refused := member if isinstance(member, Refused) else _refused(member, archive):
+        if isinstance(member, Refused):
+            yield member
+            continue
+        if refused := _refused(member, archive):
             yield refused
             continue
         if kind_of(Path(member.name)) not in FIELDS or member.size > limit:
@@ -132,7 +138,7 @@ def _sample(held: list[_Field], key: str, archive: str, source: FileSource, limi
 def _refused(member: Member, archive: str) -> Refused | None:
     """Why a member isn't read, if it isn't."""
     place = f"{archive}!{_shown(member.name)}"
-    if why := "its path leads out of the archive" if OUTSIDE.search(member.name) else member.why:
+    if why := unsafe(member):
         return Refused("unsafe_member", place, why=why)
     if not member.name.endswith(READABLE) or BESIDE.search(member.name):
         return Refused(NOT_READ, place, removed=True)
@@ -153,10 +159,8 @@ def _read(member: Member, archive: str, source: FileSource, limit: int) -> Itera
         file: BinaryIO = unpacked(member.file, _packing(member.name))
         yield from read_stream(file if hasattr(file, "peek") else io.BufferedReader(file), path, place, source, limit)  # type: ignore[type-var]
     except SourceError as error:
-        reason = "bomb" if isinstance(error.__cause__, Bomb) else "damaged_member"
-        yield Refused(
-            reason, place, why=error.message.removeprefix(f"{path} ").removeprefix("can't be read: ").rstrip(".")
-        )
+        why = error.message.removeprefix(f"{path} ").removeprefix("can't be read: ").rstrip(".")
+        yield Refused("bomb" if isinstance(error.__cause__, Bomb) else "damaged_member", place, why=why)
     except (EOFError, OSError) as error:
         yield Refused("bomb" if isinstance(error, Bomb) else "damaged_member", place, why=str(error))
 

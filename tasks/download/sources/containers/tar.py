@@ -7,6 +7,7 @@ sound header is searched for, and what is missing is named with its offset. Noth
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
@@ -16,6 +17,7 @@ BLOCK = 512
 ZEROS = bytes(BLOCK)
 FILES, FOLDER, LINKS, DEVICES = (b"0", b"\0", b"7"), b"5", (b"1", b"2"), (b"3", b"4", b"6")
 LONG_NAME, LONG_LINK, PAX, PAX_FOR_ALL = b"L", b"K", b"x", b"g"
+OUTSIDE = re.compile(r"^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.(?:[/\\]|$)")
 LONGEST = 1 << 20  # bytes of a name or of pax fields
 READ_BYTES = 1 << 16
 
@@ -76,6 +78,16 @@ class _Piece(io.RawIOBase):
         self.left -= len(data)
         buffer[: len(data)] = data
         return len(data)
+
+
+def is_tar(data: bytes) -> bool:
+    """Whether data begins with the header of a member."""
+    return len(data) >= BLOCK and _head(data[:BLOCK]) is not None
+
+
+def unsafe(member: Member) -> str:
+    """Why a member must not be read: its path leads out of the archive, or it isn't a plain file. Empty otherwise."""
+    return "its path leads out of the archive" if OUTSIDE.search(member.name) else member.why
 
 
 def read_tar(file: BinaryIO, place: str) -> Iterator[Member | Refused]:

@@ -11,13 +11,19 @@ import io
 import lzma
 import zipfile
 import zlib
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
 BOMB_BYTES, BOMB_RATIO = 16_000_000, 200  # unpacked bytes, and how often they are the packed ones
 READ_BYTES = 1 << 13  # at once, as Arrow loses what it read just before damage
 FAILURES = (zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, lzma.LZMAError)
+
+
+class Passed(Protocol):
+    """What counts the packed bytes that were read."""
+
+    passed: int
 
 
 class Bomb(OSError):
@@ -44,10 +50,10 @@ class Counted(io.RawIOBase):
 
 
 class Unpacked(io.RawIOBase):
-    """What a file gives that unpacks data. `packed` are its bytes that were read so far, or all of them. Raises Bomb, and
-    OSError for all that unpacking may raise."""
+    """What a file gives that unpacks data. `packed` are its bytes that were read so far, or all of them. Raises Bomb,
+    and OSError for all that unpacking may raise."""
 
-    def __init__(self, file: Any, packed: Counted | int) -> None:
+    def __init__(self, file: Any, packed: Passed | int) -> None:
         super().__init__()
         self._read = getattr(file, "read1", file.read)  # as `read` loses what came before damage
         self._packed, self._passed = packed, 0

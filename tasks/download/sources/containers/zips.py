@@ -114,11 +114,11 @@ class _Local:
                 self.passed += len(self._raw)
                 self._left = None if self._left is None else self._left - len(self._raw)
             if self._unpack is None:
-                data, self._raw = self._raw[:size], self._raw[size:]
-                return data
+                stored, self._raw = self._raw[:size], self._raw[size:]
+                return stored
             if not self._raw:
                 raise EOFError
-            data = self._unpack.decompress(self._raw, size)
+            data: bytes = self._unpack.decompress(self._raw, size)
             self._raw = self._unpack.unconsumed_tail
             if self._unpack.eof and self._left is None:
                 self._file.seek(-len(self._unpack.unused_data), 1)  # what follows the member
