@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import bz2
 import functools
 import gzip
 import io
@@ -12,6 +13,8 @@ import json
 import os
 import shutil
 import struct
+import tarfile
+import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +22,8 @@ from pathlib import Path
 
 from storage.errors import BadDocument, GristmillError
 from tests.tasks.download.archives import arc, html, http, packed, page, warc
+from tests.tasks.download.made import HEAD, TAIL, mds
+from tests.tasks.download.made import page as wiki_page
 from tests.tasks.download.papers import SCAN, column, docx, epub, mail, odt, paragraph, pdf, pptx, shape
 
 
@@ -376,7 +381,7 @@ def _source(data: bytes, folder: Path, ending: str) -> None:
         if isinstance(row, Row):
             for take in (instruction, preference, lambda values, _: text_of(values, "text", 4096)):
                 try:
-                    json.dumps(take(row.values, "source")).encode()
+                    json.dumps(take(row.values, "source"), default=str).encode()
                 except BadDocument:
                     continue
 
@@ -399,6 +404,91 @@ door("gz", lambda: [gzip.compress(data, mtime=0) for data in LINES])(functools.p
 door("zst", lambda: [_zstd(data) for data in LINES])(functools.partial(_source, ending=".jsonl.zst"))
 door("parquet", _shards, b"PAR1")(functools.partial(_source, ending=".parquet"))
 door("txt", lambda: ["A text é\n".encode()])(functools.partial(_source, ending=".txt"))
+
+
+def _members() -> dict[str, bytes]:
+    return {
+        "a.jsonl": LINES[0],
+        "1.txt": b"one",
+        "1.json": b'{"n": 1}',
+        "b.csv": b"text\nx\n",
+        "c.gz": b"",
+        "../d.md": b"x",
+    }
+
+
+def _zipped() -> list[bytes]:
+    made = [io.BytesIO() for _ in range(2)]
+    for sink, method in zip(made, (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), strict=True):
+        with zipfile.ZipFile(sink, "w", method) as archive:
+            for name, data in _members().items():
+                archive.writestr(zipfile.ZipInfo(name), data, method)
+    return [sink.getvalue() for sink in made]
+
+
+def _tarred() -> list[bytes]:
+    made = [io.BytesIO() for _ in range(2)]
+    for sink, form in zip(made, (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT), strict=True):
+        with tarfile.open(fileobj=sink, mode="w", format=form) as archive:
+            for name, data in {**_members(), "x" * 120 + ".txt": b"long"}.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return [sink.getvalue() for sink in made]
+
+
+def _arrow() -> list[bytes]:
+    import pyarrow as pa
+
+    table = pa.table({"text": ["one é", "two"], "n": [1, None], "t": pa.array([1, 2], pa.timestamp("ns"))})
+    sinks = [io.BytesIO(), io.BytesIO()]
+    for sink, make in zip(sinks, (pa.ipc.new_file, pa.ipc.new_stream), strict=True):
+        with make(sink, table.schema) as writer:
+            writer.write_table(table)
+    return [sink.getvalue() for sink in sinks]
+
+
+door("tar", _tarred, b"ustar\x0000", b"0000000", b"GNU.sparse")(functools.partial(_source, ending=".tar"))
+door("tgz", lambda: [gzip.compress(data, mtime=0) for data in _tarred()])(functools.partial(_source, ending=".tgz"))
+door("zip", _zipped, b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06")(functools.partial(_source, ending=".zip"))
+door("arrow", _arrow, b"ARROW1\0\0", b"\xff\xff\xff\xff")(functools.partial(_source, ending=".arrow"))
+DUMP = (HEAD + wiki_page("A", "b") + wiki_page("C", "d") + TAIL).encode()
+door("mds", lambda: [mds(2), mds(0)], b'"str"', b'"int"', b"null")(functools.partial(_source, ending=".mds"))
+WIKI = "{{lang|fr|a}} [[b|c]] '''d''' {|\n! e\n|}\n== f ==\n* g <ref>h</ref> <math>i</math> {{#if:j}} &amp;"
+TEX = (
+    r"\documentclass{a}\newcommand{\b}[1]{c#1}\begin{document}\section{d}\b e $f$ \'a \begin{align}g\end{align}\item h~"
+)
+
+
+@door("wikitext", lambda: [WIKI.encode()], b"{{", b"}}", b"[[", b"{|", b"<ref>", b"<!--", b"\n* ", b"'''")
+def _wikitext(data: bytes, folder: Path) -> None:
+    from tasks.text.dumps.wikitext import read_article
+
+    text = data.decode("utf-8", "replace")
+    each(*(functools.partial(read_article, text, "Title", "en", ("datei",), tables) for tables in (True, False)))
+
+
+@door("latex", lambda: [TEX.encode()], b"{", b"}", b"\\begin{", b"\\def\\a{", b"$", b"\\verb|", b"%")
+def _latex(data: bytes, folder: Path) -> None:
+    from tasks.text.dumps.latex import read_paper
+
+    read_paper({"a.tex": data.decode("utf-8", "replace")})["text"].encode()
+
+
+@door("post", lambda: [b"<p>a <code>b</code></p><pre>c</pre><ul><li>d</ul>"], b"<li>", b"</pre>", b"<ol>", b"&#")
+def _post(data: bytes, folder: Path) -> None:
+    from tasks.text.dumps.posts import text_of
+
+    text_of(data.decode("utf-8", "replace")).encode()
+
+
+@door("dump", lambda: [DUMP, gzip.compress(DUMP, mtime=0), bz2.compress(DUMP)], b"<page>", b"</page>", b"<ns>")
+def _dump(data: bytes, folder: Path) -> None:
+    from tasks.download.dumps.wikipedia import cut_pages, site_of
+
+    ending = ".bz2" if data.startswith(b"BZ") else ".gz" if data.startswith(b"\x1f\x8b") else ""
+    first, *_ = cut_pages(written(data, folder / f"a.xml{ending}"), "a", 4096)
+    site_of(first.data)
 
 
 def _archives() -> list[bytes]:

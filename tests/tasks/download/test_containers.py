@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import itertools
 import json
 import random
 import stat
-import struct
 import tarfile
 import zipfile
 from collections.abc import Iterable
@@ -27,6 +25,7 @@ from tasks.download.config import DownloadConfig, FileSource
 from tasks.download.sources.containers.tar import Member, read_tar
 from tasks.download.sources.files import find_files, read_file
 from tasks.download.sources.rows import Refused, Row
+from tests.tasks.download.made import mds
 from tests.tasks.download.test_download import run, source, texts
 from tests.tasks.download.test_formats import zstd
 
@@ -397,37 +396,6 @@ def test_a_folder_that_datasets_saves_is_read(tmp_path: Path) -> None:
     Dataset(TABLE).save_to_disk(str(tmp_path / "saved"), num_shards=2)
     out = run(tmp_path, source(tmp_path / "saved" / "*.arrow"))
     assert texts(out) == TABLE["text"].to_pylist()
-
-
-ENCODINGS = {"text": "str", "n": "int", "f": "float64", "j": "json", "d": "str_decimal", "p": "pkl", "u": "uint8"}
-SIZES = {"int": 8, "float64": 8, "uint8": 1}
-
-
-def mds(number: int) -> bytes:
-    """A shard, as its definition says."""
-    names = sorted(ENCODINGS)
-    told = {
-        "column_names": names,
-        "column_encodings": [ENCODINGS[name] for name in names],
-        "column_sizes": [SIZES.get(ENCODINGS[name]) for name in names],
-    }
-    config = json.dumps(told).encode()
-    samples = []
-    for at in range(number):
-        values = {
-            "text": f"text {at}".encode(),
-            "n": struct.pack("<q", -at),
-            "f": struct.pack("<d", at / 2),
-            "j": json.dumps({"a": [at]}).encode(),
-            "d": b"1.10",
-            "p": b"cos\nsystem\n",
-            "u": bytes([at]),
-        }
-        sizes = [len(values[name]) for name in names if ENCODINGS[name] not in SIZES]
-        samples.append(struct.pack(f"<{len(sizes)}I", *sizes) + b"".join(values[name] for name in names))
-    before = 4 * (number + 2) + len(config)
-    offsets = [before, *(before + size for size in itertools.accumulate(map(len, samples)))]
-    return struct.pack(f"<{number + 2}I", number, *offsets) + config + b"".join(samples)
 
 
 @pytest.mark.parametrize("name", ["shard.00000.mds", "shard.00000.mds.zstd"])

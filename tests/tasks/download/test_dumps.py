@@ -28,30 +28,9 @@ from tasks.text.dumps.wikitext import read_article
 from tasks.text.process import ExtractorProcess, Failed
 from tests.runtimes import runtime_of
 from tests.tasks.download.articles import ARTICLES
+from tests.tasks.download.made import HEAD, TAIL, page
 from tests.tasks.download.test_containers import tarred
 from tests.tasks.download.test_formats import zstd
-
-HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="en">
-  <siteinfo>
-    <sitename>Wikipedia</sitename>
-    <base>https://en.wikipedia.org/wiki/Main_Page</base>
-    <namespaces>
-      <namespace key="0" case="first-letter" />
-      <namespace key="6" case="first-letter">Datei</namespace>
-      <namespace key="14" case="first-letter">Kategorie</namespace>
-    </namespaces>
-  </siteinfo>
-"""
-TAIL = "</mediawiki>\n"
-
-
-def page(title: str, text: str, space: int = 0, more: str = "", model: str = "wikitext", number: int = 7) -> str:
-    return (
-        f"  <page>\n    <title>{escape(title)}</title>\n    <ns>{space}</ns>\n    <id>{number}</id>\n{more}"
-        f"    <revision>\n      <id>{number}00</id>\n      <timestamp>2024-05-01T00:00:00Z</timestamp>\n"
-        f'      <model>{model}</model>\n      <text xml:space="preserve">{escape(text)}</text>\n'
-        "    </revision>\n  </page>\n"
-    )
 
 
 def source(path: Path, format: str = "wikipedia", **more: Any) -> DumpSource:

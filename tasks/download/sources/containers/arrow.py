@@ -29,11 +29,12 @@ def read_arrow(path: Path, name: str) -> Iterator[Row | Refused]:
         number = 0
         try:
             reader = pa.ipc.open_stream(file)
-        except (pa.ArrowException, OSError) as error:
+            names = reader.schema.names
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(
                 f"{path} is neither a file nor a stream of Arrow: {error}.", "Replace it, or remove it from `paths`."
             ) from error
-        twice = [column for column, times in Counter(reader.schema.names).items() if times > 1]
+        twice = [column for column, times in Counter(names).items() if times > 1]
         if twice:
             raise SourceError(f"{path} has two columns {twice[0]}.", "Rename one, or remove the file from `paths`.")
         while True:

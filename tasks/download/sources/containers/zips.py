@@ -39,7 +39,7 @@ def read_zip(path: Path, place: str) -> Iterator[Member | Refused]:
     with archive:
         shared = _sharing(archive.infolist(), archive.start_dir)
         for info in archive.infolist():
-            if info.is_dir():
+            if info.filename.endswith("/"):
                 continue
             if info.header_offset in shared:
                 yield Refused("bomb", f"{place}!{info.filename}", why="it shares its data with another member")
@@ -55,7 +55,8 @@ def _sharing(infos: list[zipfile.ZipInfo], end: int) -> set[int]:
     """The offsets of members whose data reach into the next one's, or that lie at the same place."""
     found = set()
     ordered = sorted(infos, key=lambda info: info.header_offset)
-    for info, after in zip(ordered, [*(each.header_offset for each in ordered[1:]), end], strict=True):
+    offsets = [*(info.header_offset for info in ordered), end]
+    for info, after in zip(ordered, offsets[1:], strict=True):
         if info.header_offset + HEAD.size + info.compress_size > after:
             found.add(info.header_offset)
     return found
