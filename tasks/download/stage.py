@@ -279,10 +279,7 @@ def _account(
 
 
 def _fates(
-    source: str,
-    writer: ShardWriter,
-    refused: Mapping[str, list[Refused]],
-    removed: Mapping[str, Counter[str]],
+    source: str, writer: ShardWriter, refused: Mapping[str, list[Refused]], removed: Mapping[str, Counter[str]]
 ) -> Iterator[tuple[str, int]]:
     """(what came of pages or documents, their number): text, then the reasons without it, the most frequent first."""
     yield "text", writer.documents[source]
