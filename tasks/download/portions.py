@@ -1,8 +1,8 @@
 """Files of documents, read in portions by all workers.
 
-A portion is some whole files, or what begins in a range of the bytes of one: lines of JSON, or records of a web
-archive. Portions depend only on the files, so shards are the same for any number of workers (law 4). Nothing else is
-divided: a row of a table may span lines, and most compressed files can't be read from their middle.
+A portion is some whole files, or what begins in a range of the bytes of one: lines of JSON, records of a web archive,
+streams of a dump. Portions depend only on the files, so shards are the same for any number of workers (law 4). Nothing
+else is divided: a row of a table may span lines, and most compressed files can't be read from their middle.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from storage.shards.lines import as_line, open_lines, read_json_lines, write_jso
 from tasks.download import exclude
 from tasks.download.config import DocumentSource, DownloadConfig, DumpSource, HubSource, LocalSource, WebSource
 from tasks.download.documents.read import licence_beside, read_documents
+from tasks.download.dumps.packed import is_multistream
 from tasks.download.dumps.read import read_dump
 from tasks.download.earlier import DOCUMENTS, LEDGER, Record, Taken, keys_of, take, taken_before
 from tasks.download.exclude import Exclusion
@@ -63,9 +64,8 @@ class Span(NamedTuple):
     def divisible(self) -> bool:
         """Whether it can be read from its middle."""
         sent_in_parts = self.address is None or (self.address.parts and self.address.size != UNSEEN)
-        return sent_in_parts and (
-            self.path.suffix == ".jsonl" or (self.path.name.endswith(ENDINGS_OF["web"]) and self.path.suffix != ".zst")
-        )
+        web = self.path.name.endswith(ENDINGS_OF["web"]) and self.path.suffix != ".zst"
+        return sent_in_parts and (web or self.path.suffix == ".jsonl" or is_multistream(self.path))
 
 
 Portion = tuple[Span, ...]
@@ -318,7 +318,7 @@ def _read(
     }
     if scanned:
         counts["scanned_pages"] = scanned
-    if reach.end is None:
+    if reach.end is None or isinstance(source, DumpSource):
         return counts
     if isinstance(source, WebSource):
         return counts | {"first": reach.first, "after": reach.after}
@@ -339,7 +339,8 @@ def _rows(
         yield from read_documents(span.path, span.name, source, config.max_document_bytes)
         return
     if isinstance(source, DumpSource):
-        yield from read_dump(span.path, span.name, source, config.max_document_bytes, folder, lost)
+        limit = config.max_document_bytes
+        yield from read_dump(span.path, span.name, source, limit, folder, lost, span.start, span.end)
         return
     if not isinstance(source, WebSource):
         yield from files.read_file(span.path, span.name, source, config.max_document_bytes, span.start, span.end)

@@ -88,8 +88,8 @@ DATA = (
         name="download-broken-page-ends-the-dump",
         about="rule 8: a page of a dump that another begins within takes that with it",
         path="tasks/download/dumps/wikipedia.py",
-        before="            if 0 <= again < end or (end < 0 <= again):",
-        after="            if end < 0 <= again:",
+        before="            if 0 <= again < close or (close < 0 <= again):",
+        after="            if close < 0 <= again:",
         fails=("tests/tasks/download/test_dumps.py::test_a_page_of_broken_xml_costs_itself",),
     ),
     Mutant(

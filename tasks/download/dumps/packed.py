@@ -22,34 +22,45 @@ SIGN = 10  # bytes of it
 
 class Piece(NamedTuple):
     """Bytes, with the offset in the file of the stream that they are of, or of themselves if the file isn't packed. If
-    `damage` says why, what followed up to the next piece is lost."""
+    `damage` says why, what followed up to the next piece is lost. `ends` says that the file was read to its end."""
 
     data: bytes
     offset: int
     damage: str = ""
+    ends: bool = False
 
 
-def pieces(path: Path) -> Iterator[Piece]:
-    """A file in pieces. Raises OSError if it can't be read at all."""
+def is_multistream(path: Path) -> bool:
+    """Whether a dump, by its name, is many streams with whole pages in each, so that it can be read from its middle."""
+    return path.suffix == ".bz2" and "multistream" in path.name
+
+
+def pieces(path: Path, start: int = 0, end: int | None = None) -> Iterator[Piece]:
+    """A file in pieces. Of streams of bzip2, those that begin in the bytes from `start` to `end`. Raises OSError if it
+    can't be read at all."""
     with path.open("rb") as file:
         if path.suffix == ".bz2":
-            yield from _streams(file)
+            yield from _streams(file, start, end)
             return
         offset = 0
         try:
-            with unpacked(file, path.suffix if path.suffix in (".gz", ".zst") else "") as plain:
-                while data := plain.read1(READ_BYTES):  # type: ignore[attr-defined]
-                    yield Piece(data, 0 if plain is not file else offset)
-                    offset += len(data)
+            plain = unpacked(file, path.suffix if path.suffix in (".gz", ".zst") else "")
+            while data := plain.read1(READ_BYTES):  # type: ignore[attr-defined]
+                yield Piece(data, 0 if plain is not file else offset)
+                offset += len(data)
+            yield Piece(b"", offset, ends=True)
         except OSError as error:
             yield Piece(b"", file.tell(), str(error))
 
 
-def _streams(file: BinaryIO) -> Iterator[Piece]:
-    at, raw = 0, b""  # the offset of `raw`, which wasn't unpacked yet
+def _streams(file: BinaryIO, start: int, end: int | None) -> Iterator[Piece]:
+    at, raw = file.seek(_next_stream(file, start) if start else 0), b""  # `raw` at this offset wasn't unpacked yet
+    sound = False  # the last stream was
     while True:
         raw = raw or file.read(READ_BYTES)
-        if not raw:
+        if not raw or (end is not None and at >= end):
+            if not raw and sound:
+                yield Piece(b"", at, ends=True)
             return
         begun, unpack = at, bz2.BZ2Decompressor()
         try:
@@ -65,11 +76,12 @@ def _streams(file: BinaryIO) -> Iterator[Piece]:
                     yield Piece(data, begun)
             raw = unpack.unused_data
             at -= len(raw)
+            sound = True
         except OSError as error:
             yield Piece(b"", begun, str(error))
             at = _next_stream(file, begun + 1)
             file.seek(at)
-            raw = b""
+            raw, sound = b"", False
 
 
 def _next_stream(file: BinaryIO, start: int) -> int:

@@ -20,14 +20,22 @@ LIBRARIES = {"wikipedia": "mwparserfromhell"}  # whose versions change the text
 
 
 def read_dump(
-    path: Path, name: str, source: DumpSource, limit: int, scratch: Path, lost: Counter[str]
+    path: Path,
+    name: str,
+    source: DumpSource,
+    limit: int,
+    scratch: Path,
+    lost: Counter[str],
+    start: int = 0,
+    end: int | None = None,
 ) -> Iterator[Row | Refused]:
-    """What a dump holds, each with its text and metadata, or refused. `scratch` is a folder for what doesn't fit into
-    memory. `lost` counts by name what has no text in place of it, such as templates. Raises SourceError."""
+    """What a dump holds, each with its text and metadata, or refused. From `start` to `end` is a range of the bytes of
+    a `multistream` dump. `scratch` is a folder for what doesn't fit into memory. `lost` counts by name what has no text
+    in place of it, such as templates. Raises SourceError."""
     check_begun(path)
     try:
         if source.format == "wikipedia":
-            yield from read_articles(path, name, source, limit, lost)
+            yield from read_articles(path, name, source, limit, lost, start, end)
         elif source.format == "stackexchange":
             yield from read_questions(path, name, source, limit, scratch)
         elif source.format == "arxiv":

@@ -21,7 +21,8 @@ from tasks.download.dumps.packed import pieces
 from tasks.download.sources.rows import Refused, Row
 from tasks.text.process import ExtractorProcess, Failed, process_of
 
-BEGIN, END = b"<page>", b"</page>"
+BEGIN, END, LAST = b"<page>", b"</page>", b"</mediawiki>"
+KEPT = 100  # bytes between pages that are looked at again with the next ones
 LONGEST_HEAD = 1 << 20  # bytes before the first page
 FILE, CATEGORY = "6", "14"  # namespaces
 ARTICLES = "0"
@@ -47,12 +48,14 @@ class Cut(NamedTuple):
     why: str = ""
 
 
-def read_articles(path: Path, name: str, source: DumpSource, limit: int, lost: Counter[str]) -> Iterator[Row | Refused]:
+def read_articles(
+    path: Path, name: str, source: DumpSource, limit: int, lost: Counter[str], start: int = 0, end: int | None = None
+) -> Iterator[Row | Refused]:
     """The articles of a dump, with text and metadata, and the other pages refused. `lost` counts the templates whose
     text is missing. Raises SourceError."""
     process = process_of("tasks.text.dumps.wikitext", (source.tables or "drop",), source.seconds)
-    site: Site | None = None
-    for cut in cut_pages(path, name, limit):
+    site = site_of(next(cut_pages(path, name, limit)).data) if start else None
+    for cut in cut_pages(path, name, limit, start, end):
         if cut.reason:
             yield Refused(cut.reason, cut.place, why=cut.why)
         elif site is None:
@@ -65,14 +68,17 @@ def read_articles(path: Path, name: str, source: DumpSource, limit: int, lost: C
             yield _article(cut, site, process, lost)
 
 
-def cut_pages(path: Path, name: str, limit: int) -> Iterator[Cut]:
-    """What comes before the first page, then each page. Pages longer than `limit` bytes aren't held in memory."""
-    buffer, began, inside, too_long, first = b"", 0, False, False, True
-    for piece in pieces(path):
+def cut_pages(path: Path, name: str, limit: int, start: int = 0, end: int | None = None) -> Iterator[Cut]:
+    """What comes before the first page, then each page. Pages longer than `limit` bytes aren't held in memory. Of a
+    `multistream` dump, only the pages of the streams that begin in the bytes from `start` to `end`."""
+    buffer, began, inside, too_long, first = b"", 0, False, False, not start
+    ended = False
+    for piece in pieces(path, start, end):
         if piece.damage:
             yield Cut(b"", f"{name} offset {piece.offset}", "damaged_data", piece.damage)
             buffer, inside = b"", False
             continue
+        ended = piece.ends
         at = piece.offset
         base = at - len(buffer)  # the offset of the buffer, if the file isn't packed
         buffer += piece.data
@@ -83,28 +89,30 @@ def cut_pages(path: Path, name: str, limit: int) -> Iterator[Cut]:
             if not inside:
                 found = buffer.find(BEGIN)
                 if found < 0:
-                    buffer = buffer if first else buffer[-len(BEGIN) :]
+                    buffer = buffer if first else buffer[-KEPT:]
                     break
                 base, buffer, inside, too_long = base + found, buffer[found:], True, False
                 began = base if not packed(path) else at
-            end, again = buffer.find(END), buffer.find(BEGIN, 1)
-            if 0 <= again < end or (end < 0 <= again):
+            close, again = buffer.find(END), buffer.find(BEGIN, 1)
+            if 0 <= again < close or (close < 0 <= again):
                 yield Cut(b"", f"{name} offset {began}", "damaged_page", "the next page begins within it")
                 base, buffer, inside = base + again, buffer[again:], False
                 continue
-            if end < 0:
+            if close < 0:
                 if len(buffer) > limit:
                     too_long, base, buffer = True, base + len(buffer) - len(END), buffer[-len(END) :]
                 break
-            end += len(END)
-            page = buffer[:end]
+            close += len(END)
+            page = buffer[:close]
             long = too_long or len(page) > limit
             yield Cut(b"" if long else page, f"{name} offset {began}", "too_long" if long else "")
-            base, buffer, inside = base + end, buffer[end:], False
+            base, buffer, inside = base + close, buffer[close:], False
     if first:
         yield Cut(buffer, name)
     elif inside:
         yield Cut(b"", f"{name} offset {began}", "damaged_page", "the file ends within it")
+    elif ended and not buffer.rstrip().endswith(LAST):
+        yield Cut(b"", f"{name} offset {path.stat().st_size}", "damaged_data", "the file ends without its last tag")
 
 
 def packed(path: Path) -> bool:

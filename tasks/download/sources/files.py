@@ -51,7 +51,7 @@ ENDINGS_OF = {  # each kind of source
     "dump": (".xml.bz2", ".7z"),
 }
 ENDINGS_OF_FORMAT = {  # of dumps
-    "wikipedia": (".xml", ".xml.bz2", ".xml.gz", ".xml.zst"),
+    "wikipedia": (".xml", ".bz2", ".xml.gz", ".xml.zst"),  # parts end with .xml-p1p41242.bz2
     "stackexchange": (".7z", ".xml"),
     "gutenberg": (".txt", ".txt.gz", ".txt.zst"),
     "arxiv": (".tar", ".gz"),

@@ -22,6 +22,8 @@ from tasks.download import DownloadConfig, download
 from tasks.download.config import DumpSource
 from tasks.download.dumps.read import fingerprint
 from tasks.download.dumps.wikipedia import cut_pages
+from tasks.download.portions import portions, spans
+from tasks.download.sources.remote import Politeness
 from tasks.stage.output import Output
 from tasks.text.dumps.posts import text_of
 from tasks.text.dumps.wikitext import read_article
@@ -169,7 +171,10 @@ def test_a_dump_that_is_cut_keeps_what_came_before(ending: str, tmp_path: Path) 
         found = [*cut_pages(path, "d", 10**6)]
         most = max(most, sum(bool(cut.data) for cut in found) - 1)
         assert {cut.reason for cut in found if cut.reason} <= {"damaged_page", "damaged_data"}
-        assert any(cut.reason for cut in found) or ending == ".multistream.xml.bz2"
+        assert any(cut.reason for cut in found)
+        if tenth == 9:
+            path.write_bytes(PACKED[ending]([HEAD, *GOOD]))
+            assert [*cut_pages(path, "d", 10**6)][-1].why == "the file ends without its last tag"
     assert most >= (0 if ending in (".xml.bz2", ".xml.zst") else 7)  # which have one block here
 
 
@@ -403,16 +408,36 @@ def test_settings_that_cannot_apply_are_refused(tmp_path: Path) -> None:
 
 
 def test_two_workers_write_the_same_shards(tmp_path: Path) -> None:
-    for number in range(4):
-        pages = [page(f"{number} {one}", f"{number} {one} {LONG[one * 99 :][:500]}") for one in range(30)]
-        (tmp_path / f"d{number}.xml.bz2").write_bytes(PACKED[".multistream.xml.bz2"]([HEAD, *pages, TAIL]))
+    for number in range(2):
+        pages = [page(f"{number} {one}", f"{number} {one} {LONG[one * 99 :][:500]}") for one in range(60)]
+        (tmp_path / f"d{number}-multistream.xml.bz2").write_bytes(PACKED[".multistream.xml.bz2"]([HEAD, *pages, TAIL]))
+    (tmp_path / "e.xml.bz2").write_bytes(PACKED[".xml.bz2"]([HEAD, *GOOD, TAIL]))
     made_by = []
     for workers in (1, 2):
         (tmp_path / str(workers)).mkdir()
         out = run(tmp_path / str(workers), source(tmp_path / "*.bz2"), workers=workers, shard_bytes=1000)
         made_by.append({path.name: path.read_bytes() for path in out.path.rglob("*.parquet")})
+        assert len(made(out)) == 129
+        assert fates(out) == []
     assert made_by[0] == made_by[1]
-    assert len(made_by[0]) > 2
+    found = spans(source(tmp_path / "*.bz2"), Politeness())
+    assert len(portions(source(tmp_path / "*.bz2"), found, 1000)) > 10
+
+
+@pytest.mark.parametrize("size", [1, 100, 3000, 10**6])
+def test_wherever_a_multistream_dump_is_divided_its_pages_are_the_same(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "d-multistream.xml.bz2"
+    data = bytearray(PACKED[".multistream.xml.bz2"]([HEAD, *GOOD, TAIL]))
+    data[8000:8010] = bytes(10)
+    path.write_bytes(data)
+    whole = [*cut_pages(path, "d", 10**6)][1:]
+    if size == 1:
+        ranges = [(at, at + 1) for at in range(len(data)) if data[at : at + 4] == b"BZh9"]
+    else:
+        ranges = [(at, at + size) for at in range(0, len(data), size)]
+    divided = [cut for start, end in ranges for cut in cut_pages(path, "d", 10**6, start, end)][1:]
+    assert divided == whole
+    assert sum(bool(cut.data) for cut in whole) == 8
 
 
 def test_what_reads_the_markup_enters_the_key(tmp_path: Path) -> None:
