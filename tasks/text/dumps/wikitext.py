@@ -231,16 +231,20 @@ def _plain(text: str) -> str:
 def _tidy(text: str, tables: bool) -> str:
     """The text with the marks turned into what they stand for, without what the parser left of broken markup."""
     if not tables:
-        text = LEFT_ROW.sub("", LEFT_TABLE.sub("", text))
+        text = LEFT_TABLE.sub("", text)
+        text = LEFT_ROW.sub("", text) if "{|" in text else text
     text = SWITCH.sub("", STRAY.sub("", text)).replace("\xa0", " ")
     text = QUOTES.sub("", text).replace("[[", "").replace("]]", "")
     counts: list[int] = []
     lines: list[str] = []
-    for line in text.split("\n"):
+    given = text.split("\n")
+    for number, line in enumerate(given):
         found = MARKS.match(line)
         if not found:
             counts = []
-            lines.append(_without_gaps(line))
+            beside = [*given[max(0, number - 1) : number], *given[number + 1 : number + 2]]
+            raw = line.startswith(" ") and any(one.startswith(" ") for one in beside)  # lines of code begin with blanks
+            lines.append(line.rstrip() if raw else _without_gaps(line))
             continue
         signs, rest = found.group().strip(), _without_gaps(line[found.end() :]).strip()
         if not rest:
@@ -255,8 +259,6 @@ def _tidy(text: str, tables: bool) -> str:
 
 def _without_gaps(line: str) -> str:
     """A line without the gaps that left-out parts leave: empty brackets, two blanks, a blank before a comma."""
-    if line.startswith(" ") and line.strip():
-        return line.rstrip()  # preformatted
     line = re.sub("\\s*[\ue001-\ue004]+\\s*", ": ", line)  # of `; term : definition`
     line = EMPTY.sub("", line)
     line = re.sub(r"\(\s*[,;:]\s*", "(", line)

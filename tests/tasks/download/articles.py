@@ -168,8 +168,9 @@ Two.<!-- end --> {{Infobox <!-- in a name --> mill |a=1}}__NOTOC__ Three.<!-- ne
     ),
     Article(
         "Quotation marks",
-        "'''''Both''''' ''it'' '''bold''' don't ''the 'inner' one'' ''unclosed\nNext '''line",
-        "Both it bold don't the 'inner' one unclosed\nNext line",
+        "'''''Both''''' ''it'' '''bold''' don't ''the 'inner' one'' ''unclosed\nNext '''line\n"
+        "'''!Kung''' people\n[[File:a.png]] after a picture\nso:\n x = 1\n  y = 2",
+        "Both it bold don't the 'inner' one unclosed\nNext line\n!Kung people\nafter a picture\nso:\n x = 1\n  y = 2",
     ),
     Article(
         "東京",
