@@ -40,7 +40,8 @@ from tasks.download.portions import EXCLUDE, portion_keys, portions, read_docume
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.metadata import NotKept
 from tasks.download.sources.remote import Politeness
-from tasks.download.sources.rows import Refused, Row, describe_columns, nearest
+from tasks.download.sources.rows import NOT_READ, Refused, Row, describe_columns, nearest
+from tasks.download.sources.streams import unreadable
 from tasks.download.web import pages
 from tasks.download.writers import PairWriter, ShardWriter, pair_writer
 from tasks.harness import fingerprint as harness
@@ -91,7 +92,7 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
         try:
             found[f"{EXCLUDED_BY.removeprefix('source:')}{file}"] = remembered_digest(Path(file).expanduser())
         except OSError as error:
-            raise files.unreadable(file, error) from error
+            raise unreadable(file, error) from error
     for task in config.harness:
         found |= harness.fingerprint(task)
     return found
@@ -245,7 +246,7 @@ def _account(
         out.count(summary=f"{written.by_role.total():,} pairs{told}")
     out.count(**{role: written.by_role[role] for role in written.files})
     out.count(**{f"{role}_quarantined": number for role, number in sorted(lost.items())})
-    not_read = Counter(roles[verdict.source] for verdict in verdicts if verdict.verdict == "removed")
+    not_read = Counter(roles[verdict.source] for verdict in verdicts if verdict.reason == NOT_READ)
     out.count(**{f"{role}_not_read": number for role, number in sorted(not_read.items())})
     changed = Counter(verdict.source for verdict in verdicts if verdict.verdict == "changed")
     if changed:
