@@ -22,7 +22,7 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 MAX_FILE, MAX_MEDIAN, MAX_FUNCTION = 600, 200, 80
 EXPLAINED = {"forward", "backward", "reset_parameters", "named_parameters"}  # by torch
 MAX_MODULES = 14  # beside each other in a folder
-BY_STAGES = ("models", "train", "eval", "serve", "web", "documents", "dumps")  # extras whose packages are imported by name
+BY_STAGES = ("models", "train", "eval", "serve", "web", "documents", "dumps")  # extras of packages imported by name
 
 STAGES = {"download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "base", "posttrain", "evaluate", "export"}
 ACROSS = {  # the imports from one stage into another
