@@ -249,6 +249,7 @@ def _receive_by_http(address: Address, start: int, end: int, data: bytearray) ->
             start += len(piece)
             if start >= end:
                 return
+    raise _Later("its server sent less than was asked for")
 
 
 def _copy(address: Address, file: BinaryIO) -> None:

@@ -15,12 +15,14 @@ ERROR_PAGE = b"<html><body>Please slow down</body></html>"
 
 @dataclass
 class Behaviour:
-    """What the server does. `refusals` are the statuses of the next answers, `cut` the most bytes of an answer."""
+    """What the server does. `refusals` are the statuses of the next answers. `cut` is the most bytes of an answer,
+    whose connection then dies, and `short` those of a part, which then ends."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     parts: bool = True
     refusals: list[int] = field(default_factory=list)
     cut: int | None = None
+    short: int | None = None
     versioned: bool = True
     version: str = '"1"'
     wait: str | None = None
@@ -60,7 +62,7 @@ def serve_files(behaviour: Behaviour) -> Iterator[str]:
             if start >= len(data):
                 return self._send(416, b"", **{"Content-Range": f"bytes */{len(data)}"}, **named)
             place = {"Content-Range": f"bytes {start}-{end}/{len(data)}"}
-            self._send(206, data[start : end + 1], **place, **named)
+            self._send(206, data[start : end + 1][: behaviour.short], **place, **named)
 
         def _send(self, status: int, data: bytes, **headers: str) -> None:
             self.send_response(status)

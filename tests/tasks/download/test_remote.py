@@ -68,6 +68,7 @@ TROUBLE: dict[str, dict[str, Any]] = {
     "refused at first": {"refusals": [0, 403]},
     "asked to wait": {"refusals": [0, 429], "wait": "0"},
     "each connection dies": {"cut": 300},
+    "each part is short": {"short": 300},
     "without versions": {"versioned": False},
 }
 
@@ -88,6 +89,17 @@ def test_a_server_that_cuts_whole_files_is_asked_until_patience_ends(
     behaviour.parts, behaviour.cut = False, 300
     with pytest.raises(SourceError, match=r"a\.warc\.gz can't be read: RemoteProtocolError"):
         open_address(look(f"{root}/a.warc.gz"), tmp_path, Politeness(2, 0.001))
+
+
+def test_a_server_whose_parts_are_empty_is_asked_until_patience_ends(
+    behaviour: Behaviour, root: str, tmp_path: Path
+) -> None:
+    behaviour.short = 0
+    with (
+        open_address(look(f"{root}/a.warc.gz"), tmp_path, Politeness(2, 0.001)) as file,
+        pytest.raises(SourceError, match=r"a\.warc\.gz can't be read: its server sent less than was asked for"),
+    ):
+        file.read()
 
 
 def test_what_time_does_not_mend_ends_by_name(behaviour: Behaviour, root: str, tmp_path: Path) -> None:
