@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Iterator
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-SEVEN_BITS = ("iso-2022", "hz", "utf-7")  # encodings of other letters by ASCII
+SEVEN_BITS = ("iso-2022", "iso2022", "hz", "utf-7")  # encodings of other letters by ASCII
 
 
 def decode(page: bytes, declared: str | None, html: bool = True) -> tuple[str, str]:

@@ -363,6 +363,7 @@ def test_bodies_that_lie_or_burst_are_quarantined(tmp_path: Path) -> None:
         ("<meta charset=windows-1251>мельница".encode("cp1251"), None, "мельница"),
         ("<meta charset=shift_jis>水車小屋".encode("shift_jis"), "no-such-charset", "水車小屋"),
         ("水車小屋".encode("iso-2022-jp"), "ISO-2022-JP", "水車小屋"),
+        ("<meta charset=iso-2022-jp>水車小屋".encode("iso-2022-jp"), None, "水車小屋"),
         ("мельница".encode("utf-16"), "utf-8", "мельница"),
         (b"\xef\xbb\xbfmill", None, "mill"),
         (b"", None, ""),
