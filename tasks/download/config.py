@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
+import regex
 from pydantic import AfterValidator, Field, model_validator
 
 from tasks.download.exclude import kind_of
@@ -119,8 +119,8 @@ def _item(text: str) -> str:
 
 def _pattern(text: str) -> str:
     try:
-        re.compile(text)
-    except re.error as error:
+        regex.compile(text)
+    except regex.error as error:
         raise ValueError(f"it is no regular expression: {error}") from error
     return text
 

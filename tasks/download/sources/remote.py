@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -41,15 +42,17 @@ LONGEST_PAUSE = 120.0  # seconds between two requests, unless the server asks fo
 MOST_ASKED = 900.0  # seconds of a pause that a server asks for
 TURN_SECONDS = 0.05
 READ_SECONDS, CONNECT_SECONDS = 60.0, 20.0  # without a byte
-LOOK_MINUTES = 1.0  # for sizes, which a plan asks for too
+LOOK = (10.0, 1.0)  # minutes for sizes, which a plan asks for too: a host may be mistyped
 RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+)")
 
 
 class Politeness(NamedTuple):
-    """How many requests to a host this machine makes at a time, and how long it goes on asking one that refuses."""
+    """How many requests to a host this machine makes at a time, and how long it goes on asking one that refuses, or
+    that doesn't answer at all."""
 
     connections: int = 2
     minutes: float = 60.0
+    away_minutes: float | None = None  # None: the same
 
 
 class Address(NamedTuple):
@@ -62,11 +65,11 @@ class Address(NamedTuple):
 
 
 class _Later(Exception):
-    """The server didn't give what it should for now: why, and the seconds that it asks to wait."""
+    """The server didn't give what it should for now: why, the seconds that it asks to wait, whether it answered."""
 
-    def __init__(self, why: str, seconds: float | None = None) -> None:
-        super().__init__(why)
-        self.seconds = seconds
+    def __init__(self, why: str, seconds: float | None = None, *, answered: bool = True) -> None:
+        super().__init__(why.rstrip("."))
+        self.seconds, self.answered = seconds, answered
 
 
 def is_address(path: str) -> bool:
@@ -79,7 +82,7 @@ def look(url: str, polite: Politeness | None = None) -> Address:
     if has_credentials(url):
         raise ConfigError(f"The address {decoded(url)} holds a password or a token.", REMEDY)
     kind = _look_by_http if _is_http(url) else _look_in_bucket
-    return _answered(functools.partial(kind, url), url, polite or Politeness(minutes=LOOK_MINUTES))
+    return _answered(functools.partial(kind, url), url, polite or Politeness(2, *LOOK))
 
 
 def match(pattern: str) -> list[str]:
@@ -87,7 +90,7 @@ def match(pattern: str) -> list[str]:
     if _is_http(pattern) or not re.search(r"[*?\[]", pattern):
         return [pattern]
     fs, path = _bucket(pattern)
-    found = _answered(lambda: _in_bucket(lambda: fs.glob(path), pattern), pattern, Politeness(minutes=LOOK_MINUTES))
+    found = _answered(lambda: _in_bucket(lambda: fs.glob(path), pattern), pattern, Politeness(2, *LOOK))
     return sorted(fs.unstrip_protocol(name) for name in found)
 
 
@@ -157,7 +160,8 @@ def _answered(request: Callable[[], T], url: str, polite: Politeness, received: 
                 began, attempt, before = time.monotonic(), 0, received()
             doubling = min(LONGEST_PAUSE, 2.0**attempt) * random.uniform(0.5, 1)
             pause = doubling if later.seconds is None else min(MOST_ASKED, later.seconds)
-            if time.monotonic() + pause > began + 60 * polite.minutes:
+            minutes = polite.minutes if later.answered or polite.away_minutes is None else polite.away_minutes
+            if time.monotonic() + pause > began + 60 * minutes:
                 raise SourceError(
                     f"{url} can't be read: {later}.",
                     "Check the address and the network, or try again later: servers refuse clients that ask too often.",
@@ -206,18 +210,27 @@ def _response(url: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
         with _client(os.getpid()).stream("GET", url, headers=headers) as response:
             status = response.status_code
             if status in LATER:
-                wait = response.headers.get("Retry-After", "")
-                raise _Later(f"its server answered {status}", float(wait) if wait.isdecimal() else None)
+                raise _Later(f"its server answered {status}", _seconds(response.headers.get("Retry-After", "")))
             if status not in (200, 206, 416):  # 416: an empty file has no first byte
                 raise SourceError(
                     f"{url} can't be read: its server answered {status} {response.reason_phrase}.",
                     "Check the address, or remove it from the source.",
                 )
             yield response
+    except (httpx.TooManyRedirects, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise SourceError(f"{url} can't be read: {str(error).rstrip('.')}.", "Check the address.") from error
     except httpx.TransportError as error:
-        raise _Later(f"{type(error).__name__}: {error}") from error
-    except (httpx.TooManyRedirects, httpx.InvalidURL) as error:
-        raise SourceError(f"{url} can't be read: {error}.", "Check the address.") from error
+        raise _Later(f"{type(error).__name__}: {error}", answered=False) from error
+
+
+def _seconds(wait: str) -> float | None:
+    """The seconds that a server asks to wait, which it may also say as a date."""
+    if wait.isdecimal():
+        return float(wait)
+    try:
+        return max(0.0, parsedate_to_datetime(wait).timestamp() - time.time())
+    except ValueError:
+        return None
 
 
 def _look_by_http(url: str) -> Address:

@@ -15,6 +15,7 @@ from tasks.download.sources.remote import Address, Politeness, is_address, look,
 from tasks.download.sources.streams import unreadable
 
 LONGEST_LIST = 1 << 30  # bytes
+LONGEST_PATH = 4096  # characters
 UNSEEN = -1  # the size of a file that wasn't looked at
 
 
@@ -22,7 +23,7 @@ def addresses(source: WebSource, polite: Politeness) -> list[Address]:
     """The archives at URLs: those of `paths`, looked at, then those of the crawl, whose sizes are `UNSEEN`. Raises
     SourceError."""
     listed = _listed(source.crawl, polite) if source.crawl else []
-    return [*looked_at(source), *(Address(url, UNSEEN, "") for url in listed)]
+    return [*looked_at(source, polite), *(Address(url, UNSEEN, "") for url in listed)]
 
 
 def fingerprint(source: WebSource) -> dict[str, str]:
@@ -40,9 +41,10 @@ def fingerprint(source: WebSource) -> dict[str, str]:
     return found
 
 
-def looked_at(source: WebSource) -> list[Address]:
+def looked_at(source: WebSource, polite: Politeness | None = None) -> list[Address]:
     """The archives at the URLs of `paths`, sorted. Raises SourceError."""
-    return [look(url) for url in sorted({url for path in source.paths if is_address(path) for url in match(path)})]
+    urls = {url for path in source.paths if is_address(path) for url in match(path)}
+    return [look(url, polite) for url in sorted(urls)]
 
 
 def _listed(crawl: CrawlSelection, polite: Politeness) -> list[str]:
@@ -51,7 +53,7 @@ def _listed(crawl: CrawlSelection, polite: Politeness) -> list[str]:
     place = crawl.path_list or f"{root}/crawl-data/{crawl.id}/{crawl.content}.paths.gz"
     lines = [line.strip() for line in _text(place, polite).splitlines() if line.strip()]
     for line in lines:
-        if not line.isprintable() or " " in line or ".." in line or line[0] == "/":
+        if not line.isprintable() or len(line) > LONGEST_PATH or " " in line or ".." in line or line[0] == "/":
             raise SourceError(f"{place} isn't a list of paths: it has the line {line[:80]!r}.", "Check the address.")
     if not lines:
         raise SourceError(f"{place} has no path.", "Check it.")

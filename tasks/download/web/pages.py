@@ -7,12 +7,10 @@ read and wasn't is quarantined: damaged records, pages that take too long. So `m
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import BinaryIO
-from urllib.parse import urlsplit
+from typing import Any, BinaryIO, Literal
 
 from storage.digest_cache import remembered_digest
 from storage.errors import SourceError
@@ -21,6 +19,8 @@ from tasks.download.config import WebSource
 from tasks.download.sources.rows import Refused, Row
 from tasks.download.sources.streams import unreadable
 from tasks.download.web import archives
+from tasks.download.web.addresses import why_excluded
+from tasks.download.web.http import Body, body_of
 from tasks.download.web.records import NotAnArchive, Record, read_records
 from tasks.download.web.sections import Reach
 from tasks.text.process import ExtractorProcess, Failed, process_of
@@ -29,6 +29,7 @@ from tasks.text.web.extract import NO_AI, Page
 HTML = ("text/html", "application/xhtml+xml")
 PAGES = ("response", "resource", "conversion", "revisit")  # types of records. Others describe them
 SNIFFED = 1024  # bytes
+WIDE = ("utf-16", "utf-32", "utf16", "utf32")  # encodings that have NULs in any text
 HTTP = (
     b"WARC/1.1\r\nWARC-Type: response\r\nContent-Type: application/http; msgtype=response\r\nContent-Length: %d\r\n\r\n"
 )
@@ -42,7 +43,8 @@ def read_pages(file: BinaryIO, name: str, source: WebSource, limit: int, reach: 
         for record in read_records(file, name, limit, reach):
             if isinstance(record, Refused):
                 yield record
-            elif record.kind in PAGES and (url := _url(record)):
+            elif record.kind in PAGES:
+                url = record.fields.get("warc-target-uri", "").strip("<>")
                 found = _fate(record, url, source, extractor, limit)
                 yield found._replace(why=found.why or url) if isinstance(found, Refused) else found
     except NotAnArchive as error:
@@ -67,15 +69,11 @@ def fingerprint(source: WebSource) -> dict[str, str]:
     return found | archives.fingerprint(source)
 
 
-def _url(record: Record) -> str:
-    """The address of a page, or nothing if it isn't one of HTTP: name servers are in archives too."""
-    url = record.fields.get("warc-target-uri", "").strip("<>")
-    return url if url.lower().startswith(("http://", "https://")) else ""
-
-
 def _fate(record: Record, url: str, source: WebSource, extractor: ExtractorProcess, limit: int) -> Row | Refused:
     removed = functools.partial(Refused, place=record.place, removed=True)
-    if reason := _excluded(url, source):
+    if not url.lower().startswith(("http://", "https://")):
+        return removed("not_http")
+    if reason := why_excluded(url, source):
         return removed(reason)
     if record.kind == "revisit":
         return removed("revisit")
@@ -93,7 +91,8 @@ def _fate(record: Record, url: str, source: WebSource, extractor: ExtractorProce
         return removed("no_text")
     identified = record.fields.get("warc-identified-content-language")
     crawled = {"crawled": record.fields["warc-date"]} if "warc-date" in record.fields else {}
-    truncated = {"truncated": record.fields["warc-truncated"]} if "warc-truncated" in record.fields else {}
+    cut = record.fields.get("warc-truncated") or ("body" if page.cut else "")
+    truncated = {"truncated": cut} if cut else {}
     language = {"language": identified} if identified else {}
     return Row({"url": url, **crawled, **language, **found, **truncated}, record.place)
 
@@ -101,58 +100,43 @@ def _fate(record: Record, url: str, source: WebSource, extractor: ExtractorProce
 def page_of(record: Record, limit: int) -> Page | Refused:
     """The content of a record, or why it isn't a page of text."""
     removed = functools.partial(Refused, place=record.place, removed=True)
-    kind, encoding, content, opt_out = record.fields.get("content-type", ""), None, record.block, False
-    if record.kind == "response" and content.startswith(b"HTTP/"):
-        from fastwarc.warc import WarcRecord
-
+    kind, encoding, body, opt_out = record.fields.get("content-type", ""), None, Body(record.block), False
+    if record.kind == "response" and record.block.startswith(b"HTTP/"):
         try:
-            whole = WarcRecord.from_bytes(HTTP % len(content) + content)
-            whole.parse_http(auto_decode="all")
+            whole = _parsed(record.block)
             if whole.http_headers.status_code != 200:
                 return removed("http_status")
+            headers = {name.lower(): value for name, value in whole.http_headers.items()}
             kind, encoding = whole.http_content_type or "", whole.http_charset
-            opt_out = any(
-                (name.lower() == "x-robots-tag" and NO_AI.search(value.lower()))
-                or (name.lower() == "tdm-reservation" and value.strip() == "1")
-                for name, value in whole.http_headers.items()
-            )
-            content = whole.reader.read(limit + 1)
+            opt_out = bool(NO_AI.search(headers.get("x-robots-tag", "").lower()))
+            opt_out = opt_out or headers.get("tdm-reservation", "").strip() == "1"
+            found = body_of(whole.reader.read(), headers, limit, lambda: _unpacked(record.block, limit))
         except (OSError, ValueError):
+            found = None
+        if found is None:
             return Refused("broken_http", record.place)
-        if len(content) > limit:
+        body = found
+        if len(body.content) > limit:
             return Refused("too_long", record.place)
     kind = kind.partition(";")[0].strip().lower()
-    begins = content[:SNIFFED]
+    begins = body.content[:SNIFFED]
     html = kind in HTML or (not kind and b"<html" in begins.lower())
-    binary = b"\0" in begins and not begins.startswith((b"\xff\xfe", b"\xfe\xff"))
+    wide = begins.startswith((b"\xff\xfe", b"\xfe\xff")) or (encoding or "").lower().startswith(WIDE)
+    binary = not wide and begins.count(0) * 100 > len(begins)
     if binary or begins.startswith(b"%PDF-") or not (html or kind == "text/plain"):
         return removed("not_html")
-    return Page(content, encoding, html, opt_out)
+    return Page(body.content, encoding, html, opt_out, body.cut)
 
 
-@functools.cache
-def _hosts(names: tuple[str, ...], files: tuple[str, ...]) -> frozenset[str]:
-    """The hosts that a source leaves out. Raises SourceError for a file that can't be read."""
-    lines = list(names)
-    for file in files:
-        try:
-            lines += Path(file).expanduser().read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise unreadable(Path(file), error) from error
-    return frozenset(line.strip().lower().strip(".") for line in lines if line.strip() and line[0] != "#")
+def _parsed(block: bytes, decode: Literal["none", "all"] = "none") -> Any:
+    """A response taken apart by FastWARC."""
+    from fastwarc.warc import WarcRecord
+
+    whole = WarcRecord.from_bytes(HTTP % len(block) + block)
+    whole.parse_http(auto_decode=decode)
+    return whole
 
 
-def _excluded(url: str, source: WebSource) -> str:
-    """Why a page isn't read, from its URL: `excluded_host` if it is on one of these hosts or on one below, or
-    `excluded_url`. Empty if it is read."""
-    hosts = _hosts(tuple(source.exclude_hosts), tuple(source.exclude_host_files))
-    if hosts:
-        try:
-            labels = (urlsplit(url).hostname or "").rstrip(".").split(".")
-        except ValueError:
-            labels = []
-        if any(".".join(labels[number:]) in hosts for number in range(len(labels))):
-            return "excluded_host"
-    unwanted = any(re.search(pattern, url) for pattern in source.exclude_urls)
-    wanted = not source.only_urls or any(re.search(pattern, url) for pattern in source.only_urls)
-    return "excluded_url" if unwanted or not wanted else ""
+def _unpacked(block: bytes, limit: int) -> bytes:
+    content: bytes = _parsed(block, "all").reader.read(limit + 1)
+    return content

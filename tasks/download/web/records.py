@@ -82,7 +82,12 @@ def _read(section: Section, name: str, limit: int) -> Record | Refused:
         whole = passed == length and _ends(section)
         if not whole:
             section.to_next()
-        return Refused("too_long", place) if whole else Refused("damaged_record", place, why=_short(passed, length))
+        address = fields.get("warc-target-uri", "").strip("<>")
+        return (
+            Refused("too_long", place, why=address)
+            if whole
+            else Refused("damaged_record", place, why=_short(passed, length))
+        )
     block = section.read(length)
     if len(block) < length:
         section.put_back(block)

@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Iterator
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-SEVEN_BITS = ("iso-2022", "iso2022", "hz", "utf-7")  # encodings of other letters by ASCII
+ASCII_TOO = ("iso-2022", "iso2022", "hz", "utf-7", "utf-16", "utf-32", "utf16", "utf32")  # they look like valid UTF-8
 
 
 def decode(page: bytes, declared: str | None, html: bool = True) -> tuple[str, str]:
@@ -30,7 +30,7 @@ def _candidates(page: bytes, declared: str | None, html: bool) -> Iterator[str]:
     yield from (name for mark, name in MARKS.items() if page.startswith(mark))
     by_page = detect_encoding(page, from_html_meta=True) if html else None
     named = [name.lower() for name in (declared, by_page) if name]
-    yield from (name for name in named if name.startswith(SEVEN_BITS))
+    yield from (name for name in named if name.startswith(ASCII_TOO))
     yield "utf-8"
     for name in named:
         # What calls itself ISO 8859-1 is read as Windows-1252, as browsers do

@@ -18,17 +18,23 @@ WIDEST = 300  # characters of a field of metadata
 LICENCE = "a[rel~=license], link[rel~=license]"
 RESERVED = "meta[name='tdm-reservation' i]"
 NO_AI = re.compile(r"\bnoai\b")
-DATES = "meta[property='article:published_time'], meta[itemprop=datePublished], meta[name=date]"
+DATES = (
+    "meta[property='article:published_time'], meta[property='og:published_time'], meta[itemprop=datePublished], "
+    "meta[name=date i], meta[name='parsely-pub-date'], meta[name=pdate], meta[name='sn-post-date'], "
+    "meta[name='dc.date' i], meta[name='dc.date.issued' i]"
+)
+PUBLISHED = re.compile(r'"datePublished"\s*:\s*"(\d{4}-[^"]{2,30})"')  # in JSON-LD
 
 
 class Page(NamedTuple):
-    """A page to read: its bytes, the encoding that HTTP declares, whether it is HTML or plain text, and whether HTTP's
-    headers object to use for AI."""
+    """A page to read: its bytes, the encoding that HTTP declares, whether it is HTML or plain text, whether HTTP's
+    headers object to use for AI, and whether it ends too early."""
 
     content: bytes
     encoding: str | None
     html: bool
     opt_out: bool = False
+    cut: bool = False
 
 
 def reader(extractor: str) -> Callable[..., dict[str, Any]]:
@@ -48,7 +54,7 @@ def read_page(page: Page, extract: Extract) -> dict[str, Any]:
     from resiliparse.parse.html import HTMLTree
 
     tree = HTMLTree.parse(text)
-    metadata = _metadata(tree)
+    metadata = _metadata(tree, text)
     if put_formulas(tree, text):
         text = str(tree)
     return {"text": extract(text, tree), "encoding": encoding, **metadata}
@@ -72,7 +78,7 @@ def _resiliparse() -> Extract:
 EXTRACTORS: dict[str, Callable[[], Extract]] = {"trafilatura": _trafilatura, "resiliparse": _resiliparse}
 
 
-def _metadata(tree: HTMLTree) -> dict[str, Any]:
+def _metadata(tree: HTMLTree, html: str) -> dict[str, Any]:
     document = tree.document
 
     def field(selector: str, *attributes: str) -> str:
@@ -83,7 +89,7 @@ def _metadata(tree: HTMLTree) -> dict[str, Any]:
     found = {
         "title": tree.title or "",
         "language": field("html", "lang", "xml:lang"),
-        "date": field(DATES, "content"),
+        "date": field(DATES, "content") or (published[1] if (published := PUBLISHED.search(html)) else ""),
         "license": field(LICENCE, "href"),
     }
     kept: dict[str, Any] = {name: " ".join(value.split())[:WIDEST] for name, value in found.items() if value.strip()}

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from resiliparse.parse.html import ElementNode, HTMLTree
 
-SIGNS = ("<math", "math/tex")
+SIGNS = ("<math", "math/tex", "mjx-container", "latex")
 # Outermost first: what a browser shows beside the MathML is replaced with it
-FORMULAS = (".mwe-math-element", ".katex", "math", "script[type^='math/tex']")
+FORMULAS = (".mwe-math-element", ".katex", "mjx-container", "math", "script[type^='math/tex']", "img.latex")
+RENDERED = ".MathJax_Preview, .MathJax, .MathJax_Display, .MathJax_SVG, .mjx-chtml"  # beside scripts, by MathJax 2
+TEX_SIGNS = re.compile(r"[\\^_{}]")
+PROSE = re.compile(r"[A-Za-z]{4,}")  # in an `alttext` for people, beside blanks
 STYLED = re.compile(r"^\{\\displaystyle\s*(.*)\}$", re.DOTALL)  # Wikipedia's, around every formula
 TEX = "annotation[encoding='application/x-tex'], annotation[encoding='TeX' i]"
 
@@ -23,6 +26,9 @@ def put_formulas(tree: HTMLTree, html: str) -> bool:
     """Put text in the place of the formulas of a page. Whether there are any."""
     if not any(sign in html for sign in SIGNS):
         return False
+    if tree.document and "math/tex" in html:
+        for node in tree.document.query_selector_all(RENDERED):
+            node.decompose()
     for selector in FORMULAS:
         for node in tree.document.query_selector_all(selector) if tree.document else ():
             if (text := _text(node)) and (made := tree.create_text_node(f" {text} ")):
@@ -35,8 +41,9 @@ def _text(node: ElementNode) -> str:
     math = node if node.tag == "math" else node.query_selector("math")
     script = node.getattr("type") or ""
     source = node if script else node.query_selector(TEX)
-    tex = ((source.text if source else "") or (math.getattr("alttext") if math else "") or "").strip()
-    if not tex:
+    stated = math.getattr("alttext") if math else node.getattr("alt")
+    tex = ((source.text if source else "") or stated or "").strip()
+    if not tex or (not source and not TEX_SIGNS.search(tex) and " " in tex and PROSE.search(tex)):
         return (math.text or "").strip() if math else ""
     tex = STYLED.sub(r"\1", tex)
     displayed = "display" in script or (math is not None and math.getattr("display") == "block")

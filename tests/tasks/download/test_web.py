@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tasks.download import DownloadConfig, download
 from tasks.download.config import WebSource
 from tasks.download.portions import Span, _misread
 from tasks.download.sources.rows import Refused
+from tasks.download.web.addresses import why_excluded
 from tasks.download.web.pages import fingerprint
 from tasks.download.web.records import Record, read_records
 from tasks.download.web.sections import Reach
@@ -33,7 +35,7 @@ from tests.tasks.download.archives import arc, html, http, packed, page, warc
 INFO = warc("", b"software: none\r\n", "warcinfo")
 NOISE = random.Random(1).randbytes(60_000).hex().encode()  # which gzip keeps long
 LONG = warc("https://example.org/long", http(b"<html><body><p>" + NOISE))
-GZIPPED = gzip.compress(html("packed"))
+GZIPPED = gzip.compress(html("packed", times=40))
 
 
 def source(*paths: Path, **more: Any) -> WebSource:
@@ -165,6 +167,7 @@ def test_a_page_without_text_is_removed_with_its_reason_and_address(tmp_path: Pa
         ("removed", "revisit", "https://example.org/again"),
         ("removed", "excluded_host", "https://ads.example.com/x"),
         ("removed", "excluded_host", "https://banned.example/x"),
+        ("removed", "not_http", "dns:example.org"),
     ]
     assert [(verdict, reason, detail.partition(": ")[2]) for verdict, reason, detail in fates(out)] == expected + others
     assert out.counts["documents"]["removed"] == {
@@ -172,6 +175,7 @@ def test_a_page_without_text_is_removed_with_its_reason_and_address(tmp_path: Pa
         "http_status": 2,
         "no_text": 2,
         "not_html": 3,
+        "not_http": 1,
         "revisit": 1,
     }
     assert out.counts["tables"]["Pages by fate"][0] == {"source": "web", "fate": "text", "pages": 1}
@@ -206,6 +210,37 @@ def test_patterns_of_addresses_are_applied_before_a_page_is_read(tmp_path: Path)
     assert out.counts["documents"]["removed"] == {"excluded_url": 3}
 
 
+LISTS = {
+    "0.0.0.0 ads.example": True,
+    "127.0.0.1\tads.example # all of it": True,
+    "https://ads.example/": True,
+    "*.ads.example": True,
+    "||ads.example^": True,
+    "ADS.example.": True,
+    "! ads.example": False,
+    "bücher.example": False,
+}
+
+
+def test_lists_of_hosts_may_have_the_usual_forms(tmp_path: Path) -> None:
+    for line, excluded in LISTS.items():
+        hosts = tmp_path / f"{len(list(tmp_path.iterdir()))}.txt"
+        hosts.write_text(line)
+        one = source(tmp_path, exclude_host_files=[str(hosts)])
+        assert why_excluded("http://www.ads.example/x", one) == ("excluded_host" if excluded else "")
+        assert not why_excluded("http://other.example/", one)
+    one = source(tmp_path, exclude_hosts=["bücher.example"])
+    assert why_excluded("http://xn--bcher-kva.example/", one)
+    hosts.write_text("fine.example\nads.example some words\n")
+    with pytest.raises(SourceError, match=r"txt:2 isn't a host: 'ads\.example some words'"):
+        why_excluded("http://x.org", source(tmp_path, exclude_host_files=[str(hosts)]))
+
+
+def test_a_pattern_that_explodes_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="takes more than 1 s"):
+        why_excluded(f"http://x.org/{'a' * 5000}!", source(tmp_path, exclude_urls=["/(a|a)+$"]))
+
+
 FORMULAS = {  # HTML of a formula, and what is left of it
     "KaTeX": (
         "<span class=katex><span class=katex-mathml><math><semantics><msup><mi>x</mi><mn>2</mn></msup>"
@@ -220,6 +255,14 @@ FORMULAS = {  # HTML of a formula, and what is left of it
     ),
     "displayed": ("<math display=block alttext='E=mc^2'><mi>E</mi></math>", "$$E=mc^2$$"),
     "a script": ("<script type='math/tex'>\\frac{a<b}{2}</script>", "$\\frac{a<b}{2}$"),
+    "MathJax 2": (
+        "<span class=MathJax_Preview>E=mc2</span><div class=MathJax_Display><span class=MathJax>E=mc2</span></div>"
+        "<script type='math/tex; mode=display'>E=mc^2</script>",
+        "$$E=mc^2$$",
+    ),
+    "MathJax 3": ("<mjx-container><mjx-math>q</mjx-math><math><mi>q</mi></math></mjx-container>", "q"),
+    "words": ("<math alttext='E equals m c squared'><mi>E</mi></math>", "E"),
+    "an image": ("<img class=latex alt='\\alpha_1' src=x.png>", "$\\alpha_1$"),
     "without TeX": ("<math><mi>q</mi><mo>+</mo><mn>1</mn></math>", "q+1"),
 }
 
@@ -329,6 +372,22 @@ BODIES = {
     "chunked": http(CHUNKS, "text/html", "200 OK", "Transfer-Encoding: chunked"),
     "gzip": http(GZIPPED, "text/html", "200 OK", "Content-Encoding: gzip"),
     "as it is": http(html("x"), ""),
+    "x-gzip": http(GZIPPED, "text/html", "200 OK", "Content-Encoding: x-gzip"),
+    "zlib": http(zlib.compress(html("x")), "text/html", "200 OK", "Content-Encoding: deflate"),
+    "deflate": http(zlib.compress(html("x"), wbits=-15), "text/html", "200 OK", "Content-Encoding: deflate"),
+    "gzip in chunks": http(
+        b"%x\r\n%s\r\n0\r\n\r\n" % (len(GZIPPED), GZIPPED),
+        "text/html",
+        "200 OK",
+        "Transfer-Encoding: chunked",
+        "Content-Encoding: gzip",
+    ),
+    "unpacked by the crawler": http(
+        html("x"), "text/html", "200 OK", "Transfer-Encoding: chunked", "Content-Encoding: gzip"
+    ),
+    "an unknown packing": http(html("x"), "text/html", "200 OK", "Content-Encoding: utf-8"),
+    "a NUL": http(html("x").replace(b"<title>", b"<title>\0"), "text/html"),
+    "UTF-16": http(html("x").decode().encode("utf-16-le"), "text/html; charset=utf-16le"),
     "by a server without a type": http(html("x"), "application/xhtml+xml"),
 }
 
@@ -339,9 +398,24 @@ def test_what_http_packed_is_unpacked(name: str, tmp_path: Path) -> None:
     assert " 0 of the valley turned" in made(out)["x"][0]
 
 
+def test_a_body_that_ends_too_early_is_marked(tmp_path: Path) -> None:
+    cut = {
+        "gzip": http(GZIPPED[:-60], "text/html", "200 OK", "Content-Encoding: gzip"),
+        "chunks": http(CHUNKS[:-200], "text/html", "200 OK", "Transfer-Encoding: chunked"),
+        "whole": BODIES["chunked"],
+    }
+    records = (warc(f"https://example.org/{name}", body) for name, body in cut.items())
+    found = made(run(tmp_path, source(archive(tmp_path, packed(*records)))))
+    assert {name: fields.get("truncated") for name, (_, fields) in found.items()} == {
+        "gzip": "body",
+        "chunks": "body",
+        "whole": None,
+    }
+
+
 def test_bodies_that_lie_or_burst_are_quarantined(tmp_path: Path) -> None:
     bodies = {
-        "lie": http(b"no chunk", "text/html", "200 OK", "Transfer-Encoding: chunked"),
+        "lie": http(NOISE, "text/html", "200 OK", "Content-Encoding: gzip"),
         "bomb": http(gzip.compress(b" " * 3_000_000), "text/html", "200 OK", "Content-Encoding: gzip"),
         "long": http(b"x" * 2_000_000),
     }
