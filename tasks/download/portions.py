@@ -39,6 +39,7 @@ from tasks.download.web.pages import read_pages
 from tasks.download.web.sections import Reach
 from tasks.download.writers import ShardWriter
 from tasks.shards import ShardResult, map_shards
+from tasks.shards.shard import check_going_on
 from tasks.stage.output import Output
 from tasks.text.process import close_processes
 
@@ -295,6 +296,7 @@ def _read(
     rows = chain.from_iterable(_rows(span, source, config, folder, polite, reach, lost) for span in portion)
     with open_lines(folder / REMOVED) as file:
         for row in first(rows, source.limit):
+            check_going_on(folder)
             made = row if isinstance(row, Refused) else read_document(source, row, config, dropped)
             if not isinstance(made, Refused):
                 if not writer.add(made):

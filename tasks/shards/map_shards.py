@@ -21,7 +21,7 @@ from tasks.shards.broadcast import broadcast
 from tasks.shards.choice import executor_for
 from tasks.shards.executors import RETRIES, Executor, WorkerLost
 from tasks.shards.processes import compiles
-from tasks.shards.shard import Call, ShardResult, clear, count_workers, results_of, shard_folder
+from tasks.shards.shard import STOP, Call, ShardResult, clear, count_workers, results_of, shard_folder
 from tasks.stage.output import Output
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ def map_shards(
             executor.begin(folder, len(waiting))
             with broadcast(function, folder) if executor.by_reference else nullcontext(function) as sent:
                 calls = (Call(sent, shards[i], shard_folder(folder, i), releases_gil) for i in waiting)
-                _run(executor, calls, progress)
+                _run(executor, calls, progress, folder / STOP)
     found = results_of(folder, len(shards))
     if not (isolated or accelerators):  # those processes have ended, so the system counts them
         count_workers(folder, waiting)
@@ -121,9 +121,9 @@ class _Progress:
             self._tell()
 
 
-def _run(executor: Executor, calls: Iterator[Call], progress: _Progress) -> None:
+def _run(executor: Executor, calls: Iterator[Call], progress: _Progress, stop: Path) -> None:
     """Run the calls, as many at a time as the executor takes. Further calls aren't made yet. Raises the first error of
-    a call."""
+    a call. If it ends early, long work stops by the file `stop`, and other work is waited for."""
     again, running, losses = deque[Call](), dict[Future[None], Call](), Counter[Path]()
     try:
         while True:
@@ -151,6 +151,8 @@ def _run(executor: Executor, calls: Iterator[Call], progress: _Progress) -> None
             if lost:
                 progress.out.warn(f"{progress.name}: a worker was lost; its unfinished work ({lost}) starts again")
     finally:
+        if running:
+            stop.touch()
         executor.abandon(running)
 
 

@@ -28,6 +28,7 @@ from tasks.stage import machine
 
 RESULT = "result.json"
 DRAFT = ".draft-"
+STOP = "stop"  # in a map's folder: it has ended, by a signal or an error
 THERE = (errno.ENOTEMPTY, errno.EEXIST)
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -80,10 +81,22 @@ def clear(folder: Path, count: int) -> list[int]:
     """The numbers of the shards in a map's folder that are still to be done, after removing drafts of dead runs."""
     for draft in folder.glob(f"*{DRAFT}*"):
         shutil.rmtree(draft, ignore_errors=True)
+    (folder / STOP).unlink(missing_ok=True)
     waiting = [number for number in range(count) if not is_done(shard_folder(folder, number))]
     for number in waiting:
         shutil.rmtree(shard_folder(folder, number), ignore_errors=True)
     return waiting
+
+
+class Stopped(Exception):
+    """A shard was given up, as its map has ended."""
+
+
+def check_going_on(draft: Path) -> None:
+    """For work that takes long on a shard: raises Stopped if nobody waits for it. `draft` is the folder that it writes
+    into."""
+    if (draft.parent / STOP).exists():
+        raise Stopped
 
 
 def shard_folder(folder: Path, number: int) -> Path:

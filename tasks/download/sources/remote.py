@@ -30,6 +30,7 @@ from storage.errors import ConfigError, SourceError, StoreError
 from storage.files.cache import cache_folder
 from storage.files.locks import hold_if_free
 from storage.files.remote import may_pass, opened, unreachable
+from tasks.shards.shard import check_going_on
 
 if TYPE_CHECKING:
     import httpx
@@ -98,9 +99,9 @@ def open_address(address: Address, folder: Path, polite: Politeness) -> BinaryIO
     """The file as one that can be read and sought. One whose server sends no parts is copied first, to a nameless file
     in `folder`. Raises SourceError."""
     if address.parts:
-        return io.BufferedReader(_RemoteFile(address, polite), 1 << 16)
+        return io.BufferedReader(_RemoteFile(address, polite, folder), 1 << 16)
     copy = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  the caller closes it
-    _answered(lambda: _copy(address, copy), address.url, polite)
+    _answered(lambda: _copy(address, copy), address.url, polite, folder=folder)
     copy.seek(0)
     return copy
 
@@ -108,9 +109,9 @@ def open_address(address: Address, folder: Path, polite: Politeness) -> BinaryIO
 class _RemoteFile(io.RawIOBase):
     """A file whose blocks are fetched when they are read. The last two are kept."""
 
-    def __init__(self, address: Address, polite: Politeness) -> None:
+    def __init__(self, address: Address, polite: Politeness, folder: Path) -> None:
         self._address, self._at = address, 0
-        self._block = functools.lru_cache(2)(functools.partial(_fetch, address, polite))
+        self._block = functools.lru_cache(2)(functools.partial(_fetch, address, polite, folder))
 
     def readable(self) -> bool:
         """It is."""
@@ -137,19 +138,27 @@ class _RemoteFile(io.RawIOBase):
         return len(data)
 
 
-def _fetch(address: Address, polite: Politeness, number: int) -> bytes:
+def _fetch(address: Address, polite: Politeness, folder: Path, number: int) -> bytes:
     """A block of a file. Raises SourceError."""
     start, end = number * BLOCK, min((number + 1) * BLOCK, address.size)
     data = bytearray()
     receive = _receive_by_http if _is_http(address.url) else _receive_from_bucket
     while len(data) < end - start:
-        _answered(lambda: receive(address, start + len(data), end, data), address.url, polite, lambda: len(data))
+        _answered(
+            lambda: receive(address, start + len(data), end, data), address.url, polite, lambda: len(data), folder
+        )
     return bytes(data)
 
 
-def _answered(request: Callable[[], T], url: str, polite: Politeness, received: Callable[[], int] = lambda: 0) -> T:
+def _answered(
+    request: Callable[[], T],
+    url: str,
+    polite: Politeness,
+    received: Callable[[], int] = lambda: 0,
+    folder: Path | None = None,
+) -> T:
     """What a request gives, made again while the server is away or refuses. Patience begins again with every byte that
-    it sends. Raises SourceError."""
+    it sends. Raises SourceError, and Stopped if the work that writes into `folder` isn't waited for any longer."""
     began, attempt, before = time.monotonic(), 0, received()
     while True:
         try:
@@ -168,7 +177,11 @@ def _answered(request: Callable[[], T], url: str, polite: Politeness, received: 
                 ) from later
             if pause >= 1:
                 logging.getLogger(__name__).warning("%s: %s. Asking again in %.0f s.", url, later, pause)
-            time.sleep(pause)
+            until = time.monotonic() + pause
+            while (left := until - time.monotonic()) > 0:
+                if folder:
+                    check_going_on(folder)
+                time.sleep(min(1.0, left))
             attempt += 1
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from storage.errors import LostWorker, SourceError
 from tasks.shards import collect, map_shards
+from tasks.shards.shard import STOP, Stopped, check_going_on
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -135,3 +136,18 @@ def _lives(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def _stopped_once(shard: int, folder: Path) -> dict[str, int]:
+    if not (folder.parent / "once").exists():
+        (folder.parent / "once").touch()
+        (folder.parent / STOP).touch()  # as the map does when it ends early
+    check_going_on(folder)
+    return {}
+
+
+def test_long_work_is_given_up_when_its_map_has_ended_and_done_by_the_next_one(tmp_path: Path) -> None:
+    out = Output.at(tmp_path, runtime=runtime_of(workers=1))
+    with pytest.raises(Stopped):
+        map_shards(_stopped_once, [0, 1], out, "work")
+    assert len(map_shards(_stopped_once, [0, 1], out, "work")) == 2
