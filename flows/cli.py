@@ -45,6 +45,7 @@ with beginning():
     import typer
     from rich.markup import escape
 
+    from flows.commands.documents.sample import sample
     from flows.commands.process_setup import check_edges, mind_streams, quiet_libraries
     from flows.options import (
         DEFAULT_STORE,
@@ -280,6 +281,9 @@ def trace(
 
     if show_trace(console, Store(store or DEFAULT_STORE), documents, within, as_json) and absent:
         raise typer.Exit(1)
+
+
+app.command()(sample)
 
 
 @app.command()
