@@ -11,7 +11,7 @@ from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.manifest import Manifest
 from tasks.download.config import EMBEDDED_LICENCES, EmbeddedSource, HubSource
-from tasks.export.card.provenance import Provenance, StatedSource, Training
+from tasks.export.card.provenance import DocumentLicence, Provenance, StatedSource, Training
 from tasks.posttrain.methods import METHODS
 from tasks.training.chain import BASE, BESIDE
 
@@ -26,6 +26,7 @@ MEASURES = (
     "validation_rewards_accuracies",
 )
 TOKENS = "Tokens by source and split"  # the table of `tokenize`
+LICENCES = "Documents by licence"  # the table of `download`
 EMBEDDED_PAIRS = {"instructions": ("encyclopedia-en", "small-talk"), "preferences": ("encyclopedia-en",)}
 
 
@@ -43,6 +44,7 @@ def provenance_of(
         base_repository=(base.repository or "") if base else "",
         base_licence=profile.export.licences.get(BASE, "") if profile.export else "",
         sources=list(_sources(profile, chain, _learned(stages))),
+        document_licences=_document_licences(stages, _learned(stages)) if profile.pretrain else [],
         languages=languages.allowed if languages and profile.pretrain else [],
         funnel=_funnel(stages),
         training=[
@@ -86,6 +88,13 @@ def _learned(stages: Mapping[str, Artifact]) -> frozenset[str] | None:
     found = _manifest(stages["tokenize"]) if "tokenize" in stages else None
     rows = found.counts.get("tables", {}).get(TOKENS) if found else None
     return None if rows is None else frozenset(row["source"] for row in rows if row["tokens"])
+
+
+def _document_licences(stages: Mapping[str, Artifact], learned: frozenset[str] | None) -> list[DocumentLicence]:
+    """The licences that documents state, of the sources in `learned`, or of all if that is None."""
+    found = _manifest(stages["download"]) if "download" in stages else None
+    rows = found.counts.get("tables", {}).get(LICENCES, []) if found else []
+    return [DocumentLicence.model_validate(row) for row in rows if learned is None or row["source"] in learned]
 
 
 def _sources(profile: Profile, chain: list[str], learned: frozenset[str] | None) -> Iterator[StatedSource]:

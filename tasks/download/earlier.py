@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -21,7 +22,7 @@ from storage.digest_cache import remembered_digests
 from storage.errors import DamagedArtifact, SourceError
 from storage.shards.documents import read_ledger, shard_name, write_ledger
 from storage.shards.lines import write_json_lines
-from tasks.download import exclude
+from tasks.download import exclude, tally
 from tasks.download.exclude import Exclusion
 from tasks.shards.incremental import LOOKED_AT, MadeFile, link_same
 
@@ -157,11 +158,15 @@ def take(taken: Taken, source: str, exclusion: Exclusion, folder: Path) -> dict[
     before = read_ledger(folder / LEDGER) if LEDGER in taken.files else ()
     others = [row for row in before if row.reason != exclude.REASON]
     (folder / LEDGER).unlink(missing_ok=True)
+    said = Counter(taken.counts["said"])
+    for document in gone:
+        tally.add(said, document, len(document.text.encode("utf-8", "surrogatepass")), -1)
     write_ledger(folder / LEDGER, [*others, *(exclude.verdict(one, source) for one in ids)])
     return {
         **taken.counts,
         "documents": taken.counts["documents"] - len(gone),
         "characters": taken.counts["characters"] - sum(len(document.text) for document in gone),
+        "said": +said,
         "excluded": ids,
     }
 

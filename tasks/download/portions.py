@@ -313,6 +313,7 @@ def _read(
     counts = {
         "documents": writer.seen,
         "characters": writer.characters[source.name],
+        "said": writer.said[source.name],
         "removed": removed,
         "excluded": sorted(excluded),
         "lost": lost,

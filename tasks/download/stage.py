@@ -16,7 +16,7 @@ from storage.errors import BadDocument, SourceError
 from storage.shards.documents import Document, Verdict
 from storage.shards.lines import write_json_lines
 from tasks.checks.extras import need
-from tasks.download import benchmarks, exclude
+from tasks.download import benchmarks, exclude, tally
 from tasks.download.config import (
     DESCRIPTIONS,
     DocumentSource,
@@ -257,13 +257,23 @@ def _account(
             "source": name,
             "documents": writer.documents[name],
             "characters": writer.characters[name],
+            "bytes": writer.said[name][tally.BYTES],
             "pairs": written.by_source[name],
             "changed": changed[name],
+            "removed": removed.get(name, Counter[str]()).total(),
             "quarantined": len(refused.get(name, [])),
         }
         for name in names
     ]
     out.table("Sources", rows)
+    for field, title in ((tally.LANGUAGE, "language"), (tally.LICENCE, "licence")):
+        stated = [
+            {"source": name, title: value, "documents": number}
+            for name in names
+            for value, number in tally.by_value(writer.said[name], field, writer.documents[name])
+        ]
+        if any(row[title] != tally.NOT_STATED for row in stated):
+            out.table(f"Documents by {title}", stated)
     shown = [
         source
         for source in config.sources

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from storage.shards.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.shards.lines import as_line, open_lines
+from tasks.download import tally
 from tasks.download.config import DownloadConfig
 from tasks.download.exclude import Exclusion
 from tasks.shards import ShardResult
@@ -27,6 +28,7 @@ class ShardWriter:
         self.shards = self.ledger_shards = 0
         self.documents: Counter[str] = Counter()
         self.characters: Counter[str] = Counter()
+        self.said: dict[str, Counter[str]] = defaultdict(Counter)
         self.batch: list[Document] = []
         self.bytes = self.places = 0  # of the current shard, excluded documents with them
 
@@ -35,12 +37,14 @@ class ShardWriter:
         written. Returns whether it is."""
         kept = not self.exclusion.names(document)
         self.places += 1
-        self.bytes += len(document.text.encode("utf-8", "surrogatepass"))
+        size = len(document.text.encode("utf-8", "surrogatepass"))
+        self.bytes += size
         if kept:
             self.batch.append(document)
             self.seen += 1
             self.documents[document.source] += 1
             self.characters[document.source] += len(document.text)
+            tally.add(self.said[document.source], document, size)
         if self.places >= self.config.shard_documents or self.bytes >= self.config.shard_bytes:
             self.close()
         return kept
@@ -68,6 +72,7 @@ class ShardWriter:
         self.seen += read.counts["documents"]
         self.documents[source] += read.counts["documents"]
         self.characters[source] += read.counts["characters"]
+        self.said[source].update(read.counts["said"])
         return list(range(first, self.shards))
 
 

@@ -8,7 +8,8 @@ bind whoever passes the weights on, if they bind weights at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Annotated
@@ -22,11 +23,12 @@ from tasks.export.card.provenance import Provenance
 OWN = "Apache-2.0"  # Gristmill's own, whose text ships with its code
 WARNING = "Warning: "  # begins a paragraph of NOTICE that a publisher should read first
 BASE = "base"
-NOT_STATED = "not stated"
+NOT_STATED, OTHERS = "not stated", "others"  # the latter are the rarest together
 _KINDS = {
     "share-alike": r"\bCC-BY(-NC)?-SA|\b[AL]?GPL|\bODbL|\bGFDL|\bEUPL|\bMPL|\bOSL|\bCDLA-Sharing|share-?alike",
     "non-commercial": r"\bCC-BY-NC|\bnon-?commercial|\bresearch-only",
 }
+_NOT_IN_LICENCES = re.compile(r"[^\w.+:/ -]")
 _ASKS = {
     "share-alike": "requires that works made from it be passed on under the same terms",
     "non-commercial": "does not allow commercial use",
@@ -60,13 +62,29 @@ def stated(provenance: Provenance | None) -> dict[str, str]:
     return base | sources
 
 
-def warnings(licences: Mapping[str, str]) -> list[str]:
-    """A sentence for each kind of licence that binds whoever passes the weights on, with the sources under it."""
+def by_licence(provenance: Provenance | None) -> dict[str, int]:
+    """Documents by the licence that they state themselves, summed over sources, the most frequent first."""
+    counts = Counter[str]()
+    for one in provenance.document_licences if provenance else ():
+        counts[one.licence] += one.documents
+    return dict(sorted(counts.items(), key=lambda item: (item[0] in (NOT_STATED, OTHERS), -item[1], item[0])))
+
+
+def bound(provenance: Provenance | None) -> list[tuple[str, str]]:
+    """(what is licensed, its licence) for `warnings`: sources, and documents by what they state, which is foreign
+    text."""
+    documents = ((f"{number:,} documents", licence) for licence, number in by_licence(provenance).items())
+    return [*stated(provenance).items(), *((what, _NOT_IN_LICENCES.sub("?", licence)) for what, licence in documents)]
+
+
+def warnings(licences: Iterable[tuple[str, str]]) -> list[str]:
+    """A sentence for each kind of licence that binds whoever passes the weights on, with what is under it."""
+    licences = list(licences)
     sentences = []
     for kind, pattern in _KINDS.items():
         named = [
             f"{name} ({licence})"
-            for name, licence in licences.items()
+            for name, licence in licences
             if re.search(pattern, re.sub(r"\s+", "-", licence), re.IGNORECASE)
         ]
         if named:
@@ -110,7 +128,7 @@ def own_text() -> str:
 def notice(provenance: Provenance | None, weights: str | None, statement: str) -> str:
     """NOTICE: warnings, the owner's statement, and every source with its licence."""
     licences = stated(provenance)
-    parts = [f"{WARNING}{one}" for one in warnings(licences)]
+    parts = [f"{WARNING}{one}" for one in warnings(bound(provenance))]
     parts.append(f"The weights are licensed under {weights}: see LICENSE." if weights else _NONE)
     parts += [f"The owner says of the data: {statement}"] if statement else []
     if licences:

@@ -13,7 +13,7 @@ from typing import Any
 
 from models.tokenizer import BASE_FIELD
 from tasks.export.card.front_matter import front_matter, released_scores
-from tasks.export.card.licences import WARNING, licence_sections, stated, warnings
+from tasks.export.card.licences import WARNING, bound, by_licence, licence_sections, stated, warnings
 from tasks.export.card.provenance import Provenance
 from tasks.export.card.speculation import speculative_decoding
 from tasks.export.card.usage import usage
@@ -79,7 +79,7 @@ def model_card(
     parts = [
         front_matter(name, config.weights_licence, provenance, scores),
         f"# {_inline(name)}",
-        *(f"> **{WARNING.strip()}** {one}" for one in warnings(stated(provenance))),
+        *(f"> **{WARNING.strip()}** {one}" for one in warnings(bound(provenance))),
         f"A model of {result['parameters']:,} parameters, made by Gristmill: {_history(model, provenance)}.",
         "## Usage",
         *usage(result["formats"], modelfile=modelfile, remarks=remarks or {}),
@@ -87,6 +87,7 @@ def model_card(
         *speculative_decoding(result.get("speculation", {}), config.speculation),
         "## Licences",
         *licence_sections(provenance, config.weights_licence, config.licence),
+        *_document_licences(provenance),
         *_training(provenance, result),
         "## Architecture",
         markdown_table([{"field": "parameters", "value": f"{result['parameters']:,}"}, *shape]),
@@ -140,7 +141,7 @@ def _samples(samples: list[Mapping[str, str]], answers: list[Mapping[str, str]])
 
 def _compared_with_base(one: Mapping[str, str]) -> dict[str, str]:
     texts = {"asked": one["prompt"], "the base says": one["base"], "this model": one["text"]}
-    return {who: _inline(text).replace(r"\|", "|") for who, text in texts.items()}  # the table escapes bars itself
+    return {who: _in_table(text) for who, text in texts.items()}
 
 
 def _sample(one: Mapping[str, str]) -> str:
@@ -152,12 +153,25 @@ def _inline(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
 
 
+def _in_table(text: str) -> str:
+    return _inline(text).replace(r"\|", "|")  # the table escapes bars itself
+
+
 def _fenced(text: str) -> str:
     """A text verbatim, within a fence longer than any in it."""
     fence = "```"
     while fence in text:
         fence += "`"
     return f"{fence}text\n{text}\n{fence}"
+
+
+def _document_licences(provenance: Provenance | None) -> list[str]:
+    rows = [
+        {"licence": _in_table(licence), "documents": f"{number:,}"}
+        for licence, number in by_licence(provenance).items()
+    ]
+    how = "Licences that documents of these sources state themselves, counted as downloaded:"
+    return [how, markdown_table(rows)] if rows else []
 
 
 def _training(provenance: Provenance | None, result: Mapping[str, Any]) -> list[str]:

@@ -22,6 +22,14 @@ class StatedSource(StageConfig):
     licence: str = Field("", description="as the profile states it, or empty")
 
 
+class DocumentLicence(StageConfig):
+    """A licence that documents of a source state themselves."""
+
+    source: str = Field(description="name of the source")
+    licence: str = Field(description="as in the documents' metadata, or `not stated`")
+    documents: int = Field(description="number of documents, as downloaded")
+
+
 class Training(StageConfig):
     """The counts of a stage that trained."""
 
@@ -37,6 +45,11 @@ class Provenance(StageConfig):
     base_repository: str = Field("", description="its name on the hub, if it came from there")
     base_licence: str = Field("", description="its licence, as the profile states it")
     sources: list[StatedSource] = Field([], description="of the data")
+    document_licences: list[DocumentLicence] = Field(
+        [],
+        description="of the sources of documents, where documents state a licence",
+        exclude_if=lambda licences: not licences,  # so that keys from before this field stay the same
+    )
     languages: list[str] = Field([], description="languages that the filter kept, empty without a filter")
     funnel: dict[str, int] = Field({}, description="documents, then tokens, left after each stage")
     training: list[Training] = Field([], description="in the order of the chain")

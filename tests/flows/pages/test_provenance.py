@@ -141,3 +141,18 @@ def test_what_is_told_is_in_the_key() -> None:
     other = config.with_provenance(provenance_of(profile, {**STAGES, "dedup": made("dedup", kept(89))}, LINKS, "dpo"))
     assert one.model_dump() != other.model_dump()
     assert config.model_dump().keys() < one.model_dump().keys()
+
+
+def test_licences_that_documents_state_are_those_of_sources_with_tokens(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(HUB)
+    profile = load(str(tmp_path / "mine.yaml"))
+    rows = [
+        {"source": "web", "licence": "CC-BY-4.0", "documents": 3},
+        {"source": "gone", "licence": "MIT", "documents": 2},
+    ]
+    raw = made("download", {**kept(100), "tables": {"Documents by licence": rows}})
+    tokens = made("tokenize", {"tables": {"Tokens by source and split": [{"source": "web", "tokens": 5}]}})
+    told = provenance_of(profile, {**STAGES, "download": raw, "tokenize": tokens}, LINKS, "sft")
+    assert [one.model_dump() for one in told.document_licences] == rows[:1]
+    before = provenance_of(profile, STAGES, LINKS, "sft")
+    assert "document_licences" not in before.model_dump()  # so that older keys stay the same

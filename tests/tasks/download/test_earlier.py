@@ -23,6 +23,7 @@ from tests.runtimes import runtime_of
 from tests.tasks.download.archives import html, http, packed, page, warc
 
 ROWS = 40
+LICENCES = ("MIT", "https://creativecommons.org/licenses/by-sa/4.0/deed.de")
 
 
 class Notes(Observer):
@@ -51,7 +52,10 @@ class Place:
 
 def write(folder: Path, number: int, text: str = "") -> None:
     """A file of lines, of which one is broken."""
-    rows = [json.dumps({"text": f"{text} {number}: line {row} of a file about mills"}) for row in range(ROWS)]
+    rows = [
+        json.dumps({"text": f"{text} {number}: line {row} of a file about mills", "license": LICENCES[row % 2]})
+        for row in range(ROWS)
+    ]
     folder.mkdir(exist_ok=True)
     (folder / f"{number}.jsonl").write_text("\n".join([*rows, "{"]) + "\n")
 
@@ -143,12 +147,16 @@ def test_a_takedown_costs_the_shards_that_it_touches(tmp_path: Path) -> None:
 
     def rerun(name: str, **more: Any) -> Artifact:
         made = place.run(config_of(*sources, **more))
-        assert made.digest == Place(tmp_path / name).run(config_of(*sources, **more)).digest
+        fresh = Place(tmp_path / name).run(config_of(*sources, **more))
+        assert made.digest == fresh.digest
+        assert manifest(made).counts == manifest(fresh).counts
         assert manifest(made).facts["share_reused"] == 1
         return made
 
     second = rerun("1", exclude=[one], exclude_files=[str(lists)])
     assert manifest(second).counts["documents"]["removed"] == {"excluded": 3}
+    licences = [tuple(row.values()) for row in manifest(second).counts["tables"]["Documents by licence"]]
+    assert licences == [("lines", "CC-BY-SA-4.0", 59), ("lines", "MIT", 59), ("web", "not stated", 4)]
     shards = manifest(first).files.keys() & manifest(second).files.keys()
     changed = {name for name in shards if manifest(first).files[name].sha256 != manifest(second).files[name].sha256}
     assert len([name for name in changed if name.startswith("documents/")]) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from huggingface_hub import ModelCard
 from pydantic import ValidationError
 
 from tasks.export import ExportConfig
-from tasks.export.card.licences import licence_text, notice, stated, warnings
+from tasks.export.card.licences import bound, licence_text, notice, stated, warnings
 from tasks.export.card.page import model_card
-from tasks.export.card.provenance import Provenance, StatedSource, Training
+from tasks.export.card.provenance import DocumentLicence, Provenance, StatedSource, Training
 
 PROOF = {
     "bytes": 10,
@@ -178,9 +179,26 @@ def test_licences_that_bind_are_named_first() -> None:
     ],
 )
 def test_kinds_of_licences(licence: str, kinds: list[str]) -> None:
-    found = warnings({"source": licence})
+    found = warnings([("source", licence)])
     assert len(found) == len(kinds)
     assert all(kind in one for kind, one in zip(kinds, found, strict=True))
+
+
+def test_licences_that_documents_state_are_summed_and_warned_of_and_no_markup() -> None:
+    rows = [("web", "CC-BY-SA-4.0", 7), ("web", "not stated", 9), ("code", "CC-BY-SA-4.0", 5), ("web", "GPL<b>|x", 2)]
+    found = [DocumentLicence(source=name, licence=licence, documents=number) for name, licence, number in rows]
+    told = Provenance(link="sft", document_licences=found)
+    text = card(provenance=told)
+    shown = [line for line in text.splitlines() if re.match(r"\| (CC-BY-SA|not stated|GPL)", line)]
+    assert [tuple(line.strip("| ").split(" | ")) for line in shown] == [
+        ("CC-BY-SA-4.0", "12"),
+        ("GPL&lt;b&gt;·x", "2"),
+        ("not stated", "9"),
+    ]
+    (warning,) = warnings(bound(told))
+    assert "12 documents (CC-BY-SA-4.0), 2 documents (GPL?b??x)" in warning
+    assert f"> **Warning:** {warning}" in text
+    assert f"Warning: {warning}" in notice(told, None, "")
 
 
 def test_the_licence_of_the_base_is_stated_with_the_sources() -> None:
