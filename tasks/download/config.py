@@ -283,6 +283,19 @@ class HubSource(ExternalSource):
     revision: str = Field(min_length=7, description="commit of the data set, not a branch, which could change")
     subset: str | None = Field(None, description="configuration (subset) of the data set")
     split: str = Field("train", description="split of the data set")
+    columns: list[Annotated[str, Field(min_length=1)]] | None = Field(
+        None,
+        min_length=1,
+        description="columns to fetch of a data set in Parquet, with that of the text. Null for all",
+        exclude_if=lambda value: value is None,
+    )
+
+    @model_validator(mode="after")
+    def _columns_have_the_text(self) -> Self:
+        of_text = {self.text_column, self.text_column.partition(".")[0]}
+        if self.columns and self.role == "documents" and not of_text & {*self.columns}:
+            raise ValueError(f"`columns` lacks {self.text_column}, the column of the text: add it")
+        return self
 
 
 LocalSource = FileSource | WebSource | DocumentSource | DumpSource

@@ -28,7 +28,7 @@ from tasks.download.dumps.packed import is_multistream
 from tasks.download.dumps.read import read_dump
 from tasks.download.earlier import DOCUMENTS, LEDGER, Record, Taken, keys_of, take, taken_before
 from tasks.download.exclude import Exclusion
-from tasks.download.sources import files
+from tasks.download.sources import files, hub
 from tasks.download.sources.files import ENDINGS_OF
 from tasks.download.sources.metadata import NotKept, to_json
 from tasks.download.sources.remote import Address, Politeness, look, open_address
@@ -63,13 +63,17 @@ class Span(NamedTuple):
 
     @property
     def divisible(self) -> bool:
-        """Whether it can be read from its middle."""
+        """Whether it can be read from its middle: also Parquet of the hub."""
         sent_in_parts = self.address is None or (self.address.parts and self.address.size != UNSEEN)
-        web = self.path.name.endswith(ENDINGS_OF["web"]) and self.path.suffix != ".zst"
-        return sent_in_parts and (web or self.path.suffix == ".jsonl" or is_multistream(self.path))
+        web = self.path.name.endswith(ENDINGS_OF["web"])
+        if web or self.address is None:
+            lines = self.path.suffix == ".jsonl" or is_multistream(self.path)
+            return sent_in_parts and (lines or (web and self.path.suffix != ".zst"))
+        return True
 
 
 Portion = tuple[Span, ...]
+InPortions = LocalSource | HubSource  # of the hub if it is Parquet
 
 
 class Read(NamedTuple):
@@ -101,7 +105,16 @@ def spans(source: LocalSource, polite: Politeness) -> list[Span]:
     return found
 
 
-def portions(source: LocalSource, found: list[Span], size: int, undivided: Set[str] = frozenset()) -> list[Portion]:
+def spans_of_hub(source: HubSource, polite: Politeness) -> list[Span] | None:
+    """The files of a source of the hub, or None if they aren't Parquet. Raises SourceError."""
+    found = hub.find_parquet(source, polite)
+    if found is None:
+        return None
+    names = [hub.name_of(source, each) for each in found]
+    return [Span(Path(name), name, each.size, 0, address=each) for name, each in zip(names, found, strict=True)]
+
+
+def portions(source: InPortions, found: list[Span], size: int, undivided: Set[str] = frozenset()) -> list[Portion]:
     """The files of a source in portions. A single portion if the source has a limit.
 
     Large files are divided by bytes, and small ones collected, up to about `SHARDS` shards of `size` bytes. A
@@ -134,7 +147,7 @@ def _ends_portion(span: Span, size: int) -> bool:
     return drawn * size < span.size * 2**64
 
 
-def portion_keys(source: LocalSource, jobs: list[Portion]) -> list[str]:
+def portion_keys(source: InPortions, jobs: list[Portion]) -> list[str]:
     """The key of each portion of a source. Raises SourceError."""
     if isinstance(source, DocumentSource):
         return keys_of(source.name, jobs, functools.partial(licence_beside, source))
@@ -142,7 +155,7 @@ def portion_keys(source: LocalSource, jobs: list[Portion]) -> list[str]:
 
 
 def read_portions(
-    source: LocalSource,
+    source: InPortions,
     found: list[Span],
     config: DownloadConfig,
     out: Output,
@@ -176,7 +189,7 @@ def read_portions(
 
 
 def _map(
-    source: LocalSource,
+    source: InPortions,
     found: list[Span],
     config: DownloadConfig,
     out: Output,
@@ -246,7 +259,7 @@ def _in_file(row: Refused, before: int) -> Refused:
 
 
 def read_document(
-    source: LocalSource | HubSource, row: Row, config: DownloadConfig, dropped: Counter[NotKept]
+    source: InPortions, row: Row, config: DownloadConfig, dropped: Counter[NotKept]
 ) -> Document | Refused:
     """The document of a row. `dropped` counts the fields that metadata can't hold."""
     try:
@@ -261,7 +274,7 @@ def read_document(
 
 
 def _take_or_read(
-    source: LocalSource,
+    source: InPortions,
     config: DownloadConfig,
     exclusion: Exclusion,
     polite: Politeness,
@@ -277,12 +290,7 @@ def _take_or_read(
 
 
 def _read(
-    source: LocalSource,
-    config: DownloadConfig,
-    exclusion: Exclusion,
-    polite: Politeness,
-    portion: Portion,
-    folder: Path,
+    source: InPortions, config: DownloadConfig, exclusion: Exclusion, polite: Politeness, portion: Portion, folder: Path
 ) -> dict[str, Any]:
     """Write a portion's shards and refused rows. Returns the counts."""
     writer = ShardWriter(config, folder / DOCUMENTS, exclusion)
@@ -321,7 +329,7 @@ def _read(
     }
     if scanned:
         counts["scanned_pages"] = scanned
-    if reach.end is None or isinstance(source, DumpSource):
+    if reach.end is None or isinstance(source, DumpSource | HubSource):
         return counts
     if isinstance(source, WebSource):
         return counts | {"first": reach.first, "after": reach.after}
@@ -330,13 +338,17 @@ def _read(
 
 def _rows(
     span: Span,
-    source: LocalSource,
+    source: InPortions,
     config: DownloadConfig,
     folder: Path,
     polite: Politeness,
     reach: Reach,
     lost: Counter[str],
 ) -> Iterator[Row | Refused]:
+    if isinstance(source, HubSource):
+        assert span.address is not None
+        yield from hub.read_file(span.address, source, polite, folder, span.start, span.end)
+        return
     _check_unchanged(span)
     if isinstance(source, DocumentSource):
         yield from read_documents(span.path, span.name, source, config.max_document_bytes)

@@ -36,7 +36,16 @@ from tasks.download.earlier import Record, taken_before, write_record
 from tasks.download.exclude import Exclusion
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of, role_of
-from tasks.download.portions import EXCLUDE, portion_keys, portions, read_document, read_portions, spans
+from tasks.download.portions import (
+    EXCLUDE,
+    InPortions,
+    portion_keys,
+    portions,
+    read_document,
+    read_portions,
+    spans,
+    spans_of_hub,
+)
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.metadata import NotKept
 from tasks.download.sources.remote import Politeness
@@ -158,12 +167,15 @@ def download(config: DownloadConfig, out: Output) -> None:
     A row that can't be used is quarantined with its reason and location. A pair that was cut is in the ledger too.
     Raises SourceError for a source that loses more than `max_quarantined_share` or is empty.
     """
-    check_first_rows(config, HubSource)
-    polite = Politeness(out.runtime.data.connections, out.runtime.data.patience_minutes)
+    check_first_rows(config, HubSource, out)
+    polite = _politeness(out)
     in_files = {each.name: spans(each, polite) for each in config.sources if isinstance(each, LocalSource)}
     out.fact(source_bytes={name: sum(span.size for span in found) for name, found in in_files.items()})
     out.fact(files=sum(map(len, in_files.values())))
-    in_documents = {each.name for each in config.sources if isinstance(each, LocalSource) and each.role == "documents"}
+    of_hub = [each for each in config.sources if isinstance(each, HubSource) and each.role == "documents"]
+    in_files |= {each.name: found for each in of_hub if (found := spans_of_hub(each, polite)) is not None}
+    in_portions = {each.name for each in config.sources if each.kind != "embedded" and each.role == "documents"}
+    in_portions &= in_files.keys()
     exclusion = _exclusion(config)
     writer = ShardWriter(config, out.path / "documents", exclusion)
     verdicts: list[Verdict] = []
@@ -175,7 +187,7 @@ def download(config: DownloadConfig, out: Output) -> None:
     changes = functools.partial(_is_file, config)
     with pair_writer(config.roles, out) as written:
         for source in config.sources:
-            if isinstance(source, LocalSource) and source.role == "documents":
+            if isinstance(source, InPortions) and source.name in in_portions:
                 read = read_portions(source, in_files[source.name], config, out, writer, changes)
                 if read.refused:
                     refused[source.name] = read.refused
@@ -188,7 +200,7 @@ def download(config: DownloadConfig, out: Output) -> None:
                 _check_source(source, config, refused, writer, written, read.removed)
                 continue
             assert not isinstance(source, ExtractedSource)
-            for role, source_name, item in _items(source, config, refused, verdicts, dropped):
+            for role, source_name, item in _items(source, config, out, refused, verdicts, dropped):
                 if isinstance(item, Document):
                     if not writer.add(item):
                         removed.setdefault(source_name, Counter())[exclude.REASON] += 1
@@ -199,7 +211,7 @@ def download(config: DownloadConfig, out: Output) -> None:
                     out.progress(writer.seen, 0, "documents", source_name)
             _check_source(source, config, refused, writer, written)
     writer.close()
-    of_rows = {name: rows for name, rows in refused.items() if name not in in_documents}
+    of_rows = {name: rows for name, rows in refused.items() if name not in in_portions}
     writer.judge(chain(verdicts, (each.verdict(name) for name, rows in of_rows.items() for each in rows)))
     if records:
         write_record(out.path, records, exclusion)
@@ -211,6 +223,10 @@ def download(config: DownloadConfig, out: Output) -> None:
     _account(config, out, writer, written, refused, removed, verdicts)
     _account_metadata(dropped, out)
     _account_lost(lost, config, out)
+
+
+def _politeness(out: Output) -> Politeness:
+    return Politeness(out.runtime.data.connections, out.runtime.data.patience_minutes)
 
 
 def _tell_taken(records: list[Record], out: Output) -> None:
@@ -320,15 +336,17 @@ def _account_lost(lost: Mapping[str, Counter[str]], config: DownloadConfig, out:
             out.table(title, rows)
 
 
-def check_first_rows(config: DownloadConfig, kind: type[FileSource] | type[HubSource] = FileSource) -> None:
+def check_first_rows(
+    config: DownloadConfig, kind: type[FileSource] | type[HubSource] = FileSource, out: Output | None = None
+) -> None:
     """Raises SourceError for sources of a kind that have no row, or whose first rows can't be used. Called before any
-    source is processed, for files already by a plan."""
+    source is processed, for files already by a plan. The hub's are read with the patience of `out`."""
     for source in config.sources:
         if not isinstance(source, kind):
             continue
         bad = list[Refused]()
         removed: Counter[str] = Counter()
-        for row in islice(_rows(source, config), FIRST):
+        for row in islice(_rows(source, config, out), FIRST):
             found = _item(source, row, config, [], Counter())
             if not isinstance(found, Refused):
                 break
@@ -341,15 +359,18 @@ def check_first_rows(config: DownloadConfig, kind: type[FileSource] | type[HubSo
                 _check_rows(source, bad, 0, config.max_quarantined_share, removed)
 
 
-def _rows(source: FileSource | HubSource, config: DownloadConfig) -> Iterator[Row | Refused]:
+def _rows(source: FileSource | HubSource, config: DownloadConfig, out: Output | None) -> Iterator[Row | Refused]:
     if isinstance(source, FileSource):
         return files.read_rows(source, config.max_document_bytes)
-    return hub.read_rows(source)
+    assert out is not None
+    out.scratch.mkdir(parents=True, exist_ok=True)
+    return hub.read_rows(source, _politeness(out), out.scratch)
 
 
 def _items(
     source: EmbeddedSource | FileSource | HubSource,
     config: DownloadConfig,
+    out: Output,
     refused: dict[str, list[Refused]],
     verdicts: list[Verdict],
     dropped: Counter[NotKept],
@@ -364,7 +385,7 @@ def _items(
         for pair in embedded.preferences(source):
             yield "preferences", "embedded", pair
         return
-    for row in _rows(source, config):
+    for row in _rows(source, config, out):
         found = _item(source, row, config, verdicts, dropped)
         if isinstance(found, Refused) and found.removed:
             verdicts.append(found.verdict(source.name))

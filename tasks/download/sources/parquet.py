@@ -6,11 +6,13 @@ time zone are left out. Nanoseconds are kept as text.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +20,7 @@ import pyarrow.types as kinds
 
 from storage.errors import SourceError
 from tasks.download.sources.metadata import UNREADABLE
+from tasks.download.sources.remote import RangedFile
 from tasks.download.sources.rows import Refused, Row
 
 # A date beyond Python's years; an unknown time zone; a map with a key twice, or with objects as keys
@@ -25,28 +28,65 @@ NO_VALUE = (OverflowError, ValueError, KeyError, TypeError, pa.ArrowException)
 NOT_UTF8 = object()  # for a value whose text isn't UTF-8: its row is refused
 PER_SECOND = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
 EPOCH, DAY = datetime(1970, 1, 1), 86_400
+AHEAD = 64 << 20  # bytes of a group up to which its columns are fetched at once
+GAP = 64 << 10  # bytes between columns that are fetched too rather than with another request
 
 
-def read_parquet(path: Path, name: str, opened: IO[bytes] | None = None) -> Iterator[Row | Refused]:
-    """The rows of a file, which may be open already, those of a damaged group refused. Raises SourceError."""
+class Part(NamedTuple):
+    """What is read of a file: the groups that begin in the bytes from `start` to `end`, and some columns or all."""
+
+    start: int = 0
+    end: int | None = None
+    columns: list[str] | None = None
+
+
+def open_parquet(path: Path, opened: Any = None, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """A file, which may be open already, and whose footer may be known. Raises SourceError."""
     try:
         # Timestamps of 96 bits, which Spark writes, would be nanoseconds, with wrong years before 1677 and after 2262
-        file = pq.ParquetFile(opened or path, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+        file = pq.ParquetFile(
+            opened or path, metadata=metadata, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
+        )
     except pa.ArrowNotImplementedError as error:
         raise _not_read(path, error) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SourceError(
             f"{path} is not a Parquet file: {error}.", "Replace it, or remove it from `paths`."
         ) from error
-    with file:
-        twice = [column for column, times in Counter(file.schema_arrow.names).items() if times > 1]
-        if twice:
-            raise SourceError(f"{path} has two columns {twice[0]}.", "Rename one, or remove the file from `paths`.")
-        number = 0
+    twice = [column for column, times in Counter(file.schema_arrow.names).items() if times > 1]
+    if twice:
+        file.close()
+        raise SourceError(f"{path} has two columns {twice[0]}.", "Rename one, or remove the file from `paths`.")
+    return file
+
+
+def read_parquet(
+    path: Path,
+    name: str,
+    opened: IO[bytes] | RangedFile | None = None,
+    part: Part | None = None,
+    metadata: pq.FileMetaData | None = None,
+) -> Iterator[Row | Refused]:
+    """The rows of a file or a part of it, those of a damaged group refused. It may be open already, and its footer
+    known. Raises SourceError."""
+    start, stop, columns = part or Part()
+    far = isinstance(opened, RangedFile)
+    with open_parquet(path, opened, metadata) as file:
+        names = file.schema_arrow.names
+        if lacking := [column for column in columns or () if column not in names]:
+            raise SourceError(
+                f"{path} lacks the column {lacking[0]}.", f"Correct `columns` of the source: it has {', '.join(names)}."
+            )
+        end = 0
         for group in range(file.num_row_groups):
-            end = number + file.metadata.row_group(group).num_rows
+            number, end = end, end + file.metadata.row_group(group).num_rows
+            if (start or stop is not None) and not start <= _begin(file.metadata, group) < (stop or math.inf):
+                continue
+            if isinstance(opened, RangedFile):
+                _fetch_ahead(opened, _chunks(file.metadata, group, columns))
             try:
-                for batch in file.iter_batches(batch_size=1024, row_groups=[group]):
+                batches = file.iter_batches(batch_size=1024, row_groups=[group], columns=columns, use_threads=not far)
+                for batch in batches:
                     yield from rows_of(batch, name, number)
                     number += batch.num_rows
             except pa.ArrowNotImplementedError as error:
@@ -54,6 +94,27 @@ def read_parquet(path: Path, name: str, opened: IO[bytes] | None = None) -> Iter
             except (pa.ArrowException, OSError):
                 yield from (Refused("damaged_page", f"{name} row {row + 1}") for row in range(number, end))
                 number = end
+
+
+def _chunks(metadata: pq.FileMetaData, group: int, columns: list[str] | None = None) -> list[tuple[int, int]]:
+    """(first byte, end) of each column of a group, or of some columns, in their order in the file."""
+    of = metadata.row_group(group)
+    every = [of.column(number) for number in range(of.num_columns)]
+    wanted = [each for each in every if columns is None or each.path_in_schema.partition(".")[0] in columns]
+    starts = [min(each.data_page_offset, each.dictionary_page_offset or each.data_page_offset) for each in wanted]
+    return sorted((at, at + each.total_compressed_size) for at, each in zip(starts, wanted, strict=True))
+
+
+def _begin(metadata: pq.FileMetaData, group: int) -> int:
+    return next((start for start, _ in _chunks(metadata, group)), 0)
+
+
+def _fetch_ahead(file: RangedFile, chunks: list[tuple[int, int]]) -> None:
+    """Fetch the columns of a group with one request, if they lie together and aren't too large: else Arrow will read
+    them one by one."""
+    gaps = (after[0] - before[1] for before, after in pairwise(chunks))
+    if chunks and chunks[-1][1] - chunks[0][0] <= AHEAD and max(gaps, default=0) <= GAP:
+        file.expect(chunks[0][0], chunks[-1][1])
 
 
 def _not_read(path: Path, error: Exception) -> SourceError:

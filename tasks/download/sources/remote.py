@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
+HUB = "https://huggingface.co"  # unless HF_ENDPOINT names another
+TOKEN_REMEDY = "Set HF_TOKEN to the token of an account that may read it. Conditions are accepted on its page."
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 BLOCK = 8 << 20  # bytes that are asked for at once
 LATER = (403, 408, 425, 429, 500, 502, 503, 504)
@@ -65,7 +67,7 @@ class Address(NamedTuple):
     parts: bool = True
 
 
-class _Later(Exception):
+class Later(Exception):
     """The server didn't give what it should for now: why, the seconds that it asks to wait, whether it answered."""
 
     def __init__(self, why: str, seconds: float | None = None, *, answered: bool = True) -> None:
@@ -83,7 +85,7 @@ def look(url: str, polite: Politeness | None = None) -> Address:
     if has_credentials(url):
         raise ConfigError(f"The address {decoded(url)} holds a password or a token.", REMEDY)
     kind = _look_by_http if _is_http(url) else _look_in_bucket
-    return _answered(functools.partial(kind, url), url, polite or Politeness(2, *LOOK))
+    return answered(functools.partial(kind, url), url, polite or Politeness(2, *LOOK))
 
 
 def match(pattern: str) -> list[str]:
@@ -91,8 +93,13 @@ def match(pattern: str) -> list[str]:
     if _is_http(pattern) or not re.search(r"[*?\[]", pattern):
         return [pattern]
     fs, path = _bucket(pattern)
-    found = _answered(lambda: _in_bucket(lambda: fs.glob(path), pattern), pattern, Politeness(2, *LOOK))
+    found = answered(lambda: _in_bucket(lambda: fs.glob(path), pattern), pattern, Politeness(2, *LOOK))
     return sorted(fs.unstrip_protocol(name) for name in found)
+
+
+def hub() -> str:
+    """The URL of the Hugging Face hub, or of what HF_ENDPOINT names instead."""
+    return (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
 
 
 def open_address(address: Address, folder: Path, polite: Politeness) -> BinaryIO:
@@ -101,7 +108,7 @@ def open_address(address: Address, folder: Path, polite: Politeness) -> BinaryIO
     if address.parts:
         return io.BufferedReader(_RemoteFile(address, polite, folder), 1 << 16)
     copy = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  the caller closes it
-    _answered(lambda: _copy(address, copy), address.url, polite, folder=folder)
+    answered(lambda: _copy(address, copy), address.url, polite, folder=folder)
     copy.seek(0)
     return copy
 
@@ -111,7 +118,7 @@ class _RemoteFile(io.RawIOBase):
 
     def __init__(self, address: Address, polite: Politeness, folder: Path) -> None:
         self._address, self._at = address, 0
-        self._block = functools.lru_cache(2)(functools.partial(_fetch, address, polite, folder))
+        self._block = functools.lru_cache(2)(functools.partial(_fetch_block, address, polite, folder))
 
     def readable(self) -> bool:
         """It is."""
@@ -138,19 +145,57 @@ class _RemoteFile(io.RawIOBase):
         return len(data)
 
 
-def _fetch(address: Address, polite: Politeness, folder: Path, number: int) -> bytes:
-    """A block of a file. Raises SourceError."""
-    start, end = number * BLOCK, min((number + 1) * BLOCK, address.size)
+class RangedFile(io.RawIOBase):
+    """A file of which the bytes that are read are fetched, and no others: at once those that `expect` names."""
+
+    def __init__(self, address: Address, polite: Politeness) -> None:
+        self._address, self._at = address, 0
+        self._fetch = functools.partial(_fetch, address, polite)
+        self._start, self._held = 0, b""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to an offset, as `io.IOBase.seek` does."""
+        self._at = offset + (0, self._at, self._address.size)[whence]
+        return self._at
+
+    def expect(self, start: int, end: int) -> None:
+        """Fetch the bytes from `start` to `end`, and hold them until the next call. Raises SourceError."""
+        self._start, self._held = start, b""  # the old ones go first
+        self._held = self._fetch(start, min(end, self._address.size))
+
+    def read(self, size: int = -1) -> bytes:
+        """So many bytes, or as many as are left. Raises SourceError."""
+        start, left = self._at, max(0, self._address.size - self._at)
+        self._at += left if size < 0 else min(size, left)
+        if self._start <= start and self._at <= self._start + len(self._held):
+            return self._held[start - self._start : self._at - self._start]
+        return self._fetch(start, self._at)
+
+
+def _fetch_block(address: Address, polite: Politeness, folder: Path, number: int) -> bytes:
+    return _fetch(address, polite, number * BLOCK, min((number + 1) * BLOCK, address.size), folder)
+
+
+def _fetch(address: Address, polite: Politeness, start: int, end: int, folder: Path | None = None) -> bytes:
+    """Some bytes of a file. Raises SourceError, Stopped."""
     data = bytearray()
     receive = _receive_by_http if _is_http(address.url) else _receive_from_bucket
     while len(data) < end - start:
-        _answered(
+        answered(
             lambda: receive(address, start + len(data), end, data), address.url, polite, lambda: len(data), folder
         )
     return bytes(data)
 
 
-def _answered(
+def answered(
     request: Callable[[], T],
     url: str,
     polite: Politeness,
@@ -164,7 +209,7 @@ def _answered(
         try:
             with _turn(url, polite.connections):
                 return request()
-        except _Later as later:
+        except Later as later:
             if received() > before:
                 began, attempt, before = time.monotonic(), 0, received()
             doubling = min(LONGEST_PAUSE, 2.0**attempt) * random.uniform(0.5, 1)
@@ -216,14 +261,19 @@ def _client(process: int) -> httpx.Client:
 
 @contextmanager
 def _response(url: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
-    """The answer to a request, read within the block: 200, 206 or 416. Raises _Later, SourceError."""
+    """The answer to a request, read within the block: 200, 206 or 416. Raises Later, SourceError."""
     import httpx
 
+    token = os.environ.get("HF_TOKEN")
+    if token and _is_of_hub(url):  # the client drops it where another host takes over
+        headers = {**headers, "Authorization": f"Bearer {token}"}
     try:
         with _client(os.getpid()).stream("GET", url, headers=headers) as response:
             status = response.status_code
+            if status in (401, 403) and _is_of_hub(str(response.url)):
+                raise SourceError(f"{url} can't be read: its server answered {status}.", TOKEN_REMEDY)
             if status in LATER:
-                raise _Later(f"its server answered {status}", _seconds(response.headers.get("Retry-After", "")))
+                raise Later(f"its server answered {status}", _seconds(response.headers.get("Retry-After", "")))
             if status not in (200, 206, 416):  # 416: an empty file has no first byte
                 raise SourceError(
                     f"{url} can't be read: its server answered {status} {response.reason_phrase}.",
@@ -233,7 +283,7 @@ def _response(url: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
     except (httpx.TooManyRedirects, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise SourceError(f"{url} can't be read: {str(error).rstrip('.')}.", "Check the address.") from error
     except httpx.TransportError as error:
-        raise _Later(f"{type(error).__name__}: {error}", answered=False) from error
+        raise Later(f"{type(error).__name__}: {error}", answered=False) from error
 
 
 def _seconds(wait: str) -> float | None:
@@ -246,10 +296,22 @@ def _seconds(wait: str) -> float | None:
         return None
 
 
+def _is_of_hub(url: str) -> bool:
+    return url.startswith(f"{hub()}/")
+
+
+def _version(response: httpx.Response) -> str:
+    """What the server calls the version of a file. The hub names the digest of a file when it refers to where that
+    lies."""
+    linked = (before.headers.get("X-Linked-Etag") for before in response.history)
+    named = (response.headers.get("ETag"), response.headers.get("Last-Modified"))
+    return next((each for each in (*linked, *named) if each), "")
+
+
 def _look_by_http(url: str) -> Address:
     with _response(url, {"Range": "bytes=0-0"}) as response:
         fields = response.headers
-        version = fields.get("ETag") or fields.get("Last-Modified") or ""
+        version = _version(response)
         if response.status_code == 200:
             stated = fields.get("Content-Length", "")
             if not stated.isdecimal():
@@ -262,24 +324,26 @@ def _look_by_http(url: str) -> Address:
 
 
 def _receive_by_http(address: Address, start: int, end: int, data: bytearray) -> None:
-    """Add the bytes from `start` to `end` to the data, as far as they come. Raises _Later, SourceError."""
+    """Add the bytes from `start` to `end` to the data, as far as they come. Raises Later, SourceError."""
     with _response(address.url, {"Range": f"bytes={start}-{end - 1}"}) as response:
         _check_version(address, response)
         part = RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if response.status_code == 416:
             raise _changed(address)
         if response.status_code != 206 or not part or part[1] != str(start):
-            raise _Later("its server sent another part of it than was asked for")
+            raise Later("its server sent another part of it than was asked for")
+        if int(part[2]) != address.size:
+            raise _changed(address)
         for piece in response.iter_raw():
             data += piece[: end - start]
             start += len(piece)
             if start >= end:
                 return
-    raise _Later("its server sent less than was asked for")
+    raise Later("its server sent less than was asked for")
 
 
 def _copy(address: Address, file: BinaryIO) -> None:
-    """Receive the whole file, from its beginning. Raises _Later, SourceError."""
+    """Receive the whole file, from its beginning. Raises Later, SourceError."""
     file.seek(0)
     file.truncate()
     with _response(address.url, {}) as response:
@@ -287,12 +351,11 @@ def _copy(address: Address, file: BinaryIO) -> None:
         for piece in response.iter_raw():
             file.write(piece)
     if file.tell() != address.size:
-        raise _Later(f"its server sent {file.tell():,} of {address.size:,} bytes")
+        raise Later(f"its server sent {file.tell():,} of {address.size:,} bytes")
 
 
 def _check_version(address: Address, response: httpx.Response) -> None:
-    version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-    if version != address.version:
+    if _version(response) != address.version:
         raise _changed(address)
 
 
@@ -308,12 +371,12 @@ def _bucket(url: str) -> tuple[Any, str]:
 
 
 def _in_bucket(request: Callable[[], T], url: str) -> T:
-    """What a request to a bucket gives. Raises _Later, SourceError."""
+    """What a request to a bucket gives. Raises Later, SourceError."""
     try:
         return request()
     except unreachable() as error:
         if may_pass(error):
-            raise _Later(str(error) or type(error).__name__) from error
+            raise Later(str(error) or type(error).__name__) from error
         raise SourceError(
             f"{url} can't be read: {str(error) or type(error).__name__}.",
             "Check the address, and the credentials in the environment.",
