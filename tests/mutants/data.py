@@ -40,6 +40,22 @@ DATA = (
         fails=("tests/tasks/download/test_web.py::test_a_page_that_takes_too_long_ends_and_the_next_one_is_read",),
     ),
     Mutant(
+        name="download-digest-of-the-hub-unread",
+        about="download: a file has other bytes than the hub lists",
+        path="tasks/download/sources/hub.py",
+        before="if digest.hexdigest() == address.version:",
+        after="if digest.hexdigest() and address.version:",
+        fails=("tests/tasks/download/test_hub.py::test_other_bytes_end_the_run_or_cost_their_group",),
+    ),
+    Mutant(
+        name="download-group-read-twice",
+        about="download: a group that begins in one portion of a file on the hub is read in all after it too",
+        path="tasks/download/sources/parquet.py",
+        before="not start <= _begin(file.metadata, group) < (stop or math.inf)",
+        after="not _begin(file.metadata, group) < (stop or math.inf)",
+        fails=("tests/tasks/download/test_hub.py::test_workers_share_the_groups_of_a_file",),
+    ),
+    Mutant(
         name="download-bomb-unpacked",
         about="a part of a document is unpacked whatever it unpacks to",
         path="tasks/text/documents/package.py",
