@@ -112,11 +112,13 @@ def _of_hub(request: Any, dataset: str, name: str, polite: Politeness) -> Any:
             answers = [each.response.status_code for each in causes if isinstance(each, HfHubHTTPError)]
             lost = any(isinstance(each, httpx.TransportError) for each in causes)
             offline = any(isinstance(each, OfflineModeIsEnabled) for each in causes)
+            said = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
             if not offline and (lost or any(status in LATER and status != 403 for status in answers)):
-                raise Later(f"{type(error).__name__}: {error}", answered=not lost) from error
+                raise Later(said, answered=not lost) from error
+            unknown = isinstance(error, DatasetNotFoundError)
             raise SourceError(
-                f"Source {name}: the data set {dataset} can't be read: {error}.",
-                f"Check the name. {TOKEN_REMEDY}" if isinstance(error, DatasetNotFoundError) else REMEDY,
+                f"Source {name}: the data set {dataset} can't be read: {said}.",
+                f"Check the name and the revision. {TOKEN_REMEDY}" if unknown else REMEDY,
             ) from error
 
     return answered(ask, hub(), polite)

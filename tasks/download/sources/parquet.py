@@ -51,7 +51,7 @@ def open_parquet(path: Path, opened: Any = None, metadata: pq.FileMetaData | Non
         raise _not_read(path, error) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SourceError(
-            f"{path} is not a Parquet file: {error}.", "Replace it, or remove it from `paths`."
+            f"{path} is not a Parquet file: {str(error).rstrip('.')}.", "Replace it, or remove it from the source."
         ) from error
     twice = [column for column, times in Counter(file.schema_arrow.names).items() if times > 1]
     if twice:

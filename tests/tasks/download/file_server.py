@@ -84,6 +84,8 @@ def serve_files(behaviour: Behaviour) -> Iterator[str]:
             refusal = hub.refusals.pop(0) if meant and hub.refusals else 0
             if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
                 self._send(401, b"", **{"X-Error-Code": "GatedRepo"})
+            elif f"/{hub.commit}" not in url:
+                self._send(404, b"", **{"X-Error-Code": "RevisionNotFound"})
             elif refusal:
                 self._send(refusal, ERROR_PAGE)
             elif about:

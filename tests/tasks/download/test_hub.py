@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from storage.errors import ConfigError, SourceError
 from storage.shards.documents import read_documents
 from tasks.download import DownloadConfig, download
 from tasks.download.config import HubSource
-from tasks.download.sources import remote
+from tasks.download.sources import hub, remote
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.download.file_server import Behaviour, Repository, serve_files
@@ -213,6 +214,25 @@ def test_what_is_not_parquet_is_streamed(there: Hub, tmp_path: Path) -> None:
         run(tmp_path / "2", there.source(subset="verse", columns=["text"]))
 
 
+def test_rows_are_those_that_datasets_gives(there: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns: dict[str, list[Any]] = {
+        "content": [{"text": f"The text {number}.", "place": number} for number in range(20)],
+        "score": [None, 1.5] * 10,
+        "day": [datetime(2020, 1, 1, 3)] * 20,
+        "tags": [["a", "b"], None] * 10,
+        "kept": [True, None] * 10,
+    }
+    out = io.BytesIO()
+    pq.write_table(pa.table(columns), out, row_group_size=5)
+    for server in (there.front, there.store):
+        server.files |= dict.fromkeys(DATA, out.getvalue())
+    source = there.source(text_column="content.text")
+    mine = rows(run(tmp_path / "mine", source, shard_bytes=100))
+    monkeypatch.setattr(hub, "find_parquet", lambda *_: None)
+    assert mine == rows(run(tmp_path / "theirs", source))
+    assert len(mine) == 20 * FILES
+
+
 def test_columns_have_the_text(there: Hub, tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="lacks text, the column of the text"):
         there.source(columns=["id"])
@@ -220,8 +240,19 @@ def test_columns_have_the_text(there: Hub, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="lacks the column url") as caught:
         run(tmp_path / "made", there.source(columns=["text", "url"]))
     assert "it has id, other, text" in caught.value.remedy
-    with pytest.raises(SourceError, match="Bad split"):
-        run(tmp_path / "2", there.source(split="none"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"split": "none"}, "Bad split: none"),
+        ({"subset": "none"}, "'none' not found. Available: "),
+        ({"revision": "e" * 40}, "Revision 'e+' doesn't exist .* Check the name and the revision"),
+    ],
+)
+def test_what_is_not_there_is_named(wrong: dict[str, str], said: str, there: Hub, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=said):
+        run(tmp_path / "2", there.source(**wrong))
 
 
 def test_pairs_are_read_by_the_same_reader(there: Hub, tmp_path: Path) -> None:
