@@ -189,9 +189,7 @@ def _fetch(address: Address, polite: Politeness, start: int, end: int, folder: P
     data = bytearray()
     receive = _receive_by_http if _is_http(address.url) else _receive_from_bucket
     while len(data) < end - start:
-        answered(
-            lambda: receive(address, start + len(data), end, data), address.url, polite, lambda: len(data), folder
-        )
+        answered(lambda: receive(address, start + len(data), end, data), address.url, polite, lambda: len(data), folder)
     return bytes(data)
 
 
