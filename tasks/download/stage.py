@@ -16,7 +16,8 @@ from storage.errors import BadDocument, SourceError
 from storage.shards.documents import Document, Verdict
 from storage.shards.lines import write_json_lines
 from tasks.checks.extras import need
-from tasks.download import benchmarks, exclude, tally
+from tasks.download import benchmarks, exclude
+from tasks.download.account import Account
 from tasks.download.config import (
     DESCRIPTIONS,
     DocumentSource,
@@ -32,7 +33,7 @@ from tasks.download.config import (
 )
 from tasks.download.documents import read as documents
 from tasks.download.dumps import read as dumps
-from tasks.download.earlier import Record, taken_before, write_record
+from tasks.download.earlier import taken_before, write_record
 from tasks.download.exclude import Exclusion
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of, role_of
@@ -47,9 +48,8 @@ from tasks.download.portions import (
     spans_of_hub,
 )
 from tasks.download.sources import embedded, files, hub
-from tasks.download.sources.metadata import NotKept
 from tasks.download.sources.remote import Politeness
-from tasks.download.sources.rows import NOT_READ, Refused, Row, describe_columns, nearest
+from tasks.download.sources.rows import Refused, Row, describe_columns, nearest
 from tasks.download.sources.streams import unreadable
 from tasks.download.web import pages
 from tasks.download.writers import PairWriter, ShardWriter, pair_writer
@@ -65,14 +65,7 @@ FIRST = 2000  # maximum rows of a source that a plan reads until one can be used
 SIGNS = re.compile(r"\\t|[;|,]")  # between the fields of a header that was read as one column
 EXCLUDED_BY = "source:exclude "  # begins the names of inputs that are lists of excluded documents
 NONE = "none.json"  # in the folder of benchmarks if there are none
-DROPPED_SHOWN = 50  # fields in the table
 CONVERTERS = {"instructions": instruction, "preferences": preference, "labelled": labelled}
-LOST = {  # of dumps, what may have no text, or no marks
-    "wikipedia": "Templates without text",
-    "stackexchange": "Posts without text",
-    "gutenberg": "Books without marks",
-    "arxiv": "Commands without text",
-}
 PARTS = {  # besides documents/, with the keys of each row
     "instructions": ("messages",),
     "preferences": ("prompt", "chosen", "rejected"),
@@ -176,164 +169,41 @@ def download(config: DownloadConfig, out: Output) -> None:
     in_files |= {each.name: found for each in of_hub if (found := spans_of_hub(each, polite)) is not None}
     in_portions = {each.name for each in config.sources if each.kind != "embedded" and each.role == "documents"}
     in_portions &= in_files.keys()
-    exclusion = _exclusion(config)
-    writer = ShardWriter(config, out.path / "documents", exclusion)
-    verdicts: list[Verdict] = []
-    refused: dict[str, list[Refused]] = {}
-    removed: dict[str, Counter[str]] = {}
-    lost: dict[str, Counter[str]] = {}
-    dropped: Counter[NotKept] = Counter()
-    records: list[Record] = []
-    changes = functools.partial(_is_file, config)
+    writer = ShardWriter(config, out.path / "documents", _exclusion(config))
+    account = Account()
     with pair_writer(config.roles, out) as written:
         for source in config.sources:
             if isinstance(source, InPortions) and source.name in in_portions:
-                read = read_portions(source, in_files[source.name], config, out, writer, changes)
-                if read.refused:
-                    refused[source.name] = read.refused
-                if read.removed:
-                    removed[source.name] = read.removed
-                if read.lost:
-                    lost[source.name] = read.lost
-                dropped += read.dropped
-                records += read.records
-                _check_source(source, config, refused, writer, written, read.removed)
-                continue
-            assert not isinstance(source, ExtractedSource)
-            for role, source_name, item in _items(source, config, out, refused, verdicts, dropped):
-                if isinstance(item, Document):
-                    if not writer.add(item):
-                        removed.setdefault(source_name, Counter())[exclude.REASON] += 1
-                        verdicts.append(exclude.verdict(item.id, source_name))
-                else:
-                    written.add(role, item)
-                if (writer.seen + written.by_role.total()) % PROGRESS_EVERY == 0:
-                    out.progress(writer.seen, 0, "documents", source_name)
-            _check_source(source, config, refused, writer, written)
+                changes = functools.partial(_is_file, config)
+                account.take(source.name, read_portions(source, in_files[source.name], config, out, writer, changes))
+            else:
+                _read_rows(source, config, out, writer, written, account)
+            _check_source(source, config, account, writer, written)
     writer.close()
-    of_rows = {name: rows for name, rows in refused.items() if name not in in_portions}
-    writer.judge(chain(verdicts, (each.verdict(name) for name, rows in of_rows.items() for each in rows)))
-    if records:
-        write_record(out.path, records, exclusion)
-        _tell_taken(records, out)
-    if scanned := sum(record.counts.get("scanned_pages", 0) for record in records):
-        out.count(scanned_pages=scanned)
-        out.note(f"{scanned:,} pages of documents that were kept have no text layer")
+    of_rows = ((name, row) for name, rows in account.refused.items() if name not in in_portions for row in rows)
+    writer.judge(chain(account.verdicts, (row.verdict(name) for name, row in of_rows)))
+    if account.records:
+        write_record(out.path, account.records, writer.exclusion)
     _write_benchmarks(config, out)
-    _account(config, out, writer, written, refused, removed, verdicts)
-    _account_metadata(dropped, out)
-    _account_lost(lost, config, out)
+    account.tell(config, out, writer, written)
+
+
+def _read_rows(
+    source: Source, config: DownloadConfig, out: Output, writer: ShardWriter, written: PairWriter, account: Account
+) -> None:
+    """Read a source row by row: the embedded corpora, pairs, and data sets of the hub that aren't Parquet."""
+    assert not isinstance(source, ExtractedSource)
+    for role, source_name, item in _items(source, config, out, account):
+        if not isinstance(item, Document):
+            written.add(role, item)
+        elif not writer.add(item):
+            account.exclude(item)
+        if (writer.seen + written.by_role.total()) % PROGRESS_EVERY == 0:
+            out.progress(writer.seen, 0, "documents", source_name)
 
 
 def _politeness(out: Output) -> Politeness:
     return Politeness(out.runtime.data.connections, out.runtime.data.patience_minutes)
-
-
-def _tell_taken(records: list[Record], out: Output) -> None:
-    """Say which portions are those of an earlier artifact."""
-    taken = Counter(record.taken for record in records if record.taken)
-    for location, number in taken.items():
-        out.note(f"{number} of {len(records)} portions of files taken from {location}")
-    out.fact(shards_reused=taken.total(), share_reused=taken.total() / len(records))
-
-
-def _account(
-    config: DownloadConfig,
-    out: Output,
-    writer: ShardWriter,
-    written: PairWriter,
-    refused: dict[str, list[Refused]],
-    removed: dict[str, Counter[str]],
-    verdicts: list[Verdict],
-) -> None:
-    reasons = sum(removed.values(), Counter[str]())
-    roles = {source.name: source.role for source in config.sources if not isinstance(source, EmbeddedSource)}
-    lost = Counter(roles[name] for name, rows in refused.items() for _ in rows)
-    documents = lost.pop("documents", 0)
-    if writer.seen or documents:  # with a base model, sources may have only pairs
-        out.account(
-            documents_in=writer.seen + reasons.total() + documents,
-            kept=writer.seen,
-            removed=reasons,
-            quarantined=documents,
-        )
-    else:
-        told = f", {lost.total():,} quarantined" if lost else ""
-        out.count(summary=f"{written.by_role.total():,} pairs{told}")
-    out.count(**{role: written.by_role[role] for role in written.files})
-    out.count(**{f"{role}_quarantined": number for role, number in sorted(lost.items())})
-    not_read = Counter(roles[verdict.source] for verdict in verdicts if verdict.reason == NOT_READ)
-    out.count(**{f"{role}_not_read": number for role, number in sorted(not_read.items())})
-    changed = Counter(verdict.source for verdict in verdicts if verdict.verdict == "changed")
-    if changed:
-        out.count(instructions_changed=changed.total())
-    names = sorted({*writer.documents, *written.by_source, *refused})
-    rows = [
-        {
-            "source": name,
-            "documents": writer.documents[name],
-            "characters": writer.characters[name],
-            "bytes": writer.said[name][tally.BYTES],
-            "pairs": written.by_source[name],
-            "changed": changed[name],
-            "removed": removed.get(name, Counter[str]()).total(),
-            "quarantined": len(refused.get(name, [])),
-        }
-        for name in names
-    ]
-    out.table("Sources", rows)
-    for field, title in ((tally.LANGUAGE, "language"), (tally.LICENCE, "licence")):
-        stated = [
-            {"source": name, title: value, "documents": number}
-            for name in names
-            for value, number in tally.by_value(writer.said[name], field, writer.documents[name])
-        ]
-        if any(row[title] != tally.NOT_STATED for row in stated):
-            out.table(f"Documents by {title}", stated)
-    shown = [
-        source
-        for source in config.sources
-        if isinstance(source, ExtractedSource) or (isinstance(source, FileSource) and source.name in removed)
-    ]
-    for unit in dict.fromkeys(source.unit for source in shown):
-        fates = [
-            {"source": source.name, "fate": fate, unit: number}
-            for source in shown
-            if source.unit == unit
-            for fate, number in _fates(source.name, writer, refused, removed)
-        ]
-        out.table(f"{unit.capitalize()} by fate", fates)
-
-
-def _fates(
-    source: str, writer: ShardWriter, refused: Mapping[str, list[Refused]], removed: Mapping[str, Counter[str]]
-) -> Iterator[tuple[str, int]]:
-    """(what came of pages or documents, their number): text, then the reasons without it, the most frequent first."""
-    yield "text", writer.documents[source]
-    without = Counter(row.reason for row in refused.get(source, []))
-    without += removed.get(source, Counter())
-    yield from sorted(without.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _account_metadata(dropped: Counter[NotKept], out: Output) -> None:
-    """Count the fields of rows that no document has, and show them by source and field."""
-    if dropped:
-        out.count(metadata_dropped=dropped.total())
-        rows = [{**what._asdict(), "rows": times} for what, times in sorted(dropped.items())]
-        out.table("Metadata left out", sorted(rows, key=lambda row: -int(row["rows"]))[:DROPPED_SHOWN])
-
-
-def _account_lost(lost: Mapping[str, Counter[str]], config: DownloadConfig, out: Output) -> None:
-    """Show by name what documents of dumps have no text for."""
-    tables: dict[str, list[dict[str, Any]]] = {}
-    for source in config.sources:
-        if isinstance(source, DumpSource):
-            found = sorted(lost.get(source.name, {}).items(), key=lambda item: (-item[1], item[0]))[:DROPPED_SHOWN]
-            named = [{"source": source.name, "name": name, "times": times} for name, times in found]
-            tables.setdefault(LOST[source.format], []).extend(named)
-    for title, rows in tables.items():
-        if rows:
-            out.table(title, rows)
 
 
 def check_first_rows(
@@ -347,7 +217,7 @@ def check_first_rows(
         bad = list[Refused]()
         removed: Counter[str] = Counter()
         for row in islice(_rows(source, config, out), FIRST):
-            found = _item(source, row, config, [], Counter())
+            found = _item(source, row, config, Account())
             if not isinstance(found, Refused):
                 break
             if found.removed:
@@ -368,15 +238,10 @@ def _rows(source: FileSource | HubSource, config: DownloadConfig, out: Output | 
 
 
 def _items(
-    source: EmbeddedSource | FileSource | HubSource,
-    config: DownloadConfig,
-    out: Output,
-    refused: dict[str, list[Refused]],
-    verdicts: list[Verdict],
-    dropped: Counter[NotKept],
+    source: EmbeddedSource | FileSource | HubSource, config: DownloadConfig, out: Output, account: Account
 ) -> Iterator[tuple[str, str, Document | Values]]:
-    """(role, source name, document or pair) of every usable row of a source. Adds rejected rows to `refused`, cuts of
-    others to `verdicts`, and fields that metadata can't hold to `dropped`."""
+    """(role, source name, document or pair) of every usable row of a source. Adds to `account` what became of
+    others."""
     if isinstance(source, EmbeddedSource):
         for document in embedded.documents(source):
             yield "documents", document.source, document
@@ -386,26 +251,24 @@ def _items(
             yield "preferences", "embedded", pair
         return
     for row in _rows(source, config, out):
-        found = _item(source, row, config, verdicts, dropped)
+        found = _item(source, row, config, account)
         if isinstance(found, Refused) and found.removed:
-            verdicts.append(found.verdict(source.name))
+            account.verdicts.append(found.verdict(source.name))
         elif isinstance(found, Refused):
-            refused.setdefault(source.name, []).append(found)
+            account.refused.setdefault(source.name, []).append(found)
         else:
             yield source.role, source.name, found
 
 
 def _item(
-    source: FileSource | HubSource,
-    row: Row | Refused,
-    config: DownloadConfig,
-    verdicts: list[Verdict],
-    dropped: Counter[NotKept],
+    source: FileSource | HubSource, row: Row | Refused, config: DownloadConfig, account: Account
 ) -> Document | Values | Refused:
     """The document or pair of a row, by the role of its source."""
     if isinstance(row, Refused):
         return row
-    return read_document(source, row, config, dropped) if source.role == "documents" else _pair(source, row, verdicts)
+    if source.role == "documents":
+        return read_document(source, row, config, account.dropped)
+    return _pair(source, row, account.verdicts)
 
 
 def _pair(source: FileSource | HubSource, row: Row, verdicts: list[Verdict]) -> Values | Refused:
@@ -420,18 +283,14 @@ def _pair(source: FileSource | HubSource, row: Row, verdicts: list[Verdict]) -> 
 
 
 def _check_source(
-    source: Source,
-    config: DownloadConfig,
-    refused: dict[str, list[Refused]],
-    writer: ShardWriter,
-    written: PairWriter,
-    removed: Counter[str] | None = None,
+    source: Source, config: DownloadConfig, account: Account, writer: ShardWriter, written: PairWriter
 ) -> None:
     """Check that a source isn't empty (law 3), and that no more rows than allowed were rejected (law 8). Raises
     SourceError."""
     if not isinstance(source, EmbeddedSource):
         good = (writer.documents if source.role == "documents" else written.by_source)[source.name]
-        _check_rows(source, refused.get(source.name, []), good, config.max_quarantined_share, removed or Counter())
+        refused, removed = account.refused.get(source.name, []), account.removed.get(source.name, Counter())
+        _check_rows(source, refused, good, config.max_quarantined_share, removed)
 
 
 def _check_rows(
