@@ -94,6 +94,8 @@ def match(pattern: str) -> list[str]:
         return [pattern]
     fs, path = _bucket(pattern)
     found = answered(lambda: _in_bucket(lambda: fs.glob(path), pattern), pattern, Politeness(2, *LOOK))
+    if not found:
+        raise SourceError(f"No file matches {pattern}.", "Check the address, or remove it from the source.")
     return sorted(fs.unstrip_protocol(name) for name in found)
 
 
@@ -392,4 +394,4 @@ def _receive_from_bucket(address: Address, start: int, end: int, data: bytearray
     if _look_in_bucket(address.url) != address:
         raise _changed(address)
     fs, path = _bucket(address.url)
-    data += _in_bucket(lambda: fs.cat_file(path, start, end), address.url)
+    data += _in_bucket(lambda: fs.cat_file(path, start=start, end=end), address.url)

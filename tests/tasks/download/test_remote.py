@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from storage.errors import ConfigError, SourceError
@@ -23,6 +24,7 @@ from tasks.download.sources.remote import Politeness, look, open_address
 from tasks.download.web.archives import fingerprint
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
+from tests.s3_server import s3_server
 from tests.tasks.download.archives import html, http, packed, page, warc
 from tests.tasks.download.file_server import Behaviour, serve_files
 
@@ -142,6 +144,26 @@ def test_a_run_over_http_writes_the_shards_of_one_on_files(
     if behaviour.parts:  # else it isn't divided
         assert shards(over) == shards(mine)
     assert over.facts["source_bytes"] == {"web": len(ARCHIVE)}
+
+
+def test_archives_in_a_bucket_are_those_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(remote, "BLOCK", 5000)
+    few = {"shard_bytes": 2000}
+    with s3_server() as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        bucket = fsspec.filesystem("s3")
+        bucket.mkdir("crawl")
+        for name in ("a", "b"):
+            bucket.pipe(f"crawl/{name}.warc.gz", ARCHIVE)
+            (tmp_path / f"{name}.warc.gz").write_bytes(ARCHIVE)
+        over = run(tmp_path / "bucket", source("s3://crawl/*.warc.gz"), **few)
+        assert shards(over) == shards(run(tmp_path / "files", source(str(tmp_path / "*.warc.gz")), **few))
+        for path, said in (("none*.warc.gz", "No file matches"), ("none.warc.gz", "can't be read")):
+            with pytest.raises(SourceError, match=said):
+                run(tmp_path / "none", source(f"s3://crawl/{path}"))
 
 
 def test_a_machine_makes_few_requests_to_a_host_at_a_time(behaviour: Behaviour) -> None:
