@@ -208,16 +208,29 @@ def _show_needs(console: Console, found: Mapping[str, Need], runtime: Runtime, g
     where = f"of {gpu.title}" if gpu else "of this machine"
     table = new_table("stage", "memory", "for", right=["memory"], title="Memory of a process in post-training")
     for name, need in found.items():
-        what = f"at most: a step on {need.rows}" if need.rows else "at least: the states of its model, without a step"
+        what = f"at most: a step on {need.rows}" if need.rows else f"at least: the states of its model, as {need.why}"
         over = f". [red]Does not fit[/] in {size_of(room)} {where}" if need.bytes > room else ""
         table.add_row(name, f"{'' if need.rows else '> '}{size_of(need.bytes)}", what + over)
     if found:
         console.print()
         console.print(table)
     if any(need.rows and need.bytes > room for need in found.values()):
-        console.print(
-            "Lower runtime.posttrain.micro_batch, or set runtime.posttrain.recompute to full.", soft_wrap=True
-        )
+        console.print(_smaller(runtime), soft_wrap=True)
+
+
+def _smaller(runtime: Runtime) -> str:
+    """What makes a step of post-training smaller that isn't done yet."""
+    given = runtime.posttrain
+    ways = [
+        ("lower runtime.posttrain.micro_batch", given.micro_batch != 1),
+        ("set runtime.posttrain.recompute to full", given.recompute != "full"),
+        ("set runtime.posttrain.offload to optimizer", given.engine == "deepspeed" and given.offload == "none"),
+        ("divide the model over more processes, by fsdp or ZeRO 3", True),
+        ("train an adapter", True),
+        ("lower max_length", True),
+    ]
+    named = "; ".join(way for way, left in ways if left)
+    return f"To make it smaller: {named}."
 
 
 def _parameters(profile: Profile, training: TrainingPlan | None) -> int | None:

@@ -35,10 +35,12 @@ ONE_ANSWER = 0.5  # of a pair with two, and its prompt
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a process of a link needs: at most, in steps of these `rows`, or at least."""
+    """Bytes that a process of a link needs: at most, in steps of these `rows`, or at least, and `why` no more is
+    known."""
 
     bytes: int
     rows: str = ""
+    why: str = ""
 
 
 def needs(
@@ -50,8 +52,14 @@ def needs(
     found, (theirs, context) = {}, _start(profile, shape)
     for name in links:
         if name in METHODS:
-            most = _most(profile, name, theirs, context, cuda=cuda) if name in ROWS and theirs is not None else None
-            found[name] = most or Need(_least(profile, name, parameters, cuda=cuda))
+            most: Need | str = "a step of it isn't traced"
+            if name in ROWS:
+                most = "its base isn't on this machine"
+                if theirs is not None:
+                    most = _most(profile, name, theirs, context, cuda=cuda)
+            if isinstance(most, str):
+                most = Need(_least(profile, name, parameters, cuda=cuda), why=most)
+            found[name] = most
     return found
 
 
@@ -75,16 +83,17 @@ def _start(profile: Profile, shape: Shape | None) -> tuple[Any, int]:
     return None, 0
 
 
-def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool) -> Need | None:
-    """The memory of the largest step, or None for a module that can't be traced."""
+def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool) -> Need | str:
+    """The memory of the largest step, or why it isn't known."""
     from models.memory.tuned import TunedShape
     from tasks.training.adapters.lora import inject
 
     config: PosttrainConfig = getattr(profile, name)
     if config.quantized:
-        return None
+        return "steps over quantized weights aren't traced"
     most = min(config.max_length or context, context)
-    length = most if profile.runtime.posttrain.packing else min(most, _longest(profile, name, theirs))
+    packed = name == "sft" and profile.runtime.posttrain.packing
+    length = most if packed else min(most, _longest(profile, name, theirs))
     adapt = None if config.adapter is None else partial(inject, name, config.adapter)
     measured = MEASURED_ROWS if config.validation_share else 0
     with suppress(UntracedError, ShapeError, ConfigError, *unreadable()):
@@ -97,7 +106,7 @@ def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool)
         count = ROWS[name] * setup.micro_batch
         seen = "" if length == most else ", about the longest in the sources"
         return Need(bytes_, f"{count:,} {'row' if count == 1 else 'rows'} of {length:,} tokens{seen}")
-    return None
+    return "its module can't be run without numbers, as a mixture of experts can't"
 
 
 def _longest(profile: Profile, name: str, theirs: Any) -> int:

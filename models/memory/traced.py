@@ -7,6 +7,8 @@ autocast on a CPU, whose operators save the same tensors as a GPU's.
 
 from __future__ import annotations
 
+import logging
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -56,9 +58,17 @@ class Allocations(TorchDispatchMode):
 
 @contextmanager
 def without_memory() -> Iterator[Allocations]:
-    """A context in which tensors have no memory, and what they would take is counted."""
-    with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as made:
-        yield made
+    """A context in which tensors have no memory, and what they would take is counted. What torch logs of an operation
+    that can't be run so, with its trace, is in the error too, and warnings are those of transformers about itself."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.disabled
+    log.disabled = True
+    try:
+        with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), Allocations() as made:
+            warnings.simplefilter("ignore", FutureWarning)
+            yield made
+    finally:
+        log.disabled = before
 
 
 def traced_step(made: Allocations, model: nn.Module, loss_of: Callable[[], Tensor]) -> Activations:
@@ -111,7 +121,7 @@ class TracedShape(ForeignShape):
             try:
                 self._known[known] = self._trace(*known)
             except (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError) as error:
-                raise UntracedError(f"{self.family} can't be traced: {_first_line(error)}") from error
+                raise UntracedError(f"{self.family} can't be traced: {_first_line(error).rstrip('.')}") from error
         return self._known[known]
 
     def _trace(self, form: Numbers, micro_batch: int, recompute: Recompute) -> Activations:

@@ -266,10 +266,10 @@ def test_a_plan_has_the_memory_of_a_step_of_post_training(tmp_path: Path) -> Non
 
     (sft, dpo), text = shown()
     assert "at most: a step on 16 rows of 64 tokens" in sft
-    assert "at most: a step on 32 rows of 256 tokens" in dpo
+    assert "at most: a step on 32 rows of 245 tokens, about the longest in the sources" in dpo
     assert "Does not fit" not in text
     (sft, dpo), text = shown("dpo.global_batch=4096", "runtime.posttrain.micro_batch=4096", "sft.global_batch=4096")
-    assert "at most: a step on 8,192 rows of 256 tokens. Does not fit" in dpo
-    assert "Lower runtime.posttrain.micro_batch" in text
+    assert "at most: a step on 8,192 rows of 245 tokens, about the longest in the sources. Does not fit" in dpo
+    assert "To make it smaller: lower runtime.posttrain.micro_batch; set" in text
     (sft, dpo), _ = shown("sft.adapter.rank=4", "sft.adapter.quantize=nf4")
     assert "at least: the states of its model" in sft
