@@ -224,7 +224,10 @@ def bodies() -> Iterator[tuple[str, Any]]:
 
 
 def test_large_bodies_delay_nobody(attacked: Server) -> None:
-    for answer in in_parallel(lambda case: posted(attacked, *case), list(bodies())[::4], workers=3):
+    # Encoded beforehand: a client that encodes between its head and its body is slow, and the server's patience short
+    few = list(bodies())[::4]
+    cases = [(path, body if isinstance(body, bytes) else json.dumps(body).encode()) for path, body in few]
+    for answer in in_parallel(lambda case: posted(attacked, *case), cases, workers=3):
         answered_or_refused(answer)
 
 
