@@ -100,9 +100,8 @@ def _of(earlier: Artifact, wanted: set[str], told: Callable[[str], None], bring:
     known = {}
     try:
         excluding = frozenset(_text(earlier, exclude.RECORD).splitlines())
-        for line in _text(earlier, RECORD).splitlines():
-            row = json.loads(line)
-            record = Record(**row)
+        for line in filter(None, _text(earlier, RECORD).split("\n")):  # other ends of lines may be within values
+            record = Record(**json.loads(line))
             if record.key not in wanted:
                 continue
             places = {
