@@ -115,12 +115,11 @@ def open_address(address: Address, folder: Path, polite: Politeness) -> BinaryIO
     return copy
 
 
-class _RemoteFile(io.RawIOBase):
-    """A file whose blocks are fetched when they are read. The last two are kept."""
+class _Seekable(io.RawIOBase):
+    """A file at an address that is read from any offset."""
 
-    def __init__(self, address: Address, polite: Politeness, folder: Path) -> None:
+    def __init__(self, address: Address) -> None:
         self._address, self._at = address, 0
-        self._block = functools.lru_cache(2)(functools.partial(_fetch_block, address, polite, folder))
 
     def readable(self) -> bool:
         """It is."""
@@ -134,6 +133,14 @@ class _RemoteFile(io.RawIOBase):
         """Go to an offset, as `io.IOBase.seek` does."""
         self._at = offset + (0, self._at, self._address.size)[whence]
         return self._at
+
+
+class _RemoteFile(_Seekable):
+    """A file whose blocks are fetched when they are read. The last two are kept."""
+
+    def __init__(self, address: Address, polite: Politeness, folder: Path) -> None:
+        super().__init__(address)
+        self._block = functools.lru_cache(2)(functools.partial(_fetch_block, address, polite, folder))
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer as far as the block reaches. Returns the bytes, 0 at the end."""
@@ -147,26 +154,13 @@ class _RemoteFile(io.RawIOBase):
         return len(data)
 
 
-class RangedFile(io.RawIOBase):
+class RangedFile(_Seekable):
     """A file of which the bytes that are read are fetched, and no others: at once those that `expect` names."""
 
     def __init__(self, address: Address, polite: Politeness) -> None:
-        self._address, self._at = address, 0
+        super().__init__(address)
         self._fetch = functools.partial(_fetch, address, polite)
         self._start, self._held = 0, b""
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to an offset, as `io.IOBase.seek` does."""
-        self._at = offset + (0, self._at, self._address.size)[whence]
-        return self._at
 
     def expect(self, start: int, end: int) -> None:
         """Fetch the bytes from `start` to `end`, and hold them until the next call. Raises SourceError."""
@@ -174,7 +168,7 @@ class RangedFile(io.RawIOBase):
         self._held = self._fetch(start, min(end, self._address.size))
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes, or as many as are left. Raises SourceError."""
+        """Up to `size` bytes, all that are left if it is negative. Raises SourceError."""
         start, left = self._at, max(0, self._address.size - self._at)
         self._at += left if size < 0 else min(size, left)
         if self._start <= start and self._at <= self._start + len(self._held):

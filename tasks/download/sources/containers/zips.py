@@ -104,7 +104,7 @@ class _Local:
         self._raw = b""
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes, none at the end. Raises zlib.error, EOFError."""
+        """Up to `size` bytes, none at the end. Raises zlib.error, EOFError."""
         while True:
             if self._unpack is not None and self._unpack.eof:
                 return b""
