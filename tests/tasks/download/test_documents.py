@@ -17,8 +17,7 @@ from pydantic import ValidationError
 
 from flows.estimates.sources import Rows, rows_of
 from storage.errors import SourceError
-from storage.shards.documents import read_documents, read_ledger
-from tasks.download import DownloadConfig, download
+from tasks.download import DownloadConfig
 from tasks.download.config import DocumentSource
 from tasks.download.documents.licences import recognised
 from tasks.download.documents.read import READER, fingerprint
@@ -26,8 +25,8 @@ from tasks.download.portions import portion_keys, spans
 from tasks.download.sources.remote import Politeness
 from tasks.stage.output import Output
 from tasks.text.process import MEMORY, ExtractorProcess, Failed
-from tests.runtimes import runtime_of
 from tests.tasks.download.papers import SCAN, column, docx, epub, mail, odt, paragraph, pdf, pptx, shape, shown, zipped
+from tests.tasks.download.runs import documents_of, run, verdicts_of
 
 LIMIT = 3_000_000  # bytes
 SENTENCE = "the mill of the valley turned for two hundred years before anyone thought of writing its story down"
@@ -53,28 +52,18 @@ def source(*paths: Path, **more: Any) -> DocumentSource:
     return DocumentSource.model_validate(values)
 
 
-def run(folder: Path, *sources: DocumentSource, workers: int = 1, **more: Any) -> Output:
-    values = {"sources": [one.model_dump() for one in sources], "benchmarks": [], "max_quarantined_share": 1.0, **more}
-    out = Output.at(folder / "made", stage="download", runtime=runtime_of(workers=workers))
-    download.function(DownloadConfig.model_validate(values), out)
-    return out
-
-
 def made(out: Output) -> dict[str, tuple[str, dict[str, Any]]]:
     """Text and metadata by path."""
-    found = [document for path in sorted(out.path.glob("documents/*")) for document in read_documents(path)]
-    values = [(json.loads(document.metadata), document.text) for document in found]
-    return {f"{fields['path']}{fields.get('message', '')}": (text, fields) for fields, text in values}
+    return {f"{fields['path']}{fields.get('message', '')}": (text, fields) for text, fields in documents_of(out)}
 
 
 def fates(out: Output) -> dict[str, tuple[str, str]]:
     """(verdict, reason) by file."""
-    found = [verdict for path in out.path.glob("ledger/*") for verdict in read_ledger(path)]
-    return {Path(one.detail.partition(": ")[0]).name: (one.verdict, one.reason) for one in found}
+    return {Path(one.detail.partition(": ")[0]).name: (one.verdict, one.reason) for one in verdicts_of(out)}
 
 
 def lines(words: int, width: int = 8, start: int = 0) -> list[str]:
-    """Lines of about so many words. Each word is another one."""
+    """Lines of different words, `words` in all."""
     made_ = [f"{WORDS[at % len(WORDS)]}{at}" for at in range(start, start + words)]
     return [" ".join(made_[at : at + width]) for at in range(0, words, width)]
 

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from flows.estimates.sources import rows_of
 from storage.errors import SourceError
-from storage.shards.documents import read_documents, read_ledger
-from tasks.download import DownloadConfig, download
+from storage.shards.documents import read_documents
+from tasks.download import DownloadConfig
 from tasks.download.config import DumpSource
 from tasks.download.dumps.read import fingerprint
 from tasks.download.dumps.wikipedia import cut_pages
@@ -28,9 +28,9 @@ from tasks.stage.output import Output
 from tasks.text.dumps.posts import text_of
 from tasks.text.dumps.wikitext import read_article
 from tasks.text.process import ExtractorProcess, Failed
-from tests.runtimes import runtime_of
 from tests.tasks.download.articles import ARTICLES
 from tests.tasks.download.made import HEAD, TAIL, page
+from tests.tasks.download.runs import documents_of, run, verdicts_of
 from tests.tasks.download.test_containers import tarred
 from tests.tasks.download.test_formats import zstd
 
@@ -39,24 +39,14 @@ def source(path: Path, format: str = "wikipedia", **more: Any) -> DumpSource:
     return DumpSource.model_validate({"name": "dump", "paths": [str(path)], "format": format, **more})
 
 
-def run(folder: Path, *sources: DumpSource, workers: int = 1, **more: Any) -> Output:
-    values = {"sources": [one.model_dump() for one in sources], "benchmarks": [], "max_quarantined_share": 1.0, **more}
-    out = Output.at(folder / "made", stage="download", runtime=runtime_of(workers=workers))
-    download.function(DownloadConfig.model_validate(values), out)
-    return out
-
-
 def made(out: Output) -> dict[str, tuple[str, dict[str, Any]]]:
     """Text and metadata by title."""
-    found = [document for path in sorted(out.path.glob("documents/*")) for document in read_documents(path)]
-    values = [(json.loads(document.metadata), document.text) for document in found]
-    return {fields["title"]: (text, fields) for fields, text in values}
+    return {fields["title"]: (text, fields) for text, fields in documents_of(out)}
 
 
 def fates(out: Output) -> list[tuple[str, str, str]]:
     """(verdict, reason, detail after the file's name) of the ledger, in its order."""
-    found = [verdict for path in out.path.glob("ledger/*") for verdict in read_ledger(path)]
-    return [(one.verdict, one.reason, one.detail.rpartition("/")[2].partition(" ")[2]) for one in found]
+    return [(one.verdict, one.reason, one.detail.rpartition("/")[2].partition(" ")[2]) for one in verdicts_of(out)]
 
 
 @pytest.mark.parametrize("article", ARTICLES, ids=lambda article: article.title)

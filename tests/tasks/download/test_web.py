@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import random
 import zlib
 from pathlib import Path
@@ -15,8 +14,7 @@ from pydantic import ValidationError
 
 from flows.estimates.sources import Rows, rows_of
 from storage.errors import SourceError
-from storage.shards.documents import read_documents, read_ledger
-from tasks.download import DownloadConfig, download
+from tasks.download import DownloadConfig
 from tasks.download.config import WebSource
 from tasks.download.portions import Span, _misread
 from tasks.download.sources.rows import Refused
@@ -29,8 +27,8 @@ from tasks.stage.output import Output
 from tasks.text.process import ExtractorProcess, Failed
 from tasks.text.web.encoding import decode
 from tasks.text.web.extract import EXTRACTORS, Extractor, Page, read_page
-from tests.runtimes import runtime_of
 from tests.tasks.download.archives import arc, html, http, packed, page, warc
+from tests.tasks.download.runs import documents_of, run, verdicts_of
 
 INFO = warc("", b"software: none\r\n", "warcinfo")
 NOISE = random.Random(1).randbytes(60_000).hex().encode()  # which gzip keeps long
@@ -42,24 +40,14 @@ def source(*paths: Path, **more: Any) -> WebSource:
     return WebSource.model_validate({"name": "web", "paths": list(map(str, paths)), "extractor": "resiliparse", **more})
 
 
-def run(folder: Path, *sources: WebSource, workers: int = 1, **more: Any) -> Output:
-    values = {"sources": [one.model_dump() for one in sources], "benchmarks": [], "max_quarantined_share": 1.0, **more}
-    out = Output.at(folder / "made", stage="download", runtime=runtime_of(workers=workers))
-    download.function(DownloadConfig.model_validate(values), out)
-    return out
-
-
 def made(out: Output) -> dict[str, tuple[str, dict[str, Any]]]:
     """Text and metadata by the end of the address."""
-    found = [document for path in sorted(out.path.glob("documents/*")) for document in read_documents(path)]
-    values = [(json.loads(document.metadata), document.text) for document in found]
-    return {fields["url"].rpartition("/")[2]: (text, fields) for fields, text in values}
+    return {fields["url"].rpartition("/")[2]: (text, fields) for text, fields in documents_of(out)}
 
 
 def fates(out: Output) -> list[tuple[str, str, str]]:
     """(verdict, reason, detail after the file's name) of the ledger, in its order."""
-    found = [verdict for path in out.path.glob("ledger/*") for verdict in read_ledger(path)]
-    return [(one.verdict, one.reason, one.detail.rpartition("/web.")[2].partition(" ")[2]) for one in found]
+    return [(one.verdict, one.reason, one.detail.rpartition("/web.")[2].partition(" ")[2]) for one in verdicts_of(out)]
 
 
 def stored(record: bytes) -> bytes:
