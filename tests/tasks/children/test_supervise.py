@@ -21,6 +21,7 @@ from tasks.children.launchers import training_command
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import RERUN, Keeps, run_child, run_module
 from tasks.stage.output import Output
+from tests.ended import have_ended, is_running
 from tests.runtimes import runtime_of
 
 ROOT = Path(__file__).parents[3]
@@ -33,20 +34,6 @@ def run(tmp_path: Path, script: str, **runtime: Any) -> list[dict[str, Any]]:
     command = [sys.executable, "-c", script]
     run_child(command, out=out, environment=environment, log=tmp_path / "log", on_line=said.append)
     return said
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def wait_until_gone(pid: int) -> bool:
-    deadline = time.monotonic() + 20
-    while not gone(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return gone(pid)
 
 
 def test_json_lines_reach_the_stage_and_the_rest_goes_to_the_log(tmp_path: Path) -> None:
@@ -218,7 +205,7 @@ def test_a_child_that_runs_too_long_is_ended_with_its_own_children(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TrainingError, match="timeout_minutes"):
         run(tmp_path, script, timeout_minutes=0.05)
-    assert wait_until_gone(int((tmp_path / "pid").read_text()))
+    assert have_ended([int((tmp_path / "pid").read_text())])
 
 
 def test_a_child_that_beats_and_then_falls_silent_hangs_and_is_ended(tmp_path: Path) -> None:
@@ -264,10 +251,10 @@ def test_kill_9_of_the_stage_ends_the_child(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     pid = int((tmp_path / "pid").read_text())
-    assert not gone(pid)
+    assert is_running(pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert wait_until_gone(pid)
+    assert have_ended([pid])
 
 
 def test_nothing_that_a_child_imports_may_call_out() -> None:

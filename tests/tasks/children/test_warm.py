@@ -22,8 +22,8 @@ from tasks.children.warm import processes
 from tasks.children.warm.server import LIBRARIES, import_for
 from tasks.stage import machine
 from tasks.stage.output import Output
+from tests.ended import have_ended, is_running
 from tests.runtimes import runtime_of
-from tests.tasks.children.test_supervise import gone, wait_until_gone
 
 MODULE = "tests.tasks.children.forked_child"
 ROOT = Path(__file__).parents[3]
@@ -92,8 +92,8 @@ def test_each_environment_has_a_server_and_those_used_last_are_kept(tmp_path: Pa
     parents = [Child(tmp_path / str(number), threads=number).run()["parent"] for number in (1, 2, 1, 3, 2, 1)]
     assert parents[0] == parents[2]
     assert len({*parents}) == 5
-    assert all(wait_until_gone(parents[number]) for number in (0, 1, 3))
-    assert not any(gone(parents[number]) for number in (4, 5))
+    assert have_ended(parents[number] for number in (0, 1, 3))
+    assert all(is_running(parents[number]) for number in (4, 5))
 
 
 def test_what_a_child_used_counts_for_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_a_child_whose_server_is_killed_is_begun_once_more(tmp_path: Path) -> No
     (killed,) = child.pids(1)
     os.kill(server, signal.SIGKILL)
     _, again = child.pids(2)
-    assert wait_until_gone(killed)
+    assert have_ended([killed])
     (child.out.scratch / "wait").unlink()
     running.join()
     assert child.result["pid"] == again
@@ -136,7 +136,7 @@ def test_a_child_whose_server_is_killed_is_begun_once_more(tmp_path: Path) -> No
 def test_a_server_that_was_killed_between_two_children_is_started_anew(tmp_path: Path) -> None:
     server = Child(tmp_path / "1").run()["parent"]
     os.kill(server, signal.SIGKILL)
-    assert wait_until_gone(server)
+    assert have_ended([server])
     child = Child(tmp_path / "2")
     assert child.run()["parent"] not in (server, os.getpid())
     assert len(child.pids(1)) == 1
@@ -157,7 +157,7 @@ def test_kill_9_of_the_stage_ends_server_and_child(tmp_path: Path) -> None:
         everyone = {pid, *(below for below, _ in descendants(process.pid))}
         assert len(everyone) == 2
         process.kill()
-    assert all(wait_until_gone(one) for one in everyone)
+    assert have_ended(everyone)
 
 
 def test_a_child_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_child_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None
         forked = processes.fork(command, dict(os.environ), log.fileno())
     (pid,) = child.pids(1)
     forked._reports.close()
-    assert wait_until_gone(pid)
+    assert have_ended([pid])
 
 
 def test_what_no_server_can_do_is_done_by_a_new_process_and_its_other_children_live(

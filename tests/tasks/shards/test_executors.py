@@ -40,6 +40,7 @@ from tasks.stage.display.progress import Observer, Progress
 from tasks.stage.output import Output
 from tasks.stage.session import resources
 from tasks.text import kernel_cache
+from tests.ended import have_ended
 from tests.pipeline.runs import mind_signals
 from tests.runtimes import runtime_of
 
@@ -260,7 +261,7 @@ def test_workers_serve_a_whole_run_but_isolated_ones_and_those_with_a_gpu(tmp_pa
 def test_without_a_session_workers_end_with_the_map(tmp_path: Path) -> None:
     found = Context().run(pids, output(tmp_path, "process"), "alone")
     assert found
-    assert not any(Path(f"/proc/{pid}").exists() for pid in found)
+    assert have_ended(found, seconds=0)
 
 
 def half(folder: Path, barrier: threading.Barrier, shard: int, draft: Path) -> dict[str, int]:

@@ -16,6 +16,7 @@ from storage.errors import LostWorker, SourceError
 from tasks.shards import collect, map_shards
 from tasks.shards.shard import STOP, Stopped, check_going_on
 from tasks.stage.output import Output
+from tests.ended import have_ended
 from tests.runtimes import runtime_of
 
 
@@ -93,6 +94,7 @@ def test_collected_files_are_numbered_and_stay_for_a_resume(tmp_path: Path) -> N
 SCRIPT = """
 import sys, time
 from pathlib import Path
+from tests.ended import have_ended
 from tests.runtimes import runtime_of
 from tasks.stage.output import Output
 from tasks.shards import map_shards
@@ -124,18 +126,7 @@ def test_kill_9_leaves_no_worker_behind(tmp_path: Path) -> None:
     workers = [int(path.read_text()) for path in folder.glob("*.pid")]
     process.send_signal(signal.SIGKILL)
     process.wait()
-    deadline = time.monotonic() + 20
-    while any(_lives(pid) for pid in workers):
-        assert time.monotonic() < deadline, "a worker outlived its parent"
-        time.sleep(0.1)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    assert have_ended(workers)
 
 
 def _stopped_once(shard: int, folder: Path) -> dict[str, int]:

@@ -20,6 +20,7 @@ from models.runtimes.llama_server import LlamaServerSpec
 from tasks.serve.engines.llama_cpp import LlamaCppEngine
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Piece, Sampling
 from tasks.serve.release import Release
+from tests.ended import have_ended
 from tests.tasks.serve.tiny_release import GGUF, make_release
 
 ROOT = Path(__file__).parents[4]
@@ -234,10 +235,4 @@ def test_a_killed_parent_leaves_no_engine(release: Release, tmp_path: Path) -> N
     os.kill(pid, 0)
     parent.kill()
     parent.wait()
-    ends = time.monotonic() + 5
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < ends:
-        if Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] == "Z":
-            break
-        time.sleep(0.05)
-    else:
-        assert not Path(f"/proc/{pid}").exists()
+    assert have_ended([pid], seconds=5)

@@ -19,6 +19,7 @@ from tasks.children.reap_orphans import descendants
 from tasks.serve.engines import group
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Sampling
 from tasks.serve.engines.vllm import VllmConfig, VllmEngine
+from tests.ended import have_ended
 from tests.tasks.serve.engines.servers import text_of
 
 PROGRAM = os.environ.get("GRISTMILL_VLLM") or shutil.which("vllm")
@@ -31,21 +32,6 @@ FAMILY = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); p
 def _of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-
-
-def running(pid: int) -> bool:
-    """Whether a process is there, and no zombie, which only its parent can remove."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def gone(pids: list[int]) -> bool:
-    deadline = time.monotonic() + 10
-    while any(map(running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(map(running, pids))
 
 
 @pytest.mark.parametrize("killed", ["the command", "the starting process"])
@@ -61,9 +47,9 @@ def test_a_group_ends_with_its_command_and_with_who_started_it(killed: str) -> N
         (server,) = (pid for pid, _ in descendants(guard) if pid != orphan)
         if killed == "the command":
             os.kill(server, signal.SIGKILL)
-            assert gone([guard, server, orphan])
+            assert have_ended([guard, server, orphan])
         starter.kill()
-        assert gone(everyone)
+        assert have_ended(everyone)
 
 
 def test_a_group_passes_on_term_and_the_exit_code() -> None:
@@ -155,7 +141,7 @@ def test_vllm_serves_what_was_released(proved_release: Path, tmp_path: Path) -> 
         processes = [pid for pid, _ in descendants(engine._process.pid)]
         assert len(processes) >= 3, "the server, its core and its worker"
         os.kill(min(processes), signal.SIGKILL)
-        assert gone(processes)
+        assert have_ended(processes)
         with pytest.raises(EngineFault, match="doesn't answer"):
             await engine.next_token(ids, 1)
 

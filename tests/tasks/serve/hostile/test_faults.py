@@ -23,6 +23,7 @@ import pytest
 
 from storage.errors import ServerError
 from tasks.serve.control import command
+from tests.ended import have_ended
 from tests.tasks.serve.hostile.load import ASKED, END, Load, is_whole
 from tests.tasks.serve.hostile.raw import CHAT, connect, head, is_unharmed, memory, posted, refused, statuses
 from tests.tasks.serve.real_server import Server, make_release, serving
@@ -276,5 +277,5 @@ def test_an_answer_takes_no_longer_than_it_may_and_a_killed_server_leaves_no_eng
         stream = started(server)
         server.process.kill()
         server.process.wait()
-        within(3, lambda: not any(Path(f"/proc/{pid}").exists() for pid in engines))
+        assert have_ended(engines, seconds=3)
         stream.close()

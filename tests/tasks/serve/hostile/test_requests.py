@@ -401,10 +401,10 @@ def test_a_grammar_that_never_ends_is_ended(attacked: Server, grammar: str) -> N
 def test_a_client_that_leaves_a_grammar_that_never_ends_leaves_nothing_running(attacked: Server) -> None:
     posted(attacked, CHAT, asked(grammar=ENDLESS, max_tokens=60, temperature=0), seconds=1.0)
     time.sleep(2.5)
-    apart = attacked.engines()[1:]
-    before = [cpu_seconds(engine) for engine in apart]
-    time.sleep(0.5)
-    assert [cpu_seconds(engine) for engine in apart] == before, "what follows grammars rests, or has ended"
+    before = {engine: cpu_seconds(engine) for engine in attacked.engines()[1:]}
+    time.sleep(1.0)
+    used = [cpu_seconds(engine) - before[engine] for engine in attacked.engines()[1:]]
+    assert sum(used) < 0.1, "what follows grammars rests, or has ended"
 
 
 def of_schema(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
