@@ -11,11 +11,12 @@ from typing import Any
 from rich.markup import escape
 
 from flows.estimates.planned_stage import PlannedStage
+from flows.pages.losses import emptied_sources
 from flows.provenance import TOKENS
 from models.pretrained import load_config
 from profiles.schema import Profile
 from storage.artifact import Artifact
-from storage.errors import ConfigError, harmless
+from storage.errors import ConfigError, EmptyOutput, harmless
 from tasks.base.more_rows import check_rows
 from tasks.download import check_first_rows
 from tasks.download.config import EmbeddedSource
@@ -52,6 +53,19 @@ def without_news(unique: Artifact) -> bool:
     """Whether dedup kept nothing. False before it is made."""
     counts = unique.manifest.counts if unique.manifest else {}
     return bool(counts.get("documents", {}).get("kept") == 0)
+
+
+def check_kept(profile: Profile, clean: Artifact) -> None:
+    """Raises EmptyOutput for a source with a weight in a mixture of which the filter kept nothing."""
+    mixed = _mixed(profile)
+    for source, reasons in emptied_sources(clean).items() if mixed else ():
+        if source in mixed:
+            first = reasons.most_common(1)[0][0]
+            raise EmptyOutput(
+                f"pretrain.mixture gives {source} a weight, but the filter removed all its {reasons.total():,} "
+                f"documents, most by {first}.",
+                f"`gristmill explain --removed-by {first}` lists them. Loosen the rules, or leave the source out.",
+            )
 
 
 def check_base(profile: Profile, model: Artifact | None) -> None:
@@ -164,7 +178,7 @@ def told_of_unread(profile: Profile, reached: Iterable[str]) -> Iterator[str]:
     run reads. `reached` are the stages of this run."""
     reached = {*reached}
     if profile.pretrain and profile.pretrain.mixture is not None and "pretrain" in reached:
-        mixed = {name for names in profile.pretrain.named_sources().values() for name in names}
+        mixed = _mixed(profile)
         if left_out := [escape(harmless(name)) for name in profile.download.document_sources if name not in mixed]:
             yield f"pretrain.mixture leaves out {', '.join(left_out)}: prepared like the others, but not trained on."
     if reached != {*profile.stage_names}:
@@ -175,6 +189,13 @@ def told_of_unread(profile: Profile, reached: Iterable[str]) -> Iterator[str]:
             continue
         base = " The profile begins with a base model, so it reads only pairs." if not profile.pretrain else ""
         yield f"No stage reads the {source.role} of {escape(harmless(source.name))}.{base}"
+
+
+def _mixed(profile: Profile) -> set[str]:
+    """The sources with a weight in a mixture of `pretrain`."""
+    return (
+        {name for names in profile.pretrain.named_sources().values() for name in names} if profile.pretrain else set()
+    )
 
 
 def _readers(profile: Profile, reached: Iterable[str]) -> Iterator[tuple[str, str]]:

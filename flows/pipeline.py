@@ -7,7 +7,7 @@ or trains that on its documents.
 from __future__ import annotations
 
 from flows.chain import Chain, Start
-from flows.early import check_base, check_first_link, check_pretraining, check_references, end_without_news
+from flows.early import check_base, check_first_link, check_kept, check_pretraining, check_references, end_without_news
 from flows.provenance import provenance_of
 from profiles.schema import Profile
 from storage.artifact import Artifact
@@ -44,6 +44,7 @@ def from_documents(profile: Profile, raw: Artifact) -> Start:
     unique = dedup(profile.dedup, raw.part("documents"))
     end_without_news(unique)
     clean = filter_documents(profile.filter, unique.part("documents"), raw.part("benchmarks"))
+    check_kept(profile, clean)
     tokenizer = vocabulary(profile, clean.part("documents"), start)
     tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
     pairs = clean_pairs(profile, raw)

@@ -19,6 +19,7 @@ from flows.estimates.plan_notes import (
     compile_notes,
     disk_notes,
     filter_notes,
+    repeat_notes,
     resume_notes,
     reuse_notes,
     room_of,
@@ -105,6 +106,7 @@ def show_plan(
     made_here = [line.name for line in lines if not line.hit and line.name not in pooled]
     notes += map(escape, told_of_extras(made_here))
     notes += [*reuse_notes(store, lines), *compile_notes(lines), *run_notes(store, lines)]
+    notes += repeat_notes(profile, lines, training)
     notes += [*resume_notes(store, lines, training.steps if training else None), *accuracy_notes(store, profile.name)]
     notes += [escape(untraced)] if untraced else []
     for text in [*notes, *disk_notes(store, lines, bytes_of, training)]:

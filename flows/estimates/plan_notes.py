@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -17,9 +18,10 @@ from flows.estimates.arithmetic import TrainingPlan
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.stages import resumes_at
 from flows.estimates.work import OF_DOCUMENTS
+from flows.provenance import TOKENS
 from profiles.load import CLEAN
 from profiles.schema import Profile
-from storage.errors import StoreError, harmless
+from storage.errors import ConfigError, StoreError, harmless
 from storage.files import locks
 from storage.files.cache import cache_folder
 from storage.files.disk import existing
@@ -117,6 +119,27 @@ def reuse_notes(store: Store, lines: Sequence[PlannedStage]) -> Iterator[str]:
                 "taken from an earlier run. Stages that work shard by shard take theirs too, and need less time than "
                 "shown."
             )
+
+
+def repeat_notes(profile: Profile, lines: Sequence[PlannedStage], training: TrainingPlan | None) -> Iterator[str]:
+    """The sources that a pretraining will read more than once, as soon as the store has its tokens."""
+    made = {line.name: line.manifest for line in lines if line.hit}
+    found = None if "pretrain" in made else made.get("tokenize")
+    rows = found.counts.get("tables", {}).get(TOKENS, []) if found else []
+    config = profile.pretrain
+    if config is None or training is None or not rows:
+        return
+    from tasks.pretrain.loader.epochs import ALL, check_epochs, planned, repeats
+
+    tokens = {row["source"]: row["tokens"] for row in rows if row["split"] == "train" and row["source"] != ALL}
+    context = config.sequence or training.shape.context
+    try:
+        readings = planned(config, config.total_steps(replace(training.shape, context=context)), context, tokens)
+        check_epochs(config, readings)
+    except ConfigError as error:
+        yield f"[yellow]{escape(harmless(str(error)))}[/]"
+    else:
+        yield from (escape(harmless(sentence)) for sentence in repeats(readings))
 
 
 def filter_notes(profile: Profile) -> Iterator[str]:

@@ -42,6 +42,15 @@ def loss_notes(made: Mapping[str, Artifact], store: str) -> Iterator[str]:
         yield "  These rules are for web pages. For books, documentation and wikis: `filter: {preset: clean}`."
 
 
+def emptied_sources(clean: Artifact) -> dict[str, Counter[str]]:
+    """By source of which the filter kept nothing, the documents removed for each reason."""
+    title, column = TABLES["filter"]
+    rows = clean.manifest.counts.get("tables", {}).get(title, []) if clean.manifest else []
+    emptied = [row["source"] for row in rows if row[column] and not row["kept"]]
+    reasons = _reasons(clean) if emptied else {}
+    return {source: reasons.get(source, Counter()) for source in emptied}
+
+
 def _lossy(stage: str, artifact: Artifact) -> dict[str, int]:
     """The documents that came in, for each source that lost many, by the stage's counts."""
     title, column = TABLES[stage]

@@ -20,6 +20,7 @@ MOST_STEPS, MOST_TOKENS = 10**9, 10**15  # far beyond any training so far, and w
 Part = Literal["embedding", "head", "norms"]
 Layers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2, max_length=2)]
 Mixture = dict[str, Annotated[float, Field(gt=0)]]
+Epochs = Annotated[float, Field(gt=0)]
 # Names and usual weights: Switch Transformer, section 2.2, and ST-MoE, section 3.2
 ROUTER_LOSSES = {"balance_loss": ("balance", 0.01), "router_z_loss": ("z_loss", 0.001)}
 
@@ -222,6 +223,12 @@ class PretrainConfig(StageConfig):
         "(default: natural proportions)",
     )
     curriculum: tuple[MixtureChange, ...] = Field((), description="changes of the mixture during the run, by step")
+    max_epochs: Epochs | dict[str, Epochs] | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="largest number of times that a source may be read, for all or by source. A run that would read "
+        "one more often ends before training. Null: any",
+    )
     packing: Literal["stream", "best_fit", "long_first"] = Field(
         "stream",
         description="stream: concatenate documents and cut every context tokens. best_fit: pack whole documents into "
@@ -354,6 +361,10 @@ class PretrainConfig(StageConfig):
         steps = [change.from_step for change in self.curriculum]
         if steps != sorted(set(steps)):
             raise ValueError("the from_step of each change in curriculum must be later than the one before")
+        if isinstance(self.max_epochs, dict):
+            mixed = {name for names in self.named_sources().values() for name in names}
+            if unmixed := sorted(self.max_epochs.keys() - mixed):
+                raise ValueError(f"max_epochs names {', '.join(unmixed)}, but pretrain.mixture doesn't: add a weight")
         return self
 
     @model_validator(mode="after")
@@ -439,6 +450,10 @@ class PretrainConfig(StageConfig):
         return named | {
             f"curriculum.{number}.mixture": list(change.mixture) for number, change in enumerate(self.curriculum)
         }
+
+    def epochs_allowed(self, source: str) -> float | None:
+        """The largest number of times that a source may be read, or None for any."""
+        return self.max_epochs.get(source) if isinstance(self.max_epochs, dict) else self.max_epochs
 
     def context_parts(self, step: int) -> int:
         """The number of parts that each window of a step is cut into: halved in equal intervals down to 1.

@@ -32,6 +32,7 @@ from tasks.pretrain.healing.skipped_batches import report_of_steps
 from tasks.pretrain.held_out_change import Change, HeldOutChange
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import open_loader
+from tasks.pretrain.loader.epochs import check_epochs, repeats
 from tasks.pretrain.log import Log
 from tasks.pretrain.long_context.measure import LongContextChange
 from tasks.pretrain.loop import Training
@@ -73,6 +74,8 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         tokenizer_digest=spec.tokenizer_digest,
         fim_tokens=spec.fim_tokens,
     )
+    readings = loader.readings(spec.steps)
+    check_epochs(spec.config, readings)
     validation = Validation(
         TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest),
         context=spec.context,
@@ -103,6 +106,9 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         snapshots.cut(begun)
         cut_log(spec.log, begun)
     world.wait()  # no rank may read the log while it is being cut
+    if world.reports and not begun:
+        for sentence in repeats(readings):
+            emit(note=sentence)
     if begun:
         checkpoints.load(engine, begun)
         if world.reports:

@@ -141,13 +141,14 @@ class MixtureLoader:
                 shuffled.read_into(rows[row], window)
         return Batch(rows[:, :-1], rows[:, 1:])
 
+    def served(self, samples: int) -> dict[str, int]:
+        """How many of the first `samples` of the run come from each source."""
+        return dict(zip(self.sources, self.order.served(samples).tolist(), strict=True))
+
     def report(self, samples: int) -> list[dict[str, object]]:
         """The use of each source by the first `samples` of the run, as rows of a table. Sources left out have zeros."""
-        served = self.order.served(samples)
-        rows = [
-            one.report(source, count)
-            for source, one, count in zip(self.sources, self._shuffled, served.tolist(), strict=True)
-        ]
+        served = self.served(samples)
+        rows = [one.report(source, served[source]) for source, one in zip(self.sources, self._shuffled, strict=True)]
         nothing = dict.fromkeys(rows[0], 0) | {"epochs": 0.0}
         return rows + [
             nothing | {"source": source, "windows": windows} for source, windows in sorted(self._left_out.items())

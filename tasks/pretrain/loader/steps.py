@@ -20,8 +20,9 @@ from storage.shards.tokens import read_header
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.fim_tokens import FimTokens
 from tasks.pretrain.loader.batch import Batch, isolate, mask, shorten
+from tasks.pretrain.loader.epochs import Reading, phases_of
 from tasks.pretrain.loader.fim import FillInTheMiddle
-from tasks.pretrain.loader.mixture import MixtureLoader, Phase
+from tasks.pretrain.loader.mixture import MixtureLoader
 from tasks.pretrain.loader.packing import PackedWindows, pack
 from tasks.pretrain.loader.windows import StreamWindows, WindowLoader, Windows
 
@@ -36,6 +37,9 @@ class SampleLoader(Protocol):
 
     def batch(self, first: int, count: int) -> Batch:
         """Samples `first` to `first + count` of the run. Packed ones have `~id` for tokens without loss."""
+
+    def served(self, samples: int) -> dict[str, int]:
+        """How many of the first `samples` of the run come from each source."""
 
     def report(self, samples: int) -> list[dict[str, object]]:
         """The use of each source by the first `samples` of the run, as rows of a table."""
@@ -54,6 +58,11 @@ class StepLoader:
             self._fim = FillInTheMiddle(
                 fim_tokens, eos_id=eos_id, rate=config.fim_rate, spm_share=config.fim_spm_share, seed=config.seed
             )
+
+    def readings(self, steps: int) -> list[Reading]:
+        """How often a run of `steps` steps reads each source."""
+        served = self.samples.served(self.config.samples(steps))
+        return [Reading(source, self.samples.taken[source].count, number) for source, number in served.items()]
 
     def micro_batches(self, step: int, *, rank: int, ranks: int, size: int, number: int | None = None) -> list[Batch]:
         """This rank's micro-batches of a step, each of `size` samples, or fewer during batch warmup. They come from
@@ -134,9 +143,7 @@ def open_loader(
     if config.mixture is None:
         samples = WindowLoader(windows(TokenStream(paths, tokenizer_digest=tokenizer_digest)), seed=config.seed)
     else:
-        later = ((change.from_step, change.mixture) for change in config.curriculum)
-        phases = [Phase(config.samples(step - 1), mixture) for step, mixture in ((1, config.mixture), *later)]
         streams = source_streams(paths, tokenizer_digest=tokenizer_digest)
         sources = {source: windows(stream) for source, stream in streams.items()}
-        samples = MixtureLoader(sources, phases, seed=config.seed)
+        samples = MixtureLoader(sources, phases_of(config), seed=config.seed)
     return StepLoader(samples, config, eos_id=eos_id, fim_tokens=fim_tokens)

@@ -124,6 +124,10 @@ class WindowLoader:
         self.windows = self._shuffled.count
         self.taken: dict[str, Windows] = {"all": windows}
 
+    def served(self, samples: int) -> dict[str, int]:
+        """All of the first `samples` of the run."""
+        return {"all": samples}
+
     def report(self, samples: int) -> list[dict[str, object]]:
         """The use of the windows by the first `samples` of the run, as a row of a table."""
         return [self._shuffled.report("all", samples)]

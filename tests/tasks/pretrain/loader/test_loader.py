@@ -29,6 +29,7 @@ from tasks.pretrain import PretrainConfig
 from tasks.pretrain.fim_tokens import FimTokens
 from tasks.pretrain.loader import Batch, MixtureLoader, Phase, WindowLoader, compute_ahead, open_loader
 from tasks.pretrain.loader.batch import isolate, shorten
+from tasks.pretrain.loader.epochs import check_epochs, planned
 from tasks.pretrain.loader.mixture import BLOCK, MixtureOrder, quotas
 from tasks.pretrain.loader.windows import StreamWindows, Windows
 from tasks.stage.output import Output
@@ -40,6 +41,8 @@ CONTEXT = 32
 MODEL = {"depth": 2, "width": 64, "heads": 4, "context": CONTEXT}
 BATCH = 16
 SIZES = {"code": 700, "news": 3000, "web": 1700}  # tokens
+
+EPOCHS_MIXED = {"mixture": {"a": 1, "b": 5}, "curriculum": [{"from_step": 60, "mixture": {"b": 1, "c": 1}}]}
 
 
 def config_of(**choices: Any) -> PretrainConfig:
@@ -317,6 +320,39 @@ def test_a_mixture_that_cannot_be_served_is_refused_by_name(
         open_loader(shards, config_of(**choices), context=CONTEXT, tokenizer_digest=DIGEST)
 
 
+@pytest.mark.parametrize(
+    ("choices", "most"),
+    [
+        ({}, {"all": 2.0}),
+        (EPOCHS_MIXED, {"a": 0.5, "b": 7.0}),
+        (EPOCHS_MIXED, {"c": 3.0}),
+        (EPOCHS_MIXED | {"batch_warmup_steps": 8}, {"a": 0.4, "b": 5.0, "c": 2.0}),
+        (EPOCHS_MIXED | {"packing": "best_fit"}, {"b": 2.0}),
+    ],
+)
+def test_how_often_a_source_is_read_is_counted_before_and_bounded(
+    choices: dict[str, Any], most: dict[str, float], shards: list[Path]
+) -> None:
+    steps, config = 120, config_of(**choices)
+    loader = open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST)
+    readings = {reading.source: reading for reading in loader.readings(steps)}
+    rows = {row["source"]: row for row in loader.samples.report(config.samples(steps))}
+    assert {name: reading.samples for name, reading in readings.items()} == {
+        name: row["served"] for name, row in rows.items() if name in readings
+    }
+    assert most.keys() <= readings.keys()
+    for name, allowed in most.items():
+        bounded = config.model_copy(update={"max_epochs": allowed if name == "all" else {name: allowed}})
+        if readings[name].epochs <= allowed:
+            check_epochs(bounded, readings.values())
+        else:
+            with pytest.raises(ConfigError, match=rf"{readings[name].epochs:.2f} times, but .* allows {allowed:g}\."):
+                check_epochs(bounded, readings.values())
+    if config.packing == "stream":
+        tokens = {name: stream.tokens for name, stream in source_streams(shards, tokenizer_digest=DIGEST).items()}
+        assert {one.source: one for one in planned(config, steps, CONTEXT, tokens)} == readings
+
+
 def test_a_window_is_whole_as_soon_as_its_last_target_is_there() -> None:
     counts = {size: numbered({"web": size})["web"].count for size in (1, 32, 33, 64, 65, 96, 97)}
     assert counts == {1: 0, 32: 0, 33: 1, 64: 1, 65: 2, 96: 2, 97: 3}
@@ -332,6 +368,8 @@ def test_a_source_without_a_whole_window_is_refused_by_name(shards: list[Path]) 
     [
         ({"mixture": {"a": 0}}, "greater than 0"),
         ({"mixture": {}}, "at least 1"),
+        ({"mixture": {"a": 1}, "max_epochs": {"a": 1, "b": 2}}, "max_epochs names b, but pretrain.mixture doesn't"),
+        ({"max_epochs": {"a": 1}}, "max_epochs names a, but"),
         ({"curriculum": [{"from_step": 5, "mixture": {"a": 1}}]}, "give pretrain.mixture"),
         ({"mixture": {"a": 1}, "curriculum": [{"from_step": 5, "mixture": {"a": 1}}] * 2}, "later than the one before"),
         ({"context_warmup_parts": 6}, "not a power of 2"),
