@@ -31,7 +31,7 @@ from tasks.pretrain.healing.heartbeat import Heartbeat
 from tasks.pretrain.healing.skipped_batches import report_of_steps
 from tasks.pretrain.held_out_change import Change, HeldOutChange
 from tasks.pretrain.insight.observe import Insight
-from tasks.pretrain.loader import open_loader
+from tasks.pretrain.loader import StepLoader, open_loader
 from tasks.pretrain.loader.epochs import check_epochs, repeats
 from tasks.pretrain.log import Log
 from tasks.pretrain.long_context.measure import LongContextChange
@@ -67,15 +67,7 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
     if world.reports:
         emit(ranks=world.size)
     faults = FaultInjection(spec.faults, world.rank, world.device)
-    loader = open_loader(
-        spec.train,
-        spec.config,
-        context=spec.context,
-        tokenizer_digest=spec.tokenizer_digest,
-        fim_tokens=spec.fim_tokens,
-    )
-    readings = loader.readings(spec.steps)
-    check_epochs(spec.config, readings)
+    loader = _open_loader(spec, world)
     validation = Validation(
         TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest),
         context=spec.context,
@@ -106,9 +98,6 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         snapshots.cut(begun)
         cut_log(spec.log, begun)
     world.wait()  # no rank may read the log while it is being cut
-    if world.reports and not begun:
-        for sentence in repeats(readings):
-            emit(note=sentence)
     if begun:
         checkpoints.load(engine, begun)
         if world.reports:
@@ -145,6 +134,23 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         heartbeat.slow()
         _finish(training, changed, losses)
     world.leave()
+
+
+def _open_loader(spec: TrainSpec, world: World) -> StepLoader:
+    """The loader, and a note of sources that repeat. Raises ConfigError for one that does more often than allowed."""
+    loader = open_loader(
+        spec.train,
+        spec.config,
+        context=spec.context,
+        tokenizer_digest=spec.tokenizer_digest,
+        fim_tokens=spec.fim_tokens,
+    )
+    readings = loader.readings(spec.steps)
+    check_epochs(spec.config, readings)
+    if world.reports:
+        for sentence in repeats(readings):
+            emit(note=sentence)
+    return loader
 
 
 def _finish(training: Training, changed: Mapping[str, Mapping[str, Any]], losses: dict[str, float]) -> None:
