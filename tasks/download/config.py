@@ -101,7 +101,6 @@ class FileSource(ExternalSource):
     paths: list[Annotated[str, Field(min_length=1)]] = Field(
         min_length=1, description="files and globs (** matches subfolders)"
     )
-    lists: ClassVar[list[str]] = []
 
     delimiter: str | None = Field(
         None,
@@ -146,11 +145,6 @@ class ExtractedSource(StageConfig):
     def names(self) -> list[str]:
         """The source's name."""
         return [self.name]
-
-    @property
-    def lists(self) -> list[str]:
-        """Files that say what is read, besides those that are read."""
-        return []
 
 
 class CrawlSelection(StageConfig):
@@ -215,11 +209,6 @@ class WebSource(ExtractedSource):
     limit: int | None = Field(
         None, ge=1, description="maximum number of pages, from the first, whatever comes of them. Null for all"
     )
-
-    @property
-    def lists(self) -> list[str]:
-        """Files that say what is read, besides those that are read."""
-        return [*self.exclude_host_files, *([self.crawl.path_list] if self.crawl and self.crawl.path_list else [])]
 
     @model_validator(mode="after")
     def _has_archives(self) -> Self:

@@ -1,6 +1,7 @@
 """Portions of files that an earlier artifact of the stage has: a file that is added or changed costs its own portions.
 
-A portion depends only on the config, the code, and the names and content of its files. The artifact has a
+A portion depends only on how its source is read, the code, and the names and content of its files. It doesn't matter
+which other files and sources there are, or at which revision of a data set they lie. The artifact has a
 portions.json, with a line for each portion of each source: its key, its shards of documents, its shard of the ledger,
 and its counts. A portion that is taken must equal the one that would be made (law 4), so each file is hashed when it is
 linked. If one has changed, the portion is read again.
@@ -12,7 +13,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,23 +53,27 @@ class Record(NamedTuple):
 
 
 def keys_of(
-    source: str, portions: Sequence[Iterable[Any]], beside: Callable[[Path], str] = lambda path: ""
+    name: str,
+    reading: Mapping[str, Any],
+    portions: Sequence[Iterable[Any]],
+    beside: Callable[[Path], str] = lambda path: "",
 ) -> list[str]:
-    """The key of each portion of a source, by names, ranges and content of its files, and by what files `beside` them
-    say of them. Raises SourceError."""
+    """The key of each portion of a source, by names, ranges and content of its files, by what is said of them `beside`
+    their content, and by how the source is `reading` them. Raises SourceError."""
+    how = json.dumps(reading, sort_keys=True)
     spans = {span.name: span for portion in portions for span in portion}
-    here = {name: span.path for name, span in spans.items() if span.address is None}
+    here = {file: span.path for file, span in spans.items() if span.address is None}
     try:
         digests = remembered_digests(here.values())
     except OSError as error:
-        raise SourceError(f"A file of source {source} can't be read: {error}.", "Check it.") from error
+        raise SourceError(f"A file of source {name} can't be read: {error}.", "Check it.") from error
     state = {
-        name: f"{span.address.size} {span.address.version}" if span.address else digests[span.path] + beside(span.path)
-        for name, span in spans.items()
+        file: f"{span.address.size} {span.address.version}" if span.address else digests[span.path] + beside(span.path)
+        for file, span in spans.items()
     }
     return [
         hashlib.sha256(
-            json.dumps([source, *([span.name, span.start, span.end, state[span.name]] for span in portion)]).encode()
+            json.dumps([how, *([span.name, span.start, span.end, state[span.name]] for span in portion)]).encode()
         ).hexdigest()
         for portion in portions
     ]

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -23,9 +23,9 @@ from storage.shards.documents import Document, Verdict, read_ledger
 from storage.shards.lines import as_line, open_lines, read_json_lines, write_json_lines
 from tasks.download import exclude
 from tasks.download.config import DocumentSource, DownloadConfig, DumpSource, HubSource, LocalSource, WebSource
-from tasks.download.documents.read import licence_beside, read_documents
+from tasks.download.documents import read as documents
+from tasks.download.dumps import read as dumps
 from tasks.download.dumps.packed import is_multistream
-from tasks.download.dumps.read import read_dump
 from tasks.download.earlier import DOCUMENTS, LEDGER, Record, Taken, keys_of, take, taken_before
 from tasks.download.exclude import Exclusion
 from tasks.download.sources import files, hub
@@ -34,8 +34,8 @@ from tasks.download.sources.metadata import NotKept, to_json
 from tasks.download.sources.remote import Address, Politeness, look, open_address
 from tasks.download.sources.rows import Refused, Row, first
 from tasks.download.sources.streams import check_begun, unreadable
+from tasks.download.web import pages
 from tasks.download.web.archives import UNSEEN, addresses
-from tasks.download.web.pages import read_pages
 from tasks.download.web.sections import Reach
 from tasks.download.writers import ShardWriter
 from tasks.shards import ShardResult, map_shards
@@ -45,7 +45,10 @@ from tasks.text.process import close_processes
 
 SHARDS = 4  # about the most full shards from a portion
 READ_BYTES = 1 << 20
-EXCLUDE = ("exclude", "exclude_files")  # fields in which artifacts may differ that take each other's portions
+# Fields of the config that decide what a portion has. Artifacts that differ in others take each other's portions
+SAME = {"max_document_bytes", "max_metadata_bytes", "shard_documents", "shard_bytes"}
+OTHER = frozenset(DownloadConfig.model_fields) - SAME
+WHICH = {"paths", "crawl", "revision"}  # fields of a source that say which files it has, not how they are read
 REFUSED, REMOVED = "refused.jsonl", "removed.jsonl"
 
 
@@ -149,22 +152,28 @@ def _ends_portion(span: Span, size: int) -> bool:
 
 def portion_keys(source: InPortions, jobs: list[Portion]) -> list[str]:
     """The key of each portion of a source. Raises SourceError."""
-    if isinstance(source, DocumentSource):
-        return keys_of(source.name, jobs, functools.partial(licence_beside, source))
-    return keys_of(source.name, jobs)
+    reading = source.model_dump(mode="json", exclude=WHICH)
+    if isinstance(source, WebSource):
+        reading |= pages.read_by(source)
+    elif isinstance(source, DumpSource):
+        reading |= dumps.fingerprint(source)
+    elif isinstance(source, DocumentSource):
+        reading |= documents.versions(source)
+        return keys_of(source.name, reading, jobs, functools.partial(documents.said_beside, source))
+    return keys_of(source.name, reading, jobs)
+
+
+def any_input(_: str) -> bool:
+    """Whether an input may differ between artifacts that take each other's portions, whose keys have what matters."""
+    return True
 
 
 def read_portions(
-    source: InPortions,
-    found: list[Span],
-    config: DownloadConfig,
-    out: Output,
-    writer: ShardWriter,
-    changes: Callable[[str], bool],
+    source: InPortions, found: list[Span], config: DownloadConfig, out: Output, writer: ShardWriter
 ) -> Read:
     """Read all documents of a source into shards, which `writer` takes with those of the ledger. Portions that an
-    earlier artifact has, whose inputs may differ in what `changes`, are taken from there. Raises SourceError."""
-    jobs, keys, results = _map(source, found, config, out, writer.exclusion, changes)
+    earlier artifact has are taken from there. Raises SourceError."""
+    jobs, keys, results = _map(source, found, config, out, writer.exclusion)
     read = Read([], Counter(), Counter(), Counter(), [])
     before: Counter[str] = Counter()  # lines, by divided file
     for portion, key, result in zip(jobs, keys, results, strict=True):
@@ -189,12 +198,7 @@ def read_portions(
 
 
 def _map(
-    source: InPortions,
-    found: list[Span],
-    config: DownloadConfig,
-    out: Output,
-    exclusion: Exclusion,
-    changes: Callable[[str], bool],
+    source: InPortions, found: list[Span], config: DownloadConfig, out: Output, exclusion: Exclusion
 ) -> tuple[list[Portion], list[str], list[ShardResult]]:
     """The portions of a source, their keys, and what was read of each. Raises SourceError."""
     name = f"{DOCUMENTS}-{hashlib.sha256(source.name.encode()).hexdigest()[:16]}"  # any text may be a source's name
@@ -205,7 +209,7 @@ def _map(
         while True:
             jobs = portions(source, found, config.shard_bytes, undivided)
             keys = portion_keys(source, jobs)
-            taken = taken_before(keys, out.earlier(changes, EXCLUDE), exclusion, out.warn)
+            taken = taken_before(keys, out.earlier(any_input, OTHER), exclusion, out.warn)
             results = map_shards(work, list(zip(jobs, taken, strict=True)), out, name, "portions")
             if not (misread := _misread(jobs, results)):
                 return jobs, keys, results
@@ -351,17 +355,17 @@ def _rows(
         return
     _check_unchanged(span)
     if isinstance(source, DocumentSource):
-        yield from read_documents(span.path, span.name, source, config.max_document_bytes)
+        yield from documents.read_documents(span.path, span.name, source, config.max_document_bytes)
         return
     if isinstance(source, DumpSource):
         limit = config.max_document_bytes
-        yield from read_dump(span.path, span.name, source, limit, folder, lost, span.start, span.end)
+        yield from dumps.read_dump(span.path, span.name, source, limit, folder, lost, span.start, span.end)
         return
     if not isinstance(source, WebSource):
         yield from files.read_file(span.path, span.name, source, config.max_document_bytes, span.start, span.end)
         return
     with _opened(span, folder, polite) as file:
-        yield from read_pages(file, span.name, source, config.max_document_bytes, reach)
+        yield from pages.read_pages(file, span.name, source, config.max_document_bytes, reach)
 
 
 def _opened(span: Span, folder: Path, polite: Politeness) -> BinaryIO:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -38,8 +37,9 @@ from tasks.download.exclude import Exclusion
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of, role_of
 from tasks.download.portions import (
-    EXCLUDE,
+    OTHER,
     InPortions,
+    any_input,
     portion_keys,
     portions,
     read_document,
@@ -63,7 +63,6 @@ Values = dict[str, Any]
 PROGRESS_EVERY = 500
 FIRST = 2000  # maximum rows of a source that a plan reads until one can be used
 SIGNS = re.compile(r"\\t|[;|,]")  # between the fields of a header that was read as one column
-EXCLUDED_BY = "source:exclude "  # begins the names of inputs that are lists of excluded documents
 NONE = "none.json"  # in the folder of benchmarks if there are none
 CONVERTERS = {"instructions": instruction, "preferences": preference, "labelled": labelled}
 PARTS = {  # besides documents/, with the keys of each row
@@ -92,7 +91,7 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
             found[source.name] = source.revision
     for file in config.exclude_files:
         try:
-            found[f"{EXCLUDED_BY.removeprefix('source:')}{file}"] = remembered_digest(Path(file).expanduser())
+            found[f"exclude {file}"] = remembered_digest(Path(file).expanduser())
         except OSError as error:
             raise unreadable(file, error) from error
     for task in config.harness:
@@ -101,25 +100,16 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
 
 
 def portions_known(config: DownloadConfig, artifacts: FindEarlier) -> Known:
-    """How many portions of the sources of files earlier artifacts have, for a plan. `artifacts` gives those whose
-    inputs differ only in what its first argument is true of. Raises SourceError."""
-    known, total = 0, 0
-    for source in config.sources:
-        if isinstance(source, LocalSource) and source.role == "documents":
-            keys = portion_keys(source, portions(source, spans(source, Politeness()), config.shard_bytes))
-            found = artifacts(functools.partial(_is_file, config), EXCLUDE)
-            taken = taken_before(keys, found, _exclusion(config), lambda _: None, bring=False)
-            known += sum(each is not None for each in taken)
-            total += len(keys)
-    return Known(known, total)
-
-
-def _is_file(config: DownloadConfig, name: str) -> bool:
-    """Whether an input is a file of a source of files, which may have changed since an earlier artifact."""
-    in_files = [source for source in config.sources if isinstance(source, LocalSource)]
-    lists = {f"source:{source.name}/{file}" for source in in_files for file in source.lists}
-    may_change = (EXCLUDED_BY, *(f"source:{source.name}/" for source in in_files))
-    return name not in lists and name.startswith(may_change)
+    """How many portions of the sources of files earlier artifacts have, for a plan. Raises SourceError."""
+    keys = [
+        key
+        for source in config.sources
+        if isinstance(source, LocalSource) and source.role == "documents"
+        for key in portion_keys(source, portions(source, spans(source, Politeness()), config.shard_bytes))
+    ]
+    found = artifacts(any_input, OTHER)
+    taken = taken_before(keys, found, _exclusion(config), lambda _: None, bring=False)
+    return Known(sum(each is not None for each in taken), len(keys))
 
 
 def _exclusion(config: DownloadConfig) -> Exclusion:
@@ -174,8 +164,7 @@ def download(config: DownloadConfig, out: Output) -> None:
     with pair_writer(config.roles, out) as written:
         for source in config.sources:
             if isinstance(source, InPortions) and source.name in in_portions:
-                changes = functools.partial(_is_file, config)
-                account.take(source.name, read_portions(source, in_files[source.name], config, out, writer, changes))
+                account.take(source.name, read_portions(source, in_files[source.name], config, out, writer))
             else:
                 _read_rows(source, config, out, writer, written, account)
             _check_source(source, config, account, writer, written)

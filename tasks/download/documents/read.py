@@ -118,17 +118,23 @@ def _licence(path: Path, root: Path) -> dict[str, str]:
     return {**named, "license_file": str(found[0].path.relative_to(root))} if found else {}
 
 
-def licence_beside(source: DocumentSource, path: Path) -> str:
-    """The licence that files beside this one state, as a part of the portion's key."""
-    found = _licence(path, _relative(path, _roots(tuple(source.paths)))[1])
-    return "".join(f" {value}" for value in found.values())
+def said_beside(source: DocumentSource, path: Path) -> str:
+    """What the metadata of a document has besides its content: its path below the folder of a pattern, and the licence
+    that files beside it state."""
+    relative, root = _relative(path, _roots(tuple(source.paths)))
+    return " ".join(["", str(relative), *_licence(path, root).values()])
+
+
+def versions(source: DocumentSource) -> dict[str, str]:
+    """The versions of what finds the text."""
+    return {name: version(name) for name in sorted({source.extractor, "lxml", "pypdfium2", "resiliparse"})}
 
 
 def fingerprint(source: DocumentSource) -> dict[str, str]:
     """The versions of what finds the text, and the digests of the files that state licences. Raises ConfigError if the
     extra isn't installed, SourceError for a file that can't be read."""
     need(source.extra, "a source of kind documents")
-    found = {name: version(name) for name in sorted({source.extractor, "lxml", "pypdfium2", "resiliparse"})}
+    found = versions(source)
     forget_licences()
     roots = _roots(tuple(source.paths))
     files = (path.absolute() for path in find_files(source) if form_of(path) in LICENSED)

@@ -56,9 +56,15 @@ def read_pages(file: BinaryIO, name: str, source: WebSource, limit: int, reach: 
 
 
 def fingerprint(source: WebSource) -> dict[str, str]:
-    """The versions of what finds the text, and the digests of lists of hosts. Raises ConfigError if the extra isn't
-    installed, SourceError for a list that can't be read."""
+    """What pages are read by, and the archives at addresses. Raises ConfigError if the extra isn't installed,
+    SourceError for what can't be read."""
     need("web", "a source of kind web")
+    return read_by(source) | archives.fingerprint(source)
+
+
+def read_by(source: WebSource) -> dict[str, str]:
+    """The versions of what finds the text, and the digests of lists of hosts. Raises SourceError for a list that can't
+    be read."""
     found = {name: version(name) for name in sorted({source.extractor, "fastwarc", "resiliparse"})}
     for file in source.exclude_host_files:
         path = Path(file).expanduser()
@@ -66,7 +72,7 @@ def fingerprint(source: WebSource) -> dict[str, str]:
             found[f"{source.name}/{file}"] = remembered_digest(path)
         except OSError as error:
             raise unreadable(path, error) from error
-    return found | archives.fingerprint(source)
+    return found
 
 
 def _fate(record: Record, url: str, source: WebSource, extractor: ExtractorProcess, limit: int) -> Row | Refused:

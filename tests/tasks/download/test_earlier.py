@@ -203,9 +203,33 @@ def test_what_has_changed_is_read_again(damage: str, tmp_path: Path) -> None:
     assert any(damage in note for note in place.notes.said)
 
 
-def test_another_config_takes_nothing(tmp_path: Path) -> None:
-    write(tmp_path / "files", 1)
-    place = Place(tmp_path / "place")
-    place.run(config_of(lines(tmp_path / "files")))
-    made = place.run(config_of(lines(tmp_path / "files"), max_document_bytes=1000))
-    assert manifest(made).facts["shards_reused"] == 0
+def test_only_how_a_source_is_read_matters(tmp_path: Path) -> None:
+    """Another source, a further pattern or another limit on losses costs no portion. What changes its text does."""
+    for name in ("files", "more"):
+        write(tmp_path / name, 1)
+    (tmp_path / "documents/deep").mkdir(parents=True)
+    (tmp_path / "documents/deep/LICENSE").write_text("SPDX-License-Identifier: MIT")
+    (tmp_path / "documents/deep/a.md").write_text("A page of some words.")
+    of_lines, more = lines(tmp_path / "files"), lines(tmp_path / "more") | {"name": "more"}
+    deep = {"kind": "documents", "name": "deep", "paths": [str(tmp_path / "documents/**/*.md")]}
+    place, first = Place(tmp_path / "place"), config_of(of_lines, deep)
+    every = len(place.run(first).file(RECORD).read_text().splitlines())
+    of_deep = 1
+
+    def reused(config: DownloadConfig) -> int:
+        made = place.run(config)
+        assert made.digest == Place(tmp_path / f"fresh-{made.digest}").run(config).digest
+        number: int = manifest(made).facts["shards_reused"]
+        return number
+
+    assert reused(config_of(more, of_lines, deep)) == every
+    assert reused(config_of(deep, of_lines, max_quarantined_share=0.5, benchmarks=["piqa"])) == every
+    wider = of_lines | {"paths": [*of_lines["paths"], str(tmp_path / "files/1.jsonl")]}
+    assert reused(config_of(wider, deep)) == every
+    assert reused(config_of(of_lines | {"quotes": False}, deep)) == of_deep
+    assert reused(config_of(of_lines | {"limit": 2}, deep)) == of_deep
+    assert reused(config_of(of_lines | {"name": "renamed"}, deep)) == of_deep
+    nearer = deep | {"paths": [str(tmp_path / "documents/deep/*.md")]}
+    assert reused(config_of(of_lines, nearer)) == every - of_deep, "the path in the metadata is another"
+    assert reused(config_of(of_lines, deep | {"extractor": "resiliparse"})) == every - of_deep
+    assert reused(config_of(of_lines, deep, max_document_bytes=1000)) == 0

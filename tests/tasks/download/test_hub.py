@@ -19,10 +19,12 @@ from storage.errors import ConfigError, SourceError
 from storage.shards.documents import read_documents
 from tasks.download import DownloadConfig, download
 from tasks.download.config import HubSource
+from tasks.download.earlier import RECORD
 from tasks.download.sources import hub, remote
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.download.file_server import Behaviour, Repository, serve_files
+from tests.tasks.download.test_earlier import Place
 
 FILES, GROUPS, ROWS = 2, 3, 10
 COMMITS = (f"{number:040x}" for number in itertools.count(1))
@@ -162,6 +164,23 @@ def test_a_run_goes_on_with_the_first_unfinished_group(there: Hub, tmp_path: Pat
     assert rows(run(tmp_path / "made", there.source())) == expected("id", "other")
     asked = {path.lstrip("/") for path, _, _ in there.store.asked}
     assert asked == {min(DATA), last}, "the first rows are looked at again"
+
+
+def test_another_revision_costs_the_files_that_changed(there: Hub, tmp_path: Path) -> None:
+    place, fresh = Place(tmp_path / "place"), Place(tmp_path / "fresh")
+
+    def config() -> DownloadConfig:
+        values = {"sources": [there.source().model_dump()], "benchmarks": [], "shard_bytes": 500}
+        return DownloadConfig.model_validate(values)
+
+    every = len(place.run(config()).file(RECORD).read_text().splitlines())
+    there.repository.commit = next(COMMITS)
+    for served in (there.front, there.store):
+        served.files["prose/train-1.parquet"] = parquet(5)
+    second = place.run(config())
+    assert second.manifest is not None
+    assert every // 3 < second.manifest.facts["shards_reused"] < every
+    assert second.digest == fresh.run(config()).digest
 
 
 def test_a_limit_is_of_rows_and_the_rest_is_not_fetched(there: Hub, tmp_path: Path) -> None:
