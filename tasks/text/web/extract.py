@@ -55,7 +55,7 @@ def read_page(page: Page, extract: Extract) -> dict[str, Any]:
 
     tree = HTMLTree.parse(text)
     metadata = _metadata(tree, text)
-    if put_formulas(tree, text):
+    if put_formulas(tree):
         text = str(tree)
     return {"text": extract(text, tree), "encoding": encoding, **metadata}
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from resiliparse.parse.html import ElementNode, HTMLTree
 
-SIGNS = ("<math", "math/tex", "mjx-container", "latex")
 # Outermost first: what a browser shows beside the MathML is replaced with it
-FORMULAS = (".mwe-math-element", ".katex", "mjx-container", "math", "script[type^='math/tex']", "img.latex")
+SCRIPT = "script[type^='math/tex']"
+FORMULAS = (".mwe-math-element", ".katex", "mjx-container", "math", SCRIPT, "img.latex")
 RENDERED = ".MathJax_Preview, .MathJax, .MathJax_Display, .MathJax_SVG, .mjx-chtml"  # beside scripts, by MathJax 2
 TEX_SIGNS = re.compile(r"[\\^_{}]")
 PROSE = re.compile(r"[A-Za-z]{4,}")  # in an `alttext` for people, beside blanks
@@ -22,15 +22,16 @@ STYLED = re.compile(r"^\{\\displaystyle\s*(.*)\}$", re.DOTALL)  # Wikipedia's, a
 TEX = "annotation[encoding='application/x-tex'], annotation[encoding='TeX' i]"
 
 
-def put_formulas(tree: HTMLTree, html: str) -> bool:
+def put_formulas(tree: HTMLTree) -> bool:
     """Put text in the place of the formulas of a page. Whether there are any."""
-    if not any(sign in html for sign in SIGNS):
+    page = tree.document
+    if page is None or page.query_selector(", ".join(FORMULAS)) is None:
         return False
-    if tree.document and "math/tex" in html:
-        for node in tree.document.query_selector_all(RENDERED):
+    if page.query_selector(SCRIPT):
+        for node in page.query_selector_all(RENDERED):
             node.decompose()
     for selector in FORMULAS:
-        for node in tree.document.query_selector_all(selector) if tree.document else ():
+        for node in page.query_selector_all(selector):
             if (text := _text(node)) and (made := tree.create_text_node(f" {text} ")):
                 node.replace_with(made)
     return True
