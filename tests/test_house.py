@@ -128,12 +128,14 @@ def test_arrows_point_down_only() -> None:
     assert wrong == []
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Every module by its dotted name; a package by its own, for its __init__.py."""
     named = {path: path.relative_to(ROOT).with_suffix("").parts for path in FILES}
     return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in named.items()}
 
 
+@functools.cache
 def import_graph() -> dict[str, set[str]]:
     """Which module imports which, in functions and under TYPE_CHECKING too. `from package import module` names the
     module alone: that a package's own __init__ re-exports from its modules is no circle."""
