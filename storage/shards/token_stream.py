@@ -12,9 +12,9 @@ from __future__ import annotations
 import functools
 import itertools
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,7 +22,15 @@ from storage.shards.arrays import Int64
 from storage.shards.token_sources import source_runs
 from storage.shards.tokens import TokenArray, TokenHeader, check_header, map_ids, open_tokens
 
+MARK = 1 << 40  # above every id, and below the sign, which says something else
 MAPPED = 128  # shards of a stream mapped at once: remapping one costs less than reading a page of it from disk
+
+
+class Ranges(NamedTuple):
+    """Disjoint, ascending, none empty: range i of a stream or a shard is its tokens `starts[i]` to `ends[i]`."""
+
+    starts: Int64
+    ends: Int64
 
 
 class Arrays(Protocol):
@@ -101,11 +109,42 @@ class Stretches:
             parts.append(np.diff(starts)[mine])
         return np.concatenate(parts)
 
+    def ranges(self, by_shard: Mapping[int, Ranges]) -> Ranges:
+        """Where the stream has these ranges of its shards, by shard number. Each lies in one document. Those of
+        documents that aren't in the stream are left out."""
+        found = [np.empty((2, 0), np.int64)]
+        for shard, ranges in sorted(by_shard.items()):
+            first, last = np.searchsorted(self._shard, (shard, shard + 1))
+            stretch = first + np.searchsorted(self._offset[first:last], ranges.starts, side="right") - 1
+            mine = stretch >= first
+            skipped = ranges.starts[mine] - self._offset[stretch[mine]]
+            inside = skipped < np.diff(self._starts)[stretch[mine]]
+            starts = self._starts[stretch[mine]][inside] + skipped[inside]
+            found.append(np.stack((starts, starts + (ranges.ends - ranges.starts)[mine][inside])))
+        return Ranges(*np.concatenate(found, axis=1))
+
+    def marked(self, ranges: Ranges) -> Stretches:
+        """The same stream, with MARK added to the tokens of these ranges."""
+        return _Marked(self, ranges)
+
     def expect_random_reads(self) -> None:
         """Turn off the kernel's read-ahead: windows in random order don't need the following pages, and most of a large
         shard would be read many times."""
         if isinstance(self._ids, MappedIds):
             self._ids.expect_random_reads()
+
+
+class _Marked(Stretches):
+    def __init__(self, stream: Stretches, ranges: Ranges) -> None:
+        self.__dict__.update(stream.__dict__)
+        self._marks = ranges
+
+    def read_into(self, out: Int64, start: int) -> None:
+        super().read_into(out, start)
+        first, end = np.searchsorted(self._marks.ends, start, side="right"), start + len(out)
+        last = np.searchsorted(self._marks.starts, end)
+        for begin, stop in zip(self._marks.starts[first:last], self._marks.ends[first:last], strict=True):
+            out[max(0, begin - start) : stop - start] += MARK
 
 
 class TokenStream(Stretches):

@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from storage.errors import ConfigError
 from storage.shards.arrays import Int64
+from storage.shards.token_stream import Ranges
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.permutation import permute
 from tasks.pretrain.loader.windows import ShuffledWindows, Windows
@@ -67,6 +68,16 @@ class MixtureOrder:
             numbers[done : done + here] = self._before(phase, sample)[chosen] + among
             done += here
         return sources, numbers
+
+    def samples_of(self, source: int, numbers: Int64) -> Int64:
+        """The samples of the run that are these samples of a source. The inverse of `places`."""
+        phases = np.searchsorted([served[source] for served in self._served], numbers, side="right") - 1
+        samples = np.empty(len(numbers), np.int64)
+        for place, (number, phase) in enumerate(zip(numbers.tolist(), phases.tolist(), strict=True)):
+            block, among = divmod(number - int(self._served[phase][source]), self._quotas[phase][source])
+            slot = np.flatnonzero(self._slots(phase, block) == source)[among]
+            samples[place] = self._firsts[phase] + block * BLOCK + slot
+        return samples
 
     def _before(self, phase: int, sample: int) -> Int64:
         """Samples of each source before `sample`, which is in `phase` or at its end."""
@@ -128,6 +139,16 @@ class MixtureLoader:
             for source, one in self.taken.items()
         ]
         self.windows = sum(one.count for one in self._shuffled)
+
+    def serving(self, ranges: Mapping[str, Ranges], samples: int) -> Iterator[tuple[int, Int64]]:
+        """For each source and its epochs among the first `samples` of the run: the epoch, and the samples of the run
+        with a token of these ranges of the source's stream."""
+        served = self.order.served(samples)
+        for number, (source, windows) in enumerate(self.taken.items()):
+            if source in ranges:
+                found = windows.holding(ranges[source])
+                for epoch, numbers in self._shuffled[number].serving(found, int(served[number])):
+                    yield epoch, self.order.samples_of(number, numbers)
 
     def batch(self, first: int, count: int) -> Batch:
         """Samples `first` to `first + count` of the run."""

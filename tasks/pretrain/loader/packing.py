@@ -29,7 +29,7 @@ import numpy as np
 
 from storage.errors import ConfigError, EmptyOutput
 from storage.shards.arrays import Bool, Int32, Int64
-from storage.shards.token_stream import Stretches
+from storage.shards.token_stream import Ranges, Stretches
 
 MOST_PIECES = np.iinfo(np.int32).max
 
@@ -136,3 +136,11 @@ class PackedWindows:
                 row[done] = ~row[done]
             done = after
         row[done:] = ~self.eos_id
+
+    def holding(self, ranges: Ranges) -> Int64:
+        """The windows, ascending, with a token of these ranges of the stream."""
+        plan = self.packing
+        after = np.searchsorted(ranges.ends, plan.starts_P, side="right")  # the first range that ends in the piece
+        starts = np.append(ranges.starts, np.iinfo(np.int64).max)[after]
+        pieces = np.flatnonzero(starts < plan.starts_P + plan.sizes_P)
+        return np.unique(np.searchsorted(plan.firsts_W, pieces, side="right") - 1)

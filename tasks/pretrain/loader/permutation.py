@@ -11,10 +11,11 @@ from storage.shards.arrays import UInt64
 ROUNDS = 6  # Luby & Rackoff 1988: four make a Feistel network a pseudo-random permutation. Two more as a margin
 
 
-def permute(values: UInt64, size: int, key: str) -> UInt64:
+def permute(values: UInt64, size: int, key: str, *, inverse: bool = False) -> UInt64:
     """Apply a keyed permutation of 0 … size − 1 to each value: a Feistel network, repeated while a value is outside.
 
     (Black & Rogaway 2002, "Ciphers with arbitrary finite domains", cycle walking.) Memory does not grow with `size`.
+    The `inverse` takes the rounds backwards, and so walks the same cycle back.
     """
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))  # bits: the network's domain is at most 4 × size
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -23,8 +24,12 @@ def permute(values: UInt64, size: int, key: str) -> UInt64:
     walking = np.ones(len(values), bool)
     while walking.any():
         left, right = result[walking] >> half, result[walking] & mask
-        for round_key in keys:
-            left, right = right, left ^ (mix(right ^ round_key) & mask)
+        if inverse:
+            for round_key in keys[::-1]:
+                left, right = right ^ (mix(left ^ round_key) & mask), left
+        else:
+            for round_key in keys:
+                left, right = right, left ^ (mix(right ^ round_key) & mask)
         result[walking] = left << half | right
         walking = result >= np.uint64(size)
     return result

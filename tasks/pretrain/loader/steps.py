@@ -8,14 +8,15 @@ global order.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from storage.errors import ConfigError
-from storage.shards.token_stream import Stretches, TokenStream, source_streams
+from storage.shards.arrays import Int64
+from storage.shards.token_stream import MARK, Ranges, Stretches, TokenStream, source_streams
 from storage.shards.tokens import read_header
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.fim_tokens import FimTokens
@@ -41,8 +42,21 @@ class SampleLoader(Protocol):
     def served(self, samples: int) -> dict[str, int]:
         """How many of the first `samples` of the run come from each source."""
 
+    def serving(self, ranges: Mapping[str, Ranges], samples: int) -> Iterator[tuple[int, Int64]]:
+        """By epoch and source: the epoch, and those of the first `samples` of the run that have a token of these ranges
+        of the sources' streams."""
+
     def report(self, samples: int) -> list[dict[str, object]]:
         """The use of each source by the first `samples` of the run, as rows of a table."""
+
+
+class Read(NamedTuple):
+    """A sample with tokens of a document: its step from 1, its epoch from 0 (of its source), and the number of those
+    tokens that the step learned to predict. With 0 of them, they were context only."""
+
+    step: int
+    epoch: int
+    predicted: int
 
 
 class StepLoader:
@@ -77,6 +91,25 @@ class StepLoader:
         size = math.gcd(size, batch // ranks)
         count = batch // (size * ranks)
         return [self._serve(step, served + (part * ranks + rank) * size, size) for part in range(count)]
+
+    def reads(self, documents: Mapping[int, Ranges], batches: Int64) -> Iterator[Read]:
+        """Each sample in which a run, whose step n trains on batch `batches[n - 1]`, reads tokens of documents: ranges
+        of the shards, by shard number, without EOS. Which samples those are follows from the loader's own order. They
+        are then served as the step did, with the documents' tokens marked, so that what fill-in-the-middle cuts off
+        doesn't count. Not in the order of steps. The loader can't serve a training afterwards."""
+        ranges = {name: windows.stream.ranges(documents) for name, windows in self.samples.taken.items()}
+        for name, windows in self.samples.taken.items():
+            windows.stream = windows.stream.marked(ranges[name])
+        ends = np.array([self.config.samples(batch) for batch in range(int(batches[-1]) + 1)])
+        for epoch, samples in self.samples.serving(ranges, int(ends[-1])):
+            numbers = np.searchsorted(ends, samples, side="right")
+            steps = np.searchsorted(batches, numbers)
+            taken = batches[steps] == numbers  # and not skipped after a divergence
+            for step, sample in zip((steps[taken] + 1).tolist(), samples[taken].tolist(), strict=True):
+                served = self._serve(step, sample, 1)
+                predicted = int((served.targets >= MARK).sum())
+                if predicted or (served.ids >= MARK).any():
+                    yield Read(step, epoch, predicted)
 
     def fim_report(self, steps: int) -> dict[str, float] | None:
         """The effect of `fim_rate` on a run of `steps` steps, measured on evenly spread samples: rearranged documents

@@ -12,13 +12,14 @@ Shapes: B samples, T tokens of context.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
 
 from storage.errors import EmptyOutput
 from storage.shards.arrays import Int64, UInt64
-from storage.shards.token_stream import Stretches
+from storage.shards.token_stream import Ranges, Stretches
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.packing import PackedWindows
 from tasks.pretrain.loader.permutation import permute
@@ -42,6 +43,9 @@ class Windows(Protocol):
     def read_into(self, row: Int64, window: int) -> None:
         """Fill `row` with the T + 1 tokens of a window."""
 
+    def holding(self, ranges: Ranges) -> Int64:
+        """The windows, ascending, with a token of these ranges of the stream."""
+
 
 class StreamWindows:
     """The stream cut every T tokens."""
@@ -60,6 +64,13 @@ class StreamWindows:
 
     def read_into(self, row: Int64, window: int) -> None:
         self.stream.read_into(row, window * self.context)
+
+    def holding(self, ranges: Ranges) -> Int64:
+        # The first token of a window is the last target of the window before it
+        first = np.maximum(ranges.starts - 1, 0) // self.context
+        last = np.minimum((ranges.ends - 1) // self.context, self.count - 1)
+        sizes = np.maximum(last - first + 1, 0)
+        return np.unique(np.repeat(first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum()))
 
 
 class ShuffledWindows:
@@ -82,6 +93,22 @@ class ShuffledWindows:
     def read_into(self, row: Int64, window: int) -> None:
         """Fill `row` with the T + 1 tokens of a window."""
         self.windows.read_into(row, window)
+
+    def serving(self, windows: Int64, served: int) -> Iterator[tuple[int, Int64]]:
+        """For each epoch among the first `served` samples: its number, and the samples that are these windows. The
+        inverse of `order`."""
+        tiers = self.windows.tiers
+        ends = np.cumsum(tiers)
+        tier_of = np.searchsorted(ends, windows, side="right")
+        for epoch in range(-(-served // self.count)):
+            places = np.empty(len(windows), np.int64)
+            for tier in np.unique(tier_of).tolist():
+                mine, first = tier_of == tier, ends[tier] - tiers[tier]
+                inside = (windows[mine] - first).astype(np.uint64)
+                key = _key(self.key, epoch, tier)
+                places[mine] = first + permute(inside, tiers[tier], key, inverse=True).astype(np.int64)
+            samples = epoch * self.count + places
+            yield epoch, np.sort(samples[samples < served])
 
     def report(self, source: str, served: int) -> dict[str, object]:
         """The use of the windows by the first `served` samples, as a row of a table, with padding if packed."""
@@ -109,10 +136,12 @@ def _chunk(chunk: int, tiers: tuple[int, ...], key: str) -> Int64:
     for epoch, tier in np.unique(np.stack((epochs.astype(np.int64), tier_of)), axis=1).T.tolist():
         mine, size = (epochs == epoch) & (tier_of == tier), tiers[tier]
         first = ends[tier] - np.uint64(size)
-        windows[mine] = first + permute(
-            places[mine] - first, size, f"{key} {epoch} {tier}" if tier else f"{key} {epoch}"
-        )
+        windows[mine] = first + permute(places[mine] - first, size, _key(key, epoch, tier))
     return windows
+
+
+def _key(key: str, epoch: int, tier: int) -> str:
+    return f"{key} {epoch} {tier}" if tier else f"{key} {epoch}"
 
 
 class WindowLoader:
@@ -131,6 +160,12 @@ class WindowLoader:
     def report(self, samples: int) -> list[dict[str, object]]:
         """The use of the windows by the first `samples` of the run, as a row of a table."""
         return [self._shuffled.report("all", samples)]
+
+    def serving(self, ranges: Mapping[str, Ranges], samples: int) -> Iterator[tuple[int, Int64]]:
+        """For each epoch among the first `samples` of the run: its number, and the samples with a token of these
+        ranges of the stream, by source."""
+        for name, found in ranges.items():
+            yield from self._shuffled.serving(self.taken[name].holding(found), samples)
 
     def batch(self, first: int, count: int) -> Batch:
         """Samples `first` to `first + count` of the run."""
