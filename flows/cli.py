@@ -46,6 +46,7 @@ with beginning():
     from rich.markup import escape
 
     from flows.commands.documents.sample import sample
+    from flows.commands.documents.takedown import forget, trace
     from flows.commands.process_setup import check_edges, mind_streams, quiet_libraries
     from flows.options import (
         DEFAULT_STORE,
@@ -263,26 +264,8 @@ def explain(
         list_removed(console, removed_by, asked, settings(overrides, store), stage, limit)
 
 
-@app.command()
-def trace(
-    documents: Annotated[
-        list[str], typer.Argument(metavar="DOC...", help="a document's id, the SHA-256 of its text, its URL, or a host")
-    ],
-    within: Annotated[
-        str | None, typer.Option("--of", metavar="REF", help="search the lineage of this artifact, such as mine/export")
-    ] = None,
-    absent: Annotated[bool, typer.Option("--absent", help="exit with status 1 if an artifact is found")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-    store: StoreUrl = None,
-) -> None:
-    """List the artifacts of a store that hold a document, and those that learned from it, up to releases."""
-    from flows.commands.documents.trace import show_trace
-    from storage.store import Store
-
-    if show_trace(console, Store(store or DEFAULT_STORE), documents, within, as_json) and absent:
-        raise typer.Exit(1)
-
-
+app.command()(trace)
+app.command()(forget)
 app.command()(sample)
 
 

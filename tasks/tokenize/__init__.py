@@ -1,5 +1,5 @@
 """The `tokenize` stage: documents are encoded into token shards."""
 
-from tasks.tokenize.stage import TokenizeConfig, tokenize
+from tasks.tokenize.stage import TokenizeConfig, places_in_shard, tokenize
 
-__all__ = ["TokenizeConfig", "tokenize"]
+__all__ = ["TokenizeConfig", "places_in_shard", "tokenize"]

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -62,6 +62,15 @@ class TokenizeConfig(StageConfig):
     """The split into training and validation."""
 
     validation_share: float = Field(0.01, gt=0, lt=1, description="share of documents held out for validation")
+
+
+class Places(NamedTuple):
+    """Of the wanted documents of a shard: the numbers of those in its training split, how many are in the other, and
+    of how many documents the training split must be, or 0 if none is wanted."""
+
+    train: Int64
+    held_out: int
+    of: int
 
 
 def check_adopted(config: TokenizeConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
@@ -101,6 +110,24 @@ def in_validation(document: str, share: float) -> bool:
     """Whether the document with this id is held out. The hash is salted, because other selections use the id too."""
     drawn = hashlib.sha256(f"validation {document}".encode()).digest()
     return int.from_bytes(drawn[:8]) < share * 2.0**64
+
+
+def places_in_shard(
+    shard: Path, wanted: Callable[[pa.RecordBatch], Bool], share: float, columns: Sequence[str]
+) -> Places:
+    """Where the token shard of a document shard has the wanted documents. `wanted` gets batches of `columns`, of which
+    the first is the id."""
+    asked: list[Bool] = []
+    ids: list[str] = []
+    for _, batch in read_batches(shard, columns):
+        asked.append(wanted(batch))
+        ids += batch.column("id").to_pylist()
+    chosen = np.concatenate([np.zeros(0, bool), *asked])
+    if not chosen.any():
+        return Places(chosen.nonzero()[0], 0, 0)
+    held_out = np.array([in_validation(id, share) for id in ids], bool)
+    places = np.cumsum(~held_out) - 1
+    return Places(places[chosen & ~held_out], int((chosen & held_out).sum()), int((~held_out).sum()))
 
 
 def _encode(

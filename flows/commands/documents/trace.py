@@ -2,7 +2,8 @@
 
 Which artifacts hold it is read from their shards. An artifact learned from it if an input has it: its tokens, models
 that were trained on them, and what was exported from these. The filter's own models count too. Artifacts of documents
-are only named if they hold it, as a stage before may have removed it.
+are only named if they hold it, as a stage before may have removed it. Of a pretraining whose tokens have it, the steps
+that read it are named.
 """
 
 from __future__ import annotations
@@ -11,72 +12,118 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
+from flows.commands.documents.reads import Reads, columns_for, named_rows, reads_of
 from flows.tables import new_table
 from storage import refs
 from storage.artifact import Artifact
-from storage.errors import ConfigError, harmless
+from storage.errors import ConfigError, DamagedArtifact, harmless
 from storage.manifest import Manifest
-from storage.shards.documents import Document, read_batches
+from storage.shards.documents import read_batches
 from storage.store import Store
+from tasks.download.config import PAIR_ROLES
 from tasks.download.exclude import Exclusion, kind_of
 
-SHARD = re.compile(r"documents/\d+\.parquet")
+SHARD = re.compile(r"(documents|removed)/\d+\.parquet")
+WITHOUT = {"benchmarks", "contamination", *PAIR_ROLES}
 HOLDS, LEARNED = "holds it", "learned from it"
 
 
 class Traced(NamedTuple):
-    """An artifact that has to do with a document: its place, its refs, how, and the number of its copies there."""
+    """An artifact that has to do with a document: its place, its refs, how, the number of its copies there, and of a
+    pretraining the steps that read it."""
 
     location: str
     names: list[str]
     how: str
     copies: int
+    reads: Reads | None
+
+    def as_json(self) -> dict[str, Any]:
+        """As `--json` has it."""
+        return {**self._asdict(), "reads": self.reads and self.reads.as_json()}
 
 
-def show_trace(console: Console, store: Store, items: Sequence[str], within: str | None, as_json: bool) -> bool:
-    """Print the artifacts that hold documents or learned from them. `items` name them as `download.exclude` does.
-    `within` is a ref or location, whose lineage is searched instead of the whole store. Returns whether there is one.
-    Raises ConfigError, StoreError."""
+def exclusion_of(items: Sequence[str]) -> Exclusion:
+    """The documents that items name. Raises ConfigError for one that names none."""
     if unknown := [item for item in items if kind_of(item) is None]:
         raise ConfigError(
             f"{unknown[0]!r} is neither an id of 32 digits, the SHA-256 of a text, a URL nor a host.",
             "`gristmill explain` finds a document by the first digits of its id.",
         )
-    manifests = dict(store.manifests())
+    return Exclusion(items)
+
+
+def manifests_of(store: Store) -> tuple[dict[str, Manifest], list[str]]:
+    """The manifests of a store, by location, and a phrase for each that can't be read."""
+    manifests: dict[str, Manifest] = {}
+    damaged = []
+    for location in store.locations():
+        try:
+            manifest = store.manifest(location)
+        except DamagedArtifact as error:
+            damaged.append(error.message)
+            continue
+        if manifest is not None:
+            manifests[location] = manifest
+    return manifests, damaged
+
+
+def show_trace(console: Console, store: Store, items: Sequence[str], within: str | None, as_json: bool) -> None:
+    """Print the artifacts that hold documents or learned from them. `items` name them as `download.exclude` does.
+    `within` is a ref or location, whose lineage is searched instead of the whole store. Raises ConfigError,
+    StoreError."""
+    named = exclusion_of(items)
+    manifests, damaged = manifests_of(store)
     if within:
         mine = {store.twin(refs.resolve(store, within))}
         while more := {origin for location in mine for origin in _origins(store, manifests.get(location))} - mine:
             mine |= more
         manifests = {location: manifest for location, manifest in manifests.items() if location in mine}
     with console.status("Reading documents …"):
-        found = list(trace(store, manifests, Exclusion(items)))
+        found = list(trace(store, manifests, named))
     if as_json:
-        print(json.dumps([one._asdict() for one in found], indent=1))
+        print(json.dumps([one.as_json() for one in found], indent=1))
     elif found:
-        table = new_table("artifact", "refs", "", "copies", right=["copies"])
-        for one in found:
-            table.add_row(one.location, escape(harmless(", ".join(one.names))), one.how, f"{one.copies or ''}")
-        console.print(table)
+        console.print(table_of(found))
     else:
         where = f"the lineage of {within}" if within else store.url
         console.print(f"No artifact of {escape(where)} holds it, and none learned from it.")
-    return bool(found)
+    for problem in [] if as_json else damaged:
+        console.print(f"Not searched: {escape(problem)}", style="yellow")
+
+
+def table_of(found: Sequence[Traced]) -> Table:
+    """The artifacts as a table."""
+    table = new_table("artifact", "refs", "", "copies", "read in", right=["copies"])
+    for one in found:
+        copies, steps = f"{one.copies or ''}", one.reads.sentence() if one.reads else ""
+        table.add_row(short(one.location), escape(harmless(", ".join(one.names))), one.how, copies, escape(steps))
+    return table
+
+
+def short(location: str) -> str:
+    """A location with the first digits of its key, as commands take it."""
+    stage, _, key = location.partition("/")
+    return f"{stage}/{key[:12]}"
 
 
 def trace(store: Store, manifests: Mapping[str, Manifest], documents: Exclusion) -> Iterator[Traced]:
     """The artifacts that hold one of these documents or learned from one, in the order in which they were made."""
     copies: Counter[str] = Counter()
+    tainted = set()
     for location, manifest in manifests.items():
-        if any(SHARD.fullmatch(name) for name in manifest.files):
-            copies[location] = sum(_copies(store.get(location, hashed=False), documents))
-    tainted = {location for location, number in copies.items() if number}
+        parts = {match[1] for name in manifest.files if (match := SHARD.fullmatch(name))}
+        for part in parts:
+            number = sum(_copies(store.get(location, hashed=False).part(part), documents))
+            copies[location] += number
+            if number and part == "documents":
+                tainted.add(location)
     in_time = sorted(manifests, key=lambda location: manifests[location].created)
     growing = True
     while growing:  # an artifact may be older than a twin of its input
@@ -87,33 +134,43 @@ def trace(store: Store, manifests: Mapping[str, Manifest], documents: Exclusion)
         }
         growing = not learned <= tainted
         tainted |= learned
-    named = _names(store)
+    named = names_of(store)
     for location in in_time:
-        if location in tainted:
+        if location in tainted or copies[location]:
             how = HOLDS if copies[location] else LEARNED
-            yield Traced(location, named.get(location, []), how, copies[location])
+            yield Traced(
+                location,
+                named.get(location, []),
+                how,
+                copies[location],
+                _reads(store, location, manifests[location], tainted, documents),
+            )
 
 
-def _copies(artifact: Artifact, documents: Exclusion) -> Iterator[int]:
-    """The copies of the documents in each row group of an artifact."""
-    for path in artifact.part("documents").files("*.parquet"):
-        for _, batch in read_batches(path, ["id", "source", "metadata"] if documents.by_url else ["id"]):
-            if documents.by_url:
-                rows = zip(*(batch[name].to_pylist() for name in ("id", "source", "metadata")), strict=True)
-                yield sum(documents.names(Document(identity, "", source, rest)) for identity, source, rest in rows)
-            else:
-                yield sum(pc.is_in(batch["id"], value_set=pa.array(sorted(documents.items), pa.string())).to_pylist())
+def _reads(store: Store, location: str, manifest: Manifest, tainted: set[str], documents: Exclusion) -> Reads | None:
+    """The steps of a pretraining whose tokens have the documents. None if only its tokenizer or base has."""
+    tokens = manifest.origins.get("tokens")
+    if manifest.stage != "pretrain" or tokens is None or store.twin(tokens.location) not in tainted:
+        return None
+    return reads_of(store, store.get(location, hashed=False), documents)
+
+
+def _copies(part: Artifact, documents: Exclusion) -> Iterator[int]:
+    """The copies of the documents in each row group of a part."""
+    for path in part.files("*.parquet"):
+        for _, batch in read_batches(path, columns_for(documents)):
+            yield int(named_rows(batch, documents).sum())
 
 
 def _origins(store: Store, manifest: Manifest | None) -> set[str]:
-    """The artifacts that one was made of, but for parts that have no documents."""
+    """The artifacts that one was made of, but for their parts that have no documents and learned from none."""
     if manifest is None:
         return set()
     refs_ = [*manifest.origins.values(), *manifest.uses.values()]
-    return {store.twin(one.location) for one in refs_ if one.part in ("", "documents")}
+    return {store.twin(one.location) for one in refs_ if one.part not in WITHOUT}
 
 
-def _names(store: Store) -> dict[str, list[str]]:
+def names_of(store: Store) -> dict[str, list[str]]:
     """The versions of refs by the artifact that they name."""
     found = defaultdict(list)
     for name in refs.names(store):

@@ -96,6 +96,8 @@ def report(healing: Healing, spec: TrainSpec, out: Output) -> None:
     # Divergences change the result, and so count. Faults of the machine don't: they are facts
     out.count(skipped_batches=sum(last - first + 1 for first, last in skipped), rollbacks=kinds.count("divergence"))
     out.fact(restarts=kinds.count("lost process"), out_of_memory=kinds.count("out of memory"))
+    if skipped:
+        out.fact(skipped=skipped)
     if not healing.events:
         return
     out.fact(events=[event.model_dump(mode="json") for event in healing.events])

@@ -95,7 +95,7 @@ def test_steps_that_read_a_document_are_found_without_reading_the_rest(
                         seen.add(step)
         assert read == seen, "read by a step"
         assert +predicted == +truth, "tokens of each step"
-    assert 0 < len(read)
+    assert len(read) > 0
     if config.steps > 2:
         assert max(one.epoch for one in reads) > 0, "the case repeats text"
 

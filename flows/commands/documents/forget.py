@@ -1,0 +1,353 @@
+"""`gristmill forget DOC`: what a takedown takes, and with `--verify` the proof that it succeeded. Deletes nothing.
+
+The document's text comes from any artifact of the store that holds it, each version of it, or from a file. Documents of
+a URL or host are searched for in portions, so memory holds some of their texts at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.markup import escape
+
+from flows.commands.documents.likeness import Likeness, Version
+from flows.commands.documents.reads import columns_for, named_rows
+from flows.commands.documents.search import EXACT, MADE, Aim, Finding, Searched, lineage_of, search, sources_of
+from flows.commands.documents.trace import SHARD, Traced, exclusion_of, manifests_of, short, table_of, trace
+from flows.tables import new_table
+from storage import refs
+from storage.errors import ConfigError, DamagedArtifact
+from storage.manifest import Manifest
+from storage.shards.documents import DOCUMENT_SCHEMA, document_id, read_batches
+from storage.store import Store
+from tasks.dedup import DedupConfig
+from tasks.download.exclude import Exclusion
+
+PORTION = 1 << 24  # characters of documents whose texts are searched for at once
+SHOWN = 20  # rows of a table
+KINDS = {"near-duplicate": "Jaccard {:.2f}", "contains it": "{:.0%} of it", "quotes it": "{:.0f} words"}
+
+
+class Wish(NamedTuple):
+    """What to forget, and how like it a text must be to be found."""
+
+    items: Sequence[str]
+    text: Path | None
+    words: int
+    similarity: float | None
+    exact: bool
+
+
+@dataclass
+class Subject:
+    """The documents, and what is known of them: the ids of those whose texts were found, and whether all were."""
+
+    named: Exclusion
+    ids: set[str]
+    with_text: set[str] = field(default_factory=set)
+    met: set[str] = field(default_factory=set)
+
+    @property
+    def without_text(self) -> list[str]:
+        """The ids whose texts aren't known. Of URLs and hosts, themselves if nothing of them was found."""
+        lacking = (self.ids | self.met) - self.with_text
+        return sorted(lacking) or ([] if self.with_text else sorted(self.named.items))
+
+
+def plan_takedown(console: Console, store: Store, wish: Wish, within: str | None, as_json: bool) -> None:
+    """Print the edit, the artifacts that have to do with the documents, what is like them, and the stages that would be
+    made again. Raises ConfigError, StoreError, DamagedArtifact."""
+    everything, damaged = manifests_of(store)
+    manifests = lineage_of(store, refs.resolve(store, within)) if within else everything
+    subject = _subject(store, everything, wish)
+    with console.status("Reading documents …") as status:
+        found = list(trace(store, manifests, subject.named))
+        searched = _search(store, everything, manifests, subject, wish, status.update, _is_text_of_people)
+    further: dict[str, Finding] = {}
+    elsewhere = []
+    for finding in searched.findings:
+        if finding.kind == EXACT:
+            continue
+        if SHARD.fullmatch(finding.file):
+            further.setdefault(finding.row, finding)
+        else:
+            elsewhere.append(finding)
+    again = list(dict.fromkeys(manifests[one.location].stage for one in found))
+    if as_json:
+        said = {
+            "exclude": sorted(subject.named.items),
+            "further": [_as_json(one) for one in further.values()],
+            "elsewhere": [_as_json(one) for one in elsewhere],
+            "artifacts": [one.as_json() for one in found],
+            "again": again,
+            "without_text": subject.without_text,
+        }
+        print(json.dumps(said, indent=1))
+        return
+    console.print("Add to the profile:\n\ndownload:\n  exclude:")
+    console.print("\n".join(f"    - {escape(item)}" for item in sorted(subject.named.items)))
+    if further:
+        console.print("    # and, if they are to go too:")
+        for finding in further.values():
+            console.print(escape(f"    - {finding.row}  # {_said(finding)}: {finding.quotation[:60]}"))
+    console.print()
+    if found:
+        console.print(table_of(found))
+    else:
+        console.print("No artifact holds it, and none learned from it.")
+    _print_findings(console, elsewhere, "Also in texts that `exclude` doesn't reach")
+    if again:
+        console.print(
+            f"\nThe next run makes these again: {', '.join(again)}. Those that work shard by shard take the shards "
+            "without it from before."
+        )
+    _warn(console, subject, wish, searched, damaged)
+    ref = within or "REF"
+    console.print(f"After the run: gristmill forget {_arguments(wish)} --verify {ref}{_at(store)}")
+
+
+def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json: bool) -> bool:
+    """Search the lineage of an artifact, and print what is found, and what of the old is left elsewhere. Returns
+    whether it is proved that nothing is left in the lineage. Raises ConfigError, StoreError, and DamagedArtifact, which
+    names what can't be searched."""
+    everything, damaged = manifests_of(store)
+    lineage = lineage_of(store, refs.resolve(store, ref))
+    subject = _subject(store, everything, wish)
+    with console.status("Reading documents …") as status:
+        searched = _search(store, everything, lineage, subject, wish, status.update)
+        others = {at: manifest for at, manifest in everything.items() if at not in lineage}
+        known = {**others, **lineage}
+        left = [one for one in trace(store, known, subject.named) if one.location in others]
+    held = [one for one in searched.findings if not one.in_benchmark]
+    questions = [one for one in searched.findings if one.in_benchmark]
+    proved = not held and (wish.exact or not subject.without_text)
+    remains = _remains(store, left)
+    if as_json:
+        said = {
+            "proved": proved,
+            "findings": [_as_json(one) for one in held],
+            "benchmarks": [_as_json(one) for one in questions],
+            "without_text": [] if wish.exact else subject.without_text,
+            "searched": {"artifacts": len(lineage), "files": searched.files, "unread": dict(searched.unread)},
+            "left": [one.as_json() for one in left],
+            "kept_by": remains,
+            "not_searched_elsewhere": damaged,
+        }
+        print(json.dumps(said, indent=1))
+        return proved
+    _print_findings(console, held, "Found")
+    _print_findings(console, questions, "In questions of benchmarks, from which nothing learns")
+    _warn(console, subject, wish, searched, damaged)
+    if proved:
+        how = "of this id, URL or host" if wish.exact else "of it, like it or made from it"
+        console.print(f"Nothing {how} is in the {searched.files:,} files of {len(lineage)} artifacts of {escape(ref)}.")
+    elif not held:
+        console.print("Not proved: only ids, URLs and hosts were searched for, and not found.", style="bold red")
+    if left:
+        console.print("\nOutside this lineage the store still has:")
+        console.print(table_of(left))
+        for name, locations in remains.items():
+            console.print(
+                escape(f"{name} needs {len(locations)} of them: run its profile with the same edit, or delete ")
+                + escape(f"{store.address(f'refs/{name}.json')}.")
+            )
+        console.print(f"Then remove what no ref needs: gristmill store gc --delete{_at(store)}")
+    return proved
+
+
+def _subject(store: Store, manifests: Mapping[str, Manifest], wish: Wish) -> Subject:
+    """The documents with those that were made from them, directly or in several steps."""
+    items = list(wish.items)
+    if wish.text is not None:
+        items.append(document_id(_read(wish.text)))
+    named = exclusion_of(items)
+    return Subject(named, {item for item in named.items if len(item) == 32 and "." not in item})
+
+
+def _search(
+    store: Store,
+    everything: Mapping[str, Manifest],
+    manifests: Mapping[str, Manifest],
+    subject: Subject,
+    wish: Wish,
+    tell: Callable[[str], None],
+    wanted: Callable[[str], bool] = lambda name: True,
+) -> Searched:
+    """One search for each portion of the documents' texts, and at least one."""
+    sources = _family(store, everything, subject)
+    total = Searched([], 0, 0, Counter())
+    dedup = _dedup_of(manifests)
+    threshold = dedup.threshold if wish.similarity is None else wish.similarity
+    seen: set[tuple[str, str, str]] = set()
+    for number, versions in enumerate(_portions(store, everything, subject, wish)):
+        if number and not versions:
+            break
+        likeness = None
+        if versions and not wish.exact:
+            likeness = Likeness(versions, ngram=dedup.sketch.ngram, threshold=threshold, run=wish.words)
+        searched = search(store, manifests, Aim(subject.named, sources, likeness), tell, wanted)
+        new = [one for one in searched.findings if (one.location, one.file, one.row) not in seen]
+        seen |= {(one.location, one.file, one.row) for one in new}
+        total = Searched(total.findings + new, searched.files, total.dropped + searched.dropped, searched.unread)
+    return total
+
+
+def _family(store: Store, manifests: Mapping[str, Manifest], subject: Subject) -> frozenset[str]:
+    """The ids of the documents, and of all that were made from them, in several steps too."""
+    made: dict[str, set[str]] = {}
+    for _, batch in _batches(store, manifests, ["id", "source", "metadata"]):
+        here = named_rows(batch, subject.named)
+        subject.met |= set(batch["id"].filter(here).to_pylist())
+        marked = batch.filter(pc.match_substring(batch["metadata"], f'"{MADE}"'))
+        for identity, metadata in zip(marked["id"].to_pylist(), marked["metadata"].to_pylist(), strict=True):
+            for source in sources_of(json.loads(metadata)):
+                made.setdefault(source, set()).add(identity)
+    family = subject.ids | subject.met
+    new = family
+    while new:
+        new = {child for parent in new for child in made.get(parent, ())} - family
+        family = family | new
+    return frozenset(family)
+
+
+def _portions(store: Store, manifests: Mapping[str, Manifest], subject: Subject, wish: Wish) -> Iterator[list[Version]]:
+    """The documents' texts, each version once, some at a time. At least one portion, which may be empty."""
+    portion: list[Version] = []
+    size = 0
+    seen: set[str] = set()
+    texts = _versions(store, manifests, subject.named)
+    if wish.text is not None:
+        text = _read(wish.text)
+        portion.append(Version(document_id(text), text))
+    for version in portion:
+        subject.with_text.add(version.id)
+    for version in texts if not wish.exact else ():
+        subject.with_text.add(version.id)
+        digest = document_id(version.text)
+        if digest in seen:
+            continue
+        seen.add(digest)
+        portion.append(version)
+        size += len(version.text)
+        if size >= PORTION:
+            yield portion
+            portion, size = [], 0
+    if portion or not seen:
+        yield portion
+
+
+def _versions(store: Store, manifests: Mapping[str, Manifest], named: Exclusion) -> Iterator[Version]:
+    for path, batch in _batches(store, manifests, columns_for(named)):
+        rows = np.flatnonzero(named_rows(batch, named))
+        if len(rows):
+            wanted = set(batch["id"].take(rows).to_pylist())
+            for _, whole in read_batches(path, DOCUMENT_SCHEMA.names):
+                for identity, text in zip(whole["id"].to_pylist(), whole["text"].to_pylist(), strict=True):
+                    if identity in wanted:
+                        yield Version(identity, text)
+
+
+def _batches(store: Store, manifests: Mapping[str, Manifest], columns: list[str]) -> Iterator[tuple[Path, Any]]:
+    """(shard, batch) of all documents, each shard once."""
+    seen = set()
+    for location, manifest in manifests.items():
+        names = [name for name, entry in manifest.files.items() if SHARD.fullmatch(name) and entry.sha256 not in seen]
+        if not names:
+            continue
+        artifact = store.get(location, hashed=False)
+        for name in names:
+            seen.add(manifest.files[name].sha256)
+            path = artifact.file(name)
+            for _, batch in read_batches(path, columns):
+                yield path, batch
+
+
+def _dedup_of(manifests: Mapping[str, Manifest]) -> DedupConfig:
+    """The settings of the newest dedup among artifacts, or the defaults."""
+    made = [manifest for manifest in manifests.values() if manifest.stage == "dedup"]
+    if not made:
+        return DedupConfig()
+    newest = max(made, key=lambda manifest: manifest.created)
+    return DedupConfig.model_validate(newest.payload.config)
+
+
+def _remains(store: Store, left: Sequence[Traced]) -> dict[str, list[str]]:
+    """The artifacts that the newest version of a ref needs, by the ref. A collection keeps those."""
+    locations = {one.location for one in left}
+    kept = {}
+    for name in refs.names(store) if locations else ():
+        try:
+            needed = lineage_of(store, refs.history(store, name)[-1].location).keys() & locations
+        except DamagedArtifact:
+            needed = locations  # a collection deletes nothing that it may need
+        if needed:
+            kept[name] = sorted(needed)
+    return kept
+
+
+def _print_findings(console: Console, findings: Sequence[Finding], title: str) -> None:
+    if not findings:
+        return
+    table = new_table("", "artifact", "file", "row", "quotation", title=f"{title}: {len(findings):,}")
+    for one in findings[:SHOWN]:
+        cells = (_said(one), short(one.location), one.file, one.row, one.quotation)
+        table.add_row(*map(escape, cells))
+    console.print(table)
+    if len(findings) > SHOWN:
+        console.print(f"and {len(findings) - SHOWN:,} more (--json lists them)")
+
+
+def _warn(console: Console, subject: Subject, wish: Wish, searched: Searched, damaged: Sequence[str]) -> None:
+    if lacking := [] if wish.exact else subject.without_text:
+        named = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
+        console.print(
+            f"The text of {escape(named)} is in no artifact, so near-duplicates and quotations of it can't be searched "
+            "for. Give it by --text FILE.",
+            style="yellow",
+        )
+    if searched.dropped:
+        console.print(f"{searched.dropped:,} more findings are in files that have very many.", style="yellow")
+    if searched.unread:
+        endings = ", ".join(f"{number:,} {ending}" for ending, number in searched.unread.most_common())
+        console.print(f"Not searched, as they have no text: {escape(endings)}.", style="dim")
+    for problem in damaged:
+        console.print(f"Not searched: {escape(problem)}", style="yellow")
+
+
+def _said(finding: Finding) -> str:
+    value = KINDS.get(finding.kind, "")
+    return f"{finding.kind}, {value.format(finding.value)}" if value else finding.kind
+
+
+def _as_json(finding: Finding) -> dict[str, Any]:
+    return finding._asdict()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} can't be read: {error}.", "Give --text a file in UTF-8.") from error
+
+
+def _is_text_of_people(name: str) -> bool:
+    """Whether a file has documents, pairs or questions: a plan is about what people wrote."""
+    return name.endswith(".jsonl") or bool(SHARD.fullmatch(name))
+
+
+def _arguments(wish: Wish) -> str:
+    text = ["--text", f"{wish.text}"] if wish.text else []
+    return shlex.join([*wish.items, *text])
+
+
+def _at(store: Store) -> str:
+    return f" --store {shlex.quote(store.url)}"
