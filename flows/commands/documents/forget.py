@@ -6,6 +6,7 @@ a URL or host are searched for in portions, so memory holds some of their texts 
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 from collections import Counter
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
@@ -25,9 +27,9 @@ from flows.commands.documents.search import EXACT, MADE, Aim, Finding, Searched,
 from flows.commands.documents.trace import SHARD, Traced, exclusion_of, manifests_of, short, table_of, trace
 from flows.tables import new_table
 from storage import refs
-from storage.errors import ConfigError, DamagedArtifact
+from storage.errors import ConfigError
 from storage.manifest import Manifest
-from storage.shards.documents import DOCUMENT_SCHEMA, document_id, read_batches
+from storage.shards.documents import document_id, read_batches
 from storage.store import Store
 from tasks.dedup import DedupConfig
 from tasks.download.exclude import Exclusion
@@ -49,12 +51,14 @@ class Wish(NamedTuple):
 
 @dataclass
 class Subject:
-    """The documents, and what is known of them: the ids of those whose texts were found, and whether all were."""
+    """The documents, and what is known of them: the ids of those that the store has, of those whose texts were found,
+    and of those with fewer words than a quotation."""
 
     named: Exclusion
     ids: set[str]
     with_text: set[str] = field(default_factory=set)
     met: set[str] = field(default_factory=set)
+    short: set[str] = field(default_factory=set)
 
     @property
     def without_text(self) -> list[str]:
@@ -130,7 +134,7 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
     held = [one for one in searched.findings if not one.in_benchmark]
     questions = [one for one in searched.findings if one.in_benchmark]
     proved = not held and (wish.exact or not subject.without_text)
-    remains = _remains(store, left)
+    remains = _remains(store, everything, left)
     if as_json:
         said = {
             "proved": proved,
@@ -194,6 +198,7 @@ def _search(
         likeness = None
         if versions and not wish.exact:
             likeness = Likeness(versions, ngram=dedup.sketch.ngram, threshold=threshold, run=wish.words)
+            subject.short |= likeness.short
         searched = search(store, manifests, Aim(subject.named, sources, likeness), tell, wanted)
         new = [one for one in searched.findings if (one.location, one.file, one.row) not in seen]
         seen |= {(one.location, one.file, one.row) for one in new}
@@ -204,7 +209,7 @@ def _search(
 def _family(store: Store, manifests: Mapping[str, Manifest], subject: Subject) -> frozenset[str]:
     """The ids of the documents, and of all that were made from them, in several steps too."""
     made: dict[str, set[str]] = {}
-    for _, batch in _batches(store, manifests, ["id", "source", "metadata"]):
+    for _, _, batch in _batches(store, manifests, ["id", "source", "metadata"]):
         here = named_rows(batch, subject.named)
         subject.met |= set(batch["id"].filter(here).to_pylist())
         marked = batch.filter(pc.match_substring(batch["metadata"], f'"{MADE}"'))
@@ -228,8 +233,7 @@ def _portions(store: Store, manifests: Mapping[str, Manifest], subject: Subject,
     if wish.text is not None:
         text = _read(wish.text)
         portion.append(Version(document_id(text), text))
-    for version in portion:
-        subject.with_text.add(version.id)
+        subject.with_text |= subject.ids  # it is the text of the one document that is named
     for version in texts if not wish.exact else ():
         subject.with_text.add(version.id)
         digest = document_id(version.text)
@@ -246,29 +250,27 @@ def _portions(store: Store, manifests: Mapping[str, Manifest], subject: Subject,
 
 
 def _versions(store: Store, manifests: Mapping[str, Manifest], named: Exclusion) -> Iterator[Version]:
-    for path, batch in _batches(store, manifests, columns_for(named)):
-        rows = np.flatnonzero(named_rows(batch, named))
-        if len(rows):
-            wanted = set(batch["id"].take(rows).to_pylist())
-            for _, whole in read_batches(path, DOCUMENT_SCHEMA.names):
-                for identity, text in zip(whole["id"].to_pylist(), whole["text"].to_pylist(), strict=True):
-                    if identity in wanted:
-                        yield Version(identity, text)
+    for path, first, batch in _batches(store, manifests, columns_for(named)):
+        rows = first + np.flatnonzero(named_rows(batch, named))
+        for start, whole in read_batches(path, ["id", "text"], holding=rows.tolist()) if len(rows) else ():
+            chosen = whole.take(pa.array(rows[(rows >= start) & (rows < start + len(whole))] - start))
+            yield from map(Version, chosen["id"].to_pylist(), chosen["text"].to_pylist())
 
 
-def _batches(store: Store, manifests: Mapping[str, Manifest], columns: list[str]) -> Iterator[tuple[Path, Any]]:
-    """(shard, batch) of all documents, each shard once."""
+def _batches(
+    store: Store, manifests: Mapping[str, Manifest], columns: list[str]
+) -> Iterator[tuple[Path, int, pa.RecordBatch]]:
+    """(shard, first row, batch) of all documents, each shard once."""
     seen = set()
     for location, manifest in manifests.items():
         names = [name for name, entry in manifest.files.items() if SHARD.fullmatch(name) and entry.sha256 not in seen]
-        if not names:
-            continue
-        artifact = store.get(location, hashed=False)
-        for name in names:
+        artifact = store.get(location, hashed=False) if names else None
+        for name in names if artifact else ():
+            assert artifact is not None
             seen.add(manifest.files[name].sha256)
             path = artifact.file(name)
-            for _, batch in read_batches(path, columns):
-                yield path, batch
+            for first, batch in read_batches(path, columns):
+                yield path, first, batch
 
 
 def _dedup_of(manifests: Mapping[str, Manifest]) -> DedupConfig:
@@ -280,17 +282,21 @@ def _dedup_of(manifests: Mapping[str, Manifest]) -> DedupConfig:
     return DedupConfig.model_validate(newest.payload.config)
 
 
-def _remains(store: Store, left: Sequence[Traced]) -> dict[str, list[str]]:
+def _remains(store: Store, manifests: Mapping[str, Manifest], left: Sequence[Traced]) -> dict[str, list[str]]:
     """The artifacts that the newest version of a ref needs, by the ref. A collection keeps those."""
+    twin = functools.cache(store.twin)
     locations = {one.location for one in left}
     kept = {}
     for name in refs.names(store) if locations else ():
-        try:
-            needed = lineage_of(store, refs.history(store, name)[-1].location).keys() & locations
-        except DamagedArtifact:
-            needed = locations  # a collection deletes nothing that it may need
-        if needed:
-            kept[name] = sorted(needed)
+        needed: set[str] = set()
+        waiting = {twin(refs.history(store, name)[-1].location)}
+        while waiting:
+            needed |= waiting
+            made_of = (manifests[at] for at in waiting if at in manifests)
+            above = {twin(one.location) for made in made_of for one in (*made.origins.values(), *made.uses.values())}
+            waiting = above - needed
+        if needed & locations:
+            kept[name] = sorted(needed & locations)
     return kept
 
 
@@ -312,6 +318,12 @@ def _warn(console: Console, subject: Subject, wish: Wish, searched: Searched, da
         console.print(
             f"The text of {escape(named)} is in no artifact, so near-duplicates and quotations of it can't be searched "
             "for. Give it by --text FILE.",
+            style="yellow",
+        )
+    if subject.short:
+        console.print(
+            f"{len(subject.short):,} of the documents have fewer than {wish.words} words. Only the whole text of those counts "
+            "as a quotation.",
             style="yellow",
         )
     if searched.dropped:

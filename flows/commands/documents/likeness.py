@@ -116,6 +116,8 @@ class Likeness:
         self.threshold, self.run = threshold, run
         scanner, texts = scanner_of(SketchConfig()), pa.array([one.text for one in self.versions], pa.string())
         self._words = [read_words(scanner, one.text).hashes for one in self.versions]
+        lengths = {one.id: len(words) for one, words in zip(self.versions, self._words, strict=True)}
+        self.short = {identity for identity, length in lengths.items() if length < run}  # ids
         self.seed = min([SEED, run, *(len(words) for words in self._words if len(words))])
         sets = shingle_sets(scanner, ngram, texts)
         needed = np.maximum(1, np.ceil(threshold * np.array([len(one) for one in sets]))).astype(np.int64)

@@ -35,7 +35,8 @@ from tasks.tokenizer.bpe.alphabet import unspell
 
 EXACT, MADE_FROM = "the document", "made from it"
 MADE = "made_from"  # in metadata: the id of the document that a model made this one from
-TEXTUAL = {"", ".md", ".txt", ".json", ".jinja", ".csv", ".html", ".yaml"}
+WITH_ROWS = {".parquet", ".jsonl"}  # which may say what they are
+TEXTUAL = {".tokens", "", ".md", ".txt", ".json", ".jinja", ".csv", ".html", ".yaml"}
 UNREAD = ("SHA256SUMS", "exclude.txt")  # digests, and the ids that a takedown names
 BATCH = 1024  # rows
 TOKENS = 1 << 20  # decoded at once, or one document
@@ -95,6 +96,7 @@ def search(
 ) -> Searched:
     """Search the files of artifacts whose names are `wanted`. Raises DamagedArtifact and StoreError, which name what
     can't be searched."""
+    searched = WITH_ROWS if aim.likeness is None else WITH_ROWS | TEXTUAL
     unread: Counter[str] = Counter()
     places: dict[str, list[tuple[str, str]]] = {}  # by digest: a file may be in several artifacts
     for location, manifest in manifests.items():
@@ -102,7 +104,7 @@ def search(
             path = PurePosixPath(name)
             if not wanted(name) or path.name in UNREAD:
                 continue
-            if path.suffix in TEXTUAL | {".parquet", ".jsonl", ".tokens"}:
+            if path.suffix in searched:
                 places.setdefault(entry.sha256, []).append((location, name))
             else:
                 unread[path.suffix] += 1
@@ -162,8 +164,7 @@ def _rows(aim: Aim, artifact: Artifact, name: str, decoder: Decoder | None) -> I
             first += len(group)
     elif suffix == ".tokens":
         assert decoder is not None
-        if aim.likeness is not None:
-            yield from _decoded(artifact, name, decoder)
+        yield from _decoded(artifact, name, decoder)
     else:
         yield Rows(["1"], pa.array([path.read_text("utf-8", "replace")], pa.string()), {})
 
@@ -208,14 +209,16 @@ def _named(aim: Aim, ids: pa.Array, metadata: pa.Array) -> dict[int, tuple[str, 
 
 
 def sources_of(value: Any) -> Iterator[str]:
-    """The ids that a row or metadata say it was made from."""
-    made = value.get(MADE) if isinstance(value, dict) else None
-    if isinstance(made, str):
-        yield made
-    elif isinstance(made, list):
-        yield from (one for one in made if isinstance(one, str))
-    if isinstance(value, dict) and isinstance(value.get("metadata"), dict):
-        yield from sources_of(value["metadata"])
+    """The ids that a row or metadata say it was made from, at any depth."""
+    for key, below in value.items() if isinstance(value, dict) else ():
+        if key != MADE:
+            yield from sources_of(below)
+        elif isinstance(below, str):
+            yield below
+        elif isinstance(below, list):
+            yield from (one for one in below if isinstance(one, str))
+    for below in value if isinstance(value, list) else ():
+        yield from sources_of(below)
 
 
 def _made_from(row: Any, aim: Aim) -> tuple[str, str] | None:

@@ -88,6 +88,8 @@ def forget(
 
     if not documents and text is None:
         raise ConfigError("Nothing says which document.", "Give its id, hash, URL or host, or --text FILE.")
+    if text is not None and documents and len(documents) > 1:
+        raise ConfigError("--text is the text of one document.", "Name one, or leave --text out.")
     if within and verify:
         raise ConfigError("--of is for a plan, --verify for a proof.", "Leave one out.")
     wish = Wish(documents or [], text, words, similarity, exact)
