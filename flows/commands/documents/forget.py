@@ -133,7 +133,7 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
         left = [one for one in trace(store, known, subject.named) if one.location in others]
     held = [one for one in searched.findings if not one.in_benchmark]
     questions = [one for one in searched.findings if one.in_benchmark]
-    proved = not held and (wish.exact or not subject.without_text)
+    proved = not held and not searched.unknown and (wish.exact or not subject.without_text)
     remains = _remains(store, everything, left)
     if as_json:
         said = {
@@ -142,6 +142,7 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
             "benchmarks": [_as_json(one) for one in questions],
             "without_text": [] if wish.exact else subject.without_text,
             "searched": {"artifacts": len(lineage), "files": searched.files, "unread": dict(searched.unread)},
+            "not_searched": searched.unknown,
             "left": [one.as_json() for one in left],
             "kept_by": remains,
             "not_searched_elsewhere": damaged,
@@ -155,7 +156,8 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
         how = "of this id, URL or host" if wish.exact else "of it, like it or made from it"
         console.print(f"Nothing {how} is in the {searched.files:,} files of {len(lineage)} artifacts of {escape(ref)}.")
     elif not held:
-        console.print("Not proved: only ids, URLs and hosts were searched for, and not found.", style="bold red")
+        why = "some files can't be searched" if searched.unknown else "only ids, URLs and hosts were searched for"
+        console.print(f"Not proved: {why}. Nothing was found.", style="bold red")
     if left:
         console.print("\nOutside this lineage the store still has:")
         console.print(table_of(left))
@@ -188,7 +190,7 @@ def _search(
 ) -> Searched:
     """One search for each portion of the documents' texts, and at least one."""
     sources = _family(store, everything, subject)
-    total = Searched([], 0, 0, Counter())
+    total = Searched([], 0, 0, Counter(), [])
     dedup = _dedup_of(manifests)
     threshold = dedup.threshold if wish.similarity is None else wish.similarity
     seen: set[tuple[str, str, str]] = set()
@@ -202,7 +204,7 @@ def _search(
         searched = search(store, manifests, Aim(subject.named, sources, likeness), tell, wanted)
         new = [one for one in searched.findings if (one.location, one.file, one.row) not in seen]
         seen |= {(one.location, one.file, one.row) for one in new}
-        total = Searched(total.findings + new, searched.files, total.dropped + searched.dropped, searched.unread)
+        total = searched._replace(findings=total.findings + new, dropped=total.dropped + searched.dropped)
     return total
 
 
@@ -322,8 +324,8 @@ def _warn(console: Console, subject: Subject, wish: Wish, searched: Searched, da
         )
     if subject.short:
         console.print(
-            f"{len(subject.short):,} of the documents have fewer than {wish.words} words. Only the whole text of those counts "
-            "as a quotation.",
+            f"{len(subject.short):,} of the documents have fewer than {wish.words} words. Of those only the whole text "
+            "counts as a quotation.",
             style="yellow",
         )
     if searched.dropped:
@@ -331,7 +333,7 @@ def _warn(console: Console, subject: Subject, wish: Wish, searched: Searched, da
     if searched.unread:
         endings = ", ".join(f"{number:,} {ending}" for ending, number in searched.unread.most_common())
         console.print(f"Not searched, as they have no text: {escape(endings)}.", style="dim")
-    for problem in damaged:
+    for problem in [*searched.unknown, *damaged]:
         console.print(f"Not searched: {escape(problem)}", style="yellow")
 
 

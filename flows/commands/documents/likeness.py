@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ NEAR, CONTAINS, QUOTES = "near-duplicate", "contains it", "quotes it"
 SEED = 5  # words that a quotation has to have in a row
 GAP = 8  # words that may differ between two such rows, as in an e-mail address
 SPARSE = 4  # a text is compared word by word if it has this part of the shingles of a run
+ROUNDING = 1e-9  # .7 × 10 is above 7
 POSITIONS = 32  # of a repeated row of words that are tried
 SHOWN = 160  # characters of a quotation
 WORD = re.compile(r"\w+")
@@ -115,15 +115,16 @@ class Likeness:
         self.versions = list(dict.fromkeys((*versions, *as_read)))
         self.threshold, self.run = threshold, run
         scanner, texts = scanner_of(SketchConfig()), pa.array([one.text for one in self.versions], pa.string())
-        self._words = [read_words(scanner, one.text).hashes for one in self.versions]
-        lengths = {one.id: len(words) for one, words in zip(self.versions, self._words, strict=True)}
+        words_D = [_words_of(scanner, pa.scalar(one.text)) for one in self.versions]
+        lengths = {one.id: len(words) for one, words in zip(self.versions, words_D, strict=True)}
         self.short = {identity for identity, length in lengths.items() if length < run}  # ids
-        self.seed = min([SEED, run, *(len(words) for words in self._words if len(words))])
+        self.seed = min([SEED, run, *map(len, words_D)])
+        self._phrases = [Phrases.of(words, self.seed) for words in words_D]
         sets = shingle_sets(scanner, ngram, texts)
-        needed = np.maximum(1, np.ceil(threshold * np.array([len(one) for one in sets]))).astype(np.int64)
+        needed = np.maximum(1, np.ceil(threshold * np.array([len(one) for one in sets]) - ROUNDING)).astype(np.int64)
         self.near = Sought.of(ngram, sets, needed)
         seeds = shingle_sets(scanner, self.seed, texts)
-        needed = np.array([max(1, _fewest(words, self.seed, run) // SPARSE) for words in self._words])
+        needed = np.array([max(1, _fewest(words, self.seed, run) // SPARSE) for words in words_D])
         self.quoted = Sought.of(self.seed, seeds, needed)
 
     def matches(self, texts: pa.Array) -> list[Match]:
@@ -154,38 +155,68 @@ class Likeness:
         for row, counts in self.quoted.shared(sets):
             if row in done:
                 continue
-            words = read_words(scanner, texts[row].as_py())
+            words = _words_of(scanner, texts[row])
             for number in np.argsort(-counts, kind="stable").tolist():
                 if counts[number] < self.quoted.needed_D[number]:
                     continue
-                mine = self._words[number]
-                length, first, last = longest_run(words.hashes, mine, self.seed)
-                if length >= min(self.run, len(mine)):
-                    quotation = words.quotation(first, last)
+                mine = self._phrases[number]
+                length, first, last = longest_run(words, mine, min(self.run, len(mine.words)))
+                if length:
+                    quotation = read_words(scanner, texts[row].as_py()).quotation(first, last)
                     yield Match(row, self.versions[number].id, QUOTES, length, quotation)
                     break
 
 
-def longest_run(words: UInt64, document: UInt64, seed: int) -> tuple[int, int, int]:
-    """(the number of words, the first and the last place in `words`) of the longest run of the document's words."""
-    keys, theirs = _keys(words, seed), _keys(document, seed)
-    places: dict[int, list[int]] = defaultdict(list)
-    for place, key in enumerate(theirs.tolist()):
-        if len(places[key]) < POSITIONS:
-            places[key].append(place)
+class Phrases(NamedTuple):
+    """A document's words, and its rows of `seed` words: their hashes ascending, and where each begins."""
+
+    words: UInt64
+    seed: int
+    keys: UInt64
+    places: Int64
+
+    @classmethod
+    def of(cls, words: UInt64, seed: int) -> Phrases:
+        """The index of these words."""
+        keys = _keys(words, seed)
+        places = np.argsort(keys, kind="stable")
+        return cls(words, seed, keys[places], places)
+
+    def beginnings(self, key: np.uint64) -> list[int]:
+        """Where rows with this hash begin, or the first of very many."""
+        first = int(np.searchsorted(self.keys, key))
+        last = int(np.searchsorted(self.keys[first : first + POSITIONS], key, side="right"))
+        return [int(place) for place in self.places[first : first + last]]
+
+
+def longest_run(words: UInt64, document: Phrases, least: int) -> tuple[int, int, int]:
+    """(the number of words, the first and the last place in `words`) of the longest run of the document's words, or
+    zeros if it has fewer than `least`."""
+    keys = _keys(words, document.seed)
+    hits = _dense(np.flatnonzero(np.isin(keys, document.keys)), document.seed, least)
     best = (0, 0, 0)
     start = end = length = document_end = 0
-    for place in np.flatnonzero(np.isin(keys, theirs)).tolist():
+    for place in hits.tolist():
         if place < end:
             continue
-        known = places[int(keys[place])]
+        known = document.beginnings(keys[place])
         near = [at for at in known if 0 <= at - document_end <= GAP] if length and place - end <= GAP else []
         if not near:
             start, length = place, 0
-        size, at = max((_common(words[place:], document[at:]), at) for at in near or known)
+        size, at = max((_common(words[place:], document.words[at:]), at) for at in near or known)
         end, length, document_end = place + size, length + size, at + size
         best = max(best, (length, start, end - 1), key=lambda run: run[0])
-    return best
+    return best if best[0] >= least else (0, 0, 0)
+
+
+def _dense(hits: Int64, seed: int, least: int) -> Int64:
+    """The hits that lie close enough together for a run of `least` words, whatever the document's order is."""
+    if not len(hits):
+        return hits
+    apart = np.diff(hits)
+    group = np.concatenate(([0], np.cumsum(apart > seed + GAP)))
+    covered = np.bincount(group, np.append(np.minimum(apart, seed), seed))
+    return hits[covered[group] >= least]
 
 
 def read_words(scanner: Scanner, text: str) -> Words:
@@ -200,6 +231,14 @@ def read_words(scanner: Scanner, text: str) -> Words:
             hashes[row] = part.copy()
     spans = [token.span() for token, part in zip(tokens, hashes, strict=True) for _ in part]
     return Words(text, np.concatenate([np.empty(0, np.uint64), *hashes]), spans)
+
+
+def _words_of(scanner: Scanner, text: pa.Scalar) -> UInt64:
+    """The hashes of a text's words. A text without words has one, of all its characters."""
+    words = np.empty(0, np.uint64)
+    for scanned in scanner.scan(pa.array([text.as_py()], pa.string())):
+        words = scanned.words[: scanned.word_ends[-1]].copy()
+    return words
 
 
 def _keys(words: UInt64, size: int) -> UInt64:

@@ -9,7 +9,6 @@ each thread.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ import pyarrow.compute as pc
 
 from flows.commands.documents.likeness import Likeness
 from storage.artifact import Artifact
-from storage.errors import DamagedArtifact, StoreError
+from storage.errors import DamagedArtifact, StoreError, make_again
 from storage.manifest import MANIFEST, Manifest
 from storage.shards.arrays import Int64, UInt8
 from storage.shards.documents import Document
@@ -31,12 +30,28 @@ from storage.shards.parquet import open_parquet
 from storage.shards.tokens import open_tokens
 from storage.store import Store
 from tasks.download.exclude import Exclusion
+from tasks.stage.machine import cores
 from tasks.tokenizer.bpe.alphabet import unspell
 
 EXACT, MADE_FROM = "the document", "made from it"
 MADE = "made_from"  # in metadata: the id of the document that a model made this one from
 WITH_ROWS = {".parquet", ".jsonl"}  # which may say what they are
 TEXTUAL = {".tokens", "", ".md", ".txt", ".json", ".jinja", ".csv", ".html", ".yaml"}
+OPAQUE = {
+    *(
+        ".safetensors",
+        ".gguf",
+        ".onnx",
+        ".data",
+        ".pt",
+        ".pt2",
+        ".so",
+        ".bin",
+        ".ftz",
+        ".model",
+    ),  # weights, vocabularies
+    *(".npy", ".npz", ".png", ".sources"),  # measures, plots, the sources of tokens
+}
 UNREAD = ("SHA256SUMS", "exclude.txt")  # digests, and the ids that a takedown names
 BATCH = 1024  # rows
 TOKENS = 1 << 20  # decoded at once, or one document
@@ -61,13 +76,14 @@ class Finding(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """What a search found, how many files it read, how many findings it only counted, and the files, by their endings,
-    that it couldn't read."""
+    """What a search found, how many files it read, how many findings it only counted, the number of files without text
+    by their endings, and the files of other kinds, which it can't search."""
 
     findings: list[Finding]
     files: int
     dropped: int
     unread: Counter[str]
+    unknown: list[str]
 
 
 class Rows(NamedTuple):
@@ -98,6 +114,7 @@ def search(
     can't be searched."""
     searched = WITH_ROWS if aim.likeness is None else WITH_ROWS | TEXTUAL
     unread: Counter[str] = Counter()
+    unknown: list[str] = []
     places: dict[str, list[tuple[str, str]]] = {}  # by digest: a file may be in several artifacts
     for location, manifest in manifests.items():
         for name, entry in manifest.files.items():
@@ -106,8 +123,10 @@ def search(
                 continue
             if path.suffix in searched:
                 places.setdefault(entry.sha256, []).append((location, name))
-            else:
+            elif path.suffix in OPAQUE | TEXTUAL:
                 unread[path.suffix] += 1
+            else:
+                unknown.append(f"{location}/{name}")
     artifacts = {location: store.get(location, hashed=False) for location in manifests}
     decoders = {
         location: Decoder(_tokenizer_of(store, manifest))
@@ -120,11 +139,15 @@ def search(
         artifact = artifacts[location]
         path = artifact.file(name)
         artifact.check_bytes(path)
-        return list(_of_file(aim, artifact, name, decoders.get(location)))
+        try:
+            return list(_of_file(aim, artifact, name, decoders.get(location)))
+        except ValueError as error:
+            problem = f"{location}/{name} can't be searched: {error}."
+            raise DamagedArtifact(problem, make_again(artifact.location.partition("/")[0])) from error
 
     findings: list[Finding] = []
     dropped = 0
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         for number, (holders, found) in enumerate(zip(places.values(), pool.map(one, places.values()), strict=True), 1):
             tell(f"Searched {number:,} of {len(places):,} files, {len(findings):,} findings …")
             dropped += max(0, len(found) - MOST)
@@ -134,7 +157,7 @@ def search(
         assert likeness is not None
         for match in likeness.matches(pa.array([manifest.to_json()])):
             findings.append(Finding(location, MANIFEST, "1", match.kind, match.document, match.value, match.quotation))
-    return Searched(findings, len(places), dropped, unread)
+    return Searched(findings, len(places), dropped, unread, unknown)
 
 
 def _of_file(aim: Aim, artifact: Artifact, name: str, decoder: Decoder | None) -> Iterator[Finding]:

@@ -194,16 +194,17 @@ def published(store: Store, stage: str, contents: dict[str, str], **fields: Any)
     ("contents", "status", "found"),
     [
         ({"benchmarks/quiz.jsonl": json.dumps({"id": "q1", "query": BODY})}, 0, {("q1", "near-duplicate")}),
-        ({"README.md": f"# A card\n{REWRITTEN * 3}\n{BODY}\n"}, 1, {("1", "contains it")}),
+        ({"README.md": "\n".join([*list(texts())[:5], BODY])}, 1, {("1", "contains it")}),
         (
             {"chats/a.jsonl": json.dumps({"turns": [{"says": " ".join(part)} for part in (OWN[:30], OWN[30:55])]})},
             1,
             {("1", "quotes it")},
         ),
         ({"chats/a.jsonl": json.dumps({"by": {"made_from": ID}})}, 1, {("1", "made from it")}),
+        ({"chats/a.jsonl.gz": BODY}, 1, set()),
         ({"model.safetensors": BODY, "notes.txt": "nothing"}, 0, set()),
     ],
-    ids=["a benchmark is named only", "a card", "a chat in turns", "made by a model", "weights aren't text"],
+    ids=["a benchmark is named only", "a card", "a chat in turns", "made by a model", "unknown", "weights aren't text"],
 )
 def test_every_kind_of_file_is_searched(
     contents: dict[str, str], status: int, found: set[tuple[str, str]], tmp_path: Path
@@ -229,7 +230,7 @@ def test_documents_of_a_host_are_searched_for_in_portions(made: Lineage, monkeyp
 
     whole = places()
     assert len(whole) > 300, "documents and tokens"
-    monkeypatch.setattr("flows.commands.documents.forget.PORTION", 6000)
+    monkeypatch.setattr("flows.commands.documents.forget.PORTION", 15_000)
     assert places() == whole
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flows.commands.documents.likeness import CONTAINS, NEAR, QUOTES, Likeness, Version, longest_run
+from flows.commands.documents.likeness import CONTAINS, NEAR, QUOTES, Likeness, Phrases, Version, longest_run
 
 VOCABULARY = [f"{a}{b}{c}" for a in ("wo", "ka", "zé", "Pi") for b in ("ren", "lu", "mo", "tas") for c in "abdekny"]
 WORDS = random.Random(1).choices(VOCABULARY, k=240)
@@ -100,6 +100,7 @@ def test_unspaced_scripts_are_compared_by_letters() -> None:
 def test_of_repeated_words_the_longest_run_is_taken() -> None:
     document = np.array([1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 6, 7, 8], np.uint64)
     words = np.array([0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0], np.uint64)
-    assert longest_run(words, document, 5) == (8, 2, 9)
+    assert longest_run(words, Phrases.of(document, 5), 5) == (8, 2, 9)
+    assert longest_run(words, Phrases.of(document, 5), 9) == (0, 0, 0)
     constant = np.full(300, 7, np.uint64)
-    assert longest_run(constant[:100], constant, 5)[0] == 100
+    assert longest_run(constant[:100], Phrases.of(constant, 5), 50)[0] == 100
