@@ -38,18 +38,7 @@ MADE = "made_from"  # in metadata: the id of the document that a model made this
 WITH_ROWS = {".parquet", ".jsonl"}  # which may say what they are
 TEXTUAL = {".tokens", "", ".md", ".txt", ".json", ".jinja", ".csv", ".html", ".yaml"}
 OPAQUE = {
-    *(
-        ".safetensors",
-        ".gguf",
-        ".onnx",
-        ".data",
-        ".pt",
-        ".pt2",
-        ".so",
-        ".bin",
-        ".ftz",
-        ".model",
-    ),  # weights, vocabularies
+    *(".safetensors", ".gguf", ".onnx", ".data", ".pt", ".pt2", ".so", ".bin", ".ftz", ".model"),  # weights, code
     *(".npy", ".npz", ".png", ".sources"),  # measures, plots, the sources of tokens
 }
 UNREAD = ("SHA256SUMS", "exclude.txt")  # digests, and the ids that a takedown names

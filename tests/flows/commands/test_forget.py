@@ -47,6 +47,8 @@ PLANTED = {
     "quotes it": "They wrote: " + " ".join(OWN[40:100]) + " and so on.",
     "made from it": "A summary in a model's own words, which shares nothing.",
 }
+RETOLD = "A summary of that summary, with no word of the first."
+FURTHER = {document_id(text): kind for kind, text in PLANTED.items()} | {document_id(RETOLD): "made from it"}
 REWRITTEN = "The same facts in other words: there were many numbers, and each had an ending of its own."
 QUOTING = {"prompt": "Please recite.", "completion": " ".join(OWN[:50]) + " then " + " ".join(OWN[50:70])}
 FEW = ["download.benchmarks=[]", "dedup=null", "filter=null", "tokenizer.vocab_size=300", "sft=null", "dpo=null"]
@@ -73,9 +75,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Lineage:
     rest: list[dict[str, Any]] = [
         {"text": text, "meta": {"url": f"https://x.org/{n}"}} for n, text in enumerate(texts())
     ]
-    planted = [{"text": text} for kind, text in PLANTED.items() if kind != "made from it"]
-    by_model = {"text": PLANTED["made from it"], "meta": {"made_from": ID}}
-    a = [{"text": GONE, "meta": {"url": "https://y.org/gone"}}, *planted, by_model, {"text": REWRITTEN}, *rest[:90]]
+    planted: list[dict[str, Any]] = [{"text": text} for kind, text in PLANTED.items() if kind != "made from it"]
+    summary = PLANTED["made from it"]
+    planted += [{"text": summary, "meta": {"made_from": ID}}]
+    planted += [{"text": RETOLD, "meta": {"made_from": [document_id(summary)]}}]
+    a = [{"text": GONE, "meta": {"url": "https://y.org/gone"}}, *planted, {"text": REWRITTEN}, *rest[:90]]
     pairs: list[dict[str, Any]] = [QUOTING, {"prompt": "Who?", "completion": "Nobody."}]
     for name, rows in (("a", a), ("b", rest[90:]), ("pairs", pairs)):
         (folder / f"{name}.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
@@ -96,9 +100,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Lineage:
 
 
 def test_a_plan_names_what_is_like_the_document_and_what_learned_from_it(made: Lineage) -> None:
-    assert {one["row"]: one["kind"] for one in made.further} == {
-        document_id(text): kind for kind, text in PLANTED.items()
-    }
+    assert {one["row"]: one["kind"] for one in made.further} == FURTHER
     assert {(one["file"].split("/")[0], one["kind"]) for one in made.planned["elsewhere"]} == {
         ("instructions", "quotes it")
     }
@@ -113,7 +115,7 @@ def test_what_is_left_of_it_refutes_a_takedown_by_name(made: Lineage) -> None:
     status, said = forget(made.store, ID, "--verify", "smoke/tokenize@2")
     assert status == 1
     in_documents = {one["row"]: one["kind"] for one in said["findings"] if one["file"].startswith("documents/")}
-    assert in_documents == {document_id(text): kind for kind, text in PLANTED.items()}
+    assert in_documents == FURTHER
     kinds = Counter(one["kind"] for one in said["findings"] if one["file"].endswith(".tokens"))
     assert kinds == {kind: 1 for kind in PLANTED if kind != "made from it"}
     (pair,) = (one for one in said["findings"] if one["file"].startswith("instructions/"))
@@ -171,11 +173,32 @@ def test_what_cannot_be_searched_ends_the_proof_by_name(made: Lineage) -> None:
         assert path.name in said["error"]
     path.write_bytes(whole)
     manifest = made.store / "artifacts" / refs.resolve(store, "smoke/download@3") / "manifest.json"
-    manifest.rename(manifest.with_suffix(".away"))
-    status, said = forget(made.store, ID, "--verify", "smoke/tokenize@3")
-    manifest.with_suffix(".away").rename(manifest)
-    assert status == 1
-    assert refs.resolve(store, "smoke/download@3") in said["error"]
+    whole = manifest.read_bytes()
+    manifest.write_bytes(b"{")
+    assert "Not searched: " in gristmill("trace", ID, "--store", str(made.store)).stdout
+    broken = forget(made.store, ID, "--verify", "smoke/tokenize@3")
+    manifest.unlink()
+    for status, said in (broken, forget(made.store, ID, "--verify", "smoke/tokenize@3")):
+        assert status == 1
+        assert manifest.parent.name in said["error"]
+    manifest.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "Nothing says which document"),
+        ((ID, "--of", "a/b", "--verify", "a/b"), "--of is for a plan"),
+        ((ID, "x.org", "--text", "it.txt"), "--text is the text of one document"),
+        ((ID, "--text", "missing.txt"), "missing.txt can't be read"),
+        (("1f38",), "neither an id"),
+        ((ID, "--verify", "smoke/never"), "neither a ref nor an artifact"),
+    ],
+)
+def test_what_a_takedown_cannot_be_of_is_refused_by_name(arguments: tuple[str, ...], named: str, made: Lineage) -> None:
+    said = gristmill("forget", *arguments, "--store", str(made.store))
+    assert said.returncode == 1
+    assert named in said.stderr
 
 
 def published(store: Store, stage: str, contents: dict[str, str], **fields: Any) -> Artifact:
@@ -265,14 +288,15 @@ def test_the_steps_that_read_a_document_are_traced_or_it_is_said_why_not(made: L
     store = Store(str(made.store))
     artifact = trained(store)
 
-    def reads() -> dict[str, Any]:
-        said = json.loads(
-            gristmill("trace", ID, "--of", artifact.location, "--store", str(made.store), "--json").stdout
-        )
-        (found,) = (one["reads"] for one in said if one["location"] == artifact.location)
-        return dict(found)
-
-    found = reads()
+    tuned = published(store, "sft", {"a": ""}, origins={"model": InputRef(location=artifact.location, part="model")})
+    raw = InputRef(location=refs.resolve(store, "smoke/download@1"), part="instructions")
+    pairs = published(store, "pairs", {"b": ""}, origins={"instructions": raw})
+    listed = json.loads(gristmill("trace", ID, "--store", str(made.store), "--json").stdout)
+    traced = {one["location"]: one for one in listed}
+    assert traced[tuned.location]["how"] == "learned from it"
+    assert traced[tuned.location]["reads"] is None
+    assert pairs.location not in traced
+    found = traced[artifact.location]["reads"]
     tokens = store.get(refs.resolve(store, "smoke/tokenize@1"))
     vocabulary = read_settings(store.get(refs.resolve(store, "smoke/tokenizer@1")).path)["model"]["vocab"]
     paths = tokens.files("train/*.tokens")
