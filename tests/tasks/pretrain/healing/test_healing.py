@@ -418,6 +418,7 @@ def test_a_nan_is_healed_though_the_stage_is_killed_while_it_decides_and_again_l
     assert out.facts["resumed_from_step"] == 50
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(on_course.path))
     assert (out.counts["rollbacks"], out.counts["skipped_batches"]) == (1, 8)
+    assert out.facts["skipped"] == [(33, 40)]
     (event,) = out.facts["events"]
     assert (event["kind"], event["step"], event["checkpoint"], event["exit_code"]) == ("divergence", 40, 30, 1)
     assert event["rows"][-1]["loss"] == "nan"
