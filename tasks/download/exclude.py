@@ -49,9 +49,11 @@ class Exclusion:
         """Whether a document is left out: its id, a URL in its metadata, or that URL's host or one above."""
         if document.id in self.items:
             return True
-        if not self.by_url or '"url"' not in document.metadata:
-            return False
-        return any(self._names_url(url) for url in _urls(json.loads(document.metadata)))
+        return self.by_url and '"url"' in document.metadata and self.names_url_in(json.loads(document.metadata))
+
+    def names_url_in(self, value: Any) -> bool:
+        """Whether a URL in metadata or a row, at any depth, is named, or its host or one above."""
+        return any(self._names_url(url) for url in _urls(value))
 
     def _names_url(self, url: str) -> bool:
         if url in self.items:

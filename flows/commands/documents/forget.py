@@ -79,12 +79,10 @@ def plan_takedown(console: Console, store: Store, wish: Wish, within: str | None
     further: dict[str, Finding] = {}
     elsewhere = []
     for finding in searched.findings:
-        if finding.kind == EXACT:
-            continue
-        if SHARD.fullmatch(finding.file):
-            further.setdefault(finding.row, finding)
-        else:
+        if not SHARD.fullmatch(finding.file):
             elsewhere.append(finding)
+        elif finding.kind != EXACT:
+            further.setdefault(finding.row, finding)
     again = list(dict.fromkeys(manifests[one.location].stage for one in found))
     if as_json:
         said = {

@@ -171,7 +171,7 @@ def _rows(aim: Aim, artifact: Artifact, name: str, decoder: Decoder | None) -> I
         first = 1
         for group in _groups(read_json_lines(path)):
             texts = pa.array(["\n".join(_strings(row)) for row in group], pa.string())
-            exact = {place: made for place, row in enumerate(group) if (made := _made_from(row, aim))}
+            exact = {place: found for place, row in enumerate(group) if (found := _exact(row, aim))}
             yield Rows([_name(row, first + place) for place, row in enumerate(group)], texts, exact)
             first += len(group)
     elif suffix == ".tokens":
@@ -231,6 +231,13 @@ def sources_of(value: Any) -> Iterator[str]:
             yield from (one for one in below if isinstance(one, str))
     for below in value if isinstance(value, list) else ():
         yield from sources_of(below)
+
+
+def _exact(row: Any, aim: Aim) -> tuple[str, str] | None:
+    """What a row of pairs or questions says of itself: that it is of a named URL, or made from a document."""
+    if aim.named.by_url and aim.named.names_url_in(row):
+        return EXACT, "its URL"
+    return _made_from(row, aim)
 
 
 def _made_from(row: Any, aim: Aim) -> tuple[str, str] | None:

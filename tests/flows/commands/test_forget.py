@@ -257,6 +257,15 @@ def test_documents_of_a_host_are_searched_for_in_portions(made: Lineage, monkeyp
     assert places() == whole
 
 
+def test_a_pair_of_a_named_host_is_found(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    row = {"id": "p1", "prompt": "?", "meta": {"url": "https://en.y.org/page"}}
+    artifact = published(store, "pairs", {"a.jsonl": json.dumps(row)})
+    status, said = forget(tmp_path / "store", "y.org", "--verify", artifact.location, "--exact")
+    assert (status, [(one["row"], one["kind"]) for one in said["findings"]]) == (1, [("p1", "the document")])
+    assert len(forget(tmp_path / "store", "y.org")[1]["elsewhere"]) == 1
+
+
 @pytest.mark.parametrize("kind", ["bytes", "words"])
 def test_tokens_are_decoded_as_the_library_does(kind: str, tmp_path: Path) -> None:
     rows = [*PLANTED.values(), "", GONE, "caf\u00e9 \u4e2d\u6587 \U0001f600"]
