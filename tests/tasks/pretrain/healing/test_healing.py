@@ -418,7 +418,6 @@ def test_a_nan_is_healed_though_the_stage_is_killed_while_it_decides_and_again_l
     assert out.facts["resumed_from_step"] == 50
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(on_course.path))
     assert (out.counts["rollbacks"], out.counts["skipped_batches"]) == (1, 8)
-    assert out.facts["skipped"] == [(33, 40)]
     (event,) = out.facts["events"]
     assert (event["kind"], event["step"], event["checkpoint"], event["exit_code"]) == ("divergence", 40, 30, 1)
     assert event["rows"][-1]["loss"] == "nan"
@@ -452,6 +451,7 @@ def test_memory_that_runs_out_a_hang_a_killed_rank_and_a_nan_are_all_healed_in_o
         "micro_batch": 2,
         "processes": 2,
     }
+    assert on_course.facts["skipped"] == [(33, 40)]
     assert losses_of(out) == pytest.approx(losses_of(on_course), abs=2e-3)  # sums in another order, over 60 steps
 
 
