@@ -482,8 +482,8 @@ class Store:
     def publish(self, folder: Path, manifest: Manifest) -> Artifact:
         """Make `folder` the artifact of `manifest.key`: flush, write the manifest last, rename (or upload).
 
-        If the key already has an intact artifact with the same digest, keep that one. Otherwise the new one becomes the
-        next generation of the key.
+        If the key already has an intact artifact with the same digest, made of the same artifacts, keep that one.
+        Otherwise the new one becomes the next generation of the key.
         """
         location = f"{manifest.stage}/{manifest.key}"
         made = self._generations(manifest.stage, manifest.key)
@@ -492,7 +492,7 @@ class Store:
                 newest = self.get(f"{manifest.stage}/{made[-1]}")
                 # An intact copy on this machine says nothing about the bucket
                 intact = self.is_folder or not (newest.manifest and self.damage(newest.manifest, newest.location))
-                if newest.digest == manifest.digest and intact:
+                if newest.manifest and _made_alike(newest.manifest, manifest) and intact:
                     return newest
             location = f"{manifest.stage}/{_next(made[-1])}"
         (folder / SUMS).write_text(sums(manifest.files))
@@ -540,6 +540,11 @@ class Store:
                 self.fs.rm(path, recursive=path == remote or (self.is_folder and Path(path).is_dir()))
         if not self.is_folder:
             shutil.rmtree(self.local / "artifacts" / location, ignore_errors=True)
+
+
+def _made_alike(one: Manifest, other: Manifest) -> bool:
+    """Whether two artifacts have the same bytes, and need the same others."""
+    return (one.digest, one.origins, one.uses) == (other.digest, other.origins, other.uses)
 
 
 def _next(name: str) -> str:

@@ -126,8 +126,8 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
     subject = _subject(store, everything, wish)
     with console.status("Reading documents …") as status:
         searched = _search(store, everything, lineage, subject, wish, status.update)
-        others = {at: manifest for at, manifest in everything.items() if at not in lineage}
-        known = {**others, **lineage}
+        others = {at: whole for at, whole in everything.items() if at not in lineage or whole != lineage[at]}
+        known = {**lineage, **others}
         left = [one for one in trace(store, known, subject.named) if one.location in others]
     held = [one for one in searched.findings if not one.in_benchmark]
     questions = [one for one in searched.findings if one.in_benchmark]

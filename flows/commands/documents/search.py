@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.commands.documents.likeness import Likeness
+from flows.commands.documents.trace import WITHOUT
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, StoreError, make_again
 from storage.manifest import MANIFEST, Manifest
@@ -344,12 +345,14 @@ def _start(text: str) -> str:
 
 
 def lineage_of(store: Store, location: str) -> dict[str, Manifest]:
-    """The artifact and all that it was made of, by location. Raises DamagedArtifact for one that is gone or can't be
-    read: what it held can't be searched."""
+    """The artifact and all that it was made of, by location. One of which only pairs or benchmarks were used has only
+    their files. Raises DamagedArtifact for one that is gone or can't be read: what it held can't be searched."""
     found: dict[str, Manifest] = {}
-    waiting = [(store.twin(location), "")]
+    used: dict[str, set[str]] = {}
+    waiting = [(store.twin(location), "", "")]
     while waiting:
-        at, child = waiting.pop()
+        at, part, child = waiting.pop()
+        used.setdefault(at, set()).add(part)
         if at in found:
             continue
         manifest = store.manifest(at)
@@ -360,5 +363,10 @@ def lineage_of(store: Store, location: str) -> dict[str, Manifest]:
             )
         found[at] = manifest
         refs_ = (*manifest.origins.values(), *manifest.uses.values())
-        waiting += [(store.twin(one.location), at) for one in refs_]
+        waiting += [(store.twin(one.location), one.part, at) for one in refs_]
+    for at, parts in used.items():
+        if parts <= WITHOUT:
+            folders = tuple(f"{part}/" for part in parts)
+            files = {name: entry for name, entry in found[at].files.items() if name.startswith(folders)}
+            found[at] = found[at].model_copy(update={"files": files})
     return found
