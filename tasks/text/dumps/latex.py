@@ -16,14 +16,27 @@ from typing import Any, NamedTuple
 from storage.errors import BadDocument
 
 COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)%.*?(?:\n[ \t]*|\Z)")
-CODE = re.compile(r"(\\begin\s*\{(verbatim|lstlisting|minted|Verbatim|alltt)\*?\}.*?\\end\s*\{\2\*?\})", re.DOTALL)
+CODE = re.compile(
+    r"(\\begin\s*\{(verbatim|lstlisting|minted|Verbatim|alltt)\*?\}.*?\\end\s*\{\2\*?\}"
+    r"|\\verb\*?([^\w\s*\\])[^\n]*?\3)",
+    re.DOTALL,
+)
+CONDITION = re.compile(r"\\(if(?!f(?![A-Za-z])|thenelse)[A-Za-z]*|else|fi)(?![A-Za-z@])")
+UNIT = r"(?:[ \t]*(?:true[ \t]*)?(?:pt|pc|in|bp|cm|mm|dd|cc|sp|ex|em|mu|fil+)|\\[A-Za-z]+)"
+LENGTH = rf"[ \t]*[-+]?(?:\d+\.?\d*|\.\d+){UNIT}"
+ASSIGNED = re.compile(rf"[ \t]*=(?:{LENGTH}|[ \t]*-?\d+)")  # to a length or a number of plain TeX
+SKIPPED = re.compile(rf"{LENGTH}(?:[ \t]*(?:plus|minus){LENGTH})*")
+SKIPS = ("vskip", "hskip", "kern", "mskip", "raise", "lower", "moveleft", "moveright")
 LEFT_COMMENT = re.compile(r"\\begin\s*\{comment\}.*?\\end\s*\{comment\}", re.DOTALL)
 INPUT = re.compile(r"\\(?:input|include|subfile|import\{[^}]*\})(?![A-Za-z])\s*(?:\{([^{}]*)\}|(\S+))")
 DEFINED = re.compile(
     r"\\(?:(?:re|provide)?newcommand|renewcommand|providecommand|DeclareRobustCommand|DeclareMathOperator|def|gdef|edef)\*?\s*"
     r"\{?\s*\\([A-Za-z]+|[^A-Za-z\s{}])\s*\}?\s*"
 )
-BEGIN, END = "\\begin{document}", "\\end{document}"
+BEGIN, END = re.compile(r"\\begin\s*\{document\}"), re.compile(r"\\end\s*\{document\}")
+PART = re.compile(
+    r"^[^%\n]*\\documentclass\s*(?:\[[^\]]*\])?\s*\{(?:subfiles|standalone)\}", re.MULTILINE
+)  # of another
 LITERAL = "\ue008"  # around the number of a piece of code
 DEEPEST = 20  # files within files, macros within macros
 MOST = 20_000_000  # characters of a paper with its files and macros
@@ -44,11 +57,12 @@ LEFT_OUT = {
 }  # fmt: skip
 HEADINGS = {
     "part": 1, "chapter": 1, "section": 2, "subsection": 3, "subsubsection": 4, "paragraph": 5, "subparagraph": 6,
+    "head": 2, "subhead": 3, "subsubhead": 4,
 }  # fmt: skip
 SHOWN = {  # whose argument is text
     "emph", "textbf", "textit", "texttt", "textsc", "textrm", "textsf",
     "textsl", "textup", "textmd", "text", "mbox", "underline", "uline", "hbox", "fbox", "textnormal", "enquote",
-    "uppercase", "lowercase", "MakeUppercase", "centerline", "textsuperscript", "textsubscript", "ensuremath", "url",
+    "uppercase", "lowercase", "MakeUppercase", "centerline", "textsuperscript", "textsubscript", "url",
     "path", "nolinkurl", "acr", "ac", "gls", "Gls", "makebox", "sout", "hl", "em", "bf", "it", "tt", "textquote",
     "st",
 }  # fmt: skip
@@ -57,7 +71,7 @@ SECOND = {
 }  # fmt: skip
 SILENT = {  # name -> arguments that go with it
     "cite": 1, "citep": 1, "citet": 1, "citealp": 1, "citealt": 1,
-    "citeauthor": 1, "citeyear": 1, "nocite": 1, "ref": 1, "citenum": 1, "eqref": 1, "cref": 1, "Cref": 1,
+    "citeauthor": 1, "citeyear": 1, "nocite": 1, "citenum": 1, "eqref": 1, "cref": 1, "Cref": 1,
     "autoref": 1, "pageref": 1, "label": 1, "bibliography": 1, "vspace": 1, "bibliographystyle": 1, "hspace": 1,
     "includegraphics": 1, "epsfig": 1, "usepackage": 1, "documentclass": 1, "setcounter": 2, "addtocounter": 2,
     "setlength": 2, "addtolength": 2, "thanks": 1, "author": 1, "affiliation": 1, "address": 1, "email": 1, "date": 1,
@@ -67,6 +81,11 @@ SILENT = {  # name -> arguments that go with it
     "graphicspath": 1, "rule": 2, "hfill": 0, "resizebox": 3, "scalebox": 2, "special": 1, "inst": 1, "orcid": 1,
     "subjclass": 1, "numberwithin": 2, "enlargethispage": 1, "addcontentsline": 3, "hyperref": 0, "citestyle": 1,
     "marginpar": 1, "todo": 1, "textwidth": 0, "selectlanguage": 1, "include": 1, "Citet": 1, "Citep": 1,
+    "documentstyle": 1, "Refs": 0, "ref": 1,
+}  # fmt: skip
+AMS = {  # that AMS-TeX ends by another command
+    "head", "subhead", "subsubhead", "title", "author", "address", "affil", "email", "date", "thanks", "keywords",
+    "subjclass", "Refs",
 }  # fmt: skip
 BARE = {  # commands without an argument that show nothing: switches and places
     "noindent", "centering", "maketitle", "newpage", "clearpage", "pagebreak", "bigskip", "medskip", "smallskip",
@@ -118,11 +137,9 @@ def read_paper(files: dict[str, str]) -> dict[str, Any]:
     if main is None:
         return {"text": "", "lost": {}}
     whole = _with_inputs(files, main)
-    before, sign, body = whole.partition(BEGIN)
-    if not sign:
-        before, body = "", whole
+    before, body = _parted(whole)
     macros = defined(before)
-    body = expanded(body.partition(END)[0], macros | defined(body))
+    body = expanded(body, macros | defined(body))
     paper = _Paper()
     tidy = _tidy(paper.text(body))
     text = re.sub(f"{LITERAL}(\\d+){LITERAL}", lambda one: paper.literals[int(one.group(1))], tidy)
@@ -140,8 +157,18 @@ def main_file(files: dict[str, str]) -> str | None:
     for mark in marks:
         found = [name for name, text in files.items() if re.search(mark, text, re.MULTILINE)]
         if found:
-            return min(found, key=lambda name: (name.count("/"), -len(files[name]), name))
+            return min(
+                found, key=lambda name: (bool(PART.search(files[name])), name.count("/"), -len(files[name]), name)
+            )
     return None
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """What comes before the document that a file begins, and the document. All of a file that begins none is one."""
+    begin = BEGIN.search(text)
+    end = END.search(text, begin.end() if begin else 0)
+    before, at = (text[: begin.start()], begin.end()) if begin else ("", 0)
+    return before, text[at : end.start() if end else len(text)]
 
 
 def _with_inputs(files: dict[str, str], name: str, within: tuple[str, ...] = ()) -> str:
@@ -149,8 +176,9 @@ def _with_inputs(files: dict[str, str], name: str, within: tuple[str, ...] = ())
     if len(within) > DEEPEST or name in within:
         return ""
     pieces = CODE.split(files[name])  # in which a percent sign isn't a comment
-    pieces[::3] = [COMMENT.sub(r"\1", piece) for piece in pieces[::3]]
-    text = LEFT_COMMENT.sub("", "".join(pieces[:1] + [piece for at, piece in enumerate(pieces[1:], 1) if at % 3 != 2]))
+    pieces[::4] = [COMMENT.sub(r"\1", piece) for piece in pieces[::4]]
+    text = LEFT_COMMENT.sub("", "".join(piece for at, piece in enumerate(pieces) if at % 4 < 2))
+    text = _without_unused(text)
     folder = PurePosixPath(name).parent
 
     def taken(found: re.Match[str]) -> str:
@@ -158,13 +186,31 @@ def _with_inputs(files: dict[str, str], name: str, within: tuple[str, ...] = ())
         for path in (stated, f"{stated}.tex", str(folder / stated), str(folder / f"{stated}.tex")):
             path = path.removeprefix("./")
             if path in files:
-                return _with_inputs(files, path, (*within, name))
+                return _parted(_with_inputs(files, path, (*within, name)))[1]  # one of `subfiles` is a document too
         return ""
 
     whole = INPUT.sub(taken, text)
     if len(whole) > MOST:
         raise BadDocument("too_long", why="with its files")
     return whole
+
+
+def _without_unused(text: str) -> str:
+    """A text without what lies between `\\iffalse` and its `\\else` or `\\fi`, as many leave out what they wrote."""
+    parts: list[str] = []
+    at, within = 0, 0  # `within` counts conditions, from \iffalse on
+    for found in CONDITION.finditer(text) if "\\iffalse" in text else ():
+        command = found.group(1)
+        if not within:
+            if command == "iffalse":
+                parts.append(text[at : found.start()])
+                within = 1
+        elif command.startswith("if"):
+            within += 1
+        elif command == "fi" or within == 1:
+            within -= 1
+            at = found.end()
+    return "".join([*parts, "" if within else text[at:]])
 
 
 def defined(text: str) -> dict[str, Macro]:
@@ -183,7 +229,7 @@ def defined(text: str) -> dict[str, Macro]:
             body, _ = _group(text, at)
             if "DeclareMathOperator" in match.group():
                 body = f"\\operatorname{{{body}}}"
-            if f"\\{name}" not in body:  # one that stands for itself would have no end
+            if not re.search(rf"\\{re.escape(name)}(?![A-Za-z@])", body):  # one within itself would have no end
                 found[name] = Macro(arguments, default, body)
     return found
 
@@ -256,6 +302,7 @@ def _optional(text: str, at: int) -> tuple[str | None, int]:
     return (found.group(1), found.end()) if found else (None, at)
 
 
+PARAGRAPH = re.compile(r"\S[ \t]*\n[ \t]*\n\s*\S")  # the end of one, and the next
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
@@ -327,9 +374,14 @@ class _Paper:
         return ("\n\nAbstract\n\n" if plain == "abstract" else "\n\n" if plain != "document" else ""), at
 
     def _command(self, name: str, source: str, at: int, whole: str) -> tuple[str, int]:
+        if assigned := ASSIGNED.match(source, at) or (name in SKIPS and SKIPPED.match(source, at)):
+            return "", assigned.end()
+        ended = re.compile(rf"\\end{name}(?![A-Za-z])").search(source, at) if name in AMS else None  # of AMS-TeX
+        if ended and name not in HEADINGS:
+            return "", ended.end()
         if name in HEADINGS:
             _, at = _optional(source, at)
-            title, at = _argument(source, at)
+            title, at = (source[at : ended.start()], ended.end()) if ended else _argument(source, at)
             return f"\n\n{'#' * HEADINGS[name]} {' '.join(self.text(title).split())}\n\n", at
         if name == "item":
             label, at = _optional(source, at)
@@ -340,6 +392,9 @@ class _Paper:
             _, at = _optional(source, at)
             note, at = _argument(source, at)
             return f" ({self.text(note).strip()})", at
+        if name == "ensuremath":
+            formula, at = _argument(source, at)
+            return f"${formula}$", at
         if name in ("verb", "lstinline") and at < len(source):
             end = source.find(source[at], at + 1)
             return (source[at + 1 : end], end + 1) if end > 0 else ("", at)
@@ -361,10 +416,11 @@ class _Paper:
     def _sign(self, sign: str, source: str, at: int) -> tuple[str, int]:
         if sign in "([":
             close = source.find("\\" + {"(": ")", "[": "]"}[sign], at)
-            end = close + 2 if close >= 0 else len(source)
-            inner = source[at : close if close >= 0 else end]
+            inner = source[at : max(at, close)]
+            if close < 0 or PARAGRAPH.search(inner):  # not closed
+                return "", at
             inner = re.sub(r"\\label\s*\{[^{}]*\}", "", inner)
-            return (f"${inner.strip()}$" if sign == "(" else f"\n\n$${inner.strip()}$$\n\n"), end
+            return (f"${inner.strip()}$" if sign == "(" else f"\n\n$${inner.strip()}$$\n\n"), close + 2
         if sign in ACCENTS:
             letter, at = _argument(source, at)
             letter = self.text(letter).strip() or " "
@@ -381,7 +437,7 @@ class _Paper:
 def _formula(source: str, start: int, dollars: str) -> tuple[str, int]:
     """A formula as it is, and where it ends. A dollar that isn't closed in its paragraph is a dollar."""
     close = re.compile(r"(?<!\\)\$\$" if dollars == "$$" else r"(?<!\\)\$").search(source, start + len(dollars))
-    if close is None or (dollars == "$" and "\n\n" in source[start : close.start()]):
+    if close is None or PARAGRAPH.search(source, start + len(dollars), close.start()):
         return dollars, start + len(dollars)
     whole = source[start : close.end()]
     whole = re.sub(r"\\label\s*\{[^{}]*\}", "", whole)

@@ -25,6 +25,7 @@ from tasks.download.dumps.wikipedia import cut_pages
 from tasks.download.portions import portions, spans
 from tasks.download.sources.remote import Politeness
 from tasks.stage.output import Output
+from tasks.text.dumps.latex import read_paper
 from tasks.text.dumps.posts import text_of
 from tasks.text.dumps.wikitext import read_article
 from tasks.text.process import ExtractorProcess, Failed
@@ -524,6 +525,27 @@ def test_a_paper_is_its_body_with_formulas_and_without_bibliography(tmp_path: Pa
     reasons = Counter(reason for _, reason, _ in fates(out))
     assert reasons == {"no_source": 2, "damaged_member": 1, "bomb": 1, "unsafe_member": 1}
     assert out.counts["tables"]["Commands without text"] == [{"source": "dump", "name": "unknown", "times": 1}]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            r"\newcommand{\be}{\begin{equation}}\def\ee{\end{equation}}\be a \ee b",
+            "\\begin{equation}a \\end{equation}\n\nb",
+        ),
+        (r"A \input{part} end.", "A Part. end."),
+        (r"\newcommand{\sun}{\ensuremath{M_\odot}}5 \sun, $\sun$", r"5 $M_\odot$, $\ensuremath{M_\odot}$"),
+        (r"a \iffalse b \ifx c \else d \fi e \else f \fi $g \iff h$", r"a f $g \iff h$"),
+        ("Text \\(open\n\nnext $$ open \\[ open\n\nlast", "Text open\n\nnext $$ open open\n\nlast"),
+        (r"\verb|50% | of it", "50% of it"),
+        (r"\magnification=1200 \parindent = 0pt a\vskip 10pt plus 2pt minus.5em b\hskip-1em c", "a b c"),
+        (r"\documentstyle{amsppt}\title On \endtitle\head 1. In \endhead T\Refs r \endRefs", "## 1. In\n\nT"),
+    ],
+)
+def test_what_tex_shows_is_kept_and_what_it_skips_is_not(source: str, text: str) -> None:
+    part = r"\documentclass[a]{subfiles}\begin{document}Part.\end{document} not this"
+    assert read_paper({"a.tex": rf"\begin{{document}}{source}\end {{document}} x", "part.tex": part})["text"] == text
 
 
 def test_macros_that_grow_without_end_cost_their_paper() -> None:
