@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from storage.digest_cache import path_text, remembered_digest
-from storage.errors import SourceError
+from storage.errors import BadDocument
 from tasks.checks.extras import need
 from tasks.download.config import DocumentSource
 from tasks.download.documents.licences import forget_licences, licences_of
@@ -45,8 +45,11 @@ def read_documents(path: Path, name: str, source: DocumentSource, limit: int) ->
     try:
         with path.open("rb") as file:
             if path.suffix.lower() == MAILBOX:
-                for number, message in enumerate(_messages(file, limit), 1):
-                    yield _read(message, "mail", f"{name} message {number}", {**origin, "message": number}, process)
+                try:
+                    for number, message in enumerate(_messages(file, limit), 1):
+                        yield _read(message, "mail", f"{name} message {number}", {**origin, "message": number}, process)
+                except BadDocument as error:
+                    yield Refused(error.message, name, why=error.facts["why"])
                 return
             content = file.read(limit + 1)
     except OSError as error:
@@ -69,7 +72,7 @@ def _read(
 
 
 def _messages(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
-    """The messages of a mailbox without their envelopes, or None for one that is too long. Raises SourceError."""
+    """The messages of a mailbox without their envelopes, or None for one that is too long. Raises BadDocument."""
     lines: list[bytes] | None = None
     size, blank, begins = 0, True, MESSAGE
     while line := file.readline(limit):
@@ -81,7 +84,7 @@ def _messages(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
             lines, size = [], 0
         elif lines is None:
             if line.strip():
-                raise SourceError(f"{file.name} doesn't begin with a message, as a mailbox does.", "Remove it.")
+                raise BadDocument("damaged_document", why="it doesn't begin with a message, as a mailbox does")
         else:
             size += len(line)
             if size <= limit:

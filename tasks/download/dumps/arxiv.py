@@ -16,6 +16,7 @@ from tasks.download.sources.containers.tar import Member, is_tar, read_tar, unsa
 from tasks.download.sources.containers.unpacked import Bomb, unpacked
 from tasks.download.sources.rows import Refused, Row
 from tasks.text.process import ExtractorProcess, Failed, process_of
+from tasks.text.web.encoding import nearly_utf8
 
 TEXT = (".tex", ".ltx", ".latex", ".txt", ".sty", ".cls", ".def", ".inc", "")  # endings of what may be TeX
 NUMBER = re.compile(r"(?:^|/)(\d{4}\.\d{4,5}|[a-z-]+(?:\.[A-Z]{2})?/?\d{7})(?:v\d+)?(?:\.tar)?\.gz$")
@@ -93,4 +94,4 @@ def _decoded(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return data.decode("latin-1")
+        return nearly_utf8(data) or data.decode("latin-1")

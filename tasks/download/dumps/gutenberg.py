@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tasks.download.sources.rows import Refused, Row
 from tasks.download.sources.streams import open_file
+from tasks.text.web.encoding import nearly_utf8
 
 NAME = r"(?:THE |THIS )?PROJECT GUTENBERG(?:['’]S)?(?: E?-?(?:BOOK|TEXT))?"
 START = re.compile(
@@ -82,6 +83,8 @@ def _decoded(data: bytes) -> str:
     try:
         return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError:
+        if (text := nearly_utf8(data.removeprefix(codecs.BOM_UTF8))) is not None:
+            return text
         stated = re.search(rb"character set encoding:\s*([\w-]+)", data[:5000], re.IGNORECASE)
         try:
             name = stated.group(1).decode() if stated else "cp1252"

@@ -1,7 +1,7 @@
 """The encoding of a page: pages often declare another than they have.
 
 Bytes that are valid UTF-8 beyond ASCII are hardly ever anything else, so that comes first, unless an encoding is
-declared whose bytes are all ASCII. Then comes what HTTP declares, what the page declares, and what the letters suggest.
+declared whose bytes are all ASCII. A few broken bytes, as in a page that is cut, don't change that. Then comes what HTTP declares, what the page declares, and what the letters suggest.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import codecs
 from collections.abc import Iterator
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+BROKEN = 0.25  # share of the characters beyond ASCII that may be broken. In other encodings most would be
 ASCII_TOO = ("iso-2022", "iso2022", "hz", "utf-7", "utf-16", "utf-32", "utf16", "utf32")  # they look like valid UTF-8
 
 
@@ -20,8 +21,17 @@ def decode(page: bytes, declared: str | None, html: bool = True) -> tuple[str, s
         try:
             return page.decode(name), name
         except (ValueError, LookupError):  # the bytes don't fit, or the name isn't one
-            continue
+            if name == "utf-8" and (text := nearly_utf8(page)) is not None:
+                return text, name
     return page.decode("utf-8", "replace"), "utf-8"
+
+
+def nearly_utf8(data: bytes) -> str | None:
+    """The text of UTF-8 of which some bytes are damaged, or which is cut, with U+FFFD for those. None for bytes that
+    are rather something else."""
+    text = data.decode("utf-8", "replace")
+    beyond = len(text) - len(text.encode("ascii", "ignore"))
+    return text if text.count("\ufffd") < BROKEN * beyond else None
 
 
 def _candidates(page: bytes, declared: str | None, html: bool) -> Iterator[str]:

@@ -386,6 +386,12 @@ def test_a_book_without_marks_is_kept_whole_and_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_a_broken_byte_of_a_book_costs_itself(tmp_path: Path) -> None:
+    text = "Title: Mühlen\n\n" + "Bäche und Mühlen. " * 3
+    (tmp_path / "a.txt").write_bytes(text.encode() + b"\xff")
+    assert made(run(tmp_path, source(tmp_path / "a.txt", "gutenberg")))["Mühlen"][0] == text + "\ufffd"
+
+
 def test_settings_that_cannot_apply_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="tables can't be chosen for gutenberg"):
         source(tmp_path, "gutenberg", tables="keep")
@@ -508,6 +514,9 @@ def test_a_paper_is_its_body_with_formulas_and_without_bibliography(tmp_path: Pa
         "2001/2001.00004.gz": gzip.compress(b"%PDF-1.5\0"),
         "2001/2001.00005.gz": paper[:-30],
         "2001/2001.00006.gz": gzip.compress(b" " * 30_000_000),
+        "2001/2001.00008.gz": gzip.compress(
+            b"\\begin{document}\xff" + "Mühlen, Bäche, Öl, Süd.\\end{document}".encode()
+        ),
         "2001/hep-th9901001.gz": gzip.compress(b"\\documentstyle{x}\\begin{document}Old.\\end{document}"),
         "../2001.00007.gz": paper,
     }
@@ -515,13 +524,18 @@ def test_a_paper_is_its_body_with_formulas_and_without_bibliography(tmp_path: Pa
     path.write_bytes(tarred(members))
     out = run(tmp_path, source(path, "arxiv"))
     found = [document for shard in sorted(out.path.glob("documents/*")) for document in read_documents(shard)]
-    assert [document.text for document in found] == [PLAIN, "One file, by Mühle.", "Old."]
+    assert [document.text for document in found] == [
+        PLAIN,
+        "One file, by Mühle.",
+        "\ufffdMühlen, Bäche, Öl, Süd.",
+        "Old.",
+    ]
     assert json.loads(found[0].metadata) == {
         "title": "On Mills and Brooks",
         "paper_id": "2001.00001",
         "url": "https://arxiv.org/abs/2001.00001",
     }
-    assert json.loads(found[2].metadata)["paper_id"] == "hep-th/9901001"
+    assert json.loads(found[3].metadata)["paper_id"] == "hep-th/9901001"
     reasons = Counter(reason for _, reason, _ in fates(out))
     assert reasons == {"no_source": 2, "damaged_member": 1, "bomb": 1, "unsafe_member": 1}
     assert out.counts["tables"]["Commands without text"] == [{"source": "dump", "name": "unknown", "times": 1}]
