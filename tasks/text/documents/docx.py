@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tasks.text.documents.blocks import Block, heading, item, joined, table
 from tasks.text.documents.package import Package, tag, value
+from tasks.text.scripts import Script, shifted
 
 LEFT_OUT = {
     "del", "moveFrom", "pPr", "rPr", "tblPr", "tblGrid", "trPr", "tcPr", "sectPr", "instrText", "delText",
@@ -20,6 +21,7 @@ LEFT_OUT = {
 SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 NOTES = {"footnoteReference": "footnotes", "endnoteReference": "endnotes"}
 BETWEEN = {"num": "/", "sup": "^", "sub": "_"}  # before or after these parts of a formula
+SCRIPTS: dict[str, Script] = {"superscript": "sup", "subscript": "sub"}
 OFF = ("0", "false", "off")
 
 
@@ -130,6 +132,8 @@ class _Document:
                 continue
             else:
                 inner = "".join(self._inline(_chosen(child), boxes))
+                if name == "r" and (script := _script(child)):
+                    inner = shifted(inner, script)
                 if name == "num":
                     inner = f"{inner}/"
                 elif name in BETWEEN and inner:
@@ -150,9 +154,17 @@ def _cells(row: Any) -> Iterator[Any]:
             yield from _cells(child)
 
 
+def _marks(run: Any) -> Iterator[Any]:
+    return (mark for child in run if tag(child) == "rPr" for mark in child)
+
+
 def _hidden(run: Any) -> bool:
-    marks = (mark for child in run if tag(child) == "rPr" for mark in child)
-    return any(tag(mark) == "vanish" and value(mark, "val") not in OFF for mark in marks)
+    return any(tag(mark) == "vanish" and value(mark, "val") not in OFF for mark in _marks(run))
+
+
+def _script(run: Any) -> Script | None:
+    """Whether a run stands above or below the line."""
+    return next((SCRIPTS.get(value(mark, "val") or "") for mark in _marks(run) if tag(mark) == "vertAlign"), None)
 
 
 def _properties(marks: Any) -> tuple[str | None, int | None, tuple[str, int] | None]:

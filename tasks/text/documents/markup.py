@@ -9,6 +9,7 @@ from typing import Any
 from storage.errors import BadDocument
 from tasks.text.documents.blocks import SPACES, Block, heading, item, joined, table
 from tasks.text.documents.package import DEEP, tag
+from tasks.text.scripts import shifted
 
 BLANKS = re.compile(" {2,}")
 LEFT_OUT = {"head", "script", "style", "template", "noscript", "rt", "rp", "svg", "nav", "audio", "video", "object"}
@@ -100,6 +101,8 @@ def _inline(element: Any) -> Iterator[str]:
     if name == "math":
         tex = [each.text for each in element.iter() if tag(each) == "annotation" and "tex" in each.get("encoding", "")]
         yield f"${tex[0].strip()}$" if tex and tex[0] else "".join("".join(element.itertext()).split())
+    elif (name == "sup" or name == "sub") and len(element) < 2:  # not if it has several parts, as a fraction has
+        yield shifted("".join(element.itertext()), "sup" if name == "sup" else "sub")
     elif name and name not in LEFT_OUT:
         yield "\n" if name == "br" else element.text or ""
         for child in element:

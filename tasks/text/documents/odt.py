@@ -8,6 +8,7 @@ from typing import Any
 from storage.errors import BadDocument
 from tasks.text.documents.blocks import SPACES, Block, flat, heading, item, joined, table
 from tasks.text.documents.package import Package, dublin_core, tag, value
+from tasks.text.scripts import Script, shifted
 
 LEFT_OUT = {  # inline or not
     "tracked-changes", "annotation", "annotation-end", "table-of-content", "sequence-decls", "forms", "note-citation",
@@ -22,7 +23,8 @@ def read_odt(package: Package) -> dict[str, Any]:
     if manifest is not None and any(tag(element) == "encryption-data" for element in manifest.iter()):
         raise BadDocument("password")
     root = package.root("content.xml")
-    reader = _Reader(_numbered(root) | _numbered(package.xml("styles.xml")))
+    styles = package.xml("styles.xml")
+    reader = _Reader(_numbered(root) | _numbered(styles), _scripts(styles) | _scripts(root))
     bodies = (text for child in root if tag(child) == "body" for text in child if tag(text) == "text")
     blocks = [block for body in bodies for block in reader.blocks(body)]
     meta = package.xml("meta.xml")
@@ -40,9 +42,20 @@ def _numbered(root: Any) -> set[tuple[str | None, int]]:
     return found
 
 
+def _scripts(root: Any) -> dict[str | None, Script]:
+    """The styles of text above or below the line: their position is `super`, `sub`, or a share of its height."""
+    found: dict[str | None, Script] = {}
+    for mark in root.iter() if root is not None else ():
+        if tag(mark) == "text-properties" and (position := value(mark, "text-position")):
+            below = position.startswith(("sub", "-"))
+            if not position.startswith("0"):
+                found[value(mark.getparent(), "name")] = "sub" if below else "sup"
+    return found
+
+
 class _Reader:
-    def __init__(self, numbered: set[tuple[str | None, int]]) -> None:
-        self._numbered = numbered
+    def __init__(self, numbered: set[tuple[str | None, int]], scripts: dict[str | None, Script]) -> None:
+        self._numbered, self._scripts = numbered, scripts
         self.notes: list[str] = []
 
     def blocks(self, parent: Any) -> Iterator[Block]:
@@ -103,5 +116,7 @@ class _Reader:
             elif name == "text-box":
                 boxes.append(child)
             elif name not in LEFT_OUT:
-                yield from self._inline(child, boxes)
+                inner = self._inline(child, boxes)
+                script = self._scripts.get(value(child, "style-name")) if name == "span" else None
+                yield from (shifted(text, script) for text in inner) if script else inner
             yield SPACES.sub(" ", child.tail or "")

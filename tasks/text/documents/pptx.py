@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks.text.documents.blocks import Block, heading, item, joined, table
 from tasks.text.documents.package import Package, tag, value
+from tasks.text.scripts import shifted
 
 TITLES = ("title", "ctrTitle")
 LEFT_OUT = ("sldNum", "dt", "ftr", "hdr", "sldImg")  # placeholders that every slide repeats
@@ -92,6 +93,9 @@ def _runs(paragraph: Any) -> Iterator[str]:
     for element in paragraph.iter():
         name = tag(element)
         if name == "t":
-            yield element.text or ""
+            properties = element.getprevious()
+            place = value(properties, "baseline") if properties is not None else None  # in thousandths
+            text = element.text or ""
+            yield shifted(text, "sub" if place[0] == "-" else "sup") if place and place[0] != "0" else text
         elif name in ("br", "tab"):
             yield "\n" if name == "br" else "\t"

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from storage.errors import BadDocument
+from tasks.text.scripts import Script, shifted
 
 COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)%.*?(?:\n[ \t]*|\Z)")
 CODE = re.compile(
@@ -62,10 +63,11 @@ HEADINGS = {
 SHOWN = {  # whose argument is text
     "emph", "textbf", "textit", "texttt", "textsc", "textrm", "textsf",
     "textsl", "textup", "textmd", "text", "mbox", "underline", "uline", "hbox", "fbox", "textnormal", "enquote",
-    "uppercase", "lowercase", "MakeUppercase", "centerline", "textsuperscript", "textsubscript", "url",
+    "uppercase", "lowercase", "MakeUppercase", "centerline", "url",
     "path", "nolinkurl", "acr", "ac", "gls", "Gls", "makebox", "sout", "hl", "em", "bf", "it", "tt", "textquote",
     "st",
 }  # fmt: skip
+SCRIPTS: dict[str, Script] = {"textsuperscript": "sup", "textsubscript": "sub"}
 SECOND = {
     "href", "textcolor", "colorbox", "parbox", "foreignlanguage", "raisebox", "fcolorbox",
 }  # fmt: skip
@@ -392,6 +394,9 @@ class _Paper:
             _, at = _optional(source, at)
             note, at = _argument(source, at)
             return f" ({self.text(note).strip()})", at
+        if name in SCRIPTS:
+            script, at = _argument(source, at)
+            return shifted(self.text(script), SCRIPTS[name]), at
         if name == "ensuremath":
             formula, at = _argument(source, at)
             return f"${formula}$", at

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
+from tasks.text.scripts import shifted_in_html
+
 PARAGRAPHS = {"p", "div", "h1", "h2", "h3", "h4", "h5", "h6", "table", "dl", "hr", "section", "details", "summary"}
 FENCE = "```"
 BLANKS = re.compile(r"[ \t\r\n\f]+")
@@ -32,7 +34,7 @@ def thread(title: str, question: str, answers: list[str]) -> str:
 def text_of(html: str) -> str:
     """The text of a post."""
     parser = _Post()
-    parser.feed(html)
+    parser.feed(shifted_in_html(html))
     parser.close()
     return parser.text()
 

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from tasks.text.scripts import Script, shifted
+
 
 class Call(NamedTuple):
     """A template's use: its name in small letters, its values by position, and by name."""
@@ -33,8 +35,6 @@ MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",
 )  # fmt: skip
-SUPERSCRIPT = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")
-SUBSCRIPT = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
 UNITS = {
     "km2": "km²", "m2": "m²", "cm2": "cm²", "mi2": "sq mi", "sqmi": "sq mi", "sqft": "sq ft", "sqkm": "km²",
     "m3": "m³", "km3": "km³", "cuft": "cu ft", "cumi": "cu mi", "cm3": "cm³", "ft2": "sq ft", "C": "°C", "F": "°F",
@@ -62,19 +62,18 @@ LANGUAGES = {
 
 def raised(text: str) -> str:
     """Text as superscript if there are such characters, plain if it is letters, else after a circumflex."""
-    return _shifted(text, SUPERSCRIPT, "^")
+    return _shifted(text, "sup", "^")
 
 
 def lowered(text: str) -> str:
     """Text as subscript, as `raised`."""
-    return _shifted(text, SUBSCRIPT, "_")
+    return _shifted(text, "sub", "_")
 
 
-def _shifted(text: str, table: dict[int, int], mark: str) -> str:
+def _shifted(text: str, script: Script, mark: str) -> str:
     text = text.strip()
-    if text and all(ord(sign) in table for sign in text):
-        return text.translate(table)
-    return text if text.isalpha() or not text else f"{mark}({text})"
+    found = shifted(text, script)
+    return found if found != text or text.isalpha() or not text else f"{mark}({text})"
 
 
 def _first(call: Call) -> str:

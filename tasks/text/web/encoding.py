@@ -1,7 +1,8 @@
 """The encoding of a page: pages often declare another than they have.
 
 Bytes that are valid UTF-8 beyond ASCII are hardly ever anything else, so that comes first, unless an encoding is
-declared whose bytes are all ASCII. A few broken bytes, as in a page that is cut, don't change that. Then comes what HTTP declares, what the page declares, and what the letters suggest.
+declared whose bytes are all ASCII. A few broken bytes, as in a page that is cut, don't change that. Then comes what
+HTTP declares, what the page declares, and what the letters suggest.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from tasks.text.scripts import shifted_in_html
 from tasks.text.web.encoding import decode
 from tasks.text.web.formulas import put_formulas
 
@@ -53,6 +54,7 @@ def read_page(page: Page, extract: Extract) -> dict[str, Any]:
         return {"text": text, "encoding": encoding}
     from resiliparse.parse.html import HTMLTree
 
+    text = shifted_in_html(text)
     tree = HTMLTree.parse(text)
     metadata = _metadata(tree, text)
     if put_formulas(tree):

@@ -280,6 +280,34 @@ def test_a_book_is_read_by_its_spine_with_lists_tables_and_formulas(process: Ext
     }
 
 
+RUN = "<w:r><w:rPr><w:vertAlign w:val='{}'/></w:rPr><w:t>{}</w:t></w:r>"
+SLIDE_RUN = '<a:r><a:rPr baseline="{}"/><a:t>{}</a:t></a:r>'
+SHIFTED = {
+    "docx": docx(
+        f"<w:p><w:r><w:t>10</w:t></w:r>{RUN.format('superscript', '-6')}<w:r><w:t> H</w:t></w:r>"
+        f"{RUN.format('subscript', '2')}<w:r><w:t>O 1</w:t></w:r>{RUN.format('superscript', 'st')}</w:p>"
+    ),
+    "odt": odt(
+        '<office:automatic-styles><office:style office:name="a"><office:text-properties office:text-position="super 58%"/>'
+        '</office:style><office:style office:name="b"><office:text-properties office:text-position="-33% 58%"/></office:style>'
+        '</office:automatic-styles><text:p>10<text:span text:style-name="a">-6</text:span> H<text:span '
+        'text:style-name="b">2</text:span>O 1<text:span text:style-name="a">st</text:span></text:p>'
+    ),
+    "pptx": pptx(
+        "<p:sp><p:txBody><a:p><a:r><a:t>10</a:t></a:r>"
+        f"{SLIDE_RUN.format('30000', '-6')}<a:r><a:rPr baseline='0'/><a:t> H</a:t></a:r>{SLIDE_RUN.format('-25000', '2')}"
+        f"<a:r><a:t>O 1</a:t></a:r>{SLIDE_RUN.format('30000', 'st')}</a:p></p:txBody></p:sp>"
+    ),
+    "epub": epub("<p>10<sup>-6</sup> H<sub><i>2</i></sub>O 1<sup>st</sup></p>"),
+    "html": b"<p>10<sup class='a'>-6</sup> H<SUB>2</SUB>O 1<sup>st</sup></p>",
+}
+
+
+@pytest.mark.parametrize("form", SHIFTED)
+def test_digits_above_and_below_the_line_are_no_other_number(form: str, process: ExtractorProcess) -> None:
+    assert text_of(process, SHIFTED[form], form).startswith("10⁻⁶ H₂O 1st")
+
+
 PLAIN = b"--x\r\nContent-Type: text/plain; charset=latin1\r\n\r\nIts wheel at M\xfcn.\r\n> Does it?\r\n-- \r\nA.\r\n"
 HTML = b"--x\r\nContent-Type: text/html\r\n\r\n<p>Its <b>wheel</b> turns.</p>\r\n"
 FILE = b'--x\r\nContent-Type: application/pdf; name="plan.pdf"\r\nContent-Disposition: attachment\r\n\r\n%PDF\r\n'
