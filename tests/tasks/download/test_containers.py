@@ -295,6 +295,25 @@ def test_after_a_damaged_header_the_next_member_is_found(tmp_path: Path) -> None
         assert archive.getnames() == ["a.txt"]
 
 
+def counted(head: bytes) -> bytes:
+    """A header of tar with its checksum."""
+    return head[:148] + b"%06o\0 " % (sum(head) - sum(head[148:156]) + 8 * 32) + head[156:]
+
+
+@pytest.mark.parametrize("size", [b"-0000000777", b"0000_000777", b"+0000000777"])
+def test_a_size_of_tar_has_digits_only(size: bytes, tmp_path: Path) -> None:
+    data = tarred({"a.txt": b"a", "b.txt": b"b"}, tarfile.USTAR_FORMAT)
+    found = rows(tmp_path, "a.tar", counted(data[:124] + size + data[135:512]) + data[512:])
+    assert (kept(found), lost(found)) == (["b"], [("damaged_archive", "a.tar offset 0")])
+
+
+@pytest.mark.parametrize("fields", [b"9" * 5000, b"5020 size=" + b"9" * 5000 + b"\n", b"19 size=-99999999\n"])
+def test_a_size_that_pax_fields_misstate_is_that_of_the_header(fields: bytes, tmp_path: Path) -> None:
+    data = tarred({"fields": fields, "a.txt": b"a"}, tarfile.USTAR_FORMAT)
+    found = rows(tmp_path, "a.tar", counted(data[:156] + b"x" + data[157:512]) + data[512:])
+    assert (kept(found), lost(found)) == (["a"], [])
+
+
 def test_a_member_that_is_not_what_its_name_says_costs_itself(tmp_path: Path) -> None:
     members = {
         "a.jsonl": gzip.compress(LINES, mtime=0),

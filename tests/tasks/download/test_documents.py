@@ -288,8 +288,10 @@ SHIFTED = {
         f"{RUN.format('subscript', '2')}<w:r><w:t>O 1</w:t></w:r>{RUN.format('superscript', 'st')}</w:p>"
     ),
     "odt": odt(
-        '<office:automatic-styles><office:style office:name="a"><office:text-properties office:text-position="super 58%"/>'
-        '</office:style><office:style office:name="b"><office:text-properties office:text-position="-33% 58%"/></office:style>'
+        '<office:automatic-styles><office:style office:name="a">'
+        '<office:text-properties office:text-position="super 58%"/>'
+        '</office:style><office:style office:name="b">'
+        '<office:text-properties office:text-position="-33% 58%"/></office:style>'
         '</office:automatic-styles><text:p>10<text:span text:style-name="a">-6</text:span> H<text:span '
         'text:style-name="b">2</text:span>O 1<text:span text:style-name="a">st</text:span></text:p>'
     ),

@@ -19,6 +19,7 @@ FILES, FOLDER, LINKS, DEVICES = (b"0", b"\0", b"7"), b"5", (b"1", b"2"), (b"3", 
 LONG_NAME, LONG_LINK, PAX, PAX_FOR_ALL = b"L", b"K", b"x", b"g"
 OUTSIDE = re.compile(r"^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.(?:[/\\]|$)")
 LONGEST = 1 << 20  # bytes of a name or of pax fields
+MOST_DIGITS = 20  # of a size
 READ_BYTES = 1 << 16
 
 
@@ -170,14 +171,12 @@ def _octal(field: bytes) -> int | None:
     """A number in octal digits, or in GNU's binary form. None if it is neither."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
-    try:
-        return int(field.strip(b" \0") or b"0", 8)
-    except ValueError:
-        return None
+    digits = field.strip(b" \0")
+    return None if digits.strip(b"01234567") else int(digits or b"0", 8)  # `int` takes signs and underscores too
 
 
 def _number(text: str, usual: int) -> int:
-    return int(text) if text.isascii() and text.isdecimal() else usual
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else usual
 
 
 def _text(field: bytes) -> str:
@@ -191,7 +190,7 @@ def _named(kind: bytes, data: bytes) -> dict[str, str]:
     fields = {}
     while kind == PAX and data:
         length, _, rest = data.partition(b" ")
-        size = int(length) if length.isdigit() else 0
+        size = int(length) if length.isdigit() and len(length) <= MOST_DIGITS else 0
         name, _, value = rest[: max(0, size - len(length) - 2)].partition(b"=")
         fields[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
         data = data[size:] if size else b""
