@@ -47,18 +47,23 @@ class ExtractorProcess:
 
     def read(self, document: tuple[Any, ...]) -> dict[str, Any] | Failed:
         """The fields that the reader finds, `text` among them. A document that takes too long ends the process."""
-        if self._process is None:
-            self._start()
-        try:
-            self._connection.send(tuple(document))
-            if self._connection.poll(PATIENCE * self._seconds):
-                found: dict[str, Any] | tuple[str, str] = self._connection.recv()
-                return found if isinstance(found, dict) else Failed(*found)
-        except (EOFError, OSError):
-            pass
-        status = self._end()
-        if status in (-signal.SIGPROF, -signal.SIGKILL):
-            return Failed("time_over")
+        for again in (True, False):
+            if self._process is None:
+                self._start()
+            answered = True
+            try:
+                self._connection.send(tuple(document))
+                answered = self._connection.poll(PATIENCE * self._seconds)
+                if answered:
+                    found: dict[str, Any] | tuple[str, str] = self._connection.recv()
+                    return found if isinstance(found, dict) else Failed(*found)
+            except (EOFError, OSError):
+                pass
+            status = self._end()
+            if not answered or status == -signal.SIGPROF:
+                return Failed("time_over")
+            if status != -signal.SIGKILL or not again:
+                break  # what a document does to it doesn't end in SIGKILL: that came from outside
         return Failed("extractor_died", self._said() or f"it ended with {status}")
 
     def close(self) -> None:

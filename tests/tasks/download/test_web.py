@@ -469,6 +469,8 @@ def test_a_process_that_dies_costs_its_page(tmp_path: Path) -> None:
         process._process.terminate()
         assert process.read(page_) == Failed("extractor_died", "it ended with -15")
         assert not isinstance(process.read(page_), Failed)
+        process._process.kill()  # as a machine without memory does to any process
+        assert not isinstance(process.read(page_), Failed)
     finally:
         process.close()
 
