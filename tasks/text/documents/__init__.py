@@ -2,6 +2,7 @@
 
 read.py      a document by its format
 pdf.py       the text layer of PDF: characters and their places
+private_use.py  figures, small capitals and Thai with private codes
 layout.py    lines in reading order, without running heads
 paragraphs.py  lines as paragraphs
 package.py   the parts of formats that are ZIP files, within bounds

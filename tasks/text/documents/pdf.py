@@ -18,6 +18,7 @@ from typing import Any
 from storage.errors import BadDocument
 from tasks.text.documents.layout import Word, words_to_lines
 from tasks.text.documents.paragraphs import to_text
+from tasks.text.documents.private_use import SHOWN
 
 SPACES, NEWLINES = {9, 32, 0xA0}, {10, 13}
 HYPHEN = 2  # pdfium's sign for a hyphen at the end of a line
@@ -113,6 +114,8 @@ def letter_of(code: int) -> str:
         return "-"
     if code == BULLET:
         return "•"
+    if shown := SHOWN.get(code):
+        return shown
     if code < 32 or code in NONE or code in PRIVATE or code > sys.maxunicode:
         return ""
     return LIGATURES.get(code) or chr(code)

@@ -24,6 +24,7 @@ from tasks.download.documents.read import READER, fingerprint
 from tasks.download.portions import portion_keys, spans
 from tasks.download.sources.remote import Politeness
 from tasks.stage.output import Output
+from tasks.text.documents.pdf import letter_of
 from tasks.text.process import MEMORY, ExtractorProcess, Failed
 from tests.tasks.download.papers import SCAN, column, docx, epub, mail, odt, paragraph, pdf, pptx, shape, shown, zipped
 from tests.tasks.download.runs import documents_of, run, verdicts_of
@@ -164,6 +165,13 @@ def test_pages_without_a_text_layer_are_counted_as_scans(process: ExtractorProce
     assert process.read((pdf([], []), "pdf")) == Failed("no_text")
 
 
+def test_figures_small_capitals_and_thai_tones_of_private_codes_are_text(process: ExtractorProcess) -> None:
+    names = b"<< /Differences [48 /zerooldstyle 50 /twooldstyle 65 /Asmall /Eacutesmall /esuperior] >>"
+    content = pdf(column(["2002 AB and 1C"])).replace(b"/WinAnsiEncoding", names, 1)
+    assert text_of(process, content, "pdf") == "2002 aé and 1e"
+    assert "".join(map(letter_of, (0xE01, 0xF70A, 0xF88B, 0xF8FF))) == "ก่่"
+
+
 def test_a_page_that_is_turned_is_read_upright_and_a_stamp_along_its_margin_is_not(process: ExtractorProcess) -> None:
     up = b"BT /F1 10 Tf 0 1 -1 0 %d 100 Tm (%s) Tj ET"
     turned = [up % (100 + 12 * at, line.encode()) for at, line in enumerate(["The wheel of the mill", "is turning."])]
@@ -297,7 +305,7 @@ SHIFTED = {
     ),
     "pptx": pptx(
         "<p:sp><p:txBody><a:p><a:r><a:t>10</a:t></a:r>"
-        f"{SLIDE_RUN.format('30000', '-6')}<a:r><a:rPr baseline='0'/><a:t> H</a:t></a:r>{SLIDE_RUN.format('-25000', '2')}"
+        f"{SLIDE_RUN.format('30000', '-6')}{SLIDE_RUN.format('0', ' H')}{SLIDE_RUN.format('-25000', '2')}"
         f"<a:r><a:t>O 1</a:t></a:r>{SLIDE_RUN.format('30000', 'st')}</a:p></p:txBody></p:sp>"
     ),
     "epub": epub("<p>10<sup>-6</sup> H<sub><i>2</i></sub>O 1<sup>st</sup></p>"),
