@@ -50,19 +50,27 @@ def _texts(part: Message, attachments: list[str], depth: int) -> Iterator[Messag
     if depth > DEEPEST:
         raise BadDocument("nested_too_deep")
     if inner is not None and kind == "multipart/alternative":
-        kinds = [each.get_content_type() for each in inner]
-        plain = next((each for each, kind in zip(inner, kinds, strict=True) if kind == "text/plain"), None)
-        for each in [plain] if plain is not None and _payload(plain).strip() else inner:
-            yield from _texts(each, attachments, depth + 1)
-            if plain is None and each.get_content_type() == "text/html":
-                break
+        yield from _texts(_alternative(inner), attachments, depth + 1) if inner else ()
     elif inner is not None and kind != "message/rfc822":
         for each in inner:
-            yield from _texts(each, attachments, depth + 1)
+            whole = each.get_payload() if kind == "multipart/digest" and each.is_multipart() else [each]
+            for one in whole if isinstance(whole, list) else ():
+                if isinstance(one, Message):
+                    yield from _texts(one, attachments, depth + 1)
     elif (kind in TEXTS or kind.startswith("multipart/")) and part.get_content_disposition() != "attachment":
         yield part
     else:
         attachments.append(_decoded(_filename(part)) or kind)
+
+
+def _alternative(parts: list[Message]) -> Message:
+    """The first of several forms of a text that has plain text, or else HTML, perhaps among several parts."""
+    for kind in TEXTS:
+        for part in parts:
+            found = (each for each in part.walk() if each.get_content_type() == kind)
+            if any(each.get_content_disposition() != "attachment" and _payload(each).strip() for each in found):
+                return part
+    return parts[0]
 
 
 def _filename(part: Message) -> str:

@@ -10,6 +10,7 @@ from storage.errors import BadDocument
 from tasks.text.documents.blocks import SPACES, Block, heading, item, joined, table
 from tasks.text.documents.package import DEEP, tag
 from tasks.text.scripts import shifted
+from tasks.text.web.encoding import decode
 
 BLANKS = re.compile(" {2,}")
 LEFT_OUT = {"head", "script", "style", "template", "noscript", "rt", "rp", "svg", "nav", "audio", "video", "object"}
@@ -25,23 +26,14 @@ def blocks_of(html: bytes, name: str) -> list[Block]:
     """The blocks of a page, however it is written. Raises BadDocument."""
     from lxml import etree
 
-    parser = etree.HTMLParser(no_network=True, remove_comments=True, remove_pis=True, encoding=_encoding(html))
+    parser = etree.HTMLParser(no_network=True, remove_comments=True, remove_pis=True, encoding="utf-8")
     try:
-        root = etree.fromstring(html, parser)
+        root = etree.fromstring(decode(html, None)[0].encode(), parser)
     except (etree.XMLSyntaxError, ValueError):  # nothing in it
         return []
     if any(DEEP in entry.message for entry in parser.error_log):
         raise BadDocument("nested_too_deep", why=name)
     return [*_blocks(root)] if root is not None else []
-
-
-def _encoding(html: bytes) -> str | None:
-    """UTF-8 if the page is valid as such, whatever it says. Otherwise what it says."""
-    try:
-        html.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    return "utf-8"
 
 
 def _blocks(element: Any, depth: int = -1) -> Iterator[Block]:

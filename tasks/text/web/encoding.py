@@ -8,6 +8,7 @@ HTTP declares, what the page declares, and what the letters suggest.
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -15,9 +16,14 @@ BROKEN = 0.25  # share of the characters beyond ASCII that may be broken. In oth
 ASCII_TOO = ("iso-2022", "iso2022", "hz", "utf-7", "utf-16", "utf-32", "utf16", "utf32")  # they look like valid UTF-8
 
 
+HEAD = 1000  # bytes
+XML = re.compile(rb"\s*<\?xml\b[^<>]*?\bencoding\s*=\s*[\"']([\w.-]+)")
+COOKIE = re.compile(rb"(?:.*\n)?[ \t]*(?:#|//|;|%|--|/\*).*?coding[:=][ \t]*([\w.-]+)")  # of Python and Emacs
+
+
 def decode(page: bytes, declared: str | None, html: bool = True) -> tuple[str, str]:
     """The text of a page, and the encoding by which it was read. `declared` is that of HTTP. If none fits, bytes that
-    don't are replaced by U+FFFD. What isn't HTML declares nothing itself."""
+    don't are replaced by U+FFFD. What isn't HTML may declare its encoding in a comment of its first two lines."""
     for name in _candidates(page, declared, html):
         try:
             return page.decode(name), name
@@ -39,8 +45,9 @@ def _candidates(page: bytes, declared: str | None, html: bool) -> Iterator[str]:
     from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
     yield from (name for mark, name in MARKS.items() if page.startswith(mark))
+    stated = XML.match(page[:HEAD]) if html else COOKIE.match(page[:HEAD])
     by_page = detect_encoding(page, from_html_meta=True) if html else None
-    named = [name.lower() for name in (declared, by_page) if name]
+    named = [name.lower() for name in (declared, stated and stated.group(1).decode(), by_page) if name]
     yield from (name for name in named if name.startswith(ASCII_TOO))
     yield "utf-8"
     for name in named:
@@ -48,3 +55,4 @@ def _candidates(page: bytes, declared: str | None, html: bool) -> Iterator[str]:
         yield map_encoding_to_html5(name, fallback_utf8=False) or name
     if guess := detect_encoding(page):
         yield guess
+    yield "cp949"  # of Korean, for which there is no guess. Text in another encoding hardly ever fits

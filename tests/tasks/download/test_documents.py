@@ -272,6 +272,16 @@ def test_slides_are_read_in_their_order_with_titles_first_and_notes(process: Ext
     assert (found["title"], found["slides"]) == ("The mill", 2)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "text"), [("windows-1251", "Мельница"), ("iso-8859-1", "Àñè"), ("utf-16", "Mühle")]
+)
+def test_a_chapter_is_read_in_the_encoding_that_it_declares(
+    encoding: str, text: str, process: ExtractorProcess
+) -> None:
+    chapter = f"<?xml version='1.0' encoding='{encoding}'?><html><body><p>{text}</p></body></html>".encode(encoding)
+    assert text_of(process, epub("x", **{"OEBPS/c0.xhtml": chapter}), "epub") == text
+
+
 def test_a_book_is_read_by_its_spine_with_lists_tables_and_formulas(process: ExtractorProcess) -> None:
     first = (
         "<h1>The <em>mill</em></h1><p>Its&nbsp;wheel<br/>turns<script>x</script> daily.</p>text <p>beside</p><ol><li>"
@@ -324,6 +334,18 @@ FILE = b'--x\r\nContent-Type: application/pdf; name="plan.pdf"\r\nContent-Dispos
 MESSAGES = {  # the message, and its text
     "plain": (mail(b"Its wheel turns.\r\n"), "Its wheel turns."),
     "alternatives": (mail(PLAIN + HTML + b"--x--", "Content-Type: multipart/alternative; boundary=x"), "Its wheel at"),
+    "alternatives of several parts": (
+        mail(
+            b"--y\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\n" + PLAIN + b"--x--\r\n--y\r\n"
+            b"Content-Type: multipart/related; boundary=z\r\n\r\n" + HTML.replace(b"--x", b"--z") + b"--z--\r\n--y--",
+            "Content-Type: multipart/alternative; boundary=y",
+        ),
+        "Its wheel at",
+    ),
+    "digest": (
+        mail(b"--x\r\n\r\nSubject: a\r\n\r\nIts wheel at noon.\r\n--x--", "Content-Type: multipart/digest; boundary=x"),
+        "Its wheel at noon.",
+    ),
     "html": (mail(HTML + b"--x--", "Content-Type: multipart/alternative; boundary=x"), "Its wheel turns."),
     "attachment": (
         mail(PLAIN + FILE + b"--x--", "Content-Type: multipart/mixed; boundary=x"),
@@ -355,6 +377,7 @@ def test_the_text_of_a_message_is_found_however_it_is_packed(name: str, process:
     found = process.read((content, "mail"))
     assert not isinstance(found, Failed), found
     assert found["text"].startswith(expected)
+    assert found["text"].count("wheel") == 1
     assert (found["title"], found["from"]) == ("The mill", "A. Miller <a@example.org>")
     assert found["date"] == "2024-05-01T12:00:00+02:00"
     assert found.get("attachments") == (["plan.pdf"] if name == "attachment" else None)

@@ -428,6 +428,8 @@ def test_bodies_that_lie_or_burst_are_quarantined(tmp_path: Path) -> None:
         ("<meta charset=iso-2022-jp>水車小屋".encode("iso-2022-jp"), None, "水車小屋"),
         ("мельница".encode("utf-16"), "utf-8", "мельница"),
         (b"\xef\xbb\xbfmill", None, "mill"),
+        ("<?xml version='1.0' encoding='iso-8859-1'?>àèñ".encode("latin-1"), None, "àèñ"),
+        ("<p>물레방아가 돌아간다".encode("euc-kr"), None, "물레방아가 돌아간다"),
         ("<meta charset=windows-1251>\xff мельница".encode().replace(b"\xc3\xbf", b"\xff"), None, "\ufffd мельница"),
         ("水車小屋と川".encode()[:-1], "shift_jis", "水車小屋と\ufffd"),
         (b"", None, ""),
