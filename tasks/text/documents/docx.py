@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tasks.text.documents.blocks import Block, heading, item, joined, table
+from tasks.text.documents.mail import page_of
+from tasks.text.documents.markup import blocks_of
 from tasks.text.documents.package import Package, tag, value
 from tasks.text.scripts import Script, shifted
 
@@ -22,6 +24,8 @@ SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"
 NOTES = {"footnoteReference": "footnotes", "endnoteReference": "endnotes"}
 BETWEEN = {"num": "/", "sup": "^", "sub": "_"}  # before or after these parts of a formula
 SCRIPTS: dict[str, Script] = {"superscript": "sup", "subscript": "sub"}
+MHTML = (".mht", ".mhtml")
+PAGES = (".htm", ".html", ".xhtml", *MHTML)
 OFF = ("0", "false", "off")
 
 
@@ -71,8 +75,17 @@ class _Document:
                 yield from self._paragraph(child)
             elif name == "tbl":
                 yield table(self._rows(child))
+            elif name == "altChunk":
+                yield from self._chunk(child)
             elif name not in LEFT_OUT:
                 yield from self._blocks(_chosen(child))
+
+    def _chunk(self, chunk: Any) -> Iterator[Block]:
+        """The blocks of a page within a document, as programs write that make Word's files of HTML."""
+        relation = self._package.relations(self._main).get(value(chunk, "id") or "")
+        if relation and relation.part.lower().endswith(PAGES) and relation.part in self._package.names:
+            content = self._package.part(relation.part)
+            yield from blocks_of(page_of(content) if relation.part.lower().endswith(MHTML) else content, relation.part)
 
     def _rows(self, parent: Any) -> Iterator[list[str]]:
         for child in parent:

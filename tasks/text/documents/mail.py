@@ -40,6 +40,12 @@ def read_mail(content: bytes, extract: Callable[[bytes, str | None], str]) -> di
     return {"text": "\n\n".join(text for text in texts if text.strip()), **{name: v for name, v in fields.items() if v}}
 
 
+def page_of(content: bytes) -> bytes:
+    """The HTML of a page that is saved as a message (MHTML). Empty if there is none."""
+    parts = message_from_bytes(content).walk()
+    return next((_payload(part) for part in parts if part.get_content_type() == "text/html"), b"")
+
+
 def _texts(part: Message, attachments: list[str], depth: int) -> Iterator[Message]:
     """The parts with text of a message, in order. Adds the names of those that aren't read to `attachments`."""
     kind = part.get_content_type()

@@ -97,8 +97,8 @@ CORE = (
 )
 
 
-def docx(body: str, **parts: str | bytes) -> bytes:
-    """A document of Word with this body. `parts` are those beside it: footnotes, styles, numbering."""
+def docx(body: str, more: dict[str, str] | None = None, **parts: str | bytes) -> bytes:
+    """A document of Word with this body. `parts` are those beside it, such as footnotes, `more` others by name."""
     return zipped(
         {
             "_rels/.rels": relations(a="officeDocument word/document.xml", b="core-properties docProps/core.xml"),
@@ -106,6 +106,7 @@ def docx(body: str, **parts: str | bytes) -> bytes:
             "word/_rels/document.xml.rels": relations(**{name: f"{name} {name}.xml" for name in parts}),
             "word/document.xml": f"<w:document {NAMESPACES}><w:body>{body}</w:body></w:document>",
             **{f"word/{name}.xml": part for name, part in parts.items()},
+            **(more or {}),
         }
     )
 

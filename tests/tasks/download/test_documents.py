@@ -26,7 +26,21 @@ from tasks.download.sources.remote import Politeness
 from tasks.stage.output import Output
 from tasks.text.documents.pdf import letter_of
 from tasks.text.process import MEMORY, ExtractorProcess, Failed
-from tests.tasks.download.papers import SCAN, column, docx, epub, mail, odt, paragraph, pdf, pptx, shape, shown, zipped
+from tests.tasks.download.papers import (
+    SCAN,
+    column,
+    docx,
+    epub,
+    mail,
+    odt,
+    paragraph,
+    pdf,
+    pptx,
+    relations,
+    shape,
+    shown,
+    zipped,
+)
 from tests.tasks.download.runs import documents_of, run, verdicts_of
 
 LIMIT = 3_000_000  # bytes
@@ -235,6 +249,18 @@ def test_word_gives_what_a_reader_sees_in_its_order(process: ExtractorProcess) -
         "date": "2024-05-01",
         "language": "en",
     }
+
+
+def test_pages_within_a_document_of_word_are_text(process: ExtractorProcess) -> None:
+    page = "<html><body><h1>The mill</h1><p>It <b>turns</b>.</p></body></html>"
+    saved = (
+        "MIME-Version: 1.0\nContent-Type: multipart/related; boundary=x\n\n--x\nContent-Type: text/html\n\n{}\n--x--"
+    )
+    for ending, content in (("html", page), ("mht", saved.format(page)), ("rtf", r"{\rtf It turns.}")):
+        more = {"word/_rels/document.xml.rels": relations(c=f"aFChunk /word/c.{ending}"), f"word/c.{ending}": content}
+        whole = docx(f'{paragraph("First.")}<w:altChunk r:id="c"/>{paragraph("Last.")}', more)
+        shown = "# The mill\n\nIt turns.\n\n" if ending != "rtf" else ""
+        assert text_of(process, whole, "docx") == f"First.\n\n{shown}Last."
 
 
 def test_opendocument_gives_what_a_reader_sees_in_its_order(process: ExtractorProcess) -> None:
