@@ -169,7 +169,21 @@ def _death(call: Call) -> str:
     return shown
 
 
+def _sic(call: Call) -> str:
+    """{{sic|teh}} is `teh [sic]`, and with `hide` only `teh`."""
+    words = "".join(call.values[:2])
+    return words if call.named.get("hide") else f"{words} [sic]".strip()
+
+
+def _ordinal(call: Call) -> str:
+    number = _first(call).strip()
+    ends = "th" if number[-2:-1] == "1" else {"1": "st", "2": "nd", "3": "rd"}.get(number[-1:], "th")
+    return f"{number}{ends}" if number.isdecimal() else number
+
+
 def _as_of(call: Call) -> str:
+    if call.named.get("alt"):
+        return call.named["alt"]
     begins = "as of" if call.named.get("lc") in ("y", "yes") else "As of"
     if call.named.get("since") in ("y", "yes"):
         begins = "since" if begins[0] == "a" else "Since"
@@ -237,13 +251,13 @@ NAMES_OF_FIRST = (
     "flagcountry", "flagu", "ill", "lien", "interlanguage link", "illm", "center", "centre", "plainlist",
     "plain list", "flatlist", "indent", "block indent", "text", "highlight", "tq", "tqq", "xt", "nolink",
     "script/hebrew", "script/arabic", "hebrew", "poem", "verse", "citation needed span", "clarify span", "mention",
-    "nbay", "date", "fecha", "blockindent", "nobelium", "lc", "uc", "ucfirst", "lcfirst", "#formatdate", "sans-serif",
+    "nbay", "date", "fecha", "blockindent", "nobelium", "ucfirst", "lcfirst", "#formatdate", "sans-serif",
     "serif", "keypress", "button", "title case", "citation bloc", "nowraplinks", "pretty print", "in5", "hair space",
     "font", "abbrlink",
 )  # fmt: skip
 NAMES_OF_LAST = (
     "lang", "langue", "transl", "transliteration", "wikt-lang", "color", "colour", "font color", "fontcolor",
-    "resize", "background color", "bg", "lang-unmarked", "rtl-lang", "script/cyrillic", "linktext", "sorttext",
+    "resize", "background color", "bg", "lang-unmarked", "rtl-lang", "script/cyrillic", "sorttext",
     "cyrl",
 )  # fmt: skip
 QUOTES = (
@@ -260,7 +274,7 @@ SIGNS = {
     "...": "…", "'": "'", "\"": '"', "'s": "'s", "pi": "π", "minus": "−", "times": "×", "x": "×", "deg": "°",
     "plusminus": "±", "pm": "±", "euro": "€", "pipe": "|", "asterisk": "*", "hash": "#", "number sign": "#",
     "lbrace": "{", "rbrace": "}", "lsqb": "[", "rsqb": "]", "bc": "BC", "prime": "′", "pprime": "″", "okina": "ʻ",
-    "ayin": "ʽ", "hamza": "ʼ", "sic": "[sic]", "break": "\n", "br": "\n", "clear": "", "-": "", "clr": "",
+    "ayin": "ʽ", "hamza": "ʼ", "break": "\n", "br": "\n", "clear": "", "-": "", "clr": "",
     "pagename": "", "sharp": "♯", "flat": "♭", "natural": "♮", "music": "", "1er": "1er", "1re": "1re", "mme": "Mme",
     "mlle": "Mlle", "m.": "M.", "mm.": "MM.", "dr": "Dr", "av jc": "av. J.-C.", "c": "c.",
 }  # fmt: skip
@@ -296,13 +310,15 @@ TABLE: dict[str, Shown] = {
     "val": _amount, "sup": lambda call: raised(_first(call)), "sub": lambda call: lowered(_first(call)),
     "sqrt": _around("√"), "radic": _around("√"), "e": lambda call: f"×10{raised(_first(call))}",
     "10^": lambda call: f"10{raised(_first(call))}", "tmath": _around("$", "$"), "abs": _around("|", "|"),
-    "ordinal": _first, "bracket": _around("[", "]"), "brackets": _around("[", "]"), "interp": _around("[", "]"),
+    "sic": _sic, "ordinal": _ordinal, "linktext": _joined(""), "bracket": _around("[", "]"),
+    "brackets": _around("[", "]"), "interp": _around("[", "]"),
     "angbr": _around("⟨", "⟩"), "angle bracket": _around("⟨", "⟩"), "gloss": _around("‘", "’"),
     "single-gloss": _around("‘", "’"), "bra": _around("⟨", "|"), "ket": _around("|", "⟩"), "ad": _around("AD "),
     "bce": _around("", " BCE"), "ce": _around("", " CE"), "age": _age, "nihongo2": _first, "nihongo3": _nihongo,
     "s": lambda call: f"{call.value(0)}{call.value(1) or 'e'} siècle",
     "siècle": lambda call: f"{call.value(0)}{call.value(1) or 'e'} siècle", "frs": _first, "ens": _first,
     "cquote2": _quote, "siglo": lambda call: f"siglo {call.value(0)}", "sic span": _around("", " [sic]"),
+    "lc": lambda call: _first(call).lower(), "uc": lambda call: _first(call).upper(),
     "number": _first, "mpl": _first, "mp": lambda call: f"{call.value(0)}{lowered(call.value(1))}",
     "isotope": _joined("-"), "su": _joined(" "), "overline": _first, "overset": _last, "nuclide": _joined("-"),
     "simplenuclide": _joined("-"),

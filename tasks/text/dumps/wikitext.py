@@ -20,6 +20,7 @@ SWITCH = re.compile(r"__[A-Z]+__|__[A-ZÄÖÜ]+_[A-ZÄÖÜ]+__")
 OTHER_WIKI = re.compile(r"^(?:[a-z]{2,3}(?:-[a-z-]+)?|simple|wikt|wiktionary|commons|species|meta|mw|w|b|q|s|n|v|d|c):")
 FILES, CATEGORIES = ("file", "image", "media"), ("category",)
 PLAIN_CALLS = ("formatnum", "lc", "uc", "lcfirst", "ucfirst", "nowrap", "text", "#formatdate", "anchorencode", "plural")
+CASES: dict[str, Callable[[str], str]] = {"lc": str.lower, "uc": str.upper}
 LEFT_OUT = {
     "ref", "references", "gallery", "timeline", "score", "imagemap", "graph", "templatestyles", "hiero", "mapframe",
     "maplink", "categorytree", "inputbox", "section", "style", "script", "indicator", "noinclude", "includeonly", "img",
@@ -37,6 +38,11 @@ STRAY = re.compile(
 )
 LEFT_TABLE = re.compile(r"^[ \t:]*\{\|.*?^[ \t]*\|\}", re.DOTALL | re.MULTILINE)
 LEFT_ROW = re.compile(r"^[ \t:]*(?:\{\||\|[-}+|]|[|!]).*$", re.MULTILINE)
+WRITTEN_TWICE = ("zh", "gan", "wuu", "sr", "sh", "kk", "ku", "uz", "iu", "crh", "shi", "tg", "tly", "ban", "mni")
+VARIANTS = re.compile(r"-\{(?:([A-Z+-]|[a-z;\s-]*)\s*\|)?((?:(?!-\{|\}-).)*)\}-", re.DOTALL)
+HIDDEN_RULES = ("H", "T", "N", "D", "-")  # for the rest of the page, or its title
+CODE = r"[a-z]{2,4}(?:-[a-z]+)?\s*:"
+RULE = re.compile(rf"\s*(?:[^;:=]*=>\s*)?{CODE}(.*?)(?:;\s*(?:[^;:=]*=>|{CODE}|\Z)|\Z)", re.DOTALL)
 LITERAL = re.compile(r"<(?:nowiki|pre|code|syntaxhighlight|source|math)\b", re.IGNORECASE)
 QUOTES = re.compile(r"'{2,}")
 HIDDEN = re.compile(r"display\s*:\s*none", re.IGNORECASE)
@@ -64,8 +70,26 @@ def read_article(text: str, title: str, language: str, hidden: Iterable[str], ta
 
     article = _Article(title, language, hidden, tables)
     text = COMMENT.sub("", text)
+    if language.partition("-")[0] in WRITTEN_TWICE:
+        text = _of_one_variant(text)
     code = mwparserfromhell.parse(text if LITERAL.search(text) else "\n".join(map(_quotes_closed, text.split("\n"))))
     return {"text": article.with_literals(_tidy(article.text(code), tables)), "lost": article.lost}
+
+
+def _of_one_variant(text: str) -> str:
+    """Text whose wiki converts between scripts or countries, with the first form of each `-{zh-hans:…; zh-hant:…}-`."""
+    for _ in range(DEEPEST):
+        text, times = VARIANTS.subn(_variant, text)
+        if not times:
+            break
+    return text
+
+
+def _variant(found: re.Match[str]) -> str:
+    flag, body = (found.group(1) or "").strip(), found.group(2)
+    if flag in HIDDEN_RULES:
+        return ""
+    return rule.group(1).strip() if flag != "R" and (rule := RULE.match(body)) else body
 
 
 class _Article:
@@ -133,7 +157,7 @@ class _Article:
         name = " ".join(COMMENT.sub("", str(node.name)).replace("_", " ").split())
         call, sign, argument = name.partition(":")
         if sign and call.lower() in PLAIN_CALLS:
-            return argument
+            return CASES.get(call.lower(), str)(argument)
         if name.startswith("#") and sign:
             self.lost[call.lower()] += 1
             return ""

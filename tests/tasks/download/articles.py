@@ -240,13 +240,13 @@ two""",
 - five
 - six
 
-HP and rpm, ‘mill’, [sic], Jan Moel.""",
+HP and rpm, ‘mill’, wheeel [sic], Jan Moel.""",
     ),
     Article(
         "Reigns",
         """King Mel ({{reign|1200|1210}}; {{born|1170}}; {{lang-la|Mel Rex}}, {{IPA|[mɛl]}}, {{floruit|1190}}) of the \
 {{small|lower}} valley{{efn|Or {{lang|la|vallis}}.}} had {{ordinal|3}} {{unknown crown}}.""",
-        "King Mel (r. 1200–1210; b. 1170; Latin: Mel Rex, [mɛl], fl. 1190) of the lower valley had 3.",
+        "King Mel (r. 1200–1210; b. 1170; Latin: Mel Rex, [mɛl], fl. 1190) of the lower valley had 3rd.",
         ("unknown crown",),
     ),
     Article(

@@ -57,6 +57,25 @@ def test_the_text_of_an_article_is_what_a_reader_sees(article: Any) -> None:
     assert found["lost"] == Counter(article.lost)
 
 
+@pytest.mark.parametrize(
+    ("language", "markup", "text"),
+    [
+        ("en", "{{sic}} {{sic|teh}} {{sic|teh|hide=y}} {{As of|2012|alt=Then}}", "[sic] teh [sic] teh Then"),
+        ("en", "{{ordinal|3}} {{ordinal|12}} {{linktext|東|京}} {{lc:ABC}} {{uc|aBc}}", "3rd 12th 東京 abc ABC"),
+        (
+            "zh",
+            "-{zh-hans:计算机; zh-hant:電腦;}-是-{A|zh-cn:软件;zh-tw:軟體}-。-{H|zh-cn:博;zh-tw:部}-文",
+            "计算机是软件。文",
+        ),
+        ("zh", "-{原|文}- -{zh-hans|x}- [[a|-{zh:硬;}-]] -{zh-cn:-{内}-;zh-tw:外}- -{T|zh:题}-", "原|文 x 硬 内"),
+        ("zh", "-{甲&nbsp;乙}- -{R|zh:a}- -{X=>zh-cn:Y;}- -{open", "甲 乙 zh:a Y -{open"),
+        ("en", "-{zh:a}-", "-{zh:a}-"),
+    ],
+)
+def test_what_a_reader_of_this_wiki_sees(language: str, markup: str, text: str) -> None:
+    assert read_article(markup, "", language, (), False)["text"] == text
+
+
 def test_tables_may_be_kept_as_lines() -> None:
     (markup,) = (article.markup for article in ARTICLES if article.title == "Harvest by year")
     found = read_article(markup, "", "en", (), True)
