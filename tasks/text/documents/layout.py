@@ -14,6 +14,7 @@ import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 # As shares of the height of a line
@@ -35,6 +36,8 @@ REPEATED = 3  # pages on which a head stands
 SLOT = 6.0  # points within which it is at the same place
 NUMBERS = re.compile(r"\b(?:\d{1,4}|[ivxlc]{1,7})\b")
 MOST_NUMBERS = 3  # of a running head
+TOUCH = 0.1  # gap between a word written leftwards and a sign, as a share of the height
+LEFTWARDS = {*range(0x590, 0x900), *range(0xFB1D, 0xFE00), *range(0xFE70, 0xFF00)}  # Hebrew, Arabic and their kin
 ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 STARTS_TRIED = 40  # places where columns may begin
 
@@ -114,9 +117,46 @@ def _pieces(words: Iterable[Word]) -> Iterator[Piece]:
 
 def _piece(run: list[Word]) -> Piece:
     longest = max(run, key=lambda word: len(word.text))
-    text = " ".join(word.text for word in run)
+    text = _spaced(_as_read(run))
     x0, x1 = min(word.x0 for word in run), max(word.x1 for word in run)
     return Piece(text, x0, x1, longest.y, longest.size, all(word.fixed for word in run))
+
+
+def _as_read(run: list[Word]) -> list[Word]:
+    """Words in reading order. Those written leftwards are read from the right, and Latin ones among them from the left,
+    however they are painted."""
+    if all(map(str.isascii, map(itemgetter(0), run))) and run[0].x0 <= run[-1].x0:  # most
+        return run
+    read: list[Word] = []
+    for leftwards, group in itertools.groupby(run, lambda word: _leftwards(word.text) > 0):
+        words = [*group]
+        spoken = [at for at, word in enumerate(words) if any(map(str.isalnum, word.text))]
+        if len(spoken) > 1 and (leftwards or any(map(str.isalpha, _all(words)))):
+            first, last = spoken[0], spoken[-1]
+            if (words[first].x0 < words[last].x0) == leftwards:
+                words[first : last + 1] = words[first : last + 1][::-1]
+        read += words
+    return read
+
+
+def _spaced(words: list[Word]) -> str:
+    """Words with spaces between them, but for signs that touch a word written leftwards, which PDFium sets apart."""
+    text = words[0].text
+    for last, word in itertools.pairwise(words):
+        gap = max(word.x0 - last.x1, last.x0 - word.x1)
+        sign = not (last.text[-1:].isalnum() and word.text[:1].isalnum())
+        touch = sign and gap < TOUCH * word.size and _leftwards(last.text) + _leftwards(word.text) > 0
+        text += word.text if touch else f" {word.text}"
+    return text
+
+
+def _all(words: Iterable[Word | Piece]) -> str:
+    return "".join(word.text for word in words)
+
+
+def _leftwards(text: str) -> int:
+    """The number of letters written leftwards, less that of others."""
+    return 0 if text.isascii() else sum(1 if ord(sign) in LEFTWARDS else -sign.isalpha() for sign in text)
 
 
 def _rows(pieces: Iterable[Piece]) -> list[Row]:
@@ -149,9 +189,11 @@ def _beside(piece: Piece, row: Row) -> bool:
 def _line(row: Row) -> Piece:
     """A row as a piece, with tabs between cells."""
     longest = max(row, key=lambda piece: len(piece.text))
-    text = row[0].text
-    for last, piece in itertools.pairwise(row):
-        gap = piece.x0 - last.x1
+    leftwards = _leftwards(_all(row)) > 0
+    ordered = row[::-1] if leftwards else row
+    text = ordered[0].text
+    for last, piece in itertools.pairwise(ordered):
+        gap = last.x0 - piece.x1 if leftwards else piece.x0 - last.x1
         sizes = sorted((piece.size, last.size))
         script = sizes[0] < SMALLER * sizes[1] and gap < SAME_WORD * sizes[1]
         text += ("\t" if gap > CELL * piece.size else "" if script else " ") + piece.text
@@ -168,7 +210,8 @@ def _columns(rows: list[Row]) -> Iterator[list[Row]]:
         return
     x, first, last = strip
     yield from _columns(rows[:first])
-    for side in (0, 1):
+    leftwards = sum(_leftwards(_all(row)) for row in rows[first:last]) > 0
+    for side in (1, 0) if leftwards else (0, 1):
         part = [[piece for piece in row if (piece.x0 >= x) == side] for row in rows[first:last]]
         yield from _columns([row for row in part if row])
     yield from _columns(rows[last:])

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from storage.errors import BadDocument
-from tasks.text.documents.layout import Word, words_to_lines
+from tasks.text.documents.layout import LEFTWARDS, Word, words_to_lines
 from tasks.text.documents.paragraphs import to_text
 from tasks.text.documents.private_use import SHOWN
 
@@ -27,7 +27,7 @@ LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "f
 NONE, PRIVATE = {0xFFFD, 0xFFFE, 0xFFFF}, range(0xE000, 0xF900)
 ORNAMENTS = range(0x2701, 0x27C0)  # which some letters of bitmap fonts seem to be, others not
 ORNAMENT = 3  # letters without a meaning that one counts as
-LEFTWARDS = {*range(0x590, 0x900), *range(0xFB1D, 0xFE00), *range(0xFE70, 0xFF00)}  # Hebrew, Arabic and their kin
+RUN = re.compile(r"[^\x00-\x7f]+")  # of a word written leftwards
 # As shares of a character's height: how far it may be from the one before and still be in the same word
 BACK, RIGHT_TO_LEFT, FAR, RISE, SAME_WORD = 0.5, 3.0, 3.0, 0.7, 0.15
 SMALLEST, USUAL_SIZE, LARGEST = 0.5, 10.0, 500.0  # points
@@ -147,6 +147,7 @@ class _Reader:
         first = last = -1
         at = before = across = size = 0.0
         turn, parted = 0, False
+        lean = 0  # letters of a word written leftwards that stand to the right of the one before, less the others
         for index in range(self._raw.FPDFText_CountChars(page)):
             code = unicode_of(page, index)
             if code in NEWLINES:  # which PDFium also finds within words that are painted in parts
@@ -154,7 +155,7 @@ class _Reader:
                 continue
             if code in SPACES:
                 if letters:
-                    yield self._word(letters, first, last, turn, size, across)
+                    yield self._word(letters, first, last, turn, size, across, lean)
                     letters = []
                 continue
             origin_of(page, index, *place)
@@ -163,19 +164,21 @@ class _Reader:
                 back = before - along > (RIGHT_TO_LEFT if code in LEFTWARDS else BACK) * size
                 begun = parted and abs(along - self._extent(last, turn)[1]) > SAME_WORD * size
                 if begun or back or along - before > FAR * size or abs(height - at) > RISE * size:
-                    yield self._word(letters, first, last, turn, size, across)
+                    yield self._word(letters, first, last, turn, size, across, lean)
                     letters = []
+                elif code in LEFTWARDS and along != before:
+                    lean += 1 if along > before else -1
             if not letters:
                 turn = -round(self._raw.FPDFText_GetCharAngle(page, index) / (math.pi / 2)) % 4  # it counts clockwise
                 along, height = _turned(x.value, y.value, turn)
-                first, across, size = index, height, self._size(index)
+                first, across, size, lean = index, height, self._size(index), 0
             before, at, last, parted = along, height, index, False
             self.seen += 1
             if letter := letter_of(code):
                 letters.append(letter)
             self.unreadable += ORNAMENT if code in ORNAMENTS else not letter
         if letters:
-            yield self._word(letters, first, last, turn, size, across)
+            yield self._word(letters, first, last, turn, size, across, lean)
 
     def _extent(self, index: int, turn: int) -> tuple[float, float]:
         """Where a character begins and ends along a direction."""
@@ -193,7 +196,9 @@ class _Reader:
             size *= math.hypot(matrix.c, matrix.d)
         return size if SMALLEST < size < LARGEST else USUAL_SIZE
 
-    def _word(self, letters: list[str], first: int, last: int, turn: int, size: float, across: float) -> Word:
+    def _word(
+        self, letters: list[str], first: int, last: int, turn: int, size: float, across: float, lean: int
+    ) -> Word:
         begins, ends = self._extent(first, turn), self._extent(last, turn)
         font, flags = self._font, self._flags
         self._raw.FPDFText_GetFontInfo(self._page, first, font, len(font), flags)
@@ -201,4 +206,6 @@ class _Reader:
         text = "".join(letters)
         if not text.isascii():  # it may have pairs of UTF-16
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+            if lean > 0:  # PDFium turns what it takes to be painted leftwards, also if it isn't
+                text = RUN.sub(lambda run: run.group()[::-1], text)
         return Word(text, min(begins[0], ends[0]), max(begins[1], ends[1]), across, size, turn, fixed)

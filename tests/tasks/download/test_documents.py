@@ -179,6 +179,32 @@ def test_pages_without_a_text_layer_are_counted_as_scans(process: ExtractorProce
     assert process.read((pdf([], []), "pdf")) == Failed("no_text")
 
 
+def hebrew(*operators: bytes) -> bytes:
+    """A PDF whose letters from A on are Hebrew ones."""
+    map_ = b"begincmap 1 begincodespacerange <00> <FF> endcodespacerange 1 beginbfrange <41> <5A> <05D0> endbfrange"
+    content = pdf(operators).replace(b"/WinAnsiEncoding", b"/WinAnsiEncoding /ToUnicode 40 0 R")
+    stream = b"40 0 obj\n<< /Length %d >>\nstream\n%s\nendstream\nendobj\nxref\n" % (len(map_), map_)
+    return content.replace(b"xref\n", stream, 1)
+
+
+def leftwards(text: str, x: float, y: float = 700) -> list[bytes]:
+    """A text whose letters are painted in the order in which they are read, each to the left of the one before."""
+    return [shown(letter, x - 6 * at, y, font="F2") for at, letter in enumerate(text) if letter != " "]
+
+
+def test_what_is_written_leftwards_is_read_in_its_order_however_it_is_painted(process: ExtractorProcess) -> None:
+    as_read = [*leftwards("ABC DEF, GHIJ", 300), shown("old mill 3", 160, 700, font="F2"), *leftwards("KLM", 148)]
+    mirrored = [shown("CBA", 288, 700, font="F2")]
+    within = [
+        shown("the", 100, 700, font="F2"),
+        *leftwards("ABC DEF", 160),
+        shown("turns all day", 172, 700, font="F2"),
+    ]
+    assert text_of(process, hebrew(*as_read), "pdf") == "אבג דהו, זחטי old mill 3 ךכל"
+    assert text_of(process, hebrew(*mirrored), "pdf") == "אבג"
+    assert text_of(process, hebrew(*within), "pdf") == "the אבג דהו turns all day"
+
+
 def test_figures_small_capitals_and_thai_tones_of_private_codes_are_text(process: ExtractorProcess) -> None:
     names = b"<< /Differences [48 /zerooldstyle 50 /twooldstyle 65 /Asmall /Eacutesmall /esuperior] >>"
     content = pdf(column(["2002 AB and 1C"])).replace(b"/WinAnsiEncoding", names, 1)
