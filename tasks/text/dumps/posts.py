@@ -71,7 +71,7 @@ class _Post(HTMLParser):
             self._add("\n\n> ")
             self._quote += 1
         elif tag in PARAGRAPHS and not (self._parts and self._parts[-1].endswith(("- ", ". ", "> "))):
-            self._add("\n\n")
+            self._add("\n\n> " if self._quote else "\n\n")
 
     def handle_endtag(self, tag: str) -> None:
         """End what a tag marks."""

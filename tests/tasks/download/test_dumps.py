@@ -320,7 +320,7 @@ def spoilt(data: bytes, at: int) -> bytes:
     [
         ("<p>One</p><p>two<br>three</p>", "One\n\ntwo\nthree"),
         ("<ul><li>a</li><li>b<ol><li>c</li><li>d</li></ol></li></ul><p>e</p>", "- a\n- b\n  1. c\n  2. d\n\ne"),
-        ("<blockquote>\n<p>said</p>\n</blockquote>\n<p>x</p>", "> said\n\nx"),
+        ("<blockquote>\n<p>said</p>\n<p>so</p></blockquote>\n<p>x</p>", "> said\n\n> so\n\nx"),
         ("<pre><code>a\n\n\n\nb</code></pre>", "```\na\n\n\n\nb\n```"),
         ("<p>a <a href='x'>link</a>, <kbd>Ctrl</kbd> &amp; <img src=x></p>", "a link, Ctrl &"),
         ("<p>open <b>never closed", "open never closed"),
