@@ -143,7 +143,7 @@ class Known(NamedTuple):
     total: int
 
 
-@stage(version=12, runtime=("data",), sources=fingerprints, check_here=check_here, adopted=check_adopted)
+@stage(version=13, runtime=("data",), sources=fingerprints, check_here=check_here, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 
