@@ -57,6 +57,7 @@ ENDINGS_OF_FORMAT = {  # of dumps
     "arxiv": (".tar", ".gz"),
 }
 SUPPORTED = {"documents": (*OFFICE, *TEXTS, "and those of source code")}  # as errors list them, if not one by one
+MOST_LISTED = 20  # endings, in an error
 USUAL = {"files": ".jsonl", "web": ".warc.gz", "documents": ".pdf", "dump": ".*"}  # in advice
 
 
@@ -84,14 +85,20 @@ def find_files(source: LocalSource) -> list[Path]:
         found -= {path.with_name(INDEX) for path in shards}
         check_index(shards)
     endings = ENDINGS_OF_FORMAT[source.format] if isinstance(source, DumpSource) else ENDINGS_OF[source.kind]
-    for path in found:
-        if not (path.name.endswith(endings) if isinstance(source, DumpSource) else _is_of(source.kind, path)):
-            other = next((kind for kind in ENDINGS_OF if kind != source.kind and _is_of(kind, path)), None)
-            supported = f"Supported are {', '.join(SUPPORTED.get(source.kind, endings))}."
-            raise SourceError(
-                f"Source {source.name}: {path} has an unknown extension.",
-                f"Use a source of `kind: {other}`." if other else supported,
-            )
+    dump = isinstance(source, DumpSource)
+    unknown = [
+        path for path in sorted(found) if not (path.name.endswith(endings) if dump else _is_of(source.kind, path))
+    ]
+    if unknown:
+        path, *others = unknown
+        other = next((kind for kind in ENDINGS_OF if kind != source.kind and _is_of(kind, path)), None)
+        supported = f"Supported are {', '.join(SUPPORTED.get(source.kind, endings))}."
+        listed = ", ".join(sorted({each.suffix or each.name for each in others})[:MOST_LISTED])
+        more = f" So have {len(others):,} more files: {listed}." if others else ""
+        raise SourceError(
+            f"Source {source.name}: {path} has an unknown extension.{more}",
+            f"Use a source of `kind: {other}`." if other else supported,
+        )
     return sorted(found)
 
 

@@ -810,6 +810,12 @@ def test_settings_that_cannot_apply_are_refused(tmp_path: Path) -> None:
         run(tmp_path, source(tmp_path / "b.xlsx"))
     assert ".docx" in raised.value.remedy
     assert "source code" in raised.value.remedy
+    for name in ("c.xlsx", "d.gif", "Makefile~"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(
+        SourceError, match=r"/Makefile~ has an unknown.* So have 4 more files: .gif, .jsonl, .xlsx. Supp"
+    ) as raised:
+        run(tmp_path, source(tmp_path / "*"))
 
 
 def test_a_package_is_read_where_a_library_reads_it(tmp_path: Path) -> None:
