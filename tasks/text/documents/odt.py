@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,7 @@ def read_odt(package: Package) -> dict[str, Any]:
         raise BadDocument("password")
     root = package.root("content.xml")
     styles = package.xml("styles.xml")
-    reader = _Reader(_numbered(root) | _numbered(styles), _scripts(styles) | _scripts(root))
+    reader = _Reader(package, _numbered(root) | _numbered(styles), _scripts(styles) | _scripts(root))
     bodies = (text for child in root if tag(child) == "body" for text in child if tag(text) == "text")
     blocks = [block for body in bodies for block in reader.blocks(body)]
     meta = package.xml("meta.xml")
@@ -54,8 +55,10 @@ def _scripts(root: Any) -> dict[str | None, Script]:
 
 
 class _Reader:
-    def __init__(self, numbered: set[tuple[str | None, int]], scripts: dict[str | None, Script]) -> None:
-        self._numbered, self._scripts = numbered, scripts
+    def __init__(
+        self, package: Package, numbered: set[tuple[str | None, int]], scripts: dict[str | None, Script]
+    ) -> None:
+        self._package, self._numbered, self._scripts = package, numbered, scripts
         self.notes: list[str] = []
 
     def blocks(self, parent: Any) -> Iterator[Block]:
@@ -75,6 +78,16 @@ class _Reader:
                 yield table(self._rows(child))
             elif name not in LEFT_OUT:
                 yield from self.blocks(child)
+
+    def _formula(self, reference: Any) -> str:
+        """A formula as its author wrote it, or its signs in their order. Empty for other objects, such as charts."""
+        name = posixpath.normpath(posixpath.join(value(reference, "href") or "", "content.xml"))
+        within = next((each for each in reference if tag(each) == "math"), None)
+        root = within if within is not None else self._package.xml(name)
+        if root is None or tag(root) != "math":
+            return ""
+        written = next((each.text for each in root.iter() if tag(each) == "annotation"), None)
+        return flat(written or "".join(root.itertext()))
 
     def _list(self, parent: Any, style: str | None, depth: int) -> Iterator[Block]:
         number = 0
@@ -115,6 +128,8 @@ class _Reader:
                 yield f"[^{at}]"
             elif name == "text-box":
                 boxes.append(child)
+            elif name == "object":
+                yield self._formula(child)
             elif name not in LEFT_OUT:
                 inner = self._inline(child, boxes)
                 script = self._scripts.get(value(child, "style-name")) if name == "span" else None

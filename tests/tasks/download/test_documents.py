@@ -314,6 +314,21 @@ def test_opendocument_gives_what_a_reader_sees_in_its_order(process: ExtractorPr
     }
 
 
+def test_formulas_of_opendocument_are_read_where_they_stand(process: ExtractorProcess) -> None:
+    written = "<math><semantics><mi>E</mi><annotation encoding='StarMath 5.0'>E = m c^2</annotation></semantics></math>"
+    refers = '<draw:frame><draw:object draw:href="./{}"/></draw:frame>'
+    body = (
+        f"<text:p>It is {refers.format('Object 1')}, {refers.format('Chart')}or {refers.format('Object 2')}.</text:p>"
+    )
+    parts = {
+        "Object 1": written,
+        "Object 2": "<math><mi>x</mi><mo>=</mo><mn>2</mn></math>",
+        "Chart": "<chart>7</chart>",
+    }
+    content = odt(body, **{f"{name}/content.xml": part for name, part in parts.items()})
+    assert text_of(process, content, "odt") == "It is E = m c^2, or x=2."
+
+
 def test_slides_are_read_in_their_order_with_titles_first_and_notes(process: ExtractorProcess) -> None:
     cells = "".join(f"<a:tc><a:p><a:r><a:t>{cell}</a:t></a:r></a:p></a:tc>" for cell in ("Year", "Flour"))
     table = f"<p:graphicFrame><a:tbl><a:tr>{cells}</a:tr></a:tbl></p:graphicFrame>"
