@@ -133,7 +133,7 @@ def _convert(call: Call) -> str:
         shown += value
         if rest and rest[0].strip() in BETWEEN:
             shown += BETWEEN[rest.pop(0).strip()]
-        elif len(rest) > 1 and NUMBER.match(rest[1].strip()) and not NUMBER.match(rest[0].strip()):
+        elif len(rest) > 2 and [bool(NUMBER.match(part.strip())) for part in rest[:3]] == [False, True, False]:
             shown += f" {UNITS.get(rest[0].strip(), rest[0].strip())} "  # feet and inches
             rest.pop(0)
     return shown

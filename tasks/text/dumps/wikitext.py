@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from storage.errors import BadDocument
@@ -36,6 +36,7 @@ STRAY = re.compile(
     r"|gallery|table|tr|td|th|u|s|b|i|p|poem|abbr|cite|code|math|section)\b[^<>]*/?>",
     re.IGNORECASE,
 )
+INDENTED_TABLE = re.compile(r"^[*#:;]+[ \t]*(?=\{\|)", re.MULTILINE)
 LEFT_TABLE = re.compile(r"^[ \t:]*\{\|.*?^[ \t]*\|\}", re.DOTALL | re.MULTILINE)
 LEFT_ROW = re.compile(r"^[ \t:]*(?:\{\||\|[-}+|]|[|!]).*$", re.MULTILINE)
 WRITTEN_TWICE = ("zh", "gan", "wuu", "sr", "sh", "kk", "ku", "uz", "iu", "crh", "shi", "tg", "tly", "ban", "mni")
@@ -43,8 +44,10 @@ VARIANTS = re.compile(r"-\{(?:([A-Z+-]|[a-z;\s-]*)\s*\|)?((?:(?!-\{|\}-).)*)\}-"
 HIDDEN_RULES = ("H", "T", "N", "D", "-")  # for the rest of the page, or its title
 CODE = r"[a-z]{2,4}(?:-[a-z]+)?\s*:"
 RULE = re.compile(rf"\s*(?:[^;:=]*=>\s*)?{CODE}(.*?)(?:;\s*(?:[^;:=]*=>|{CODE}|\Z)|\Z)", re.DOTALL)
-LITERAL = re.compile(r"<(?:nowiki|pre|code|syntaxhighlight|source|math)\b", re.IGNORECASE)
-QUOTES = re.compile(r"'{2,}")
+BETWEEN_ROWS = re.compile(r"^[ \t]*\|-+[ \t]*$", re.MULTILINE)  # of tables that templates begin and end
+EMPHASIS = re.compile(
+    r"<(nowiki|pre|syntaxhighlight|source|math)\b[^<>]*(?<!/)>.*?</\1\s*>|'{2,}|\n", re.DOTALL | re.IGNORECASE
+)
 HIDDEN = re.compile(r"display\s*:\s*none", re.IGNORECASE)
 EMPTY = re.compile(r"\(\s*(?:[,;:]\s*)*\)|\[\s*\]|（\s*）")
 DEEPEST = 60  # templates, tags and links within each other. The parser knows 40
@@ -72,7 +75,7 @@ def read_article(text: str, title: str, language: str, hidden: Iterable[str], ta
     text = COMMENT.sub("", text)
     if language.partition("-")[0] in WRITTEN_TWICE:
         text = _of_one_variant(text)
-    code = mwparserfromhell.parse(text if LITERAL.search(text) else "\n".join(map(_quotes_closed, text.split("\n"))))
+    code = mwparserfromhell.parse(_without_emphasis(INDENTED_TABLE.sub("", text)), skip_style_tags=True)
     return {"text": article.with_literals(_tidy(article.text(code), tables)), "lost": article.lost}
 
 
@@ -240,11 +243,36 @@ def _entity(node: Any) -> str:
     return " " if found in "\xa0\u2009\u202f" else "" if found in "\0\u200b\u200e\u200f\u00ad" else found
 
 
-def _quotes_closed(line: str) -> str:
-    """A line with the marks of bold and italic that it leaves open, as MediaWiki ends them with the line."""
-    runs = [len(found) for found in QUOTES.findall(line)]
-    bold, italic = sum(run in (3, 4) or run > 4 for run in runs), sum(run == 2 or run > 4 for run in runs)
-    return line + "'''" * (bold % 2) + "''" * (italic % 2)
+def _without_emphasis(text: str) -> str:
+    """The text without marks of bold and italic. MediaWiki ends them with their line, and so knows which of three
+    quotation marks are an apostrophe and italics, as in `''Hamlet'''s` (`Parser::doQuotes`)."""
+    shown: list[str] = []
+    at, marks = 0, list[re.Match[str]]()
+    for found in (*EMPHASIS.finditer(text), None):
+        if found and found[0].startswith("'"):
+            marks.append(found)
+        elif not found or found[0] == "\n":
+            for mark, apostrophes in zip(marks, _apostrophes(text, marks), strict=True):
+                shown += text[at : mark.start()], "'" * apostrophes
+                at = mark.end()
+            marks = []
+    return "".join([*shown, text[at:]])
+
+
+def _apostrophes(text: str, marks: Sequence[re.Match[str]]) -> list[int]:
+    """How many apostrophes are in each of the runs of quotation marks of a line."""
+    sizes = [len(mark[0]) for mark in marks]
+    found = [1 if size == 4 else max(0, size - 5) for size in sizes]
+    bold, italic = sum(size > 2 for size in sizes), sum(size == 2 or size > 4 for size in sizes)
+    if bold % 2 and italic % 2:
+        before = {
+            at: text[max(0, mark.start() - 2) : mark.start()] for at, mark in enumerate(marks) if len(mark[0]) == 3
+        }
+        letter = [at for at, words in before.items() if words[:1] == " " and words[-1:] != " "]
+        word = [at for at, words in before.items() if " " not in words]
+        if first := (*letter[:1], *word[:1], *before)[:1]:
+            found[first[0]] += 1
+    return found
 
 
 def _plain(text: str) -> str:
@@ -257,8 +285,9 @@ def _tidy(text: str, tables: bool) -> str:
     if not tables:
         text = LEFT_TABLE.sub("", text)
         text = LEFT_ROW.sub("", text) if "{|" in text else text
+    text = BETWEEN_ROWS.sub("", text)
     text = SWITCH.sub("", STRAY.sub("", text)).replace("\xa0", " ")
-    text = QUOTES.sub("", text).replace("[[", "").replace("]]", "")
+    text = text.replace("[[", "").replace("]]", "")
     counts: list[int] = []
     lines: list[str] = []
     given = text.split("\n")
@@ -271,7 +300,7 @@ def _tidy(text: str, tables: bool) -> str:
             lines.append(line.rstrip() if raw else _without_gaps(line))
             continue
         signs, rest = found.group().strip(), _without_gaps(line[found.end() :]).strip()
-        if not rest:
+        if not rest.strip(".,;:"):
             continue
         depth, sign = len(signs), signs[-1]
         counts = [*counts[:depth], *[0] * (depth - len(counts))]

@@ -76,6 +76,25 @@ def test_what_a_reader_of_this_wiki_sees(language: str, markup: str, text: str) 
     assert read_article(markup, "", language, (), False)["text"] == text
 
 
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("''Hamlet'''s end, '''bold''' and '''''both'''''", "Hamlet's end, bold and both"),
+        ("In l'''eau'' and ''''quoted'''' words", "In l'eau and 'quoted' words"),
+        ("''left open\nand ''closed''", "left open\nand closed"),
+        ("{{Citation\n|title=Perspectiva''\n|year=1996\n}}\n<math>x</math> ''stays''", "$x$ stays"),
+        ("<nowiki>''</nowiki> and x<sup>''n''</sup>", "'' and xⁿ"),
+        ("Rain of {{convert|126|mm|0|abbr=on}} over {{convert|5|ft|9|in|m}}", "Rain of 126 mm over 5 ft 9 in"),
+        ('A\n:{|class="wikitable"\n|-\n! a || b\n|}\nB', "A\nB"),
+        ("A\n{{s-start}}\n{{s-bef|before=B}}\n|-\n{{s-end}}\nC", "A\nC"),
+        ("* {{Citation|title=A}}.\n* B.", "- B."),
+    ],
+)
+def test_marks_are_read_as_mediawiki_does(markup: str, text: str) -> None:
+    found = read_article(markup, "Title", "en", ("file", "category"), False)["text"]
+    assert [line for line in found.split("\n") if line] == text.split("\n")
+
+
 def test_tables_may_be_kept_as_lines() -> None:
     (markup,) = (article.markup for article in ARTICLES if article.title == "Harvest by year")
     found = read_article(markup, "", "en", (), True)
