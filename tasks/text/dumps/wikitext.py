@@ -15,7 +15,7 @@ from typing import Any
 from storage.errors import BadDocument
 from tasks.text.dumps.templates import Call, lowered, raised, shown
 
-COMMENT = re.compile(r"(?:(?<=\n)[ \t]*<!--.*?-->[ \t]*\n)|<!--.*?(?:-->|\Z)", re.DOTALL)
+COMMENT = re.compile(r"(?:(?<=\n)[ \t]*<!--(?:(?!-->).)*-->[ \t]*\n)|<!--.*?(?:-->|\Z)", re.DOTALL)
 SWITCH = re.compile(r"__[A-Z]+__|__[A-ZÄÖÜ]+_[A-ZÄÖÜ]+__")
 OTHER_WIKI = re.compile(r"^(?:[a-z]{2,3}(?:-[a-z-]+)?|simple|wikt|wiktionary|commons|species|meta|mw|w|b|q|s|n|v|d|c):")
 FILES, CATEGORIES = ("file", "image", "media"), ("category",)

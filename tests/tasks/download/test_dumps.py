@@ -88,6 +88,7 @@ def test_what_a_reader_of_this_wiki_sees(language: str, markup: str, text: str) 
         ('A\n:{|class="wikitable"\n|-\n! a || b\n|}\nB', "A\nB"),
         ("A\n{{s-start}}\n{{s-bef|before=B}}\n|-\n{{s-end}}\nC", "A\nC"),
         ("* {{Citation|title=A}}.\n* B.", "- B."),
+        ("A\n <!-- one -->B\n\nC\n<!-- two -->\nD", "A\nB\nC\nD"),
     ],
 )
 def test_marks_are_read_as_mediawiki_does(markup: str, text: str) -> None:
