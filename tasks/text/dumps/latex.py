@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from storage.errors import BadDocument
@@ -120,6 +121,16 @@ ACCENTS = {
 }  # fmt: skip
 
 
+STATEMENT = re.compile(
+    r"\\newtheorem\*?\s*\{([^{}]+)\}\s*(?:\[[^\]]*\]\s*)?\{((?:[^{}]|\{[^{}]*\})*)\}"
+    r"|\\declaretheorem\s*(?:\[((?:[^\[\]{}]|\{[^{}]*\})*)\]\s*)?\{([^{}]+)\}"
+)
+LABELLED = re.compile(r"(?:\s|\\label\s*\{[^{}]*\})*")
+USUAL = (  # in classes of journals
+    "theorem", "lemma", "proposition", "corollary", "definition", "remark", "example", "claim", "conjecture", "proof",
+)  # fmt: skip
+
+
 class Macro(NamedTuple):
     """What a paper's own command stands for: the number of its arguments, the first one's default, and its body."""
 
@@ -141,8 +152,8 @@ def read_paper(files: dict[str, str]) -> dict[str, Any]:
     whole = _with_inputs(files, main)
     before, body = _parted(whole)
     macros = defined(before)
-    body = expanded(body, macros | defined(body))
-    paper = _Paper()
+    body = STATEMENT.sub("", expanded(body, macros | defined(body)))
+    paper = _Paper(_statements(whole))
     tidy = _tidy(paper.text(body))
     text = re.sub(f"{LITERAL}(\\d+){LITERAL}", lambda one: paper.literals[int(one.group(1))], tidy)
     title = re.search(r"\\title\s*(?:\[[^\]]*\])?\s*\{", before + body)
@@ -195,6 +206,15 @@ def _with_inputs(files: dict[str, str], name: str, within: tuple[str, ...] = ())
     if len(whole) > MOST:
         raise BadDocument("too_long", why="with its files")
     return whole
+
+
+def _statements(text: str) -> dict[str, str]:
+    """What theorems, lemmas and the like are called, by their environment."""
+    found = {name: name.capitalize() for name in USUAL}
+    for name, title, options, declared in STATEMENT.findall(text):
+        stated = re.search(r"(?:name|title)\s*=\s*\{?([^,{}]*)", options)
+        found[name or declared] = title if name else stated[1].strip() if stated else declared.capitalize()
+    return {name: " ".join(_Paper().text(title).split()) for name, title in found.items()}
 
 
 def _without_unused(text: str) -> str:
@@ -324,8 +344,9 @@ def _group(text: str, at: int) -> tuple[str, int]:
 class _Paper:
     """The text of a paper's body, as it is collected."""
 
-    def __init__(self) -> None:
+    def __init__(self, statements: Mapping[str, str] = MappingProxyType({})) -> None:
         self.lost: Counter[str] = Counter()
+        self._statements = statements
         self.literals: list[str] = []
         self._depth = 0
 
@@ -370,7 +391,11 @@ class _Paper:
                 _group(inner, one.end() - 1)[0] for one in re.finditer(r"\\caption\s*(?:\[[^\]]*\])?\s*\{", inner)
             ]
             return "".join(f"\n\n{self.text(caption).strip()}\n\n" for caption in captions), after
-        _, at = _optional(source, at)
+        note, at = _optional(source, at)
+        if title := self._statements.get(name, self._statements.get(plain)):
+            noted = " ".join(self.text(note).split()) if note else ""
+            said = noted or title if plain == "proof" else f"{title} ({noted})" if noted else title
+            return f"\n\n{said}. ", LABELLED.match(source, at).end()  # type: ignore[union-attr]
         if plain in ("minipage", "adjustwidth", "multicols", "spacing", "list", "tabbing", "IEEEbiography"):
             _, at = _argument(source, at)
         return ("\n\nAbstract\n\n" if plain == "abstract" else "\n\n" if plain != "document" else ""), at

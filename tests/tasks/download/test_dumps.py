@@ -595,6 +595,16 @@ def test_a_paper_is_its_body_with_formulas_and_without_bibliography(tmp_path: Pa
         (r"\verb|50% | of it", "50% of it"),
         (r"10\textsuperscript{6} H\textsubscript{2}O 1\textsuperscript{st}", "10⁶ H₂O 1st"),
         (r"\magnification=1200 \parindent = 0pt a\vskip 10pt plus 2pt minus.5em b\hskip-1em c", "a b c"),
+        (
+            r"\newtheorem*{thm}[equation]{Main \emph{Theorem}}\declaretheorem[name=Fact, style=plain]{fct}"
+            r"\begin{thm}[Euler]"
+            "\n"
+            r"\label{a}"
+            "\n"
+            r"It holds.\end{thm}\begin{fct}B.\end{fct}"
+            r"\begin{proof}[Proof of it]C.\end{proof}\begin{lemma}D\end{lemma}\begin{proof}E\end{proof}",
+            "Main Theorem (Euler). It holds.\n\nFact. B.\n\nProof of it. C.\n\nLemma. D\n\nProof. E",
+        ),
         (r"\documentstyle{amsppt}\title On \endtitle\head 1. In \endhead T\Refs r \endRefs", "## 1. In\n\nT"),
     ],
 )
