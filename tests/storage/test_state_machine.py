@@ -164,13 +164,15 @@ class StoreMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from([None, *sound]))
 
     def _next(self, manifest: Manifest) -> str:
-        """Where an artifact is published: in the place of an intact one of the same bytes, or behind the newest."""
+        """Where an artifact is published: in the place of an intact one of the same bytes that was made of the same, or
+        behind the newest."""
         key = f"{manifest.stage}/{manifest.key}"
         known = self.generations(key)
         if not known:
             return key
         newest = self.made[known[-1]]
-        if newest.digest == manifest.digest and not newest.changed:
+        made_of = next((one.location for one in manifest.origins.values()), None)
+        if (newest.digest, newest.origin) == (manifest.digest, made_of) and not newest.changed:
             return known[-1]
         return f"{key}.{int(known[-1].partition('.')[2] or 1) + 1}"
 
