@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storage.shards.documents import Document, Verdict
-from tasks.download import exclude, tally
+from tasks.download import exclude
 from tasks.download.config import DownloadConfig, DumpSource, EmbeddedSource, ExtractedSource, FileSource
 from tasks.download.earlier import Record
 from tasks.download.portions import Read
@@ -16,6 +16,7 @@ from tasks.download.sources.metadata import NotKept
 from tasks.download.sources.rows import NOT_READ, Refused
 from tasks.download.writers import PairWriter, ShardWriter
 from tasks.stage.output import Output
+from tasks.text import tally
 
 SHOWN = 50  # rows of a table
 LOST = {  # of dumps, what may have no text, or no marks

@@ -23,9 +23,10 @@ from storage.digest_cache import remembered_digests
 from storage.errors import DamagedArtifact, SourceError
 from storage.shards.documents import read_ledger, shard_name, write_ledger
 from storage.shards.lines import write_json_lines
-from tasks.download import exclude, tally
+from tasks.download import exclude
 from tasks.download.exclude import Exclusion
 from tasks.shards.incremental import LOOKED_AT, MadeFile, link_same
+from tasks.text import tally
 
 RECORD = "portions.json"
 DOCUMENTS, LEDGER = "documents", "ledger.parquet"  # in a worker's folder

@@ -10,11 +10,11 @@ from typing import Any, TextIO
 
 from storage.shards.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.shards.lines import as_line, open_lines
-from tasks.download import tally
 from tasks.download.config import DownloadConfig
 from tasks.download.exclude import Exclusion
 from tasks.shards import ShardResult
 from tasks.stage.output import Output
+from tasks.text import tally
 
 
 class ShardWriter:

@@ -17,7 +17,7 @@ from storage import refs
 from storage.manifest import InputRef
 from storage.shards.documents import Document, shard_name, write_documents
 from storage.store import Store
-from tasks.download import tally
+from tasks.text import tally
 from tests.flows.commands.test_cli import gristmill, publish
 
 EVIL = "\x1b[2J[bold]</pre><script>fetch('https://evil.example')</script>\u202e & Mills"
