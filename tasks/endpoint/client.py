@@ -14,10 +14,11 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import httpx
 
@@ -34,6 +35,8 @@ TOKEN_BYTES = 32  # at most, of a token of an answer
 SECRET_LETTERS = 8  # from this length on, a key is struck out of answers
 MOST_BYTES = 8_000_000  # of an answer
 LONGEST_PAUSE = 120.0  # seconds, whatever the server asks for
+WAIT_SECONDS = 1.0  # between two reports that an answer isn't there yet
+AHEAD = 8  # requests of a stream, for each one at a time, that may be sent before the first of them is answered
 PASSING = {408, 429, *range(500, 600)}
 REFUSED = {400, 413, 422}
 # Finish reasons of answers that ended by themselves, as servers like OpenAI's name them. With any other it was cut
@@ -76,7 +79,7 @@ def read_completion(content: bytes) -> dict[str, Any]:
     """The text of a chat completion, whether it was finished, the name of its fault, and its tokens. Raises SourceError
     for anything else."""
     try:
-        completion = parse_json(content)
+        completion = parse_json(content.decode(errors="replace"))  # one bad byte must not cost the answer
         _check_answered(completion)
         choice = completion["choices"][0]
         text = _text_of(choice["message"].get("content"))
@@ -117,19 +120,55 @@ class Asked:
     temperature: float
     seed: int
     section: str
+    top_p: float | None = None
+
+
+class Keyed(Protocol):
+    """A request with a key of its own, under which its answer is kept, wherever it comes from."""
+
+    @property
+    def key(self) -> str:
+        """Of the model, the messages, and how the answer is sampled."""
+
+    @property
+    def messages(self) -> Messages:
+        """What is asked."""
+
+    @property
+    def seed(self) -> int:
+        """Of the sample."""
+
+
+K = TypeVar("K", bound=Keyed)
 
 
 class Completion(NamedTuple):
-    """A server's answer, whether it was finished, and its tokens as the server counts them."""
+    """A server's answer, whether it was finished, and its tokens and those of the request as the server counts them."""
 
     text: str
     finished: bool
     tokens: int
+    prompt_tokens: int = 0
 
     @property
     def fault(self) -> Fault:
         """Its fault, if it is empty or was cut."""
         return Reply.of(self.text, finished=self.finished).fault
+
+
+def request_body(
+    config: EndpointConfig, asked: Asked, messages: Messages, temperature: float, seed: int
+) -> dict[str, Any]:
+    """The body of a request."""
+    body: dict[str, Any] = {
+        "model": config.model,
+        "messages": [dict(message) for message in messages],
+        "max_tokens": asked.max_new_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "top_p": asked.top_p,
+    }
+    return {name: value for name, value in {**body, **config.fields}.items() if value is not None}
 
 
 class Endpoint:
@@ -139,7 +178,8 @@ class Endpoint:
         self.config, self.asked, self.runtime, self.paid = config, asked, runtime, paid
         self.address = address_of(config, asked.section)
         self.host = self.address.host
-        self.repeated = 0
+        self.repeated = self.answered = 0
+        self.problem = ""  # of the last request, if it is to be repeated
         self._key = api_key(config, asked.section)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         limits = httpx.Limits(max_connections=runtime.concurrent_requests)
@@ -172,6 +212,27 @@ class Endpoint:
         with ThreadPoolExecutor(self.runtime.concurrent_requests) as pool:
             return list(pool.map(self._complete_one, requests))
 
+    def stream(
+        self, requests: Iterable[K], on_wait: Callable[[], None]
+    ) -> Generator[tuple[K, Completion | None], None, None]:
+        """Each request with its answer, sampled with its seed, or None if the server refused it, in order and as they
+        come. While the next one doesn't, calls `on_wait`. When it ends early, no further request is sent, and pending
+        answers are awaited and kept."""
+        waiting: deque[tuple[K, Future[Completion | None]]] = deque()
+        with ThreadPoolExecutor(self.runtime.concurrent_requests) as pool:
+            try:
+                for one in requests:
+                    body = request_body(self.config, self.asked, one.messages, self.asked.temperature, one.seed)
+                    waiting.append((one, pool.submit(self._answered, one.key, body)))
+                    if len(waiting) == AHEAD * self.runtime.concurrent_requests:
+                        yield _next(waiting, on_wait)
+                while waiting:
+                    yield _next(waiting, on_wait)
+            finally:
+                if waiting:
+                    self._stopped.set()
+                    pool.shutdown(wait=False, cancel_futures=True)
+
     def compare(self, questions: Sequence[Messages]) -> list[Reply]:
         """A or B for each question, or an unclear reply if the answer names neither or both."""
         return [_letter(reply) for reply in self.say(questions)]
@@ -187,17 +248,14 @@ class Endpoint:
 
     def _complete_one(self, request: tuple[Messages, int, float, int]) -> Completion | None:
         messages, number, temperature, seed = request
-        body: dict[str, Any] = {
-            "model": self.config.model,
-            "messages": [dict(message) for message in messages],
-            "max_tokens": self.asked.max_new_tokens,
-            "temperature": temperature,
-            "seed": seed,
-        }
-        body = {name: value for name, value in {**body, **self.config.fields}.items() if value is not None}
+        body = request_body(self.config, self.asked, messages, temperature, seed)
         # The number distinguishes samples if `fields` removes the seed from the body
         digest = hashlib.sha256(json.dumps([str(self.address), number, body], sort_keys=True).encode()).hexdigest()
-        answer = self.paid.get(digest)
+        return self._answered(digest, body)
+
+    def _answered(self, key: str, body: dict[str, Any]) -> Completion | None:
+        """The answer that is kept under a key, or else the server's, which then is."""
+        answer = self.paid.get(key)
         if answer is None:
             try:
                 answer = self._with_retries(body)
@@ -205,11 +263,14 @@ class Endpoint:
                 self._stopped.set()
                 raise
             if answer is None:
+                self.answered += 1
                 return None
-            self.paid.keep(digest, answer)
+            self.paid.keep(key, answer)
+        self.answered += 1
         most = TOKEN_BYTES * self.asked.max_new_tokens  # a server that ignores max_tokens must not fill the memory
         text = answer["text"].encode()[:most].decode(errors="ignore")
-        return Completion(text, answer["finished"] and text == answer["text"], answer["completion_tokens"])
+        finished = answer["finished"] and text == answer["text"]
+        return Completion(text, finished, answer["completion_tokens"], answer["prompt_tokens"])
 
     def _with_retries(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """The answer, or None if the server refuses this request or if another request has failed, which raises there.
@@ -219,11 +280,14 @@ class Endpoint:
             if self._stopped.wait(pause):
                 return None
             try:
-                return self._send(body)
+                answer = self._send(body)
+                self.problem = ""
+                return answer
             except _Passing as error:
                 problem, asked_for = str(error), error.pause
             except httpx.RequestError as error:
                 problem, asked_for = type(error).__name__, 0.0
+            self.problem = problem
             self.repeated += attempt < self.runtime.retries
             pause = min(max(asked_for, self.runtime.backoff_seconds * 2**attempt), LONGEST_PAUSE)
         raise SourceError(
@@ -271,6 +335,18 @@ class Endpoint:
         """The text with the key struck out. Short keys, such as local servers accept, may be words of any answer and
         stay."""
         return text.replace(self._key, HIDDEN) if self._key and len(self._key) >= SECRET_LETTERS else text
+
+
+def _next(
+    waiting: deque[tuple[K, Future[Completion | None]]], on_wait: Callable[[], None]
+) -> tuple[K, Completion | None]:
+    """The first request and its answer, once that is there."""
+    while not wait([waiting[0][1]], WAIT_SECONDS).done:
+        on_wait()
+    request, answer = waiting[0]
+    found = answer.result()
+    waiting.popleft()
+    return request, found
 
 
 def _letter(reply: Reply) -> Reply:

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator
 
 from storage.credentials import names_a_secret
 from tasks.stage.config import StageConfig
+from tasks.stage.runtime import EndpointUrl, KeyVariable
 
 Fields = dict[str, str | int | float | bool | None]
 
@@ -13,16 +14,13 @@ Fields = dict[str, str | int | float | bool | None]
 class EndpointConfig(StageConfig):
     """An OpenAI-compatible endpoint."""
 
-    url: str = Field(
-        pattern=r"^https?://[^\s/?#]+[^\s?#]*$",
+    url: EndpointUrl = Field(
         description="address, such as https://host/v1 (/chat/completions is added). All prompts and answers are sent "
-        "there",
+        "there"
     )
     model: str = Field(min_length=1, description="name of the model there")
-    api_key_env: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="environment variable with the key, such as OPENAI_API_KEY (null: none is sent)",
+    api_key_env: KeyVariable | None = Field(
+        None, description="environment variable with the key, such as OPENAI_API_KEY (null: none is sent)"
     )
     fields: Fields = Field(
         {},
@@ -36,12 +34,3 @@ class EndpointConfig(StageConfig):
         if wrong := [name for name in fields if names_a_secret(name.upper())]:
             raise ValueError(f"{wrong[0]} is a secret: name the variable that holds it in api_key_env")
         return fields
-
-    @field_validator("api_key_env")
-    @classmethod
-    def _is_hidden_in_logs(cls, name: str | None) -> str | None:
-        if name is not None and not names_a_secret(name):
-            raise ValueError(
-                "errors and logs hide only values of variables whose names end in _API_KEY or _TOKEN: rename it"
-            )
-        return name

@@ -1,60 +1,99 @@
 """Answers of an endpoint, kept in the scratch folder as they come, so that a resumed run doesn't pay for them again.
 
-The file is append-only JSON Lines. A line that a kill cut short is dropped, and its answer requested again.
+The file is append-only JSON Lines. A line that a kill cut short is dropped, and its answer requested again. Memory
+holds only the places of answers, as there may be millions.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from storage.shards.lines import as_line, parse_json
 
 
-class PaidAnswers:
-    """Answers by the digest of their request. Safe to use from several threads."""
+class _Place(NamedTuple):
+    path: Path
+    start: int
+    size: int
 
-    def __init__(self, path: Path) -> None:
+
+class PaidAnswers:
+    """Answers by the digest of their request, and those in files of `others`, which are only read. Safe to use from
+    several threads."""
+
+    def __init__(self, path: Path, others: Iterable[Path] = ()) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._answers = _complete_lines(path)
-        self._file = path.open("a", encoding="utf-8", newline="\n")
+        self.path = path
         self._lock = threading.Lock()
+        self._totals = Counter[str]()
+        self._others = {request: place for other in others for request, _, place in _complete_lines(other)}
+        self._own: dict[str, _Place] = {}
+        self._end = 0
+        for request, answer, place in _complete_lines(path):
+            self._add(request, answer, place)
+        with path.open("ab") as file:
+            file.truncate(self._end)
+        self._file = path.open("ab")
 
     def get(self, request: str) -> dict[str, Any] | None:
         """The answer to a request, if it is known."""
-        return self._answers.get(request)
+        place = self._own.get(request) or self._others.get(request)
+        if place is None:
+            return None
+        try:
+            with place.path.open("rb") as file:
+                file.seek(place.start)
+                answer: dict[str, Any] = parse_json(file.read(place.size))
+        except FileNotFoundError:  # another's, which was collected meanwhile
+            return None
+        return {name: value for name, value in answer.items() if name != "asked"}
 
     def keep(self, request: str, answer: dict[str, Any]) -> None:
         """Write an answer to the file at once."""
+        line = as_line({"asked": request, **answer}).encode(errors="replace")
         with self._lock:
-            self._answers[request] = answer
-            self._file.write(as_line({"asked": request, **answer}))
+            self._file.write(line)
             self._file.flush()
+            self._add(request, answer, _Place(self.path, self._end, len(line)))
 
     def total(self, name: str) -> int:
-        """The sum of the number `name` over all answers."""
-        return sum(int(answer[name]) for answer in self._answers.values())
+        """The sum of the number `name` over the answers in the file."""
+        return self._totals[name]
+
+    def has_paid(self, request: str) -> bool:
+        """Whether an answer is in the file itself, not in one of `others`."""
+        return request in self._own
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return len(self._own)
+
+    def _add(self, request: str, answer: dict[str, Any], place: _Place) -> None:
+        self._totals.update({name: value for name, value in answer.items() if isinstance(value, int)})
+        self._own[request] = place
+        self._end = place.start + place.size
 
 
-def _complete_lines(path: Path) -> dict[str, dict[str, Any]]:
-    """The answers in a file. Truncates the file after its last complete line."""
-    answers: dict[str, dict[str, Any]] = {}
+def answers_in(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(request, answer) of each complete line of a file, which may be being written."""
+    return ((request, answer) for request, answer, _ in _complete_lines(path))
+
+
+def _complete_lines(path: Path) -> Iterator[tuple[str, dict[str, Any], _Place]]:
+    """(request, answer, place) of each line of a file, up to the first that isn't complete."""
     if not path.exists():
-        return answers
-    size = 0
-    with path.open("rb+") as file:
+        return
+    start = 0
+    with path.open("rb") as file:
         for line in file:
             try:
                 answer = parse_json(line) if line.endswith(b"\n") else None
             except ValueError:
-                answer = None
+                return
             if not isinstance(answer, dict) or "asked" not in answer:
-                break
-            answers[answer.pop("asked")] = answer
-            size += len(line)
-        file.truncate(size)
-    return answers
+                return
+            yield answer.pop("asked"), answer, _Place(path, start, len(line))
+            start += len(line)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
+from storage.credentials import names_a_secret
 from tasks.stage import machine
 
 MOST = 1024  # of workers, threads and processes: more than a host has cores, and as many as libraries can start
@@ -36,6 +37,17 @@ def _port(value: str) -> str:
     return value
 
 
+def _hidden_in_logs(name: str) -> str:
+    """Raises ValueError for a variable whose value errors and logs wouldn't hide."""
+    if not names_a_secret(name):
+        raise ValueError(
+            "errors and logs hide only values of variables whose names end in _API_KEY or _TOKEN: rename it"
+        )
+    return name
+
+
+EndpointUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+[^\s?#]*$")]
+KeyVariable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_hidden_in_logs)]
 PoolName = Annotated[str, Field(pattern=r"^[^\s/%&<>]{1,100}$")]  # as Prefect allows them, but for spaces
 ZeroStage = Annotated[
     Literal[0, 1, 2, 3],
@@ -269,6 +281,29 @@ class EndpointRuntime(RuntimeGroup):
     )
 
 
+class Price(RuntimeGroup):
+    """The price of an endpoint's tokens, in any currency."""
+
+    input: float = Field(0.0, ge=0, allow_inf_nan=False, description="of a million tokens of requests")
+    output: float = Field(0.0, ge=0, allow_inf_nan=False, description="of a million tokens of answers")
+
+
+class SynthesiseRuntime(RuntimeGroup):
+    """Where the model of `synthesise` answers."""
+
+    url: EndpointUrl | None = Field(
+        None,
+        description="address of an OpenAI-compatible endpoint, such as https://host/v1 (/chat/completions is added). "
+        "The chosen documents are sent there",
+    )
+    api_key_env: KeyVariable | None = Field(
+        None, description="environment variable with the key, such as OPENAI_API_KEY (null: none is sent)"
+    )
+    price: Price | None = Field(
+        None, description="price of its tokens, by which plans and reports say the cost (null: they count tokens)"
+    )
+
+
 class TrackingRuntime(RuntimeGroup):
     """Records of pretraining besides its log, and of whole runs."""
 
@@ -318,7 +353,8 @@ class Runtime(RuntimeGroup):
     training: TrainingRuntime = Field(default_factory=TrainingRuntime, description="read by pretrain, sft and dpo")
     pretrain: PretrainRuntime = Field(default_factory=PretrainRuntime, description="pretrain")
     posttrain: PosttrainRuntime = Field(default_factory=PosttrainRuntime, description="sft and dpo")
-    endpoint: EndpointRuntime = Field(default_factory=EndpointRuntime, description="feedback")
+    endpoint: EndpointRuntime = Field(default_factory=EndpointRuntime, description="synthesise and feedback")
+    synthesise: SynthesiseRuntime = Field(default_factory=SynthesiseRuntime, description="synthesise")
     tracking: TrackingRuntime = Field(default_factory=TrackingRuntime, description="pretrain")
 
     @property

@@ -364,8 +364,8 @@ ALIGNED = (
         name="endpoint-paid-twice",
         about="endpoint: what was paid for is asked for again",
         path="tasks/endpoint/paid.py",
-        before="        return self._answers.get(request)\n",
-        after="        return None\n",
+        before="        place = self._own.get(request) or self._others.get(request)\n",
+        after="        place = None\n",
         fails=("tests/tasks/endpoint/test_endpoint.py::test_answers_that_were_paid_for_are_not_asked_for_again",),
     ),
     Mutant(
@@ -382,8 +382,8 @@ ALIGNED = (
         name="endpoint-temperature-ignored",
         about="endpoint: samples are asked for at temperature 0",
         path="tasks/endpoint/client.py",
-        before='            "temperature": temperature,\n',
-        after='            "temperature": 0.0,\n',
+        before='        "temperature": temperature,\n',
+        after='        "temperature": 0.0,\n',
         fails=("tests/tasks/endpoint/test_endpoint.py::test_a_request_is_what_the_profile_says",),
     ),
 )
