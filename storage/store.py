@@ -465,6 +465,11 @@ class Store:
         path.chmod(0o700)  # it holds texts that will be removed or changed
         return path
 
+    def unfinished(self, stage: str, but: str) -> list[Path]:
+        """The scratch folders of a stage's keys, other than `but`, that were begun and aren't published."""
+        folders = sorted((self.local / "work").glob(f"{stage}-*"))
+        return [folder / "scratch" for folder in folders if folder.name != f"{stage}-{but}"]
+
     def clear_workspaces(self) -> None:
         """Remove the working folders of published artifacts, which remain if a process ends right after publishing. One
         in use stays, and so do all in a read-only store."""

@@ -21,6 +21,7 @@ from storage.shards.parquet import open_parquet, parquet_writer
 ROWS_PER_GROUP = 1024
 CHARACTERS_PER_GROUP = 1 << 21
 ID_LENGTH = 32
+SYNTHETIC = "synthetic/"  # begins the sources of documents that a model wrote
 
 DOCUMENT_SCHEMA = pa.schema(
     [("id", pa.string()), ("text", pa.string()), ("source", pa.string()), ("metadata", pa.string())]

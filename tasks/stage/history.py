@@ -100,6 +100,17 @@ def find_earlier(
         yield found
 
 
+def ever_made(store: Store, stage: str, told: Callable[[str], None]) -> Iterator[Artifact]:
+    """Every sound artifact of a stage, whatever it was made of and by, the newest first. The rest are reported to
+    `told`."""
+    found = [(manifest.created, location) for location, manifest in store.manifests(stage)]
+    for _, location in sorted(found, reverse=True):
+        try:
+            yield store.get(location, hashed=False)
+        except StoreError as error:
+            told(f"nothing is taken from {location}: {error.message}")
+
+
 def attempt(work: Path, told: Callable[[str], None], *, anew: bool) -> dict[str, Any]:
     """Note in its working folder that an artifact is begun. Returns the facts of earlier attempts, if any since it was
     last begun from scratch (`anew`): the number including this one, their seconds, and when the first began.

@@ -26,7 +26,7 @@ from storage.store import CHECKPOINTS
 from tasks.stage import machine
 from tasks.stage.config import StageConfig
 from tasks.stage.environment import environment
-from tasks.stage.history import attempt, attempted, explain_miss, find_earlier
+from tasks.stage.history import attempt, attempted, ever_made, explain_miss, find_earlier
 from tasks.stage.identity import StageIdentity
 from tasks.stage.output import Output
 from tasks.stage.protocol import Input
@@ -231,6 +231,8 @@ class MakingStage(StageIdentity):
         out.remote = remote
         if not refresh:
             out.find_earlier = functools.partial(find_earlier, session.store, payload, self.source, warn)
+            out.ever_made = functools.partial(ever_made, session.store, self.name, warn)
+            out.unfinished = functools.partial(session.store.unfinished, self.name, request.key)
         out.path.mkdir(parents=True)
         out.scratch.mkdir(parents=True, exist_ok=True)
         # By name: the key leaves out the order of a mapping, so the order must not shape the result

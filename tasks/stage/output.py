@@ -41,6 +41,12 @@ class Output:
     facts: dict[str, Any] = field(default_factory=dict)
     uses: dict[str, InputRef] = field(default_factory=dict)
     find_earlier: FindEarlier = lambda changes, besides: iter(())
+    ever_made: Callable[[], Iterator[Artifact]] = lambda: iter(())
+    """All artifacts of this stage, of whatever version, config and inputs, the newest first. Only for what is worth the
+    same in any of them, such as an answer that was paid for. Nothing in a plain call or on a refresh."""
+    unfinished: Callable[[], list[Path]] = list
+    """As `ever_made`, the scratch folders of its other artifacts that were begun and not finished. Others may be
+    writing there."""
     remote: str = ""  # the place of checkpoints in the store's bucket, empty if the store is a folder
 
     @classmethod
