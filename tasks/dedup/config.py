@@ -67,7 +67,9 @@ class DedupConfig(StageConfig):
         description="largest bucket that is compared pair by pair. Larger ones are compared by leaders",
     )
     source_order: list[str] = Field(
-        [], description="sources from most to least trusted: of duplicates, the one of the first source is kept"
+        [],
+        description="sources from most to least trusted: of duplicates, the one of the first source is kept. "
+        "Sources that aren't named come last, and those of `synthesise` after them",
     )
     max_removed_share_per_source: float = Field(
         0.9,

@@ -1,10 +1,10 @@
 """The order of preference among duplicates, independent of the order of documents.
 
-The most trusted source comes first, by `source_order`. Then the document with most clean text: the characters in lines
-of text, less those in other lines, such as a site's navigation, and less some for each defect. So a longer copy is
-preferred only if its additional characters are text: neither a copy that was cut short nor one with menus around it
-wins. A long text on a single line counts a little less, since its line breaks are lost. Then come the fewest defects,
-the longest after normalisation, a text in lines, and the smallest source and id.
+The most trusted source comes first, by `source_order`, and what a model wrote comes last. Then the document with most
+clean text: the characters in lines of text, less those in other lines, such as a site's navigation, and less some for
+each defect. So a longer copy is preferred only if its additional characters are text: neither a copy that was cut short
+nor one with menus around it wins. A long text on a single line counts a little less, since its line breaks are lost.
+Then come the fewest defects, the longest after normalisation, a text in lines, and the smallest source and id.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.shards.arrays import Int64
+from storage.shards.documents import SYNTHETIC
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.keeping.kernels import LONGEST
@@ -88,7 +89,7 @@ def standing(config: DedupConfig, corpus: Corpus, rows: Int64) -> pa.Table:
     """
     table = corpus.columns(rows, ["id", "source"])
     ranks = {name: number for number, name in enumerate(config.source_order)}
-    rank = [ranks.get(source, len(ranks)) for source in table["source"].to_pylist()]
+    rank = [ranks.get(source, len(ranks) + source.startswith(SYNTHETIC)) for source in table["source"].to_pylist()]
     table = table.append_column("row", pa.array(rows)).append_column("rank", pa.array(rank, pa.int64()))
     table = table.append_column("earlier", pa.array(corpus.is_earlier(rows).astype(np.int8)))
     return table.append_column("content", pa.array(corpus.contents(rows), pa.string()))
