@@ -73,7 +73,7 @@ def check_base(profile: Profile, model: Artifact | None) -> None:
     if model is None or profile.pretrain is None:
         return
     config, runtime, extends = profile.pretrain, profile.runtime.pretrain, profile.tokenizer.extend
-    first = next(name for name in ("dedup", "filter", "tokenize") if getattr(profile, name) is not None)
+    first = next(name for name in ("synthesise", "dedup", "filter", "tokenize") if getattr(profile, name) is not None)
 
     def check(reached: Mapping[str, Any]) -> None:
         shape_of_base(model.path, config, runtime)
@@ -179,7 +179,7 @@ def told_of_unread(profile: Profile, reached: Iterable[str]) -> Iterator[str]:
     reached = {*reached}
     if profile.pretrain and profile.pretrain.mixture is not None and "pretrain" in reached:
         mixed = _mixed(profile)
-        if left_out := [escape(harmless(name)) for name in profile.download.document_sources if name not in mixed]:
+        if left_out := [escape(harmless(name)) for name in profile.document_sources if name not in mixed]:
             yield f"pretrain.mixture leaves out {', '.join(left_out)}: prepared like the others, but not trained on."
     if reached != {*profile.stage_names}:
         return

@@ -20,6 +20,7 @@ from tasks.export import export
 from tasks.filter import filter_documents, filter_pairs
 from tasks.pretrain import pretrain
 from tasks.stage.decorator import STAGES, Reached
+from tasks.synthesise import synthesise
 from tasks.tokenize import tokenize
 from tasks.tokenizer import train_tokenizer
 
@@ -41,7 +42,8 @@ def from_documents(profile: Profile, raw: Artifact) -> Start:
     """Documents to a pretrained model: a new one, or a base that is trained on, in the ids of its own tokenizer."""
     start = base(profile.base).part("model") if profile.base else None
     check_base(profile, start)
-    unique = dedup(profile.dedup, raw.part("documents"))
+    texts = synthesise(profile.synthesise, raw.part("documents"))
+    unique = dedup(profile.dedup, texts.part("documents"))
     end_without_news(unique)
     clean = filter_documents(profile.filter, unique.part("documents"), raw.part("benchmarks"))
     check_kept(profile, clean)
@@ -50,7 +52,9 @@ def from_documents(profile: Profile, raw: Artifact) -> Start:
     pairs = clean_pairs(profile, raw)
     check_pretraining(profile, pairs, start or tokenizer, tokens)
     model = pretrain(profile.pretrain, tokens, tokenizer, start if profile.tokenizer.extend else None)
-    return Start.trained(profile, model, pairs, download=raw, dedup=unique, filter=clean, tokenize=tokens)
+    return Start.trained(
+        profile, model, pairs, download=raw, synthesise=texts, dedup=unique, filter=clean, tokenize=tokens
+    )
 
 
 def vocabulary(profile: Profile, documents: Artifact, start: Artifact | None) -> Artifact:

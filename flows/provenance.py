@@ -11,7 +11,7 @@ from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.manifest import Manifest
 from tasks.download.config import EMBEDDED_LICENCES, EmbeddedSource, HubSource
-from tasks.export.card.provenance import DocumentLicence, Provenance, StatedSource, Training
+from tasks.export.card.provenance import DocumentLicence, Provenance, StatedSource, Synthetic, Training
 from tasks.posttrain.methods import METHODS
 from tasks.training.chain import BASE, BESIDE
 
@@ -45,6 +45,7 @@ def provenance_of(
         base_licence=profile.export.licences.get(BASE, "") if profile.export else "",
         sources=list(_sources(profile, chain, _learned(stages))),
         document_licences=_document_licences(stages, _learned(stages)) if profile.pretrain else [],
+        synthetic=_synthetic(profile, stages),
         languages=languages.allowed if languages and profile.pretrain else [],
         funnel=_funnel(stages),
         training=[
@@ -90,10 +91,28 @@ def _learned(stages: Mapping[str, Artifact]) -> frozenset[str] | None:
     return None if rows is None else frozenset(row["source"] for row in rows if row["tokens"])
 
 
+def _synthetic(profile: Profile, stages: Mapping[str, Artifact]) -> Synthetic | None:
+    """What a model wrote of the text that was trained on, counted once the text has tokens."""
+    config = profile.synthesise
+    if config is None:
+        return None
+    found = _manifest(stages["tokenize"]) if "tokenize" in stages else None
+    rows = [row for row in found.counts.get("tables", {}).get(TOKENS, []) if row["split"] == "train"] if found else []
+    by_source = {row["source"]: row for row in rows}
+    counted = {}
+    if whole := by_source.get("all"):
+        mine = [by_source[name] for name in config.new_sources if name in by_source]
+        counted = {measure: sum(row[measure] for row in mine) for measure in ("documents", "tokens")}
+        counted["share"] = round(counted["tokens"] / max(1, whole["tokens"]), 4)
+    return Synthetic(model=config.model, prompts=[prompt.name for prompt in config.prompts], **counted)
+
+
 def _document_licences(stages: Mapping[str, Artifact], learned: frozenset[str] | None) -> list[DocumentLicence]:
     """The licences that documents state, of the sources in `learned`, or of all if that is None."""
-    found = _manifest(stages["download"]) if "download" in stages else None
-    rows = found.counts.get("tables", {}).get(LICENCES, []) if found else []
+    named = (stages[name] for name in ("download", "synthesise") if name in stages)
+    rows = [
+        row for one in named if (found := _manifest(one)) for row in found.counts.get("tables", {}).get(LICENCES, [])
+    ]
     return [DocumentLicence.model_validate(row) for row in rows if learned is None or row["source"] in learned]
 
 
@@ -116,3 +135,9 @@ def _sources(profile: Profile, chain: list[str], learned: frozenset[str] | None)
         elif source.role in roles and (source.role != "documents" or learned is None or source.name in learned):
             hub = {"dataset": source.dataset, "revision": source.revision} if isinstance(source, HubSource) else {}
             yield StatedSource(name=source.name, used_as=[source.role], licence=stated.get(source.name, ""), **hub)
+    if profile.synthesise is not None and "documents" in roles:
+        origins = profile.synthesise.sources or profile.download.document_sources
+        licences = dict.fromkeys(stated[name] for name in origins if name in stated)
+        for name in (one for one in profile.synthesise.new_sources if learned is None or one in learned):
+            licence = stated.get(name, " and ".join(licences))
+            yield StatedSource(name=name, used_as=["documents"], licence=licence)

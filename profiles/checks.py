@@ -53,6 +53,19 @@ def one_beginning(profile: Sections) -> Iterator[str]:
         )
 
 
+def synthesis_has_documents(profile: Sections) -> Iterator[str]:
+    """New documents are made for a pretraining, by a model whose address is known."""
+    if profile.synthesise is None:
+        return
+    if profile.pretrain is None:
+        yield "synthesise makes documents to pretrain on, but pretrain is null: set `synthesise: null`, or add pretrain"
+    if profile.runtime.synthesise.url is None:
+        yield (
+            "runtime.synthesise.url is missing: set it to the address of the endpoint with synthesise.model, such as "
+            "http://127.0.0.1:8000/v1"
+        )
+
+
 def extension_has_a_base(profile: Sections) -> Iterator[str]:
     """New tokens are for the vocabulary of a base, and are learned from documents."""
     if profile.tokenizer.extend is not None and (profile.base is None or profile.pretrain is None):
@@ -338,7 +351,19 @@ def released_adapters_have_a_base(profile: Sections) -> Iterator[str]:
 
 def sources_exist(profile: Sections) -> Iterator[str]:
     """Filters, mixtures and gates name sources that bring documents. They would fail only after the stages before."""
-    known = profile.download.document_sources
+    known = profile.document_sources
+    if len({*known}) < len(known):
+        yield (
+            f"download.sources and synthesise.prompts both have {max(known, key=known.count)}: rename one. Documents "
+            "that a prompt makes have the source synthetic/NAME"
+        )
+    if profile.synthesise is not None:
+        downloaded = profile.download.document_sources
+        if missing := sorted({*(profile.synthesise.sources or ())} - {*downloaded}):
+            yield (
+                f"synthesise.sources names {', '.join(missing)}, but the downloaded sources of documents are "
+                f"{', '.join(downloaded)}"
+            )
     sections = {
         name: section.named_sources()
         for name in ("dedup", "filter", "pretrain", "evaluate")
@@ -354,7 +379,14 @@ def sources_exist(profile: Sections) -> Iterator[str]:
         yield f"{'; '.join(wrong)}, but the sources of documents are {', '.join(known)}"
 
 
-SHAPE: tuple[Check, ...] = (one_beginning, extension_has_a_base, one_tokenizer, new_tokens_are_trained, chain_is_whole)
+SHAPE: tuple[Check, ...] = (
+    one_beginning,
+    synthesis_has_documents,
+    extension_has_a_base,
+    one_tokenizer,
+    new_tokens_are_trained,
+    chain_is_whole,
+)
 CHECKS: tuple[Check, ...] = (
     snapshots_are_taken,
     evaluated_models_exist,

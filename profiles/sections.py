@@ -30,6 +30,7 @@ from tasks.posttrain.ppo.config import PpoConfig
 from tasks.posttrain.prune import PruneConfig
 from tasks.pretrain import PretrainConfig
 from tasks.stage.runtime import Runtime
+from tasks.synthesise import SynthesiseConfig
 from tasks.tokenize import TokenizeConfig
 from tasks.tokenizer import TokenizerConfig
 from tasks.training.chain import FEEDBACK, LINKS, LinkName
@@ -49,6 +50,9 @@ class Sections(BaseModel):
     )
     description: str = Field("", description="one line for `gristmill profile list`")
     download: DownloadConfig = Field(description="sources of documents, instructions, preferences and benchmarks")
+    synthesise: SynthesiseConfig | None = Field(
+        None, description="documents that a model writes from downloaded ones, by an endpoint (null: none)"
+    )
     dedup: DedupConfig | None = Field(
         default_factory=DedupConfig, description="exact and near-duplicate removal (null: none)"
     )
@@ -113,6 +117,11 @@ class Sections(BaseModel):
         """The stages of a run that ends with `until`."""
         names = self.stage_names
         return names[: names.index(until) + 1] if until in names else names
+
+    @property
+    def document_sources(self) -> list[str]:
+        """The names of the sources of documents, with those that a model writes."""
+        return [*self.download.document_sources, *(self.synthesise.new_sources if self.synthesise else ())]
 
     @property
     def links(self) -> tuple[LinkName, ...]:

@@ -24,7 +24,19 @@ EXPLAINED = {"forward", "backward", "reset_parameters", "named_parameters"}  # b
 MAX_MODULES = 14  # beside each other in a folder
 BY_STAGES = ("models", "train", "eval", "serve", "web", "documents", "dumps")  # extras of packages imported by name
 
-STAGES = {"download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "base", "posttrain", "evaluate", "export"}
+STAGES = {
+    "download",
+    "synthesise",
+    "dedup",
+    "filter",
+    "tokenizer",
+    "tokenize",
+    "pretrain",
+    "base",
+    "posttrain",
+    "evaluate",
+    "export",
+}
 ACROSS = {  # the imports from one stage into another
     ("tokenize", "tokenizer"),  # documents are encoded by the tokenizer's own kernels
     ("export", "tokenizer"),  # a GGUF file names the pattern that cuts text

@@ -29,6 +29,7 @@ from flows.estimates.plan_notes import (
 from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.posttraining import Need, divided, needs
 from flows.estimates.stages import estimates, resumes_at
+from flows.estimates.synthesis import synthesis_notes
 from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of, whole_of
@@ -105,6 +106,7 @@ def show_plan(
     notes = [*source_notes(profile), *filter_notes(profile), *told_of_unread(profile, reached)]
     made_here = [line.name for line in lines if not line.hit and line.name not in pooled]
     notes += map(escape, told_of_extras(made_here))
+    notes += map(escape, synthesis_notes(profile, store, lines))
     notes += [*reuse_notes(store, lines), *compile_notes(lines), *run_notes(store, lines)]
     notes += repeat_notes(profile, lines, training)
     notes += [*resume_notes(store, lines, training.steps if training else None), *accuracy_notes(store, profile.name)]

@@ -123,7 +123,7 @@ class Expected:
         text = text or self._text.get(documents.location.partition("/")[0])
         if line.name != "tokenizer" or text is None:
             return text
-        limit = self._profile.tokenizer.sample_bytes_per_source * len(self._profile.download.document_sources)
+        limit = self._profile.tokenizer.sample_bytes_per_source * len(self._profile.document_sources)
         return min(text, float(limit))
 
     def _kept(self, line: PlannedStage, text: float | None) -> float | None:

@@ -489,4 +489,33 @@ DATA = (
         after="if path.parent",
         fails=("tests/flows/plan/test_early.py::test_documents_in_files_are_no_pages_of_the_web",),
     ),
+    Mutant(
+        name="answers-of-others-not-taken",
+        about="synthesise: answers that another artifact paid for are asked for again",
+        path="tasks/synthesise/stage.py",
+        before="PaidAnswers(out.scratch / KEPT, known_answers(out.ever_made(), out.unfinished(), out.warn))",
+        after="PaidAnswers(out.scratch / KEPT)",
+        fails=(
+            "tests/tasks/synthesise/test_synthesise.py::test_a_changed_run_pays_for_what_is_new",
+            "tests/tasks/synthesise/test_synthesise.py::test_a_killed_run_and_a_dead_server_cost_nothing_twice",
+        ),
+    ),
+    Mutant(
+        name="synthetic-before-its-original",
+        about="dedup: what a model wrote is kept in place of what it was written from",
+        path="tasks/dedup/keeping/preference.py",
+        before="ranks.get(source, len(ranks) + source.startswith(SYNTHETIC))",
+        after="ranks.get(source, len(ranks))",
+        fails=("tests/flows/plan/test_synthesis.py::test_what_a_model_writes_passes_what_all_text_does",),
+    ),
+    Mutant(
+        name="braces-of-a-document-are-places",
+        about="synthesise: a document's own braces are filled in as the prompt's are",
+        path="tasks/synthesise/prompts.py",
+        before='return _PLACE.sub(lambda found: f"{{{found[1]}}}" if found[1] else values.get(found[2], ""), prompt)',
+        after="for place in (*PLACES, *PLACES):\n"
+        "        prompt = prompt.replace(f'{{{place}}}', values.get(place, ''))\n"
+        "    return prompt",
+        fails=("tests/tasks/synthesise/test_synthesise.py::test_documents_are_added_with_what_they_were_made_from",),
+    ),
 )

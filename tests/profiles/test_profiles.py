@@ -303,7 +303,7 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
     other = load("tiny", [*data, "runtime.store=elsewhere", "runtime.training.checkpoint_every=3"])
     halves = tiny.model_dump(exclude={"runtime"}), other.model_dump(exclude={"runtime"})
     assert halves[0] == halves[1]
-    assert {"name", "description", "chain", "runtime", "draft", *STAGE_NAMES, *FROM_BASE, *LINKS} == set(
+    assert {"name", "description", "chain", "runtime", "synthesise", "draft", *STAGE_NAMES, *FROM_BASE, *LINKS} == set(
         Profile.model_fields
     )
     assert set(STAGE_NAMES) | {"sketches", "form", "language", "pii"} <= set(STAGES)

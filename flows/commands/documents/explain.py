@@ -35,8 +35,9 @@ from tasks.dedup.duplicates import REASONS
 from tasks.download.config import PAIR_ROLES
 from tasks.filter.families import rules
 from tasks.filter.pairs.measure import texts_of
+from tasks.synthesise.judge import REASONS as ANSWERS
 
-DOCUMENT_STAGES = ("download", "dedup", "filter", "pairs")
+DOCUMENT_STAGES = ("download", "synthesise", "dedup", "filter", "pairs")
 LEAST = 4  # characters of an id
 PREVIEW = 300  # characters of the text shown
 HEAD = 60  # characters of the text shown in a list
@@ -280,7 +281,8 @@ def list_removed(
 def _rules(profile: Profile) -> list[str]:
     """The names of the rules by which a profile removes documents."""
     of_filter = [rule.name for rule in rules(profile.filter)] if profile.filter else []
-    return [*(REASONS if profile.dedup else ()), *of_filter]
+    of_synthesise = ANSWERS if profile.synthesise else ()
+    return [*of_synthesise, *(REASONS if profile.dedup else ()), *of_filter]
 
 
 def _names(rule: str, reason: str, *, family: bool) -> bool:

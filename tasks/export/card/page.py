@@ -14,7 +14,7 @@ from typing import Any
 from models.tokenizer import BASE_FIELD
 from tasks.export.card.front_matter import front_matter, released_scores
 from tasks.export.card.licences import WARNING, bound, by_licence, licence_sections, stated, warnings
-from tasks.export.card.provenance import Provenance
+from tasks.export.card.provenance import Provenance, Synthetic
 from tasks.export.card.speculation import speculative_decoding
 from tasks.export.card.usage import usage
 from tasks.export.config import ExportConfig
@@ -192,6 +192,8 @@ def _training(provenance: Provenance | None, result: Mapping[str, Any]) -> list[
             for source in provenance.sources
         ]
         parts.append(markdown_table(sources))
+    if provenance.synthetic:
+        parts.append(_written_by_a_model(provenance.synthetic))
     if provenance.training:
         stages = [
             {"stage": training.stage, "measured": ", ".join(_measure(*one) for one in training.measures.items())}
@@ -200,6 +202,18 @@ def _training(provenance: Provenance | None, result: Mapping[str, Any]) -> list[
         parts.append(markdown_table(stages))
     parts += [f"The last training computed in {provenance.precision}."] if provenance.precision else []
     return [*parts, _ENERGY]
+
+
+def _written_by_a_model(text: Synthetic) -> str:
+    """A sentence on text that a model wrote."""
+    share = ""
+    if text.share is not None:
+        share = f" They are {text.documents:,} documents with {text.tokens:,} tokens, {text.share:.1%} of all."
+    prompts = ", ".join(text.prompts)
+    return (
+        f"The sources that begin with `synthetic/` are text that the model {_inline(text.model)} wrote from documents "
+        f"of the other sources, by the prompts {prompts}.{share}"
+    )
 
 
 def _measure(name: str, value: float) -> str:

@@ -30,6 +30,16 @@ class DocumentLicence(StageConfig):
     documents: int = Field(description="number of documents, as downloaded")
 
 
+class Synthetic(StageConfig):
+    """Text that a model wrote from documents of the sources."""
+
+    model: str = Field(description="the model's name")
+    prompts: list[str] = Field(description="names of the prompts that it was given")
+    documents: int | None = Field(None, description="such documents that were trained on, if their number is known")
+    tokens: int | None = Field(None, description="and their tokens")
+    share: float | None = Field(None, description="of all tokens that were prepared for training")
+
+
 class Training(StageConfig):
     """The counts of a stage that trained."""
 
@@ -49,6 +59,9 @@ class Provenance(StageConfig):
         [],
         description="of the sources of documents, where documents state a licence",
         exclude_if=lambda licences: not licences,  # so that keys from before this field stay the same
+    )
+    synthetic: Synthetic | None = Field(
+        None, description="text that a model wrote, if any", exclude_if=lambda value: value is None
     )
     languages: list[str] = Field([], description="languages that the filter kept, empty without a filter")
     funnel: dict[str, int] = Field({}, description="documents, then tokens, left after each stage")

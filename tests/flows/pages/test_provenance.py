@@ -13,6 +13,9 @@ from profiles.load import load
 from storage.artifact import Artifact
 from storage.keys import KeyPayload
 from storage.manifest import Manifest
+from tasks.export.card.licences import by_licence, stated
+from tasks.export.card.page import _training
+from tasks.export.card.provenance import Synthetic
 
 HUB = """
 extends: tiny
@@ -73,6 +76,38 @@ def test_sources_counts_and_precision_are_those_of_the_link_that_is_released(tmp
     last = provenance_of(profile, STAGES, LINKS, "dpo")
     assert last.precision == "bfloat16", "before it was counted, a config that is not auto said so"
     assert [one.name for one in last.sources] == ["web", "talk", "votes"]
+
+
+def test_text_that_a_model_wrote_is_counted_and_has_the_licence_of_its_originals(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(HUB)
+    synthesise = "synthesise={model: writer-8b, prompts: [{name: rewrite}, {name: summary}]}"
+    profile = load(str(tmp_path / "mine.yaml"), [synthesise, "runtime.synthesise.url=http://host/v1"])
+    tokens = {"web": 900, "synthetic/rewrite": 80, "synthetic/summary": 20, "all": 1000}
+    rows = [{"source": name, "split": "train", "documents": 5, "tokens": number} for name, number in tokens.items()]
+    held_out = {"source": "all", "split": "validation", "documents": 1, "tokens": 10}
+    licences = [{"source": "synthetic/rewrite", "licence": "CC-BY-4.0", "documents": 9}]
+    stages = {
+        **STAGES,
+        "synthesise": made("synthesise", {**kept(120), "tables": {"Documents by licence": licences}}),
+        "tokenize": made("tokenize", {**kept(80), "tables": {"Tokens by source and split": [*rows, held_out]}}),
+    }
+    told = provenance_of(profile, stages, LINKS, "sft")
+    assert told.synthetic == Synthetic(
+        model="writer-8b", prompts=["rewrite", "summary"], documents=10, tokens=100, share=0.1
+    )
+    assert profile.synthesise is not None
+    assert stated(told) == {
+        **dict.fromkeys(("web", *profile.synthesise.new_sources), "ODC-By-1.0"),
+        "talk": "not stated",
+    }
+    assert by_licence(told) == {"CC-BY-4.0": 9}
+    assert told.funnel["synthesise, documents"] == 120
+    card = " ".join(_training(told, {"dtype": "float32"}))
+    assert "writer-8b wrote from documents of the other sources, by the prompts rewrite, summary" in card
+    assert "They are 10 documents with 100 tokens, 10.0% of all." in card
+    early = provenance_of(profile, {}, LINKS, "sft").synthetic
+    assert early == Synthetic(model="writer-8b", prompts=["rewrite", "summary"])
+    assert "synthetic" not in provenance_of(load("tiny"), STAGES, LINKS, "sft").model_dump()
 
 
 def test_the_last_link_is_released_unless_the_profile_names_another() -> None:
