@@ -53,16 +53,17 @@ class Exclusion:
 
     def names_url_in(self, value: Any) -> bool:
         """Whether a URL in metadata or a row, at any depth, is named, or its host or one above."""
-        return any(self._names_url(url) for url in _urls(value))
+        return any(self.items_of(value))
 
-    def _names_url(self, url: str) -> bool:
-        if url in self.items:
-            return True
-        try:
-            labels = (urlsplit(url).hostname or "").rstrip(".").split(".")
-        except ValueError:
-            return False
-        return any(".".join(labels[at:]) in self.items for at in range(len(labels)))
+    def items_of(self, value: Any) -> Iterator[str]:
+        """The items that name a URL in metadata or a row, at any depth: the URL, its host, or one above."""
+        for url in _urls(value):
+            try:
+                labels = (urlsplit(url).hostname or "").rstrip(".").split(".")
+            except ValueError:
+                labels = []
+            hosts = (".".join(labels[at:]) for at in range(len(labels)))
+            yield from (item for item in (url, *hosts) if item in self.items)
 
 
 def verdict(identity: str, source: str) -> Verdict:

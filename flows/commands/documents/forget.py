@@ -24,7 +24,7 @@ from rich.markup import escape
 from flows.commands.documents.likeness import Likeness, Version
 from flows.commands.documents.reads import columns_for, named_rows
 from flows.commands.documents.search import EXACT, MADE, Aim, Finding, Searched, lineage_of, search, sources_of
-from flows.commands.documents.trace import SHARD, Traced, exclusion_of, manifests_of, short, table_of, trace
+from flows.commands.documents.trace import SHARD, Traced, exclusion_of, gaps, manifests_of, short, table_of, trace
 from flows.tables import new_table
 from storage import refs
 from storage.errors import ConfigError
@@ -32,11 +32,19 @@ from storage.manifest import Manifest
 from storage.shards.documents import document_id, read_batches
 from storage.store import Store
 from tasks.dedup import DedupConfig
-from tasks.download.exclude import Exclusion
+from tasks.download.exclude import Exclusion, kind_of
 
 PORTION = 1 << 24  # characters of documents whose texts are searched for at once
 SHOWN = 20  # rows of a table
 KINDS = {"near-duplicate": "Jaccard {:.2f}", "contains it": "{:.0%} of it", "quotes it": "{:.0f} words"}
+
+
+class Keeper(NamedTuple):
+    """The artifacts with a document that the newest version of a ref needs, and the stages that need them only because
+    they once read pairs or questions there, which are the same now. Made again, these read them elsewhere."""
+
+    locations: list[str]
+    refresh: list[str]
 
 
 class Wish(NamedTuple):
@@ -52,19 +60,19 @@ class Wish(NamedTuple):
 @dataclass
 class Subject:
     """The documents, and what is known of them: the ids of those that the store has, of those whose texts were found,
-    and of those with fewer words than a quotation."""
+    and of those with fewer words than a quotation. `unmet` are the URLs and hosts of which nothing was found yet."""
 
     named: Exclusion
     ids: set[str]
+    unmet: set[str]
     with_text: set[str] = field(default_factory=set)
     met: set[str] = field(default_factory=set)
     short: set[str] = field(default_factory=set)
 
     @property
     def without_text(self) -> list[str]:
-        """The ids whose texts aren't known. Of URLs and hosts, themselves if nothing of them was found."""
-        lacking = (self.ids | self.met) - self.with_text
-        return sorted(lacking) or ([] if self.with_text else sorted(self.named.items))
+        """The ids whose texts aren't known, and the URLs and hosts of which no document was found."""
+        return sorted(((self.ids | self.met) - self.with_text) | self.unmet)
 
 
 def plan_takedown(console: Console, store: Store, wish: Wish, within: str | None, as_json: bool) -> None:
@@ -72,6 +80,7 @@ def plan_takedown(console: Console, store: Store, wish: Wish, within: str | None
     made again. Raises ConfigError, StoreError, DamagedArtifact."""
     everything, damaged = manifests_of(store)
     manifests = lineage_of(store, refs.resolve(store, within)) if within else everything
+    damaged += gaps(store, manifests)
     subject = _subject(store, everything, wish)
     with console.status("Reading documents …") as status:
         found = list(trace(store, manifests, subject.named))
@@ -92,6 +101,7 @@ def plan_takedown(console: Console, store: Store, wish: Wish, within: str | None
             "artifacts": [one.as_json() for one in found],
             "again": again,
             "without_text": subject.without_text,
+            "not_searched": [*searched.unknown, *damaged],
         }
         print(json.dumps(said, indent=1))
         return
@@ -105,7 +115,8 @@ def plan_takedown(console: Console, store: Store, wish: Wish, within: str | None
     if found:
         console.print(table_of(found))
     else:
-        console.print("No artifact holds it, and none learned from it.")
+        where = " that can be searched" if damaged else ""
+        console.print(f"No artifact{where} holds it, and none learned from it.")
     _print_findings(console, elsewhere, "Also in texts that `exclude` doesn't reach")
     if again:
         console.print(
@@ -126,6 +137,7 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
     subject = _subject(store, everything, wish)
     with console.status("Reading documents …") as status:
         searched = _search(store, everything, lineage, subject, wish, status.update)
+        damaged += gaps(store, everything)
         others = {at: whole for at, whole in everything.items() if at not in lineage or whole != lineage[at]}
         known = {**lineage, **others}
         left = [one for one in trace(store, known, subject.named) if one.location in others]
@@ -142,7 +154,7 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
             "searched": {"artifacts": len(lineage), "files": searched.files, "unread": dict(searched.unread)},
             "not_searched": searched.unknown,
             "left": [one.as_json() for one in left],
-            "kept_by": remains,
+            "kept_by": {name: keeper._asdict() for name, keeper in remains.items()},
             "not_searched_elsewhere": damaged,
         }
         print(json.dumps(said, indent=1))
@@ -154,16 +166,13 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
         how = "of this id, URL or host" if wish.exact else "of it, like it or made from it"
         console.print(f"Nothing {how} is in the {searched.files:,} files of {len(lineage)} artifacts of {escape(ref)}.")
     elif not held:
-        why = "some files can't be searched" if searched.unknown else "only ids, URLs and hosts were searched for"
+        why = "some files can't be searched" if searched.unknown else "of some only the id, URL or host was searched for"
         console.print(f"Not proved: {why}. Nothing was found.", style="bold red")
     if left:
         console.print("\nOutside this lineage the store still has:")
         console.print(table_of(left))
-        for name, locations in remains.items():
-            console.print(
-                escape(f"{name} needs {len(locations)} of them: run its profile with the same edit, or delete ")
-                + escape(f"{store.address(f'refs/{name}.json')}.")
-            )
+        for remedy in _remedies(store, remains):
+            console.print(escape(remedy))
         console.print(f"Then remove what no ref needs: gristmill store gc --delete{_at(store)}")
     return proved
 
@@ -174,7 +183,8 @@ def _subject(store: Store, manifests: Mapping[str, Manifest], wish: Wish) -> Sub
     if wish.text is not None:
         items.append(document_id(_read(wish.text)))
     named = exclusion_of(items)
-    return Subject(named, {item for item in named.items if len(item) == 32 and "." not in item})
+    ids = {item for item in named.items if kind_of(item) == "id"}
+    return Subject(named, ids, set() if wish.text else set(named.items - ids))  # a text is that of the one named
 
 
 def _search(
@@ -212,6 +222,8 @@ def _family(store: Store, manifests: Mapping[str, Manifest], subject: Subject) -
     for _, _, batch in _batches(store, manifests, ["id", "source", "metadata"]):
         here = named_rows(batch, subject.named)
         subject.met |= set(batch["id"].filter(here).to_pylist())
+        for metadata in batch["metadata"].filter(here).to_pylist() if subject.unmet else ():
+            subject.unmet -= set(subject.named.items_of(json.loads(metadata or "{}")))
         marked = batch.filter(pc.match_substring(batch["metadata"], f'"{MADE}"'))
         for identity, metadata in zip(marked["id"].to_pylist(), marked["metadata"].to_pylist(), strict=True):
             for source in sources_of(json.loads(metadata)):
@@ -269,6 +281,7 @@ def _batches(
             assert artifact is not None
             seen.add(manifest.files[name].sha256)
             path = artifact.file(name)
+            artifact.check_bytes(path)
             for first, batch in read_batches(path, columns):
                 yield path, first, batch
 
@@ -282,22 +295,42 @@ def _dedup_of(manifests: Mapping[str, Manifest]) -> DedupConfig:
     return DedupConfig.model_validate(newest.payload.config)
 
 
-def _remains(store: Store, manifests: Mapping[str, Manifest], left: Sequence[Traced]) -> dict[str, list[str]]:
-    """The artifacts that the newest version of a ref needs, by the ref. A collection keeps those."""
+def _remains(store: Store, manifests: Mapping[str, Manifest], left: Sequence[Traced]) -> dict[str, Keeper]:
+    """What the newest version of a ref needs of these artifacts, by the ref. A collection keeps those."""
     twin = functools.cache(store.twin)
     locations = {one.location for one in left}
     kept = {}
     for name in refs.names(store) if locations else ():
         needed: set[str] = set()
+        refresh = set()
         waiting = {twin(refs.history(store, name)[-1].location)}
         while waiting:
             needed |= waiting
-            made_of = (manifests[at] for at in waiting if at in manifests)
-            above = {twin(one.location) for made in made_of for one in (*made.origins.values(), *made.uses.values())}
-            waiting = above - needed
+            above = {at: _above(manifests[at], twin) for at in waiting if at in manifests}
+            refresh |= {manifests[at].stage for at, of in above.items() if at not in locations and of & locations}
+            waiting = {at for of in above.values() for at in of} - needed
         if needed & locations:
-            kept[name] = sorted(needed & locations)
+            kept[name] = Keeper(sorted(needed & locations), sorted(refresh))
     return kept
+
+
+def _above(manifest: Manifest, twin: Callable[[str], str]) -> set[str]:
+    return {twin(one.location) for one in (*manifest.origins.values(), *manifest.uses.values())}
+
+
+def _remedies(store: Store, remains: Mapping[str, Keeper]) -> Iterator[str]:
+    """A sentence for the refs of each profile and stages to make again."""
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for name, keeper in remains.items():
+        groups.setdefault((name.partition("/")[0], bool(keeper.refresh)), []).append(name)
+    for (profile, by_pairs), names in groups.items():
+        many = len(set().union(*(remains[name].locations for name in names)))
+        paths = " ".join(store.address(f"refs/{name}.json") for name in names)
+        stages = sorted(set().union(*(remains[name].refresh for name in names)))
+        again = " ".join(f"--refresh {stage}" for stage in stages)
+        remedy = f"run {profile} with the same edit" + (f" and {again}" if by_pairs else "")
+        why = ", as pairs or questions were read there" if by_pairs else ""
+        yield f"Kept by {', '.join(names)}: {many} of them{why}. To release them, {remedy}, or delete {paths}"
 
 
 def _print_findings(console: Console, findings: Sequence[Finding], title: str) -> None:
@@ -346,9 +379,12 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 
 def _read(path: Path) -> str:
     try:
-        return path.expanduser().read_text("utf-8")
+        text = path.expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} can't be read: {error}.", "Give --text a file in UTF-8.") from error
+    if not text.strip():
+        raise ConfigError(f"{path} has no text, so nothing is like it.", "Give --text the document's text.")
+    return text
 
 
 def _is_text_of_people(name: str) -> bool:

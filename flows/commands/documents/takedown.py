@@ -33,11 +33,14 @@ def trace(
         gristmill trace 1f3870be274f6c49b3e31a0c6728957f --of mine/export
 
     To take it out, see gristmill forget.
+
+    Exit status: 0 if everything was searched, 1 if an artifact is damaged or missing, which is named.
     """
     from flows.commands.documents.trace import show_trace
     from flows.commands.store import open_store
 
-    show_trace(console, open_store(store or DEFAULT_STORE), documents, within, as_json)
+    if not show_trace(console, open_store(store or DEFAULT_STORE), documents, within, as_json):
+        raise typer.Exit(1)
 
 
 def forget(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -74,10 +75,24 @@ def manifests_of(store: Store) -> tuple[dict[str, Manifest], list[str]]:
     return manifests, damaged
 
 
-def show_trace(console: Console, store: Store, items: Sequence[str], within: str | None, as_json: bool) -> None:
+def gaps(store: Store, manifests: Mapping[str, Manifest]) -> list[str]:
+    """A phrase for each artifact of which one of these was made, but which isn't in the store. Its documents, and so
+    what learned from them, aren't known."""
+    children: dict[str, list[str]] = defaultdict(list)
+    there = set(store.locations())
+    for location, manifest in manifests.items():
+        for origin in _origins(store, manifest) - there:
+            children[origin].append(short(location))
+    return [
+        f"{origin}, which isn't in the store, and of which {', '.join(sorted(made))} was made."
+        for origin, made in sorted(children.items())
+    ]
+
+
+def show_trace(console: Console, store: Store, items: Sequence[str], within: str | None, as_json: bool) -> bool:
     """Print the artifacts that hold documents or learned from them. `items` name them as `download.exclude` does.
-    `within` is a ref or location, whose lineage is searched instead of the whole store. Raises ConfigError,
-    StoreError."""
+    `within` is a ref or location, whose lineage is searched instead of the whole store. Returns whether all could be
+    searched. Raises ConfigError, StoreError, and DamagedArtifact for documents whose bytes have changed."""
     named = exclusion_of(items)
     manifests, damaged = manifests_of(store)
     if within:
@@ -85,6 +100,7 @@ def show_trace(console: Console, store: Store, items: Sequence[str], within: str
         while more := {origin for location in mine for origin in _origins(store, manifests.get(location))} - mine:
             mine |= more
         manifests = {location: manifest for location, manifest in manifests.items() if location in mine}
+    problems = damaged + gaps(store, manifests)
     with console.status("Reading documents …"):
         found = list(trace(store, manifests, named))
     if as_json:
@@ -92,10 +108,11 @@ def show_trace(console: Console, store: Store, items: Sequence[str], within: str
     elif found:
         console.print(table_of(found))
     else:
-        where = f"the lineage of {within}" if within else store.url
+        where = (f"the lineage of {within}" if within else store.url) + (" that can be searched" if problems else "")
         console.print(f"No artifact of {escape(where)} holds it, and none learned from it.")
-    for problem in [] if as_json else damaged:
-        console.print(f"Not searched: {escape(problem)}", style="yellow")
+    for problem in problems:
+        print(f"Not searched: {problem}", file=sys.stderr)
+    return not problems
 
 
 def table_of(found: Sequence[Traced]) -> Table:
@@ -158,6 +175,7 @@ def _reads(store: Store, location: str, manifest: Manifest, tainted: set[str], d
 def _copies(part: Artifact, documents: Exclusion) -> Iterator[int]:
     """The copies of the documents in each row group of a part."""
     for path in part.files("*.parquet"):
+        part.check_bytes(path)
         for _, batch in read_batches(path, columns_for(documents)):
             yield int(named_rows(batch, documents).sum())
 

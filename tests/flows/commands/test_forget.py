@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -160,6 +163,63 @@ def test_without_its_text_nothing_but_ids_is_proved(made: Lineage, tmp_path: Pat
     assert forget(made.store, "--text", str(tmp_path / "it.txt"), "--verify", "smoke/tokenize@2")[0] == 1
 
 
+def test_a_url_that_names_nothing_is_not_proved_by_one_that_does(made: Lineage) -> None:
+    for item in ("https://y.org/gnoe", "z.org"):
+        asked = (ID, "https://y.org/gone", item, "--verify", "smoke/tokenize@3")
+        status, said = forget(made.store, *asked)
+        assert (status, said["proved"], said["without_text"]) == (1, False, [item])
+        assert f"The text of {item} is in no artifact" in gristmill("forget", *asked, "--store", f"{made.store}").stdout
+        assert forget(made.store, *asked, "--exact")[0] == 0
+
+
+def test_pairs_that_hold_an_old_download_are_named_with_what_releases_it(tmp_path: Path) -> None:
+    """Pairs didn't change, so the run takes them from before, and with them the download that they were read from."""
+    store = Store(str(tmp_path / "store"))
+    row = {"id": [ID], "source": ["a"], "text": [GONE], "metadata": ["{}"]}
+    downloads = []
+    for documents in (row, {name: ["x"] for name in row}):
+        (folder := tmp_path / f"{len(downloads)}").mkdir()
+        pq.write_table(pa.table(documents), folder / "00000.parquet")
+        contents = {"documents/00000.parquet": (folder / "00000.parquet").read_bytes(), "instructions/a.jsonl": b"{}"}
+        downloads.append(published(store, "download", contents, version=1 + len(downloads)))
+    read = [InputRef(location=one.location, part="instructions") for one in downloads]
+    pairs = published(store, "pairs", {"a.jsonl": b"{}"}, origins={"instructions": read[0]})
+    documents = InputRef(location=downloads[1].location, part="documents")
+    tuned = published(store, "sft", {"a.txt": b"a"}, origins={"p": InputRef(location=pairs.location), "d": documents})
+    refs.move(store, "mine/sft", tuned.location, tuned.digest)
+    status, said = forget(tmp_path / "store", ID, "--verify", "mine/sft")
+    assert (status, said["kept_by"]) == (0, {"mine/sft": {"locations": [downloads[0].location], "refresh": ["pairs"]}})
+    shown = gristmill("forget", ID, "--verify", "mine/sft", "--store", str(tmp_path / "store")).stdout
+    assert "run mine with the same edit and --refresh pairs" in shown
+    published(store, "pairs", {"a.jsonl": b"{}"}, origins={"instructions": read[1]})
+    assert forget(tmp_path / "store", ID, "--verify", "mine/sft")[1]["kept_by"] == {}
+
+
+def test_what_cannot_be_traced_is_named_and_never_taken_for_nothing(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    pq.write_table(pa.table({"id": [ID], "source": ["a"], "text": [GONE], "metadata": ["{}"]}), tmp_path / "0.parquet")
+    held = published(store, "filter", {"documents/00000.parquet": (tmp_path / "0.parquet").read_bytes()})
+    origin = InputRef(location=held.location, part="documents")
+    tokens = published(store, "tokenize", {"a.txt": b"a"}, origins={"documents": origin})
+    (path,) = held.files("documents/*.parquet")
+    whole = path.read_bytes()
+    path.chmod(0o600)
+    for damaged in (whole.replace(ID[:9].encode(), b"123456789"), whole[:-1]):
+        path.write_bytes(damaged)
+        for command in ("trace", "forget"):
+            said = gristmill(command, ID, "--store", str(tmp_path / "store"))
+            assert said.returncode == 1
+            assert "00000.parquet" in said.stderr
+    store.remove(held.location)
+    for more in ([], ["--of", tokens.location], ["--json"]):
+        said = gristmill("trace", ID, "--store", str(tmp_path / "store"), *more)
+        assert said.returncode == 1
+        assert f"Not searched: {held.location}, which isn't in the store" in said.stderr
+        assert "that can be searched holds it" in said.stdout or said.stdout == "[]\n"
+    (gap,) = forget(tmp_path / "store", ID)[1]["not_searched"]
+    assert held.location in gap
+
+
 def test_what_cannot_be_searched_ends_the_proof_by_name(made: Lineage) -> None:
     store = Store(str(made.store))
     tokens = store.get(refs.resolve(store, "smoke/tokenize@3"))
@@ -175,7 +235,7 @@ def test_what_cannot_be_searched_ends_the_proof_by_name(made: Lineage) -> None:
     manifest = made.store / "artifacts" / refs.resolve(store, "smoke/download@3") / "manifest.json"
     whole = manifest.read_bytes()
     manifest.write_bytes(b"{")
-    assert "Not searched: " in gristmill("trace", ID, "--store", str(made.store)).stdout
+    assert "Not searched: " in gristmill("trace", ID, "--store", str(made.store)).stderr
     broken = forget(made.store, ID, "--verify", "smoke/tokenize@3")
     manifest.unlink()
     for status, said in (broken, forget(made.store, ID, "--verify", "smoke/tokenize@3")):
@@ -191,6 +251,7 @@ def test_what_cannot_be_searched_ends_the_proof_by_name(made: Lineage) -> None:
         ((ID, "--of", "a/b", "--verify", "a/b"), "--of is for a plan"),
         ((ID, "x.org", "--text", "it.txt"), "--text is the text of one document"),
         ((ID, "--text", "missing.txt"), "missing.txt can't be read"),
+        ((ID, "--text", "/dev/null"), "/dev/null has no text"),
         (("1f38",), "neither an id"),
         ((ID, "--verify", "smoke/never"), "neither a ref nor an artifact"),
     ],
@@ -201,14 +262,16 @@ def test_what_a_takedown_cannot_be_of_is_refused_by_name(arguments: tuple[str, .
     assert named in said.stderr
 
 
-def published(store: Store, stage: str, contents: dict[str, str], **fields: Any) -> Artifact:
+def published(
+    store: Store, stage: str, contents: Mapping[str, str | bytes], version: int = 1, **fields: Any
+) -> Artifact:
     """An artifact with these files."""
     folder = store.workspace(stage, f"{len(contents)}")
     for name, text in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+        (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
     files = list_files(folder)
-    payload = KeyPayload(stage=stage, version=1, config={"of": sorted(contents)}, inputs={})
+    payload = KeyPayload(stage=stage, version=version, config={"of": sorted(contents)}, inputs={})
     given = {"key": payload.key(), "payload": payload, "digest": tree_digest(files), "files": files} | fields
     return store.publish(folder, Manifest(created="2026-01-01T00:00:00.000000", **given))
 
