@@ -145,6 +145,7 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
     questions = [one for one in searched.findings if one.in_benchmark]
     proved = not held and not searched.unknown and (wish.exact or not subject.without_text)
     remains = _remains(store, everything, left)
+    unfinished = sorted(path.name for path in (store.local / "work").glob("*"))
     if as_json:
         said = {
             "proved": proved,
@@ -155,6 +156,7 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
             "not_searched": searched.unknown,
             "left": [one.as_json() for one in left],
             "kept_by": {name: keeper._asdict() for name, keeper in remains.items()},
+            "unfinished": unfinished,
             "not_searched_elsewhere": damaged,
         }
         print(json.dumps(said, indent=1))
@@ -173,6 +175,9 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
         console.print(table_of(left))
         for remedy in _remedies(store, remains):
             console.print(escape(remedy))
+    if unfinished:
+        console.print(f"Unfinished work isn't searched, and may have its text: {escape(', '.join(unfinished))}")
+    if left or unfinished:
         console.print(f"Then remove what no ref needs: gristmill store gc --delete{_at(store)}")
     return proved
 

@@ -192,7 +192,10 @@ def test_pairs_that_hold_an_old_download_are_named_with_what_releases_it(tmp_pat
     shown = gristmill("forget", ID, "--verify", "mine/sft", "--store", str(tmp_path / "store")).stdout
     assert "run mine with the same edit and --refresh pairs" in shown
     published(store, "pairs", {"a.jsonl": b"{}"}, origins={"instructions": read[1]})
-    assert forget(tmp_path / "store", ID, "--verify", "mine/sft")[1]["kept_by"] == {}
+    said = forget(tmp_path / "store", ID, "--verify", "mine/sft")[1]
+    assert (said["kept_by"], said["unfinished"]) == ({}, [])
+    left = store.workspace("download", "killed")
+    assert forget(tmp_path / "store", ID, "--verify", "mine/sft")[1]["unfinished"] == [left.name]
 
 
 def test_what_cannot_be_traced_is_named_and_never_taken_for_nothing(tmp_path: Path) -> None:
