@@ -168,7 +168,7 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
         how = "of this id, URL or host" if wish.exact else "of it, like it or made from it"
         console.print(f"Nothing {how} is in the {searched.files:,} files of {len(lineage)} artifacts of {escape(ref)}.")
     elif not held:
-        why = "some files can't be searched" if searched.unknown else "of some only the id, URL or host was searched for"
+        why = "some files can't be searched" if searched.unknown else "of some only the id, URL or host was sought"
         console.print(f"Not proved: {why}. Nothing was found.", style="bold red")
     if left:
         console.print("\nOutside this lineage the store still has:")

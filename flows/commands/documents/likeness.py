@@ -118,14 +118,17 @@ class Likeness:
         words_D = [_words_of(scanner, pa.scalar(one.text)) for one in self.versions]
         lengths = {one.id: len(words) for one, words in zip(self.versions, words_D, strict=True)}
         self.short = {identity for identity, length in lengths.items() if length < run}  # ids
-        self.seed = min([SEED, run, *map(len, words_D)])
-        self._phrases = [Phrases.of(words, self.seed) for words in words_D]
         sets = shingle_sets(scanner, ngram, texts)
         needed = np.maximum(1, np.ceil(threshold * np.array([len(one) for one in sets]) - ROUNDING)).astype(np.int64)
         self.near = Sought.of(ngram, sets, needed)
-        seeds = shingle_sets(scanner, self.seed, texts)
-        needed = np.array([max(1, _fewest(words, self.seed, run) // SPARSE) for words in words_D])
-        self.quoted = Sought.of(self.seed, seeds, needed)
+        seeds = np.array([min(SEED, run, len(words)) for words in words_D])
+        self._phrases = [Phrases.of(words, seed) for words, seed in zip(words_D, seeds.tolist(), strict=True)]
+        self.quoted: list[tuple[Int64, Sought]] = []  # by seed: the versions, and their index
+        for seed in sorted(set(seeds.tolist()), reverse=True):
+            members = np.flatnonzero(seeds == seed)
+            sets = shingle_sets(scanner, seed, texts.take(pa.array(members)))
+            needed = np.array([max(1, _fewest(words_D[each], seed, run) // SPARSE) for each in members])
+            self.quoted.append((members, Sought.of(seed, sets, needed)))
 
     def matches(self, texts: pa.Array) -> list[Match]:
         """At most one match for each text (T,): the closest."""
@@ -140,9 +143,9 @@ class Likeness:
 
     def _matches(self, scanner: Scanner, texts: pa.Array) -> Iterator[Match]:
         done = set()
-        sets = shingle_sets(scanner, self.near.size, texts)
-        for row, counts in self.near.shared(sets):
-            jaccard = counts / (self.near.sizes_D + len(sets[row]) - counts)
+        near = shingle_sets(scanner, self.near.size, texts)
+        for row, counts in self.near.shared(near):
+            jaccard = counts / (self.near.sizes_D + len(near[row]) - counts)
             share = counts / self.near.sizes_D
             kind, values = (NEAR, jaccard) if jaccard.max() >= self.threshold else (CONTAINS, share)
             best = int(values.argmax())
@@ -150,21 +153,27 @@ class Likeness:
                 done.add(row)
                 start = " ".join(texts[row].as_py()[: 2 * SHOWN].split())[:SHOWN]
                 yield Match(row, self.versions[best].id, kind, float(values[best]), start)
-        if self.seed != self.near.size:
-            sets = shingle_sets(scanner, self.seed, texts)
-        for row, counts in self.quoted.shared(sets):
-            if row in done:
+        for members, quoted in self.quoted:
+            sets = near if quoted.size == self.near.size else shingle_sets(scanner, quoted.size, texts)
+            for row, counts in quoted.shared(sets):
+                if row not in done and (match := self._quotation(scanner, row, texts[row], members, quoted, counts)):
+                    done.add(row)
+                    yield match
+
+    def _quotation(
+        self, scanner: Scanner, row: int, text: pa.Scalar, members: Int64, quoted: Sought, counts: Int64
+    ) -> Match | None:
+        """A quotation of one of these versions, of which the text has `counts` seeds."""
+        words = _words_of(scanner, text)
+        for number in np.argsort(-counts, kind="stable").tolist():
+            if counts[number] < quoted.needed_D[number]:
                 continue
-            words = _words_of(scanner, texts[row])
-            for number in np.argsort(-counts, kind="stable").tolist():
-                if counts[number] < self.quoted.needed_D[number]:
-                    continue
-                mine = self._phrases[number]
-                length, first, last = longest_run(words, mine, min(self.run, len(mine.words)))
-                if length:
-                    quotation = read_words(scanner, texts[row].as_py()).quotation(first, last)
-                    yield Match(row, self.versions[number].id, QUOTES, length, quotation)
-                    break
+            mine = self._phrases[members[number]]
+            length, first, last = longest_run(words, mine, min(self.run, len(mine.words)))
+            if length:
+                quotation = read_words(scanner, text.as_py()).quotation(first, last)
+                return Match(row, self.versions[members[number]].id, QUOTES, length, quotation)
+        return None
 
 
 class Phrases(NamedTuple):

@@ -104,3 +104,13 @@ def test_of_repeated_words_the_longest_run_is_taken() -> None:
     assert longest_run(words, Phrases.of(document, 5), 9) == (0, 0, 0)
     constant = np.full(300, 7, np.uint64)
     assert longest_run(constant[:100], Phrases.of(constant, 5), 50)[0] == 100
+
+
+def test_a_short_document_hides_no_quotation_of_a_long_one() -> None:
+    spelled = [f"{a}{b}{c}" for a in "bcdfgk" for b in "aeiou" for c in "lmnr"]
+    words = random.Random(3).choices(spelled, k=5000)  # each about forty times
+    quoted = " ".join(["They wrote:", *words[4000:4030], "<NAME>", *words[4031:4061]])
+    for short in ([], [Version("short", "Hello")], [Version("short", "Hello you")]):
+        sought = Likeness([Version("long", " ".join(words)), *short], ngram=5, threshold=0.8, run=50)
+        (match,) = sought.matches(pa.array([quoted]))
+        assert (match.document, match.kind, match.value) == ("long", QUOTES, 60)
