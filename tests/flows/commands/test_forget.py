@@ -176,12 +176,12 @@ def test_pairs_that_hold_an_old_download_are_named_with_what_releases_it(tmp_pat
     """Pairs didn't change, so the run takes them from before, and with them the download that they were read from."""
     store = Store(str(tmp_path / "store"))
     row = {"id": [ID], "source": ["a"], "text": [GONE], "metadata": ["{}"]}
-    downloads = []
-    for documents in (row, {name: ["x"] for name in row}):
+    downloads: list[Artifact] = []
+    for columns in (row, {name: ["x"] for name in row}):
         (folder := tmp_path / f"{len(downloads)}").mkdir()
-        pq.write_table(pa.table(documents), folder / "00000.parquet")
+        pq.write_table(pa.table(columns), folder / "00000.parquet")
         contents = {"documents/00000.parquet": (folder / "00000.parquet").read_bytes(), "instructions/a.jsonl": b"{}"}
-        downloads.append(published(store, "download", contents, version=1 + len(downloads)))
+        downloads.append(published(store, "download", contents | {f"{len(downloads)}.txt": b"other settings"}))
     read = [InputRef(location=one.location, part="instructions") for one in downloads]
     pairs = published(store, "pairs", {"a.jsonl": b"{}"}, origins={"instructions": read[0]})
     documents = InputRef(location=downloads[1].location, part="documents")
@@ -265,16 +265,14 @@ def test_what_a_takedown_cannot_be_of_is_refused_by_name(arguments: tuple[str, .
     assert named in said.stderr
 
 
-def published(
-    store: Store, stage: str, contents: Mapping[str, str | bytes], version: int = 1, **fields: Any
-) -> Artifact:
+def published(store: Store, stage: str, contents: Mapping[str, str | bytes], **fields: Any) -> Artifact:
     """An artifact with these files."""
     folder = store.workspace(stage, f"{len(contents)}")
     for name, text in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
     files = list_files(folder)
-    payload = KeyPayload(stage=stage, version=version, config={"of": sorted(contents)}, inputs={})
+    payload = KeyPayload(stage=stage, version=1, config={"of": sorted(contents)}, inputs={})
     given = {"key": payload.key(), "payload": payload, "digest": tree_digest(files), "files": files} | fields
     return store.publish(folder, Manifest(created="2026-01-01T00:00:00.000000", **given))
 
