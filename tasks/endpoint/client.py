@@ -34,6 +34,7 @@ from tasks.stage.runtime import EndpointRuntime
 TOKEN_BYTES = 32  # at most, of a token of an answer
 SECRET_LETTERS = 8  # from this length on, a key is struck out of answers
 MOST_BYTES = 8_000_000  # of an answer
+MOST_TOKENS = 1_000_000_000  # that a server may count for a request or an answer
 LONGEST_PAUSE = 120.0  # seconds, whatever the server asks for
 WAIT_SECONDS = 1.0  # between two reports that an answer isn't there yet
 AHEAD = 8  # requests of a stream, for each one at a time, that may be sent before the first of them is answered
@@ -41,6 +42,7 @@ PASSING = {408, 429, *range(500, 600)}
 REFUSED = {400, 413, 422}
 # Finish reasons of answers that ended by themselves, as servers like OpenAI's name them. With any other it was cut
 WHOLE = {"", "stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete"}
+HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 LETTER = re.compile(r"(?<![A-Za-z])([AB])(?![A-Za-z'])")
 
 
@@ -83,11 +85,10 @@ def read_completion(content: bytes) -> dict[str, Any]:
         _check_answered(completion)
         choice = completion["choices"][0]
         text = _text_of(choice["message"].get("content"))
-        usage = completion.get("usage") or {}
-        tokens = {name: int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")}
+        tokens = {name: _counted(completion.get("usage"), name) for name in ("prompt_tokens", "completion_tokens")}
         finished = str(choice.get("finish_reason") or "").lower() in WHOLE
-        whole = text.encode(errors="replace").decode()  # JSON may spell half of a character
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        whole = HALF.sub("\ufffd", text)  # JSON may spell half of a character
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise SourceError("The reply is not a chat completion.", "Check the url of the endpoint.") from error
     return {"text": whole, "finished": finished, "fault": Reply.of(whole, finished=finished).fault, **tokens}
 
@@ -101,6 +102,13 @@ def _check_answered(completion: dict[str, Any]) -> None:
         raise SourceError(
             f"The endpoint reported an error: {str(message or error)[:300]}.", "Look at its log, or try again later."
         )
+
+
+def _counted(usage: Any, name: str) -> int:
+    """The tokens that a server counted, or 0 for what can't be a number of tokens: an answer that was paid for must not
+    be lost to its bill."""
+    number = usage.get(name) if isinstance(usage, dict) else None
+    return int(number) if isinstance(number, int | float) and 0 <= number <= MOST_TOKENS else 0
 
 
 def _text_of(content: Any) -> str:
@@ -185,6 +193,7 @@ class Endpoint:
         limits = httpx.Limits(max_connections=runtime.concurrent_requests)
         self._client = httpx.Client(headers=headers, timeout=runtime.timeout_seconds, limits=limits)
         self._stopped = threading.Event()
+        self._failure: SourceError | None = None  # that ended all requests
 
     def say(self, conversations: Sequence[Messages]) -> list[Reply]:
         """An answer to each conversation, at temperature 0."""
@@ -259,7 +268,8 @@ class Endpoint:
         if answer is None:
             try:
                 answer = self._with_retries(body)
-            except SourceError:
+            except SourceError as error:
+                self._failure = self._failure or error
                 self._stopped.set()
                 raise
             if answer is None:
@@ -273,11 +283,13 @@ class Endpoint:
         return Completion(text, finished, answer["completion_tokens"], answer["prompt_tokens"])
 
     def _with_retries(self, body: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer, or None if the server refuses this request or if another request has failed, which raises there.
-        Raises SourceError when all retries have failed."""
+        """The answer, or None if the server refuses this request or nobody waits for it. Raises SourceError when all
+        retries have failed, here or of another request."""
         problem, pause = "", 0.0
         for attempt in range(self.runtime.retries + 1):
             if self._stopped.wait(pause):
+                if self._failure:
+                    raise self._failure
                 return None
             try:
                 answer = self._send(body)
@@ -359,4 +371,4 @@ def _letter(reply: Reply) -> Reply:
 
 def _seconds(retry_after: str) -> float:
     """The seconds of a Retry-After header, or 0 for a date, which is rare."""
-    return float(retry_after) if re.fullmatch(r"\d{1,6}(\.\d+)?", retry_after) else 0.0
+    return float(retry_after) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", retry_after) else 0.0

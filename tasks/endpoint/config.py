@@ -9,6 +9,12 @@ from tasks.stage.config import StageConfig
 from tasks.stage.runtime import EndpointUrl, KeyVariable
 
 Fields = dict[str, str | int | float | bool | None]
+OURS = {  # fields that can't be replaced, and why
+    "model": "write it as `model`, which records and the key name",
+    "messages": "the prompts are written there",
+    "stream": "answers are read whole",
+    "n": "one answer is read of each request, and all are paid for",
+}
 
 
 class EndpointConfig(StageConfig):
@@ -24,8 +30,8 @@ class EndpointConfig(StageConfig):
     )
     fields: Fields = Field(
         {},
-        description="further fields of each request, which replace ours. A field set to null is left out, as in "
-        "`{max_tokens: null, max_completion_tokens: 512}`",
+        description="further fields of each request, which replace ours but model, messages, stream and n. A field set "
+        "to null is left out, as in `{max_tokens: null, max_completion_tokens: 512}`",
     )
 
     @field_validator("fields")
@@ -33,4 +39,6 @@ class EndpointConfig(StageConfig):
     def _is_no_secret(cls, fields: Fields) -> Fields:
         if wrong := [name for name in fields if names_a_secret(name.upper())]:
             raise ValueError(f"{wrong[0]} is a secret: name the variable that holds it in api_key_env")
+        if wrong := [name for name in fields if name in OURS]:
+            raise ValueError(f"{wrong[0]} can't be replaced: {OURS[wrong[0]]}. Leave it out")
         return fields

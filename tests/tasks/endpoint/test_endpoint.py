@@ -67,7 +67,6 @@ def failing(*faults: Said) -> Iterator[Server]:
         Said(content=b"<html>a proxy</html>"),
         Said(content=b'{"choices": []}'),
         Said(content=b'{"choices": [{"message": {"content": 5}}]}'),
-        Said(content=b'{"choices": [{"message": {"content": "a"}}], "usage": {"prompt_tokens": 1e999}}'),
         Said(content=b"[" * 100_000),
         Said(content=b'{"error": {"message": "overloaded"}}'),
         Said(content=b'{"choices": [{"finish_reason": "error", "message": {"content": "It lives in"}}]}'),
@@ -82,6 +81,19 @@ def test_what_passes_is_asked_again(fault: Said, tmp_path: Path) -> None:
         assert [reply.text for reply in endpoint.say(QUESTIONS[:1])] == ["About Question 0?"]
     assert len(server.asked) == 3
     assert endpoint.repeated == 2
+
+
+def test_an_answer_is_not_lost_to_a_count_of_tokens_that_can_be_none(tmp_path: Path) -> None:
+    numbers = ["-5", '"many"', "1" + 30 * "0", "1e999", "NaN", "{}", "[]", "null"]
+    usages = [*(f'{{"prompt_tokens": {number}, "completion_tokens": 3}}' for number in numbers), "[1]", '"x"', "7"]
+    left = [
+        Said(content=b'{"choices": [{"message": {"content": "Yes."}}], "usage": %b}' % one.encode()) for one in usages
+    ]
+    with serve(lambda body: left.pop(0)) as server:
+        endpoint = endpoint_of(server, tmp_path, concurrent_requests=1)
+        answers = endpoint.complete([*QUESTIONS[:1]] * len(usages), range(len(usages)), [0] * len(usages))
+    assert answers == [*[("Yes.", True, 3, 0)] * len(numbers), *[("Yes.", True, 0, 0)] * 3]
+    assert endpoint.repeated == 0
 
 
 def test_a_server_that_fails_for_good_ends_the_stage_and_keeps_what_it_answered(tmp_path: Path) -> None:
