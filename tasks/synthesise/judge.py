@@ -34,7 +34,8 @@ _REFUSAL = re.compile(
     r"\A\W*(?:(?:i['’]m|i am) (?:\w+ )?sorry,? but i\b|sorry,? (?:but )?i (?:can|am|['’]m)|i apologi[sz]e,? but\b|"
     r"(?:unfortunately,? )?i (?:can['’]t|cannot|can not|am unable to|am not able to|won['’]t|will not) (?:help|assist|"
     r"provide|rewrite|summari[sz]e|write|create|generate|fulfil|comply|do (?:that|this)|answer|process|complete)|"
-    r"(?:unfortunately,? )?(?:i['’]m|i am) (?:unable|not able) to\b|as an? (?:ai\b|(?:large )?language model))",
+    r"(?:unfortunately,? )?(?:i['’]m|i am) (?:unable|not able) to\b|"
+    r"as an? (?:ai\b[^.\n]{0,60}?,? i\b|(?:ai )?(?:large )?language model\b))",
     re.IGNORECASE,
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f�]")
