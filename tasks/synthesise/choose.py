@@ -27,6 +27,7 @@ from tasks.synthesise.config import PromptConfig, SynthesiseConfig
 from tasks.synthesise.prompts import OURS, PLACES, excerpt_of, filled, wrong_with
 
 BITS = 64
+MOST_BYTES = 1_000_000  # of a file with a prompt, as each request has all of it
 
 
 class Wanted(NamedTuple):
@@ -64,6 +65,11 @@ def _text_of(prompt: PromptConfig) -> str:
         return prompt.text if prompt.text is not None else OURS[prompt.name]
     where, path = f"The prompt {prompt.name}: {prompt.file}", Path(prompt.file).expanduser()
     try:
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise SourceError(
+                f"{where} has {size:,} bytes, but each request has all of it.",
+                f"Write at most {MOST_BYTES:,} bytes, or give the path of the prompt.",
+            )
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{where} can't be read: {error}.", "Give the path of a text file in UTF-8.") from error

@@ -13,6 +13,7 @@ from tasks.synthesise.config import SOURCE, SynthesiseConfig
 from tasks.text import tally
 
 MILLION = 1_000_000
+UNANSWERED = ("refused_by_server", "repeated_request")
 SHOWN, LONGEST = 3, 200  # new documents on the stage's page, and characters of one
 
 
@@ -37,8 +38,13 @@ class Account:
 
     @property
     def asked(self) -> int:
-        """Answers, and requests that weren't repeated."""
+        """Answers, and requests that have none."""
         return sum(fates.total() for fates in self.fates.values())
+
+    @property
+    def answers(self) -> int:
+        """Answers that a server gave."""
+        return sum(map(_answers, self.fates.values()))
 
     @property
     def made(self) -> int:
@@ -55,12 +61,13 @@ class Account:
 def report(account: Account, config: SynthesiseConfig, endpoint: Endpoint, out: Output) -> None:
     """Account for everything, and write the tables."""
     out.account(documents_in=account.read + account.asked, kept=account.read + account.made, removed=account.removed)
-    out.count(downloaded=account.read, answers=account.asked, made=account.made, **account.tokens)
+    out.count(downloaded=account.read, answers=account.answers, made=account.made, **account.tokens)
     out.count(
-        summary=f"{account.read:,} documents, and {account.made:,} made of {account.asked:,} answers by {config.model}"
+        summary=f"{account.read:,} documents, and {account.made:,} made of {account.answers:,} answers by "
+        f"{config.model}"
     )
     rows = [
-        {"prompt": prompt.name, "source": SOURCE.format(prompt.name), "answers": fates.total(), **_row(fates)}
+        {"prompt": prompt.name, "source": SOURCE.format(prompt.name), "answers": _answers(fates), **_row(fates)}
         for prompt in config.prompts
         if (fates := account.fates[prompt.name])
     ]
@@ -80,6 +87,10 @@ def report(account: Account, config: SynthesiseConfig, endpoint: Endpoint, out: 
     _cost(account, endpoint, out)
 
 
+def _answers(fates: Counter[str]) -> int:
+    return fates.total() - sum(fates[reason] for reason in UNANSWERED)
+
+
 def _row(fates: Counter[str]) -> dict[str, int]:
     return {"documents": fates["made"], **{name: number for name, number in sorted(fates.items()) if name != "made"}}
 
@@ -92,23 +103,28 @@ def _cost(account: Account, endpoint: Endpoint, out: Output) -> None:
     """What was asked for this artifact, over all attempts to make it, and what that cost."""
     paid = endpoint.paid
     tokens = {name: paid.total(name) for name in ("prompt_tokens", "completion_tokens")}
+    refused = account.removed["refused_by_server"]
     facts: dict[str, float] = {
-        "requests": len(paid),
+        "requests": len(paid) + refused,
+        "requests_refused": refused,
         "requests_repeated": endpoint.repeated,
         "answers_taken": account.taken,
         **tokens,
     }
     price, told = out.runtime.synthesise.price, ""
-    if price is not None:
+    if price is not None and (any(tokens.values()) or not paid):
         facts["cost"] = round(cost_of(price, *tokens.values()), 6)
         told = f", {money(facts['cost'])} by runtime.synthesise.price"
     out.fact(**facts)
     out.fact_table(
         "Endpoint", [{"measure": name.replace("_", " "), "number": number} for name, number in facts.items()]
     )
+    counted = f"{tokens['prompt_tokens']:,} tokens in, {tokens['completion_tokens']:,} out{told}"
+    if len(paid) and not any(tokens.values()):
+        counted = f"{endpoint.host} counted no tokens, so their price isn't known"
     out.note(
-        f"{len(paid):,} requests, and {account.taken:,} answers of earlier runs. "
-        f"{tokens['prompt_tokens']:,} tokens in, {tokens['completion_tokens']:,} out{told}"
+        f"{facts['requests']:,} requests{f', {refused:,} of them refused' if refused else ''}, and "
+        f"{account.taken:,} answers of earlier runs. {counted}"
     )
 
 

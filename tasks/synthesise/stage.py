@@ -222,6 +222,7 @@ class _Made:
         failed = removed.total() - removed["repeated_request"]
         answers = failed + self.account.made
         if answers >= least and failed > self.config.max_failed_share * answers:
+            del removed["repeated_request"]
             named = ", ".join(f"{number:,} {reason}" for reason, number in removed.most_common())
             raise EmptyOutput(
                 f"{failed:,} of {answers:,} answers of {self.config.model} are no documents ({named}). "

@@ -118,11 +118,16 @@ def test_each_answer_has_a_fate(tmp_path: Path) -> None:
         out = run(tmp_path / "out", read, config_of(max_failed_share=0.9, max_new_tokens=2000), runtime(server.url))
     assert out.facts["requests_repeated"] == 4
     expected = dict(zip((one.id for one in documents), FATES, strict=False))
-    expected |= {documents[len(FATES)].id: "damaged_answer", documents[-1].id: "repeated_request"}
+    expected |= {one.id: "damaged_answer" for one in documents[len(FATES) : len(FATES) + 2]}
+    expected[documents[-1].id] = "repeated_request"
     expected[documents[-2].id] = "unfinished_answer"
     assert reasons(out.path) == {identity: reason for identity, reason in expected.items() if reason}
     assert out.counts["documents"]["removed"]["repeated_request"] == 1
-    assert [one.text for one in made_of(out.path)] == [SAYS, f"A mill ? here, {SAYS}", "0f" * 32, "Parts of it."]
+    assert [one.text for one in made_of(out.path)] == [SAYS, "0f" * 32, "Parts of it."]
+    given = len(server.asked) - out.facts["requests_repeated"]
+    assert (out.facts["requests"], out.facts["requests_refused"]) == (given, 1)
+    assert out.counts["answers"] == given - 1, "a request that was refused or sent already has none"
+    assert out.counts["tables"]["Answers by prompt"][0]["answers"] == given - 1
     assert len(list((out.path / "ledger").glob("*"))) == 3
 
 
@@ -141,6 +146,8 @@ def test_each_answer_has_a_fate(tmp_path: Path) -> None:
         ("I can't believe how tall the mill is, said the miller.", None, ""),
         ("I cannot fulfill this request.", None, "model_refuses"),
         ("As an AI language model, I have no mill.", None, "model_refuses"),
+        ("As an AI made by a company, I have no mill.", None, "model_refuses"),
+        ("As an AI researcher, she wrote of mills.", None, ""),
         ("As an aid to millers, wheels were built.", None, ""),
         ("Unfortunately, I am not able to do so.", None, "model_refuses"),
         ("Sorry, I can’t do that.", None, "model_refuses"),
@@ -286,6 +293,27 @@ def test_a_server_that_refuses_or_a_model_that_repeats_itself_ends_the_run(tmp_p
         synthesise.check_here(config_of(), runtime(None))  # type: ignore[arg-type]
 
 
+def test_an_error_is_named_though_other_requests_wait_for_their_turn(tmp_path: Path) -> None:
+    documents = corpus(tmp_path / "in", [document(number) for number in range(120)])
+
+    def answer(body: Body) -> Said:
+        last = asked(body).split()[2] == "119"
+        return Said(status=401, content=b"no", delay=0.5) if last else Said(status=503, content=b"busy")
+
+    how = {"concurrent_requests": 120, "backoff_seconds": 60}
+    with serve(answer) as server, pytest.raises(SourceError, match="answered 401"):
+        run(tmp_path / "out", documents, config_of(), runtime(server.url, endpoint=how))
+
+
+def test_a_server_that_counts_no_tokens_is_not_free(tmp_path: Path) -> None:
+    documents = corpus(tmp_path / "in", [document(1)])
+    said = Said(content=json.dumps({"choices": [{"message": {"content": SAYS}}]}).encode())
+    with serve(lambda body: said) as server:
+        out = run(tmp_path / "out", documents, config_of(), runtime(server.url, price={"input": 1, "output": 1}))
+    assert out.facts["requests"] == 1
+    assert "cost" not in out.facts
+
+
 @pytest.mark.parametrize(
     ("prompts", "more", "message"),
     [
@@ -299,6 +327,7 @@ def test_a_server_that_refuses_or_a_model_that_repeats_itself_ends_the_run(tmp_p
         ([], {"prompts": []}, "at least 1"),
         ([], {"characters": {"min": 5, "max": 4}}, "max is 4, but min is 5"),
         ([], {"fields": {"api_key": "x"}}, "is a secret"),
+        *[([], {"fields": {name: 2}}, f"{name} can't be replaced") for name in ("model", "messages", "stream", "n")],
         ([], {"share": 0}, "greater than 0"),
     ],
 )
@@ -314,6 +343,7 @@ def test_wrong_settings_are_refused_by_name(prompts: list[dict[str, Any]], more:
         (b"\xff", "can't be read"),
         (b"no place", "has .text. 0 times"),
         (b"{a}{text}", "has .a."),
+        (b"{text}" + b"!" * 1_000_000, "has 1,000,006 bytes, but each request has all of it"),
     ],
 )
 def test_a_file_that_is_no_prompt_is_refused(content: bytes | None, message: str, tmp_path: Path) -> None:
