@@ -146,6 +146,10 @@ class Keyed(Protocol):
     def seed(self) -> int:
         """Of the sample."""
 
+    @property
+    def about(self) -> str:
+        """What is asked about, and what to do if the server fails only on that, for an error."""
+
 
 K = TypeVar("K", bound=Keyed)
 
@@ -232,7 +236,7 @@ class Endpoint:
             try:
                 for one in requests:
                     body = request_body(self.config, self.asked, one.messages, self.asked.temperature, one.seed)
-                    waiting.append((one, pool.submit(self._answered, one.key, body)))
+                    waiting.append((one, pool.submit(self._answered, one.key, body, one.about)))
                     if len(waiting) == AHEAD * self.runtime.concurrent_requests:
                         yield _next(waiting, on_wait)
                 while waiting:
@@ -262,12 +266,12 @@ class Endpoint:
         digest = hashlib.sha256(json.dumps([str(self.address), number, body], sort_keys=True).encode()).hexdigest()
         return self._answered(digest, body)
 
-    def _answered(self, key: str, body: dict[str, Any]) -> Completion | None:
+    def _answered(self, key: str, body: dict[str, Any], about: str = "") -> Completion | None:
         """The answer that is kept under a key, or else the server's, which then is."""
         answer = self.paid.get(key)
         if answer is None:
             try:
-                answer = self._with_retries(body)
+                answer = self._with_retries(body, about)
             except SourceError as error:
                 self._failure = self._failure or error
                 self._stopped.set()
@@ -282,7 +286,7 @@ class Endpoint:
         finished = answer["finished"] and text == answer["text"]
         return Completion(text, finished, answer["completion_tokens"], answer["prompt_tokens"])
 
-    def _with_retries(self, body: dict[str, Any]) -> dict[str, Any] | None:
+    def _with_retries(self, body: dict[str, Any], about: str) -> dict[str, Any] | None:
         """The answer, or None if the server refuses this request or nobody waits for it. Raises SourceError when all
         retries have failed, here or of another request."""
         problem, pause = "", 0.0
@@ -305,7 +309,7 @@ class Endpoint:
         raise SourceError(
             f"The endpoint {self.host} failed {self.runtime.retries + 1} times: {problem}.",
             "Answers so far are kept: run again when it works, and lower runtime.endpoint.concurrent_requests if it "
-            "answers 429.",
+            f"answers 429.{about}",
         )
 
     def _send(self, body: dict[str, Any]) -> dict[str, Any] | None:

@@ -41,6 +41,11 @@ class Wanted(NamedTuple):
     messages: Messages
     seed: int
 
+    @property
+    def about(self) -> str:
+        """For the error of a server that fails on this request and on no other."""
+        return f" It was asked about {self.document.id}: if only that fails, list it in download.exclude."
+
 
 def prompts_of(config: SynthesiseConfig) -> dict[str, str]:
     """The text of each prompt, by its name. Raises SourceError for a file that can't be read, or that lacks a place for
