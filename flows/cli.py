@@ -47,7 +47,7 @@ with beginning():
 
     from flows.commands.documents.sample import sample
     from flows.commands.documents.takedown import forget, trace
-    from flows.commands.process_setup import check_edges, mind_streams, quiet_libraries
+    from flows.commands.process_setup import ask_this_machine_directly, check_edges, mind_streams, quiet_libraries
     from flows.options import (
         DEFAULT_STORE,
         LastProfile,
@@ -557,6 +557,7 @@ def main() -> None:
     """The entry point: an error that a user can fix is two sentences, not a traceback."""
     guard()
     mind_streams()
+    ask_this_machine_directly()
     quiet_libraries()
     errors = Terminal(stderr=True)
     try:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
+from urllib.request import getproxies_environment
 
 import httpx
 from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
@@ -25,7 +26,7 @@ from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 from flows.database import Database, home, own_database
 from flows.guard.password import client_variables, new_password, variables
 from flows.stop import AGAIN, Stop
-from storage.errors import ServerError
+from storage.errors import ServerError, harmless
 from storage.files.locks import hold
 from tasks.children.die_with_parent import tied_to
 from tasks.children.launchers import free_port
@@ -55,7 +56,15 @@ GIVEN = "Start it, correct PREFECT_API_URL, or unset it: then a run starts its o
 
 def check_address() -> None:
     """Prepare the environment for the server of PREFECT_API_URL, before Prefect is imported: set the password of
-    `gristmill ui`. Raises ServerError if the address is not a URL."""
+    `gristmill ui`. Raises ServerError if the address is not a URL, or for a proxy that no client can use."""
+    if getproxies_environment():
+        try:
+            httpx.Client().close()
+        except (ImportError, ValueError, httpx.InvalidURL) as error:
+            raise ServerError(
+                f"A proxy of the environment can't be used: {harmless(str(error))}",
+                "Correct or unset HTTP_PROXY, HTTPS_PROXY and ALL_PROXY.",
+            ) from error
     address = os.environ.get("PREFECT_API_URL")
     if address is None:
         return

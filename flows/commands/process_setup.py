@@ -31,6 +31,15 @@ def mind_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def ask_this_machine_directly() -> None:
+    """Take servers of this machine out of what a proxy is asked for, which knows none of them: HTTP_PROXY would keep a
+    run from its Prefect server."""
+    names = {name.lower() for name, value in os.environ.items() if value}
+    if names & {"http_proxy", "all_proxy"}:
+        for name in [name for name in ("no_proxy", "NO_PROXY") if name in os.environ] or ["NO_PROXY"]:
+            os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
+
+
 def quiet_libraries() -> None:
     """Leave out what libraries log on import, which concerns GPUs."""
     for library in ("bitsandbytes", "torchao", "torch.utils._pytree"):

@@ -9,13 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
+from flows.commands.process_setup import ask_this_machine_directly
+from flows.server import check_address
 from profiles.load import MOST_BYTES
 from storage import refs
+from storage.errors import ServerError
 from storage.store import Store
 from tests.flows.commands.test_cli import gristmill, publish
 from tests.pipeline.runs import ROOT, mind_signals
+from tests.tasks.download.file_server import Behaviour, serve_files
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
 
@@ -165,3 +170,21 @@ def test_no_signal_disturbs_the_last_steps_of_a_command(number: signal.Signals) 
             process.send_signal(number)
         _, complained = process.communicate(timeout=60)
     assert (process.returncode, complained) == (0, "")
+
+
+def test_a_proxy_is_not_asked_for_what_is_on_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    ask_this_machine_directly()
+    assert "NO_PROXY" not in os.environ
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    ask_this_machine_directly()
+    with serve_files(Behaviour({"a": b"1"})) as url:
+        assert httpx.get(f"{url}/a").content == b"1"
+    monkeypatch.setenv("no_proxy", "example.org")
+    ask_this_machine_directly()
+    assert os.environ["no_proxy"] == "example.org,127.0.0.1,localhost"
+    monkeypatch.setenv("ALL_PROXY", "gopher://127.0.0.1:9")
+    with pytest.raises(ServerError, match="A proxy of the environment can't be used: Unknown scheme"):
+        check_address()
