@@ -57,7 +57,7 @@ def without_news(unique: Artifact) -> bool:
 
 def check_kept(profile: Profile, clean: Artifact) -> None:
     """Raises EmptyOutput for a source with a weight in a mixture of which the filter kept nothing."""
-    mixed = _mixed(profile)
+    mixed = profile.pretrain.mixed_sources if profile.pretrain else set()
     for source, reasons in emptied_sources(clean).items() if mixed else ():
         if source in mixed:
             first = reasons.most_common(1)[0][0]
@@ -178,7 +178,7 @@ def told_of_unread(profile: Profile, reached: Iterable[str]) -> Iterator[str]:
     run reads. `reached` are the stages of this run."""
     reached = {*reached}
     if profile.pretrain and profile.pretrain.mixture is not None and "pretrain" in reached:
-        mixed = _mixed(profile)
+        mixed = profile.pretrain.mixed_sources
         if left_out := [escape(harmless(name)) for name in profile.document_sources if name not in mixed]:
             yield f"pretrain.mixture leaves out {', '.join(left_out)}: prepared like the others, but not trained on."
     if reached != {*profile.stage_names}:
@@ -189,13 +189,6 @@ def told_of_unread(profile: Profile, reached: Iterable[str]) -> Iterator[str]:
             continue
         base = " The profile begins with a base model, so it reads only pairs." if not profile.pretrain else ""
         yield f"No stage reads the {source.role} of {escape(harmless(source.name))}.{base}"
-
-
-def _mixed(profile: Profile) -> set[str]:
-    """The sources with a weight in a mixture of `pretrain`."""
-    return (
-        {name for names in profile.pretrain.named_sources().values() for name in names} if profile.pretrain else set()
-    )
 
 
 def _readers(profile: Profile, reached: Iterable[str]) -> Iterator[tuple[str, str]]:

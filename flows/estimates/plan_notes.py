@@ -129,7 +129,8 @@ def repeat_notes(profile: Profile, lines: Sequence[PlannedStage], training: Trai
     config = profile.pretrain
     if config is None or training is None or not rows:
         return
-    from tasks.pretrain.loader.epochs import ALL, check_epochs, planned, repeats
+    from tasks.pretrain.loader.epochs import check_epochs, planned, repeats
+    from tasks.pretrain.loader.windows import ALL
 
     tokens = {row["source"]: row["tokens"] for row in rows if row["split"] == "train" and row["source"] != ALL}
     context = config.sequence or training.shape.context

@@ -361,10 +361,8 @@ class PretrainConfig(StageConfig):
         steps = [change.from_step for change in self.curriculum]
         if steps != sorted(set(steps)):
             raise ValueError("the from_step of each change in curriculum must be later than the one before")
-        if isinstance(self.max_epochs, dict):
-            mixed = {name for names in self.named_sources().values() for name in names}
-            if unmixed := sorted(self.max_epochs.keys() - mixed):
-                raise ValueError(f"max_epochs names {', '.join(unmixed)}, but pretrain.mixture doesn't: add a weight")
+        if isinstance(self.max_epochs, dict) and (unmixed := sorted(self.max_epochs.keys() - self.mixed_sources)):
+            raise ValueError(f"max_epochs names {', '.join(unmixed)}, but pretrain.mixture doesn't: add a weight")
         return self
 
     @model_validator(mode="after")
@@ -450,6 +448,11 @@ class PretrainConfig(StageConfig):
         return named | {
             f"curriculum.{number}.mixture": list(change.mixture) for number, change in enumerate(self.curriculum)
         }
+
+    @property
+    def mixed_sources(self) -> set[str]:
+        """The sources with a weight, at the beginning or later. Empty for natural proportions."""
+        return {name for names in self.named_sources().values() for name in names}
 
     def epochs_allowed(self, source: str) -> float | None:
         """The largest number of times that a source may be read, or None for any."""

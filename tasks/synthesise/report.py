@@ -134,5 +134,5 @@ def money(cost: float) -> str:
 
 
 def cost_of(price: Price, tokens_in: float, tokens_out: float) -> float:
-    """The price of so many tokens of requests and of answers."""
+    """The price of these numbers of tokens, of requests and of answers."""
     return (tokens_in * price.input + tokens_out * price.output) / MILLION

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from storage.errors import ConfigError
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.loader.mixture import MixtureOrder, Phase
-
-ALL = "all"  # sources, in natural proportions
+from tasks.pretrain.loader.windows import ALL
 
 
 class Reading(NamedTuple):

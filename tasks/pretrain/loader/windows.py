@@ -25,6 +25,7 @@ from tasks.pretrain.loader.packing import PackedWindows
 from tasks.pretrain.loader.permutation import permute
 
 CHUNK = np.uint64(1024)  # samples whose order is computed together, at hardly more than the cost of one
+ALL = "all"  # sources, in natural proportions
 SUMMED = 1 << 14  # samples whose padding is summed together
 
 
@@ -151,15 +152,15 @@ class WindowLoader:
         self.context = windows.context
         self._shuffled = ShuffledWindows(windows, key=f"{seed}", name="The training split")
         self.windows = self._shuffled.count
-        self.taken: dict[str, Windows] = {"all": windows}
+        self.taken: dict[str, Windows] = {ALL: windows}
 
     def served(self, samples: int) -> dict[str, int]:
         """All of the first `samples` of the run."""
-        return {"all": samples}
+        return {ALL: samples}
 
     def report(self, samples: int) -> list[dict[str, object]]:
         """The use of the windows by the first `samples` of the run, as a row of a table."""
-        return [self._shuffled.report("all", samples)]
+        return [self._shuffled.report(ALL, samples)]
 
     def serving(self, ranges: Mapping[str, Ranges], samples: int) -> Iterator[tuple[int, Int64]]:
         """For each epoch among the first `samples` of the run: its number, and the samples with a token of these

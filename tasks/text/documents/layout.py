@@ -155,7 +155,7 @@ def _all(words: Iterable[Word | Piece]) -> str:
 
 
 def _leftwards(text: str) -> int:
-    """The number of letters written leftwards, less that of others."""
+    """The number of right-to-left letters minus that of others."""
     return 0 if text.isascii() else sum(1 if ord(sign) in LEFTWARDS else -sign.isalpha() for sign in text)
 
 
