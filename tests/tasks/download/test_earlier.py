@@ -17,24 +17,13 @@ from storage.shards.documents import read_documents, read_ledger
 from storage.store import Store
 from tasks.download import DownloadConfig, download
 from tasks.download.earlier import RECORD
-from tasks.stage.display.progress import Observer
 from tasks.stage.session import Session, open_session
+from tests.notes import Notes
 from tests.runtimes import runtime_of
 from tests.tasks.download.archives import html, http, packed, page, warc
 
 ROWS = 40
 LICENCES = ("MIT", "https://creativecommons.org/licenses/by-sa/4.0/deed.de")
-
-
-class Notes(Observer):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def noted(self, stage: str, message: str) -> None:
-        self.said.append(message)
-
-    def warned(self, stage: str, message: str) -> None:
-        self.said.append(message)
 
 
 class Place:

@@ -9,11 +9,11 @@ from typing import Any
 from storage.artifact import Artifact
 from storage.shards.documents import Document, read_documents, read_ledger, shard_name, write_documents
 from storage.store import Store
-from tasks.stage.display.progress import Observer
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
 from tasks.synthesise import SynthesiseConfig, synthesise
+from tests.notes import Notes
 
 TEXT = "Document {number} is about a mill by the river, which ground {number} sacks of flour each day for the town. "
 SHORTEN = {"name": "short", "text": "Shorten: {text}"}
@@ -48,19 +48,6 @@ def run(folder: Path, documents: Artifact, config: SynthesiseConfig, how: Runtim
     out = Output.at(folder, stage="synthesise", runtime=how)
     synthesise.function(config, documents, out)
     return out
-
-
-class Notes(Observer):
-    """Remembers what a run said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def noted(self, stage: str, message: str) -> None:
-        self.said.append(message)
-
-    def warned(self, stage: str, message: str) -> None:
-        self.said.append(message)
 
 
 def store_run(store: Path, documents: Artifact, config: SynthesiseConfig, how: Runtime) -> tuple[Artifact, bool]:

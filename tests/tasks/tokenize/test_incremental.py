@@ -17,27 +17,17 @@ from storage.manifest import Manifest
 from storage.shards.documents import Document, shard_name, write_documents
 from storage.store import Store
 from tasks.shards.incremental import link
-from tasks.stage.display.progress import Observer
 from tasks.stage.session import Session, open_session
 from tasks.tokenize.stage import TokenizeConfig, tokenize
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
 from tasks.tokenizer.encoder.tables import read_settings
+from tests.notes import Notes
 from tests.runtimes import runtime_of
 from tests.tasks.tiny_model import make_tokenizer, texts
 from tests.tasks.tokenizer.encoder.faulty_kernels import exchange_letters
 
 SENTENCES = list(texts())
 CONFIG = TokenizeConfig(validation_share=0.2)
-
-
-class Notes(Observer):
-    """Records the notes of stages."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def noted(self, stage: str, message: str) -> None:
-        self.said.append(message)
 
 
 @pytest.fixture(scope="module")
