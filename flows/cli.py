@@ -47,6 +47,7 @@ with beginning():
 
     from flows.commands.documents.sample import sample
     from flows.commands.documents.takedown import forget, trace
+    from flows.commands.matrix import ablate
     from flows.commands.process_setup import ask_this_machine_directly, check_edges, mind_streams, quiet_libraries
     from flows.options import (
         DEFAULT_STORE,
@@ -267,6 +268,7 @@ def explain(
 app.command()(trace)
 app.command()(forget)
 app.command()(sample)
+app.command()(ablate)
 
 
 @app.command()

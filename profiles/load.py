@@ -165,7 +165,7 @@ def text_of(name: str) -> str:
 
 def purpose(name: str) -> str:
     """The description of a profile that comes with Gristmill."""
-    return str(_parse(text_of(name))["description"])
+    return str(parse_value(text_of(name))["description"])
 
 
 def _find(name: str, relative_to: Path | None = None) -> Path:
@@ -216,7 +216,7 @@ def _mapping(path: Path, what: str = "Profile ", *, may_be_empty: bool = False) 
             "Keep data in separate files, and name them in the profile.",
         )
     try:
-        data = _parse(path.read_text(encoding="utf-8"))
+        data = parse_value(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{what}{path} is not UTF-8: {_byte(error)}.", "Save it as UTF-8.") from error
     except yaml.YAMLError as error:
@@ -231,7 +231,11 @@ def _mapping(path: Path, what: str = "Profile ", *, may_be_empty: bool = False) 
 
 def _leaves_filter(parent: object) -> bool:
     """Whether a profile that extends `parent` has only the default rules, which are for web pages and nobody chose."""
-    return parent is None or parent in names() or (parent in recipes() and "filter" not in _parse(text_of(str(parent))))
+    return (
+        parent is None
+        or parent in names()
+        or (parent in recipes() and "filter" not in parse_value(text_of(str(parent))))
+    )
 
 
 def _in_files(data: Mapping[str, Any]) -> bool:
@@ -243,7 +247,7 @@ def _in_files(data: Mapping[str, Any]) -> bool:
     return bool(documents) and all(one.get("kind") in ("files", "documents") for one in named)
 
 
-def _parse(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """The value of a YAML text. Raises YAMLError, also for endless nesting or repetition by aliases."""
     try:
         value = yaml.load(text, _UniqueKeys)
@@ -360,7 +364,7 @@ def _set(data: dict[str, Any], override: str) -> None:
             found = f"{'.'.join(parents[:number])} is {json.dumps(here, default=str)}, not a section with keys"
             raise ConfigError(f"--set {override}: {found}.", SCHEMA)
     try:
-        here[last] = _parse(text)
+        here[last] = parse_value(text)
     except yaml.YAMLError as error:
         raise ConfigError(
             f"--set {path}: the value is not YAML: {_problem(error)}.", "Quote it, or close it."

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NoReturn
@@ -62,13 +62,13 @@ def run_pipeline(
     PREFECT_API_URL names a server. Raises what the pipeline raises."""
     started = time.monotonic()
     observer = TerminalObserver(console)
-    with stoppable() as stop, _ended_in_order(stop, observer):
+    with stoppable() as stop, ended_in_order(stop, observer):
         profile = load(name, overrides)
         approve = None if yes else AtTerminal(profile, observer)
         session = replace(session_of(profile, to, refresh, paranoid), observer=observer, approve=approve)
         console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
         # Again inside the record, which should hold the end of a server, not the signal that reports it
-        with recorded(profile, session, Asked(name, overrides, to, refresh)) as run, _ended_in_order(stop, observer):
+        with recorded(profile, session, Asked(name, overrides, to, refresh)) as run, ended_in_order(stop, observer):
             lines = plan(profile, run.session)
             if run.record and not all(line.hit for line in lines):
                 gpu = gpu_of(profile.runtime)
@@ -83,7 +83,7 @@ def run_pipeline(
             served = bool(os.environ.get("PREFECT_API_URL"))
             if served or not _take_from_store(run, lines):
                 if served or own_server:
-                    _run_in_prefect(run, console, stop, name, overrides, to, refresh)
+                    in_prefect(run, console, stop, lambda: _pipeline(name, overrides, to, refresh))
                 else:
                     _run_here(run)
     summarize(console, run, time.monotonic() - started)
@@ -120,9 +120,14 @@ def _run_here(run: Run) -> None:
         stages(run.profile)
 
 
-def _run_in_prefect(
-    run: Run, console: Console, stop: Stop, name: str, overrides: list[str], to: str | None, refresh: list[str]
-) -> None:
+def _pipeline(name: str, overrides: list[str], to: str | None, refresh: list[str]) -> None:
+    from flows.flow import pipeline
+
+    pipeline(name, overrides, to, refresh)
+
+
+def in_prefect(run: Run, console: Console, stop: Stop, flow: Callable[[], object]) -> None:
+    """Call a flow that takes this run, with the server of PREFECT_API_URL or a temporary one."""
     check_address()
     if os.environ.get("PREFECT_API_URL"):  # its automation needs the run's heartbeat
         os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
@@ -132,10 +137,8 @@ def _run_in_prefect(
     with temporary_server(stop, _import_pipeline), handed_on(run):
         from prefect.exceptions import TerminationSignal
 
-        from flows.flow import pipeline
-
         try:
-            pipeline(name, overrides, to, refresh)
+            flow()
         except (TerminationSignal, httpx.HTTPError) as error:  # a signal becomes the latter while the server is away
             sent = [one for one in causes(error) if isinstance(one, TerminationSignal | KeyboardInterrupt)]
             if not sent:
@@ -161,7 +164,7 @@ def _import_pipeline() -> None:
 
 
 @contextmanager
-def _ended_in_order(stop: Stop, observer: TerminalObserver) -> Iterator[None]:
+def ended_in_order(stop: Stop, observer: TerminalObserver) -> Iterator[None]:
     """Within the block, a signal or the end of the Prefect server ends the command with a sentence."""
     try:
         yield

@@ -67,7 +67,7 @@ def sources(config: EvaluateConfig) -> dict[str, str]:
     return {**named, **gate_digests(config.gates)} if config.gates else named
 
 
-@stage(version=8, runtime=("compute", "data", "endpoint"), sources=sources, check_here=check_here)
+@stage(version=9, runtime=("compute", "data", "endpoint"), sources=sources, check_here=check_here)
 def evaluate(
     config: EvaluateConfig,
     models: Mapping[str, Artifact],

@@ -89,7 +89,7 @@ def normal(level: float) -> float:
     return float(ndtri((1 + level) / 2))
 
 
-def student(level: float, freedom: int) -> float:
+def student(level: float, freedom: float) -> float:
     """Standard errors to each side of a two-sided interval of Student's distribution."""
     from scipy.special import stdtrit
 

@@ -58,7 +58,7 @@ def items_of(
     task: str, measured: Mapping[str, Any], *, named: bool, cluster: str | None = None, sampled: bool = False
 ) -> list[dict[str, Any]]:
     """A row per question: {"id", "cluster", "scores"}, and the reasons for the scores: the "target", "likelihoods" of
-    the choices or "answers", and the texts "taken" from those by filters. If they were `sampled`, also the number of
+    the choices with their "bytes", or "answers", and the texts "taken" from those by filters. If they were `sampled`, also the number of
     answers "n" and of passing ones "c". Questions that aren't `named` have their number as id. Those with the same
     value in the column `cluster` form a cluster.
 
@@ -133,7 +133,8 @@ def _answers(sample: Mapping[str, Any]) -> dict[str, Any]:
     if responses and isinstance(responses[0], str):
         return {"answers": responses, **right}
     if responses and isinstance(responses[0], list | tuple):
-        return {"likelihoods": [round(float(one[0]), 6) for one in responses], **right}
+        sizes = [len(scored.encode()) for _, scored in sample["arguments"]]
+        return {"likelihoods": [round(float(one[0]), 6) for one in responses], "bytes": sizes, **right}
     return {}  # a whole text, all of which is the target
 
 

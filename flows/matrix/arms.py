@@ -1,0 +1,187 @@
+"""The arms of a matrix: profiles that differ from a reference in the settings that are varied, each with several seeds.
+
+    --vary filter.fineweb=null --vary 'pretrain.learning_rate=[3e-3, 6e-3]'
+
+has the profile as it is, and each value of a key in place of its own: here 2 × 3 arms, or with `each` 1 + 1 + 2, one
+change at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import yaml
+
+from profiles.load import load, parse_value
+from profiles.schema import Profile
+from profiles.sections import NAME
+from profiles.stage_names import AT_THE_END, TRAINED
+from storage.errors import ConfigError
+from tasks.training.chain import BASE, BESIDE
+
+MOST_ARMS, MOST_SEEDS = 200, 100
+LONGEST_NAME = 80  # of a member's profile, which names its refs
+UNVARIED = ("runtime", "name", "description", *AT_THE_END)
+
+
+class Arm(NamedTuple):
+    """A profile of the matrix. `settings` are values by key, as on the command line, and empty for the reference."""
+
+    name: str
+    settings: Mapping[str, str]
+
+
+class Member(NamedTuple):
+    """A run of the matrix: an arm with a seed, both by number, and its profile."""
+
+    arm: int
+    seed: int
+    profile: Profile
+
+
+class Matrix(NamedTuple):
+    """All runs, by arm and seed, the reference first. `link` is the stage whose model is measured."""
+
+    arms: list[Arm]
+    seeds: list[int]
+    members: list[list[Member]]
+    link: str
+
+    @property
+    def reference(self) -> Profile:
+        """The profile as it is."""
+        return self.members[0][0].profile
+
+    def name_of(self, member: Member) -> str:
+        """The name of a run, for people."""
+        seed = f", seed {self.seeds[member.seed]}" if len(self.seeds) > 1 else ""
+        return f"{self.arms[member.arm].name}{seed}"
+
+
+def matrix_of(
+    name: str, overrides: Sequence[str], vary: Sequence[str], seeds: int, *, each: bool = False, link: str | None = None
+) -> Matrix:
+    """The matrix of a profile with `overrides`. Raises ConfigError for settings that can't be varied, values that the
+    profile refuses, and arms that don't differ."""
+    reference = load(name, overrides)
+    levels = levels_of(vary)
+    measured = link_of(reference, [key for key in levels], link)
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise ConfigError(f"{seeds} seeds are not between 1 and {MOST_SEEDS}.", "Three to five are usual.")
+    arms, profiles = [Arm(reference.name, {})], [reference]
+    for settings in combinations(levels, each=each):
+        shown = ", ".join(f"{key}={value}" for key, value in settings.items())
+        profile = load(name, [*overrides, *(f"{key}={value}" for key, value in settings.items())])
+        if _choices(profile) not in map(_choices, profiles):
+            arms.append(Arm(shown, settings))
+            profiles.append(profile)
+    if levels and len(arms) == 1:
+        raise ConfigError(f"{', '.join(levels)}: every value is the profile's own.", "Give another value.")
+    first = seed_of(reference, measured)
+    members = []
+    for number, arm in enumerate(arms):
+        of_arm = []
+        for seed in range(seeds):
+            if number == seed == 0:
+                of_arm.append(Member(0, 0, reference))
+                continue
+            sets = [f"{key}={value}" for key, value in arm.settings.items()]
+            seeded = [f"{key}={first + seed}" for key in seed_keys(profiles[number], measured)] if seed else []
+            named = f"name={member_name(reference.name, arm, seed)}"
+            of_arm.append(Member(number, seed, load(name, [*overrides, *sets, *seeded, named])))
+        members.append(of_arm)
+    return Matrix(arms, [first + seed for seed in range(seeds)], members, measured)
+
+
+def levels_of(vary: Sequence[str]) -> dict[str, list[str]]:
+    """The values by key of `KEY=VALUE` and `KEY=[VALUE, …]`, as text for `--set`."""
+    levels: dict[str, list[str]] = {}
+    for one in vary:
+        key, separator, text = one.partition("=")
+        if not separator or not key or not text:
+            raise ConfigError(f"--vary {one} lacks a {'value' if key else 'key'}.", "Write --vary section.key=value.")
+        if key.partition(".")[0] in UNVARIED:
+            raise ConfigError(
+                f"--vary {key}: no model depends on it.", "Vary a setting of download, of a stage after it, or of base."
+            )
+        if key in levels:
+            raise ConfigError(f"--vary {key} is given twice.", f"Write --vary '{key}=[…, …]'.")
+        try:
+            value = parse_value(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--vary {key}: the value is not YAML.", "Quote it, or close it.") from error
+        levels[key] = [_text(level) for level in value] if isinstance(value, list) and value else [text]
+    return levels
+
+
+def combinations(levels: Mapping[str, Sequence[str]], *, each: bool) -> list[dict[str, str]]:
+    """The settings of every arm but the reference. Raises ConfigError for too many."""
+    if each:
+        return [{key: value} for key, values in levels.items() for value in values]
+    number = 1
+    for values in levels.values():
+        number *= len(values) + 1
+    if number > MOST_ARMS:
+        raise ConfigError(f"These settings give {number:,} arms, more than {MOST_ARMS}.", "Add --each: one at a time.")
+    ways = product(*([None, *values] for values in levels.values()))
+    settings = [{key: value for key, value in zip(levels, way, strict=True) if value is not None} for way in ways]
+    return sorted((one for one in settings if one), key=len)
+
+
+def link_of(profile: Profile, keys: Sequence[str], asked: str | None) -> str:
+    """The stage whose model is measured: the first that all varied `keys` can change, or the one `asked` for."""
+    models = [name for name in profile.stage_names if name in (BASE, *TRAINED) and name not in BESIDE]
+    if profile.pretrain is not None:
+        models = [name for name in models if name != BASE]
+    if not models:
+        raise ConfigError(f"{profile.name} trains no model.", "Give a profile with pretrain or a base.")
+    order = ["download", *profile.stage_names]
+    sections = [key.partition(".")[0] for key in keys]
+    last = max((order.index(name) for name in sections if name in order), default=0)
+    able = [name for name in models if order.index(name) >= last] or models[-1:]
+    if "chain" in sections or any(name in TRAINED and name not in order for name in sections):
+        able = models[-1:]  # a link that the profile lacks
+    if asked is None:
+        return able[0]
+    if asked not in models:
+        raise ConfigError(f"{asked} makes no model of {profile.name}.", f"Measure one of {', '.join(models)}.")
+    if asked not in able:
+        raise ConfigError(f"{asked} comes before what is varied.", f"Measure one of {', '.join(able)}.")
+    return asked
+
+
+def seed_keys(profile: Profile, link: str) -> list[str]:
+    """The keys of the seeds of all trainings up to `link`."""
+    names = profile.names_to(link)
+    return [f"{name}.seed" for name in names if name in TRAINED and hasattr(getattr(profile, name), "seed")]
+
+
+def seed_of(profile: Profile, link: str) -> int:
+    """The seed of the last training up to `link`."""
+    seeds = [getattr(getattr(profile, key.partition(".")[0]), "seed") for key in seed_keys(profile, link)]
+    return int(seeds[-1]) if seeds else 0
+
+
+def member_name(profile: str, arm: Arm, seed: int) -> str:
+    """The name of a run's profile, which its refs begin with: `tiny-filter-fineweb-null-seed-1`."""
+    parts = [f"{key}-{value}" for key, value in arm.settings.items()] + ([f"seed-{seed}"] if seed else [])
+    name = re.sub(r"[^a-z0-9_]+", "-", "-".join([profile, *parts]).lower()).strip("-")
+    if len(name) > LONGEST_NAME:
+        digest = hashlib.sha256(json.dumps([profile, arm.settings, seed]).encode()).hexdigest()[:8]
+        name = f"{name[:LONGEST_NAME]}-{digest}"
+    assert re.fullmatch(NAME, name)
+    return name
+
+
+def _choices(profile: Profile) -> Any:
+    """All that shapes the result."""
+    return profile.model_dump(exclude={"name", "description", "runtime"})
+
+
+def _text(level: Any) -> str:
+    return level if isinstance(level, str) and parse_value(level) == level else json.dumps(level, ensure_ascii=False)

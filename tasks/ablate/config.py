@@ -1,0 +1,24 @@
+"""The config of the stage `ablate`: the arms and seeds of a matrix."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tasks.stage.config import StageConfig
+
+
+class ArmConfig(StageConfig):
+    """One arm: the settings in which it differs from the reference, and the share of its documents that it holds out."""
+
+    name: str
+    settings: dict[str, str] = Field({}, description="value by key, as on the command line. None for the reference")
+    validation_share: float | None = Field(None, description="of its documents, or null for a base without documents")
+
+
+class AblateConfig(StageConfig):
+    """The matrix. The first arm is the reference."""
+
+    arms: list[ArmConfig] = Field(min_length=1)
+    seeds: list[int] = Field(min_length=1)
+    link: str = Field(description="the stage whose model is measured")
+    stopped: dict[str, int] = Field({}, description="arms that were given up, and after how many training steps")

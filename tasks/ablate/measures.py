@@ -1,0 +1,132 @@
+"""The measures of an ablation, read from what `evaluate`'s parts left: documents with their loss, questions with the
+likelihoods of their choices."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storage.artifact import Artifact
+from storage.errors import DamagedArtifact, make_again
+from storage.shards.arrays import Bool
+from storage.shards.lines import read_json_lines
+from tasks.ablate.effects import Measure
+from tasks.ablate.held_out import Fair
+from tasks.evaluate import DOCUMENTS, ITEMS
+from tasks.significance.estimate import Values
+
+HELD_OUT = "held-out text"
+LEAST_UNITS = 5  # documents of a source
+
+Runs = Sequence[Sequence[Artifact]]  # by arm and seed
+
+
+def text_measures(runs: Runs, fair: Fair | None) -> list[Measure]:
+    """Bits per byte of the held-out text, first of all of it, then by source, and of the profile's files. Only documents
+    that every model has measured count, and only those that are `fair`, if that is known."""
+    tables = [[_read(artifact) for artifact in seeds] for seeds in runs]
+    names, bits, sizes = _aligned(tables)
+    held_out = np.array([of_held_out for of_held_out, _, _ in names], bool)
+    number = np.array([number for _, _, number in names], np.int64)
+    comparable, kept = held_out.copy(), np.ones(len(names), bool)
+    if fair is not None:
+        comparable[held_out] = fair.comparable[number[held_out]]
+        kept[held_out] = fair.kept_by_all[number[held_out]]
+    found = [_measure(HELD_OUT, bits, sizes, comparable & kept)]
+    by_source = Counter(text for (_, text, _), chosen in zip(names, comparable & kept, strict=True) if chosen)
+    text_of = np.array([text for _, text, _ in names])
+    if len(by_source) > 1:
+        for source in sorted(by_source):
+            found.append(_measure(source, bits, sizes, comparable & kept & (text_of == source)))
+    found.append(_measure("held-out text that an arm leaves out", bits, sizes, comparable & ~kept))
+    for name in sorted(set(text_of[~held_out].tolist())):
+        found.append(_measure(f"file {name}", bits, sizes, ~held_out & (text_of == name)))
+    return [measure for measure in found if measure is not None]
+
+
+def _measure(name: str, bits: Values, sizes: Values, chosen: Bool) -> Measure | None:
+    """A measure over chosen documents. None for too few."""
+    if chosen.sum() < (1 if name.startswith("file ") else LEAST_UNITS):
+        return None
+    return Measure(name, bits[..., chosen], sizes[..., chosen])
+
+
+def _read(artifact: Artifact) -> pa.Table:
+    try:
+        table = pq.read_table(artifact.file(DOCUMENTS), columns=["held_out", "text", "number", "bytes", "nats"])
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedArtifact(
+            f"The {DOCUMENTS} of {artifact.location} can't be read.", make_again("evaluate")
+        ) from error
+    return table.filter(pc.greater(table["bytes"], 0))
+
+
+def _aligned(tables: Sequence[Sequence[pa.Table]]) -> tuple[list[tuple[bool, str, int]], Values, Values]:
+    """The documents that all runs measured, and their bits and bytes, each of shape (arms, seeds, documents). Models
+    with different tokenizers may cut the end of the text at another document."""
+    read = [
+        [
+            dict(
+                zip(
+                    zip(*(table[name].to_pylist() for name in ("held_out", "text", "number")), strict=True),
+                    zip(table["nats"].to_pylist(), table["bytes"].to_pylist(), strict=True),
+                    strict=True,
+                )
+            )
+            for table in seeds
+        ]
+        for seeds in tables
+    ]
+    common = set.intersection(*(set(one) for seeds in read for one in seeds))
+    names = [name for name in read[0][0] if name in common]
+    values = np.array([[[one[name] for name in names] for one in seeds] for seeds in read], float)
+    values = values.reshape(len(read), len(read[0]), len(names), 2)
+    return names, values[..., 0] / math.log(2), values[..., 1]
+
+
+def answer_measures(label: str, runs: Runs) -> list[Measure]:
+    """A benchmark's measures: bits per byte of the right answers, which also tells small models apart, and the share of
+    questions whose right answer is the likeliest, or of passed ones. Only of questions with such answers."""
+    read = [[_items(artifact) for artifact in seeds] for seeds in runs]
+    common = set.intersection(*(set(one) for seeds in read for one in seeds))
+    ids = [name for name in read[0][0] if name in common]
+    likely = [name for name in ids if _right(read[0][0][name]) is not None]
+    found = []
+    if len(likely) >= LEAST_UNITS:
+        rights = np.array([[[_right(one[name]) for name in likely] for one in seeds] for seeds in read], float)
+        found.append(Measure(f"{label}: right answers", rights[..., 0], rights[..., 1], unit="questions"))
+        correct = [[[_correct(one[name]) for name in likely] for one in seeds] for seeds in read]
+        ones = np.ones(len(likely))
+        found.append(
+            Measure(f"{label}: accuracy", np.array(correct, float), ones, lower_is_better=False, unit="questions")
+        )
+    return found
+
+
+def _items(artifact: Artifact) -> Mapping[str, Mapping[str, Any]]:
+    return {row["id"]: row for row in read_json_lines(artifact.file(ITEMS))}
+
+
+def _right(row: Mapping[str, Any]) -> tuple[float, int] | None:
+    """The bits and the bytes of the right answer, or None for a question without likelihoods."""
+    likelihoods, sizes, target = row.get("likelihoods"), row.get("bytes"), row.get("target")
+    if not likelihoods or not sizes:
+        return None
+    place = target if isinstance(target, int) else 0 if len(likelihoods) == 1 else None
+    if place is None or not 0 <= place < len(likelihoods):
+        return None
+    return -likelihoods[place] / math.log(2), sizes[place]
+
+
+def _correct(row: Mapping[str, Any]) -> float:
+    """Whether the right choice is the likeliest a byte, as in `acc_norm`."""
+    shares = [likelihood / max(1, size) for likelihood, size in zip(row["likelihoods"], row["bytes"], strict=True)]
+    target = row["target"]
+    return float(isinstance(target, int) and shares.index(max(shares)) == target)

@@ -1,0 +1,116 @@
+"""The stage `ablate`: compares the measured runs of a matrix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from storage.artifact import Artifact
+from tasks.ablate.config import AblateConfig
+from tasks.ablate.effects import Effect, Measure, effects, noise_of, winner
+from tasks.ablate.held_out import fair_documents
+from tasks.ablate.measures import HELD_OUT, Runs, answer_measures, text_measures
+from tasks.ablate.report import plot_effects, rows_of, rows_of_noise, sentence
+from tasks.stage import stage
+from tasks.stage.output import Output
+
+EFFECTS = "effects.json"
+DIGITS = 6
+
+
+def place(arm: int, seed: int) -> str:
+    """The name of a run among the stage's inputs, by the numbers of its arm and its seed."""
+    return f"{arm}.{seed}"
+
+
+@stage(version=1)
+def ablate(
+    config: AblateConfig,
+    text: Mapping[str, Artifact],
+    answers: Mapping[str, Artifact],
+    documents: Mapping[str, Artifact],
+    ledgers: Mapping[str, Artifact],
+    out: Output,
+) -> None:
+    """Compare every arm of a matrix with the first, paired by seed.
+
+    `text` holds a run's losses on held-out documents (`language_modelling`) under `place(arm, seed)`, `answers` its
+    answers to a benchmark (`score`) under the same name, a dot and the benchmark. `documents` and `ledgers` hold an
+    arm's documents and dedup's ledger of them under its number, where it has any. Writes effects.json, and draws the
+    differences in effects.png.
+
+    The first measure is all held-out text. Its differences are one family of comparisons, those by source, of files and
+    of benchmarks are another.
+    """
+    arms, seeds = range(len(config.arms)), range(len(config.seeds))
+    fair = None
+    if documents:
+        of_arms, shares = [documents[str(arm)] for arm in arms], [arm.validation_share or 0.0 for arm in config.arms]
+        fair = fair_documents(of_arms, shares, [ledgers.get(str(arm)) for arm in arms])
+    first, *others = text_measures(_runs(text, arms, seeds), fair)
+    for label in dict.fromkeys(name.split(".", 2)[2] for name in answers):
+        others += answer_measures(label, _runs(answers, arms, seeds, f".{label}"))
+    found = [*effects([first]), *effects(others)]
+    _write(config, [first, *others], found, out)
+    noise = noise_of(first.values)
+    out.table("Effects", rows_of(config, [first, *others], found))
+    if noise.freedom:
+        comparisons = max(1, len(arms) - 1)
+        out.table("Seeds that a difference needs", rows_of_noise(first, noise, max(2, len(arms)), comparisons))
+    if fair is not None and fair.left_out:
+        out.table("Held-out documents left out", [{"why": why, "documents": n} for why, n in fair.left_out.items()])
+    if len(arms) > 1:
+        plot_effects(config, first, found, out.path / "effects.png")
+    out.count(
+        runs=len(arms) * len(seeds),
+        noise={"sd": round(noise.sd, DIGITS), "freedom": noise.freedom} if noise.freedom else {},
+        summary=sentence(config, found, HELD_OUT),
+    )
+
+
+def _runs(artifacts: Mapping[str, Artifact], arms: Sequence[int], seeds: Sequence[int], after: str = "") -> Runs:
+    return [[artifacts[place(arm, seed) + after] for seed in seeds] for arm in arms]
+
+
+def _write(config: AblateConfig, measures: Sequence[Measure], found: Sequence[Effect], out: Output) -> None:
+    """Write all numbers."""
+    best = winner(found, HELD_OUT)
+    written = {
+        "link": config.link,
+        "arms": [{"name": arm.name, "settings": arm.settings} for arm in config.arms],
+        "seeds": config.seeds,
+        "stopped": config.stopped,
+        "winner": None if best is None else config.arms[best].name,
+        "measures": [_measure(measure) for measure in measures],
+        "effects": [_effect(config, effect) for effect in found],
+    }
+    (out.path / EFFECTS).write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _measure(measure: Measure) -> dict[str, object]:
+    noise = noise_of(measure.values)
+    return {
+        "name": measure.name,
+        "lower_is_better": measure.lower_is_better,
+        measure.unit: measure.above.shape[2],
+        "values": [[round(value, DIGITS) for value in seeds] for seeds in measure.values.tolist()],
+        "noise": {"sd": round(noise.sd, DIGITS), "freedom": noise.freedom} if noise.freedom else None,
+    }
+
+
+def _effect(config: AblateConfig, effect: Effect) -> dict[str, object]:
+    def rounded(value: float | None) -> float | None:
+        return None if value is None else round(value, DIGITS)
+
+    return {
+        "measure": effect.measure,
+        "arm": config.arms[effect.arm].name,
+        "reference": rounded(effect.reference),
+        "value": rounded(effect.value),
+        "difference": rounded(effect.difference),
+        "low": rounded(effect.low),
+        "high": rounded(effect.high),
+        "p_corrected": None if effect.p is None else float(f"{effect.p:.6g}"),
+        "verdict": effect.verdict,
+        "by_seed": [rounded(value) for value in effect.by_seed],
+    }
