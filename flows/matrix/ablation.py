@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from prefect import flow
 
 from flows.deployed.parameters import ProfileName, Settings
 from flows.deployed.run_lifecycle import told
 from flows.matrix.arms import Matrix, Member, matrix_of
+from flows.matrix.lanes import jobs_of
 from flows.matrix.run import Made, NamedRun, Shared, measure_answers, measure_text
 from flows.pages.names import name_as
 from flows.session import start
@@ -30,23 +31,23 @@ def ablation(
     overrides: Settings = (),
     each: bool = False,
     link: str | None = None,
+    jobs: int | None = None,
 ) -> str:
     """Whether a change helps: the profile as it is beside each value of the settings in `vary` (`key=value`, or
     `key=[value, value]`), with as many `seeds`. With `each`, one change at a time. `link` is the stage whose model is
-    measured."""
+    measured, and `jobs` how many trainings go on at once, by default one on each GPU."""
     matrix = matrix_of(profile, overrides, vary, seeds, each=each, link=link)
     with start(profile, overrides, matrix.link, ()):
         session = current()
         assert session is not None
-        return compare_arms(matrix, session).location
+        return compare_arms(matrix, session, jobs_of(matrix.reference, jobs)).location
 
 
-def compare_arms(matrix: Matrix, session: Session) -> Artifact:
+def compare_arms(matrix: Matrix, session: Session, jobs: int = 1) -> Artifact:
     """Make all runs of a matrix, measure them, and compare them. Needs a flow."""
-    shared = Shared(session)
-    made = {}
-    for member in (member for arm in matrix.members for member in arm):
-        made[place(member.arm, member.seed)] = shared.run(_run(matrix, member))
+    members = [member for arm in matrix.members for member in arm]
+    found = Shared(session).run_all([_run(matrix, member) for member in members], jobs)
+    made = {place(member.arm, member.seed): one for member, one in zip(members, found, strict=True)}
     models = {name: model_of(one, matrix.link) for name, one in made.items()}
     first = made[place(0, 0)]
     held_out, tokenizer = held_out_of(first)
@@ -76,11 +77,11 @@ def held_out_of(made: Made) -> tuple[Artifact, Artifact]:
 
 
 def _language(matrix: Matrix) -> LanguageConfig:
-    """How held-out text is measured: as the profile says, but all of it if tokenizers differ, whose samples would."""
+    """How held-out text is measured: as the profile says, but all of it, as more documents tell more. Samples of models
+    with different tokenizers would be of different text."""
     reference = matrix.reference
     config = reference.evaluate.language if reference.evaluate else LanguageConfig()
-    tokenizers = {arm[0].profile.tokenizer.model_dump_json() for arm in matrix.members}
-    return config.model_copy(update={"validation_tokens": None}) if len(tokenizers) > 1 else config
+    return config.model_copy(update={"validation_tokens": None})
 
 
 def _documents(matrix: Matrix, made: Mapping[str, Made]) -> tuple[dict[str, Artifact], dict[str, Artifact]]:

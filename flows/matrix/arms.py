@@ -70,7 +70,7 @@ def matrix_of(
     profile refuses, and arms that don't differ."""
     reference = load(name, overrides)
     levels = levels_of(vary)
-    measured = link_of(reference, [key for key in levels], link)
+    measured = link_of(reference, list(levels), link)
     if not 1 <= seeds <= MOST_SEEDS:
         raise ConfigError(f"{seeds} seeds are not between 1 and {MOST_SEEDS}.", "Three to five are usual.")
     arms, profiles = [Arm(reference.name, {})], [reference]
@@ -163,7 +163,7 @@ def seed_keys(profile: Profile, link: str) -> list[str]:
 
 def seed_of(profile: Profile, link: str) -> int:
     """The seed of the last training up to `link`."""
-    seeds = [getattr(getattr(profile, key.partition(".")[0]), "seed") for key in seed_keys(profile, link)]
+    seeds = [getattr(profile, key.partition(".")[0]).seed for key in seed_keys(profile, link)]
     return int(seeds[-1]) if seeds else 0
 
 

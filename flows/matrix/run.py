@@ -1,15 +1,19 @@
 """Runs many profiles as one: what several of them need is made once, and shown once.
 
-Every run goes through the same pipeline as a run of its own would. An artifact that an earlier run of the matrix took or
+Every run goes through the same pipeline as it would by itself. An artifact that an earlier run of the matrix took or
 made isn't asked for again, so the flow's graph has each once.
 """
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from flows.matrix.lanes import Lane, end_all, lanes_of
 from flows.pipeline import stages
 from flows.pools.dispatch import Elsewhere
 from flows.session import whole_of
@@ -23,12 +27,12 @@ from tasks.stage.config import StageConfig
 from tasks.stage.decorator import STAGES
 from tasks.stage.display.progress import Renamed
 from tasks.stage.protocol import AnyStage, Input
-from tasks.stage.session import Session, open_session
+from tasks.stage.session import Maker, Session, current, open_session
 
 
 class NamedRun(NamedTuple):
-    """A profile to run up to a stage. `data` and `name` are what people see of it: beside stages whose result depends on
-    the profile's settings but not on a seed, and beside trainings."""
+    """A profile to run up to a stage. `name` is what people see beside its trainings, `data` beside the stages before
+    them, which no seed changes."""
 
     profile: Profile
     until: str
@@ -46,8 +50,41 @@ class Shared:
     session: Session
     known: dict[str, Artifact] = field(default_factory=dict)
 
-    def run(self, one: NamedRun) -> Made:
-        """Take or make a run's artifacts, in the order of its pipeline."""
+    def run_all(self, runs: Sequence[NamedRun], jobs: int = 1) -> list[Made]:
+        """Take or make the artifacts of all runs: first what comes before training, one run after another, as it uses
+        the whole machine, then the trainings of as many runs at once as there are `jobs`."""
+        for one in runs:
+            if (before := before_training(one)) is not None:
+                self.run(before)
+        with lanes_of(runs[0].profile, jobs) as lanes:
+            if not lanes:
+                return [self.run(one) for one in runs]
+            free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+            for lane in lanes:
+                free.put(lane)
+
+            def on_a_lane(one: NamedRun) -> Made:
+                lane = free.get()
+                try:
+                    return self.run(one, lane)
+                finally:
+                    free.put(lane)
+
+            with ThreadPoolExecutor(len(lanes)) as pool:
+                made = [pool.submit(copy_context().run, on_a_lane, one) for one in runs]
+                try:
+                    wait(made, return_when=FIRST_EXCEPTION)
+                    for future in made:
+                        if future.done() and (error := future.exception()) is not None:
+                            raise error
+                    return [future.result() for future in made]
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    end_all(lanes)  # so that their threads end
+                    raise
+
+    def run(self, one: NamedRun, lane: Lane | None = None) -> Made:
+        """Take or make a run's artifacts, in the order of its pipeline, with trainings on a lane."""
         made: Made = {}
 
         def call(stage: AnyStage, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
@@ -58,16 +95,25 @@ class Shared:
             return made[stage.name]
 
         names = {name: self._name(name, one) for name in STAGES}
+        pools = Elsewhere(one.profile, one.until, whole_of)
+
+        def elsewhere(stage: str) -> Maker | None:
+            session = current()
+            assert session is not None
+            return pools(stage) or (lane.maker(session) if lane and stage in TRAINED else None)
+
         session = replace(
             self.session,
             profile=one.profile.name,
             runtime=one.profile.runtime,
             until=one.until,
             call=call,
-            elsewhere=Elsewhere(one.profile, one.until, whole_of),
+            elsewhere=elsewhere,
             names=names,
             observer=Renamed(self.session.observer, names),
             checks={},
+            unfinished={},
+            waits=[],
         )
         with open_session(session):
             stages(one.profile)
@@ -76,6 +122,13 @@ class Shared:
     def _name(self, stage: str, one: NamedRun) -> str:
         named = one.name if stage in TRAINED else one.data
         return f"{stage} {named}".strip()
+
+
+def before_training(one: NamedRun) -> NamedRun | None:
+    """The run up to the stage before its first training, or None if that is its first stage."""
+    names = one.profile.names_to(one.until)
+    first = next(number for number, name in enumerate(names) if name in TRAINED or number == len(names) - 1)
+    return one._replace(until=names[first - 1]) if first else None
 
 
 def _task(name: str, config: StageConfig, inputs: Sequence[Input]) -> Artifact:

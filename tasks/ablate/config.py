@@ -8,7 +8,7 @@ from tasks.stage.config import StageConfig
 
 
 class ArmConfig(StageConfig):
-    """One arm: the settings in which it differs from the reference, and the share of its documents that it holds out."""
+    """One arm: the settings in which it differs from the reference."""
 
     name: str
     settings: dict[str, str] = Field({}, description="value by key, as on the command line. None for the reference")

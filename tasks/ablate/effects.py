@@ -1,4 +1,4 @@
-"""Which differences between the arms of an ablation are real: paired by seed, with intervals, corrected for their number.
+"""Which differences between the arms of an ablation are real: paired by seed, with intervals, corrected.
 
 The arms share their seeds, so a difference is taken within each seed. Two things make it uncertain: another seed would
 give another model, and other documents would give other losses. The error holds both. The noise of seeds is estimated
@@ -8,7 +8,7 @@ from all arms together, as in a randomized block design: two seeds of one pair s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -138,7 +138,8 @@ def _of_units(measure: Measure, arm: int) -> float:
         ratio = measure.above[which].sum(-1, keepdims=True) / below[which].sum(-1, keepdims=True)
         away = (measure.above[which] - ratio * below[which]) / below[which].mean(-1, keepdims=True)
         parts += sign * away.mean(0)
-    return float(parts.var(ddof=1)) / units
+    variance: float = parts.var(ddof=1) / units
+    return variance
 
 
 def _error(noise: Noise, seeds: int, of_units: float, units: int) -> tuple[float, float]:
@@ -171,7 +172,7 @@ def seeds_for(difference: float, noise: Noise, arms: int, comparisons: int) -> i
 
 
 def power(difference: float, sd: float, seeds: int, arms: int, comparisons: int) -> float:
-    """The probability that a true difference is found (by Bonferroni's level, to which Holm's is equal for the first)."""
+    """The probability that a true difference is found, at Bonferroni's level, which is that of Holm's first test."""
     from scipy.special import nctdtr
 
     freedom = max(1, arms - 1) * (seeds - 1)

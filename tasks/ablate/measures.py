@@ -29,8 +29,8 @@ Runs = Sequence[Sequence[Artifact]]  # by arm and seed
 
 
 def text_measures(runs: Runs, fair: Fair | None) -> list[Measure]:
-    """Bits per byte of the held-out text, first of all of it, then by source, and of the profile's files. Only documents
-    that every model has measured count, and only those that are `fair`, if that is known."""
+    """Bits per byte of the held-out text, first of all of it, then by source, and of the profile's files. Only
+    documents that every model has measured count, and only those that are `fair`, if that is known."""
     tables = [[_read(artifact) for artifact in seeds] for seeds in runs]
     names, bits, sizes = _aligned(tables)
     held_out = np.array([of_held_out for of_held_out, _, _ in names], bool)

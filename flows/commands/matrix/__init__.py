@@ -31,6 +31,14 @@ def ablate(
     seeds: Annotated[int, typer.Option(metavar="N", help="runs of each arm, with different seeds")] = 3,
     each: Annotated[bool, typer.Option("--each", help="one change at a time, in place of all combinations")] = False,
     link: Link = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="trainings at once, by default one on each GPU, or on as many cores as one has threads",
+        ),
+    ] = None,
     overrides: Overrides = None,
     store: StoreUrl = None,
     yes: Yes = False,
@@ -47,5 +55,5 @@ def ablate(
     """
     from flows.commands.matrix.ablate import AskedMatrix, run_ablation
 
-    asked = AskedMatrix(profile, settings(overrides, store), vary or [], seeds, each, link)
+    asked = AskedMatrix(profile, settings(overrides, store), vary or [], seeds, each, link, jobs)
     run_ablation(console, asked, yes)

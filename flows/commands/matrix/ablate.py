@@ -32,6 +32,7 @@ class AskedMatrix:
     seeds: int
     each: bool
     link: str | None
+    jobs: int | None = None
 
     @property
     def matrix(self) -> Matrix:
@@ -65,7 +66,7 @@ def run_ablation(console: Console, asked: AskedMatrix, yes: bool = False) -> Non
 def _flow(asked: AskedMatrix) -> None:
     from flows.matrix.ablation import ablation
 
-    ablation(asked.profile, asked.vary, asked.seeds, asked.overrides, asked.each, asked.link)
+    ablation(asked.profile, asked.vary, asked.seeds, asked.overrides, asked.each, asked.link, asked.jobs)
 
 
 def show_effects(console: Console, artifact: Artifact) -> None:

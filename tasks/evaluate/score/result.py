@@ -58,9 +58,9 @@ def items_of(
     task: str, measured: Mapping[str, Any], *, named: bool, cluster: str | None = None, sampled: bool = False
 ) -> list[dict[str, Any]]:
     """A row per question: {"id", "cluster", "scores"}, and the reasons for the scores: the "target", "likelihoods" of
-    the choices with their "bytes", or "answers", and the texts "taken" from those by filters. If they were `sampled`, also the number of
-    answers "n" and of passing ones "c". Questions that aren't `named` have their number as id. Those with the same
-    value in the column `cluster` form a cluster.
+    the choices with their "bytes", or "answers", and the texts "taken" from those by filters. If they were `sampled`,
+    also the number of answers "n" and of passing ones "c". Questions that aren't `named` have their number as id. Those
+    with the same value in the column `cluster` form a cluster.
 
     Raises ConfigError for a missing column.
     """

@@ -23,6 +23,7 @@ def sample(number: int, right: float, text: str, chosen: str = "none") -> dict[s
         "filter": chosen,
         "acc": right,
         "resps": [[(-1.0, False)], [(-2.0, False)]],
+        "arguments": [("Q:", " no"), ("Q:", " café")],
         "filtered_resps": [(-1.0, False), (-2.0, False)],
         "target": 1,
     }
@@ -70,7 +71,7 @@ def test_an_answer_may_be_read_in_two_ways() -> None:
 
 def test_a_line_says_why_an_answer_is_right_or_wrong() -> None:
     (item,) = items_of("t", measured([sample(0, 0.0, "a")], 0.0, 0.0), named=False)
-    assert (item["likelihoods"], item["target"]) == ([-1.0, -2.0], 1)
+    assert (item["likelihoods"], item["bytes"], item["target"]) == ([-1.0, -2.0], [3, 6], 1)
     said = {"resps": [["so 3 #### 4"]], "target": "2 + 2\n#### 4"}
     two = [
         {**sample(0, 1.0, "a", "strict-match"), **said, "filtered_resps": ["4"]},
