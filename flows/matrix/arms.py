@@ -24,7 +24,7 @@ from profiles.stage_names import AT_THE_END, TRAINED
 from storage.errors import ConfigError
 from tasks.training.chain import BASE, BESIDE
 
-MOST_ARMS, MOST_SEEDS = 200, 100
+MOST_ARMS, MOST_SEEDS = 200, 200
 LONGEST_NAME = 80  # of a member's profile, which names its refs
 UNVARIED = ("runtime", "name", "description", *AT_THE_END)
 

@@ -160,23 +160,20 @@ def _two_sided(difference: float, error: float, freedom: float) -> float:
     return float(2 * stdtr(freedom, -abs(difference) / error))
 
 
-def seeds_for(difference: float, noise: Noise, arms: int, comparisons: int) -> int | None:
-    """The seeds with which a true difference of this size is found with probability 0.8, among as many `comparisons`.
-    Documents are taken as many. None for more than a thousand, and if the noise isn't known."""
-    if not noise.freedom:
-        return None
+def seeds_for(difference: float, noise: Noise, arms: int) -> int | None:
+    """The seeds with which a true difference of this size is found with probability 0.8, as if there were documents
+    without end. None for more than a thousand."""
     for seeds in range(2, MOST_SEEDS + 1):
-        if power(difference, noise.sd, seeds, arms, comparisons) >= POWER:
+        if power(difference, noise.sd, seeds, arms) >= POWER:
             return seeds
     return None
 
 
-def power(difference: float, sd: float, seeds: int, arms: int, comparisons: int) -> float:
+def power(difference: float, sd: float, seeds: int, arms: int) -> float:
     """The probability that a true difference is found, at Bonferroni's level, which is that of Holm's first test."""
     from scipy.special import nctdtr
 
-    freedom = max(1, arms - 1) * (seeds - 1)
-    level = WRONGLY / max(1, comparisons)
+    freedom, level = (arms - 1) * (seeds - 1), WRONGLY / (arms - 1)
     shift = abs(difference) / (sd / math.sqrt(seeds)) if sd else math.inf
     if math.isinf(shift):
         return 1.0

@@ -9,6 +9,7 @@ from tasks.ablate.config import AblateConfig
 from tasks.ablate.effects import BETTER, UNTESTED, WORSE, Effect, Measure, Noise, seeds_for, winner
 from tasks.stage.display.figures import BLUE, GREY, ORANGE, new_figure, save_figure
 
+SEEDS = "Seeds that a difference needs"
 DIFFERENCES = (0.002, 0.005, 0.01, 0.02, 0.05)  # as shares of the reference
 LONGEST = 44  # characters of an arm's name in a plot
 
@@ -40,12 +41,11 @@ def _row(measure: str, arm: str, value: str, change: str, p: str, verdict: str) 
     }
 
 
-def rows_of_noise(measure: Measure, noise: Noise, arms: int, comparisons: int) -> list[dict[str, str]]:
-    """How many seeds find a difference of a size, in a matrix of as many arms."""
-    reference = float(measure.values[0].mean())
+def rows_of_noise(noise: Noise, reference: float, arms: int) -> list[dict[str, str]]:
+    """How many seeds find a difference of a share of the `reference`, in a matrix of as many arms, or of two."""
     rows = []
     for share in DIFFERENCES:
-        seeds = seeds_for(share * reference, noise, arms, comparisons)
+        seeds = seeds_for(share * reference, noise, max(2, arms))
         needed = "more than 1,000" if seeds is None else f"{seeds:,}"
         rows.append({"difference": f"{share * reference:.4f} ({share:.1%})", "seeds of each arm": needed})
     return rows

@@ -10,7 +10,7 @@ from tasks.ablate.config import AblateConfig
 from tasks.ablate.effects import Effect, Measure, effects, noise_of, winner
 from tasks.ablate.held_out import fair_documents
 from tasks.ablate.measures import HELD_OUT, Runs, answer_measures, text_measures
-from tasks.ablate.report import plot_effects, rows_of, rows_of_noise, sentence
+from tasks.ablate.report import SEEDS, plot_effects, rows_of, rows_of_noise, sentence
 from tasks.stage import stage
 from tasks.stage.output import Output
 
@@ -52,20 +52,14 @@ def ablate(
         others += answer_measures(label, _runs(answers, arms, seeds, f".{label}"))
     found = [*effects([first]), *effects(others)]
     _write(config, [first, *others], found, out)
-    noise = noise_of(first.values)
     out.table("Effects", rows_of(config, [first, *others], found))
-    if noise.freedom:
-        comparisons = max(1, len(arms) - 1)
-        out.table("Seeds that a difference needs", rows_of_noise(first, noise, max(2, len(arms)), comparisons))
+    if noise := _noise(first):
+        out.table(SEEDS, rows_of_noise(noise_of(first.values), noise["reference"], len(arms)))
     if fair is not None and fair.left_out:
         out.table("Held-out documents left out", [{"why": why, "documents": n} for why, n in fair.left_out.items()])
     if len(arms) > 1:
         plot_effects(config, first, found, out.path / "effects.png")
-    out.count(
-        runs=len(arms) * len(seeds),
-        noise={"sd": round(noise.sd, DIGITS), "freedom": noise.freedom} if noise.freedom else {},
-        summary=sentence(config, found, HELD_OUT),
-    )
+    out.count(runs=len(arms) * len(seeds), noise=noise or {}, summary=sentence(config, found, HELD_OUT))
 
 
 def _runs(artifacts: Mapping[str, Artifact], arms: Sequence[int], seeds: Sequence[int], after: str = "") -> Runs:
@@ -88,14 +82,21 @@ def _write(config: AblateConfig, measures: Sequence[Measure], found: Sequence[Ef
 
 
 def _measure(measure: Measure) -> dict[str, object]:
-    noise = noise_of(measure.values)
     return {
         "name": measure.name,
         "lower_is_better": measure.lower_is_better,
         measure.unit: measure.above.shape[2],
         "values": [[round(value, DIGITS) for value in seeds] for seeds in measure.values.tolist()],
-        "noise": {"sd": round(noise.sd, DIGITS), "freedom": noise.freedom} if noise.freedom else None,
+        "noise": _noise(measure),
     }
+
+
+def _noise(measure: Measure) -> dict[str, float] | None:
+    """The noise of seeds beside the reference's mean, or None for one seed."""
+    noise, reference = noise_of(measure.values), float(measure.values[0].mean())
+    if not noise.freedom:
+        return None
+    return {"sd": round(noise.sd, DIGITS), "freedom": noise.freedom, "reference": round(reference, DIGITS)}
 
 
 def _effect(config: AblateConfig, effect: Effect) -> dict[str, object]:

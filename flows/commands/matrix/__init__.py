@@ -39,6 +39,9 @@ def ablate(
             help="trainings at once, by default one on each GPU, or on as many cores as one has threads",
         ),
     ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="show what would be made, what is shared, and how many seeds to take")
+    ] = False,
     overrides: Overrides = None,
     store: StoreUrl = None,
     yes: Yes = False,
@@ -53,7 +56,10 @@ def ablate(
 
     Without --vary it measures the noise: how many seeds a difference needs.
     """
-    from flows.commands.matrix.ablate import AskedMatrix, run_ablation
+    from flows.commands.matrix.ablate import AskedMatrix, run_ablation, show_matrix_plan
 
     asked = AskedMatrix(profile, settings(overrides, store), vary or [], seeds, each, link, jobs)
-    run_ablation(console, asked, yes)
+    if plan:
+        show_matrix_plan(console, asked)
+    else:
+        run_ablation(console, asked, yes)

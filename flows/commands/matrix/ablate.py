@@ -12,6 +12,7 @@ from rich.markup import escape
 from flows.commands.run import ended_in_order, in_prefect
 from flows.deployed.approval import AtTerminal
 from flows.matrix.arms import Matrix, matrix_of
+from flows.matrix.plan import PlannedMatrix, plan_matrix
 from flows.options import at_store
 from flows.pages.progress import TerminalObserver
 from flows.records.recorder import Asked
@@ -20,6 +21,7 @@ from flows.stop import stoppable
 from flows.tables import new_table
 from storage.artifact import Artifact
 from storage.units import duration
+from tasks.ablate.report import SEEDS, rows_of_noise
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,8 @@ def run_ablation(console: Console, asked: AskedMatrix, yes: bool = False) -> Non
         profile = matrix.reference
         approve = None if yes else AtTerminal(profile, observer)
         session = replace(session_of(profile, matrix.link), observer=observer, approve=approve)
-        runs = len(matrix.arms) * len(matrix.seeds)
-        what = f"{len(matrix.arms)} arms × {len(matrix.seeds)} seeds: {runs} runs up to {matrix.link}"
-        console.print(f"[bold]{profile.name}[/] [dim]{what}, store {profile.runtime.store}[/]", highlight=False)
+        where = f"store {profile.runtime.store}"
+        console.print(f"[bold]{profile.name}[/] [dim]{_size(matrix)}, {where}[/]", highlight=False)
         run_asked = Asked(asked.profile, asked.overrides, matrix.link)
         with recorded(profile, session, run_asked) as run, ended_in_order(stop, observer):
             for first, *_ in matrix.members:
@@ -61,6 +62,55 @@ def run_ablation(console: Console, asked: AskedMatrix, yes: bool = False) -> Non
     console.print(f"\nDone in {duration(time.monotonic() - started)}.")
     where = f"{profile.name}/ablate{at_store(profile.runtime.store)}"
     console.print(f"All numbers: gristmill store show {where}", soft_wrap=True, highlight=False)
+
+
+def show_matrix_plan(console: Console, asked: AskedMatrix) -> None:
+    """Print what the runs of a matrix share, what is to be made, and how many seeds a difference needs."""
+    matrix = asked.matrix
+    planned = plan_matrix(matrix)
+    console.print(f"[bold]{matrix.reference.name}[/] [dim]{_size(matrix)}[/]", highlight=False)
+    table = new_table(
+        "stage", "artifacts", "stored", "for runs", "time", right=["artifacts", "stored", "for runs", "time"]
+    )
+    for stage in planned.stages:
+        needed = planned.of(stage)
+        made = [one.seconds for one in needed if not one.stored]
+        known = [seconds for seconds in made if seconds is not None]
+        time = "" if not made else "?" if len(known) < len(made) else f"~{duration(sum(known))}"
+        stored = sum(one.stored for one in needed)
+        table.add_row(stage, f"{len(needed)}", f"{stored}", f"{sum(one.runs for one in needed)}", time)
+    console.print(table)
+    console.print(f"\n{_sharing(planned)}", soft_wrap=True, highlight=False)
+    if planned.noise is None:
+        console.print(
+            "The noise of seeds isn't known yet. The reference's runs come first and measure it, or: "
+            f"gristmill ablate {asked.profile}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    else:
+        console.print()
+        _show(console, SEEDS, rows_of_noise(planned.noise, planned.reference, len(matrix.arms)))
+
+
+def _size(matrix: Matrix) -> str:
+    runs = len(matrix.arms) * len(matrix.seeds)
+    return f"{len(matrix.arms)} arms × {len(matrix.seeds)} seeds: {runs} runs up to {matrix.link}"
+
+
+def _sharing(planned: PlannedMatrix) -> str:
+    """How many artifacts are made, and how long that takes with and without sharing."""
+    missing = [one for one in planned.needed if not one.stored]
+    if not missing:
+        return "Nothing to make: all models are there, and may be measured already."
+    known = [one for one in missing if one.seconds is not None]
+    unknown = sorted({one.stage for one in missing if one.seconds is None})
+    text = f"{len(missing)} of {len(planned.needed)} artifacts to make"
+    if known:
+        together, apart = (sum(one.seconds or 0 for one in known), sum(one.runs * (one.seconds or 0) for one in known))
+        text += f": about {duration(together)} on one device, {duration(apart)} if nothing were shared"
+    text += f", without {', '.join(unknown)}, whose time is unknown" if unknown else ""
+    return f"{text}. Then each model is measured."
 
 
 def _flow(asked: AskedMatrix) -> None:
