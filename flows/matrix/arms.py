@@ -37,16 +37,19 @@ class Arm(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A run of the matrix: an arm with a seed, both by number, and its profile."""
+    """A run of the matrix: an arm with a seed, both by number, and its profile, with the overrides that make it."""
 
     arm: int
     seed: int
     profile: Profile
+    sets: list[str]
 
 
 class Matrix(NamedTuple):
-    """All runs, by arm and seed, the reference first. `link` is the stage whose model is measured."""
+    """All runs, by arm and seed, the reference first. `link` is the stage whose model is measured, and `name` the
+    profile's, as it was asked for."""
 
+    name: str
     arms: list[Arm]
     seeds: list[int]
     members: list[list[Member]]
@@ -61,6 +64,16 @@ class Matrix(NamedTuple):
         """The name of a run, for people."""
         seed = f", seed {self.seeds[member.seed]}" if len(self.seeds) > 1 else ""
         return f"{self.arms[member.arm].name}{seed}"
+
+    def only(self, arms: Sequence[int]) -> Matrix:
+        """The matrix of some arms, by their numbers, of which the first is the reference."""
+        members = [[one._replace(arm=place) for one in self.members[number]] for place, number in enumerate(arms)]
+        return self._replace(arms=[self.arms[number] for number in arms], members=members)
+
+    def with_sets(self, member: Member, sets: Sequence[str], suffix: str) -> Member:
+        """A run with further overrides, under a name that ends with `suffix`."""
+        sets = [*member.sets, *sets, f"name={named(member.profile.name, suffix)}"]
+        return member._replace(profile=load(self.name, sets), sets=sets)
 
 
 def matrix_of(
@@ -87,15 +100,15 @@ def matrix_of(
     for number, arm in enumerate(arms):
         of_arm = []
         for seed in range(seeds):
-            if number == seed == 0:
-                of_arm.append(Member(0, 0, reference))
-                continue
-            sets = [f"{key}={value}" for key, value in arm.settings.items()]
-            seeded = [f"{key}={first + seed}" for key in seed_keys(profiles[number], measured)] if seed else []
-            named = f"name={member_name(reference.name, arm, seed)}"
-            of_arm.append(Member(number, seed, load(name, [*overrides, *sets, *seeded, named])))
+            sets = [*overrides, *(f"{key}={value}" for key, value in arm.settings.items())]
+            if seed:
+                sets += [f"{key}={first + seed}" for key in seed_keys(profiles[number], measured)]
+            if number or seed:
+                parts = [f"{key}-{value}" for key, value in arm.settings.items()] + ([f"seed-{seed}"] if seed else [])
+                sets.append(f"name={named(reference.name, *parts)}")
+            of_arm.append(Member(number, seed, load(name, sets), sets))
         members.append(of_arm)
-    return Matrix(arms, [first + seed for seed in range(seeds)], members, measured)
+    return Matrix(name, arms, [first + seed for seed in range(seeds)], members, measured)
 
 
 def levels_of(vary: Sequence[str]) -> dict[str, list[str]]:
@@ -167,13 +180,11 @@ def seed_of(profile: Profile, link: str) -> int:
     return int(seeds[-1]) if seeds else 0
 
 
-def member_name(profile: str, arm: Arm, seed: int) -> str:
+def named(*parts: str) -> str:
     """The name of a run's profile, which its refs begin with: `tiny-filter-fineweb-null-seed-1`."""
-    parts = [f"{key}-{value}" for key, value in arm.settings.items()] + ([f"seed-{seed}"] if seed else [])
-    name = re.sub(r"[^a-z0-9_]+", "-", "-".join([profile, *parts]).lower()).strip("-")
+    name = re.sub(r"[^a-z0-9_]+", "-", "-".join(parts).lower()).strip("-")
     if len(name) > LONGEST_NAME:
-        digest = hashlib.sha256(json.dumps([profile, arm.settings, seed]).encode()).hexdigest()[:8]
-        name = f"{name[:LONGEST_NAME]}-{digest}"
+        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
     assert re.fullmatch(NAME, name)
     return name
 

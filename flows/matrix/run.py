@@ -7,7 +7,7 @@ made isn't asked for again, so the flow's graph has each once.
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -20,9 +20,6 @@ from flows.session import whole_of
 from profiles.schema import Profile
 from profiles.stage_names import TRAINED
 from storage.artifact import Artifact
-from tasks.evaluate import EvaluateConfig, language_modelling, score
-from tasks.evaluate.benchmarks import chosen
-from tasks.evaluate.language.config import LanguageConfig
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import STAGES
 from tasks.stage.display.progress import Renamed
@@ -134,30 +131,3 @@ def before_training(one: NamedRun) -> NamedRun | None:
 def _task(name: str, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
     artifact: Artifact = STAGES[name].task(config, *inputs, return_state=True).result()
     return artifact
-
-
-def measure_text(
-    models: Sequence[Artifact], held_out: Artifact, tokenizer: Artifact, config: LanguageConfig
-) -> list[Artifact]:
-    """The losses of models on the same held-out text, in the ids of `tokenizer`. Those that are missing are measured in
-    one process."""
-    calls = [(config, (model, held_out, tokenizer)) for model in models]
-    found: list[Artifact] = language_modelling.task_of_several(calls, return_state=True).result()
-    return found
-
-
-def measure_answers(
-    models: Mapping[str, Artifact], benchmarks: Artifact, config: EvaluateConfig
-) -> dict[str, Artifact]:
-    """The answers of models to every benchmark that asks for likelihoods, by the model's name, a dot and the
-    benchmark's."""
-    asked = {label: one for label, one in chosen(config, benchmarks).items() if not one.wants_text}
-    calls = {
-        f"{name}.{label}": (one.config, (model, one.data))
-        for name, model in models.items()
-        for label, one in asked.items()
-    }
-    if not calls:
-        return {}
-    found: list[Artifact] = score.task_of_several([*calls.values()], return_state=True).result()
-    return dict(zip(calls, found, strict=True))

@@ -18,8 +18,8 @@ from tasks.significance.estimate import LEVEL, Values, student
 from tasks.significance.paired import POWER
 
 BETTER, WORSE = "better", "worse"
-UNCLEAR = "no difference that could be told"
-UNTESTED = "not tested: one seed"
+UNCLEAR = "not told apart"
+UNTESTED = "one seed: not tested"
 MOST_SEEDS = 1000
 
 
@@ -81,12 +81,14 @@ def noise_of(values: Values) -> Noise:
     return Noise(math.sqrt(2 * float((residuals**2).sum()) / freedom), freedom)
 
 
-def effects(measures: Sequence[Measure]) -> list[Effect]:
+def effects(measures: Sequence[Measure], given_up: int = 0) -> list[Effect]:
     """Every arm beside the first, by each measure. All of them are one family: by Holm's correction the chance that any
-    is wrongly called different is at most 2 %."""
+    is wrongly called different is at most 2 %. Arms that were `given_up` belong to it too, as the best were chosen among
+    them."""
     found = [effect for measure in measures for effect in _of_measure(measure)]
     tested = [effect for effect in found if effect.p is not None]
-    corrected = iter(holm([effect.p for effect in tested if effect.p is not None]))
+    unseen = [1.0] * given_up * len(measures)
+    corrected = iter(holm([*(effect.p for effect in tested if effect.p is not None), *unseen]))
     lower = {measure.name: measure.lower_is_better for measure in measures}
     return [effect if effect.p is None else _judged(effect, next(corrected), lower[effect.measure]) for effect in found]
 

@@ -26,7 +26,7 @@ def rows_of(config: AblateConfig, measures: Sequence[Measure], found: Sequence[E
             if effect.low is not None and effect.high is not None:
                 change += f" ({effect.low:+.4f} to {effect.high:+.4f})"
             p = "" if effect.p is None else f"{effect.p:.2g}"
-            rows.append(_row("", config.arms[effect.arm].name, f"{effect.value:.4f}", change, p, effect.verdict))
+            rows.append(_row(how, config.arms[effect.arm].name, f"{effect.value:.4f}", change, p, effect.verdict))
     return rows
 
 

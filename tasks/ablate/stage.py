@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from storage.artifact import Artifact
 from tasks.ablate.config import AblateConfig
 from tasks.ablate.effects import Effect, Measure, effects, noise_of, winner
-from tasks.ablate.held_out import fair_documents
+from tasks.ablate.held_out import Fair, fair_documents
 from tasks.ablate.measures import HELD_OUT, Runs, answer_measures, text_measures
 from tasks.ablate.report import SEEDS, plot_effects, rows_of, rows_of_noise, sentence
 from tasks.stage import stage
@@ -42,24 +42,49 @@ def ablate(
     The first measure is all held-out text. Its differences are one family of comparisons, those by source, of files and
     of benchmarks are another.
     """
+    (first, *others), fair = _of_text(config, text, documents, ledgers)
     arms, seeds = range(len(config.arms)), range(len(config.seeds))
-    fair = None
-    if documents:
-        of_arms, shares = [documents[str(arm)] for arm in arms], [arm.validation_share or 0.0 for arm in config.arms]
-        fair = fair_documents(of_arms, shares, [ledgers.get(str(arm)) for arm in arms])
-    first, *others = text_measures(_runs(text, arms, seeds), fair)
     for label in dict.fromkeys(name.split(".", 2)[2] for name in answers):
         others += answer_measures(label, _runs(answers, arms, seeds, f".{label}"))
-    found = [*effects([first]), *effects(others)]
+    given_up = len(config.stopped)
+    found = [*effects([first], given_up), *effects(others, given_up)]
     _write(config, [first, *others], found, out)
     out.table("Effects", rows_of(config, [first, *others], found))
     if noise := _noise(first):
-        out.table(SEEDS, rows_of_noise(noise_of(first.values), noise["reference"], len(arms)))
+        out.table(SEEDS, rows_of_noise(noise_of(first.values), noise["reference"], len(arms) + given_up))
+    if config.stopped:
+        out.table("Given up early", [{"arm": name, "after steps": steps} for name, steps in config.stopped.items()])
     if fair is not None and fair.left_out:
         out.table("Held-out documents left out", [{"why": why, "documents": n} for why, n in fair.left_out.items()])
     if len(arms) > 1:
         plot_effects(config, first, found, out.path / "effects.png")
     out.count(runs=len(arms) * len(seeds), noise=noise or {}, summary=sentence(config, found, HELD_OUT))
+
+
+def _of_text(
+    config: AblateConfig,
+    text: Mapping[str, Artifact],
+    documents: Mapping[str, Artifact],
+    ledgers: Mapping[str, Artifact],
+) -> tuple[list[Measure], Fair | None]:
+    """The measures of held-out text, and the choice of documents behind them, None without documents."""
+    arms, seeds, fair = range(len(config.arms)), range(len(config.seeds)), None
+    if documents:
+        of_arms, shares = [documents[str(arm)] for arm in arms], [arm.validation_share or 0.0 for arm in config.arms]
+        fair = fair_documents(of_arms, shares, [ledgers.get(str(arm)) for arm in arms])
+    return text_measures(_runs(text, arms, seeds), fair), fair
+
+
+def held_out_loss(
+    config: AblateConfig,
+    text: Mapping[str, Artifact],
+    documents: Mapping[str, Artifact],
+    ledgers: Mapping[str, Artifact],
+) -> list[float]:
+    """The bits per byte of each arm on the held-out text, as the mean over its seeds. Takes what the stage takes."""
+    (first, *_), _ = _of_text(config, text, documents, ledgers)
+    losses: list[float] = first.values.mean(1).tolist()
+    return losses
 
 
 def _runs(artifacts: Mapping[str, Artifact], arms: Sequence[int], seeds: Sequence[int], after: str = "") -> Runs:

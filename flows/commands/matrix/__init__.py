@@ -39,6 +39,9 @@ def ablate(
             help="trainings at once, by default one on each GPU, or on as many cores as one has threads",
         ),
     ] = None,
+    halve: Annotated[
+        bool, typer.Option("--halve", help="give up the worse half of the arms after a quarter, then half of the steps")
+    ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="show what would be made, what is shared, and how many seeds to take")
     ] = False,
@@ -58,7 +61,7 @@ def ablate(
     """
     from flows.commands.matrix.ablate import AskedMatrix, run_ablation, show_matrix_plan
 
-    asked = AskedMatrix(profile, settings(overrides, store), vary or [], seeds, each, link, jobs)
+    asked = AskedMatrix(profile, settings(overrides, store), vary or [], seeds, each, link, jobs, halve)
     if plan:
         show_matrix_plan(console, asked)
     else:

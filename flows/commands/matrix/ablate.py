@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +13,7 @@ from rich.markup import escape
 from flows.commands.run import ended_in_order, in_prefect
 from flows.deployed.approval import AtTerminal
 from flows.matrix.arms import Matrix, matrix_of
+from flows.matrix.halving import check_halving
 from flows.matrix.plan import PlannedMatrix, plan_matrix
 from flows.options import at_store
 from flows.pages.progress import TerminalObserver
@@ -35,6 +37,7 @@ class AskedMatrix:
     each: bool
     link: str | None
     jobs: int | None = None
+    halve: bool = False
 
     @property
     def matrix(self) -> Matrix:
@@ -51,6 +54,8 @@ def run_ablation(console: Console, asked: AskedMatrix, yes: bool = False) -> Non
         profile = matrix.reference
         approve = None if yes else AtTerminal(profile, observer)
         session = replace(session_of(profile, matrix.link), observer=observer, approve=approve)
+        if asked.halve:
+            check_halving(matrix)
         where = f"store {profile.runtime.store}"
         console.print(f"[bold]{profile.name}[/] [dim]{_size(matrix)}, {where}[/]", highlight=False)
         run_asked = Asked(asked.profile, asked.overrides, matrix.link)
@@ -116,14 +121,18 @@ def _sharing(planned: PlannedMatrix) -> str:
 def _flow(asked: AskedMatrix) -> None:
     from flows.matrix.ablation import ablation
 
-    ablation(asked.profile, asked.vary, asked.seeds, asked.overrides, asked.each, asked.link, asked.jobs)
+    ablation(asked.profile, asked.vary, asked.seeds, asked.overrides, asked.each, asked.link, asked.jobs, asked.halve)
 
 
 def show_effects(console: Console, artifact: Artifact) -> None:
     """Print the tables of an ablation, and which arm is best."""
     assert artifact.manifest is not None
     counts = artifact.manifest.counts
-    for title, rows in counts["tables"].items():
+    tables = dict(counts["tables"])
+    for measure, rows in groupby(tables.pop("Effects"), lambda row: str(row["measure"])):
+        console.print()
+        _show(console, measure, [{head: cell for head, cell in row.items() if head != "measure"} for row in rows])
+    for title, rows in tables.items():
         console.print()
         _show(console, title, rows)
     summary = str(counts["summary"])
@@ -131,7 +140,11 @@ def show_effects(console: Console, artifact: Artifact) -> None:
 
 
 def _show(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    table = new_table(*rows[0], right=["value", "difference (95 %)", "p, corrected", "seeds of each arm"], title=title)
+    table = new_table(
+        *rows[0],
+        right=["value", "difference (95 %)", "p, corrected", "seeds of each arm", "after steps", "documents"],
+        title=title,
+    )
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row.values()))
     console.print(table)

@@ -1,0 +1,109 @@
+"""Runs the members of a matrix, and measures their models on the same held-out text: that of the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flows.matrix.arms import Matrix, Member
+from flows.matrix.run import Made, NamedRun, Shared
+from profiles.schema import Profile
+from storage.artifact import Artifact
+from tasks.ablate.config import AblateConfig, ArmConfig
+from tasks.ablate.stage import place
+from tasks.evaluate import language_modelling, score
+from tasks.evaluate.benchmarks import chosen
+from tasks.evaluate.language.config import LanguageConfig
+from tasks.training.chain import BASE
+
+
+class Measured(NamedTuple):
+    """A matrix with what its runs made, and their losses on held-out documents, both by `place(arm, seed)`."""
+
+    matrix: Matrix
+    made: dict[str, Made]
+    text: dict[str, Artifact]
+
+    @property
+    def models(self) -> dict[str, Artifact]:
+        """The models that were measured."""
+        return {name: one[self.matrix.link].part("model") for name, one in self.made.items()}
+
+    def config(self, stopped: dict[str, int]) -> AblateConfig:
+        """The config of their comparison. `stopped` are arms that were given up before, and after how many steps."""
+        arms = [
+            ArmConfig(name=arm.name, settings=dict(arm.settings), validation_share=_share(members[0].profile))
+            for arm, members in zip(self.matrix.arms, self.matrix.members, strict=True)
+        ]
+        return AblateConfig(arms=arms, seeds=self.matrix.seeds, link=self.matrix.link, stopped=stopped)
+
+    def documents(self) -> dict[str, Artifact]:
+        """Each arm's documents, as they were tokenized, by the arm's number. None for a base without documents."""
+        found = {}
+        for number in range(len(self.matrix.arms)):
+            mine = self.made[place(number, 0)]
+            if "tokenize" in mine:
+                last = next(name for name in ("filter", "dedup", "synthesise", "download") if name in mine)
+                found[str(number)] = mine[last].part("documents")
+        return found
+
+    def ledgers(self) -> dict[str, Artifact]:
+        """What dedup removed of each arm's documents, by the arm's number."""
+        runs = {str(number): self.made[place(number, 0)] for number in range(len(self.matrix.arms))}
+        return {number: made["dedup"].part("ledger") for number, made in runs.items() if "dedup" in made}
+
+
+def measured(matrix: Matrix, shared: Shared, jobs: int) -> Measured:
+    """Make all runs of a matrix, and measure their models. Needs a flow."""
+    members = [member for arm in matrix.members for member in arm]
+    found = shared.run_all([_run(matrix, member) for member in members], jobs)
+    made = {place(member.arm, member.seed): one for member, one in zip(members, found, strict=True)}
+    models = [one[matrix.link].part("model") for one in made.values()]
+    held_out, tokenizer = _held_out(made[place(0, 0)])
+    calls = [(_language(matrix.reference), (model, held_out, tokenizer)) for model in models]
+    text: Sequence[Artifact] = language_modelling.task_of_several(calls, return_state=True).result()
+    return Measured(matrix, made, dict(zip(made, text, strict=True)))
+
+
+def measure_answers(runs: Measured) -> dict[str, Artifact]:
+    """The answers of all models to every benchmark of the reference that asks for likelihoods, by the name of a run, a
+    dot, and the benchmark's."""
+    config, first = runs.matrix.reference.evaluate, runs.made[place(0, 0)]
+    if config is None:
+        return {}
+    asked = {
+        label: one for label, one in chosen(config, first["download"].part("benchmarks")).items() if not one.wants_text
+    }
+    calls = {
+        f"{name}.{label}": (one.config, (model, one.data))
+        for name, model in runs.models.items()
+        for label, one in asked.items()
+    }
+    if not calls:
+        return {}
+    found: Sequence[Artifact] = score.task_of_several([*calls.values()], return_state=True).result()
+    return dict(zip(calls, found, strict=True))
+
+
+def _run(matrix: Matrix, member: Member) -> NamedRun:
+    data = matrix.arms[member.arm].name if member.arm else ""
+    return NamedRun(member.profile, matrix.link, data, matrix.name_of(member))
+
+
+def _held_out(made: Made) -> tuple[Artifact, Artifact]:
+    """The held-out text of a run, and the tokenizer of its ids: benchmarks for a base without documents."""
+    if "tokenize" not in made:
+        return made["download"].part("benchmarks"), made[BASE].part("model")
+    tokenizer = made["tokenizer"] if "tokenizer" in made else made[BASE].part("model")
+    return made["tokenize"].part("validation"), tokenizer
+
+
+def _language(profile: Profile) -> LanguageConfig:
+    """How held-out text is measured: as the profile says, but all of it, as more documents tell more. Samples of models
+    with different tokenizers would be of different text."""
+    config = profile.evaluate.language if profile.evaluate else LanguageConfig()
+    return config.model_copy(update={"validation_tokens": None})
+
+
+def _share(profile: Profile) -> float | None:
+    return profile.tokenize.validation_share if profile.pretrain else None
