@@ -83,8 +83,8 @@ def noise_of(values: Values) -> Noise:
 
 def effects(measures: Sequence[Measure], given_up: int = 0) -> list[Effect]:
     """Every arm beside the first, by each measure. All of them are one family: by Holm's correction the chance that any
-    is wrongly called different is at most 2 %. Arms that were `given_up` belong to it too, as the best were chosen among
-    them."""
+    is wrongly called different is at most 2 %. Arms that were `given_up` belong to it too, as the best were chosen
+    among them."""
     found = [effect for measure in measures for effect in _of_measure(measure)]
     tested = [effect for effect in found if effect.p is not None]
     unseen = [1.0] * given_up * len(measures)
@@ -172,7 +172,7 @@ def seeds_for(difference: float, noise: Noise, arms: int) -> int | None:
 
 
 def power(difference: float, sd: float, seeds: int, arms: int) -> float:
-    """The probability that a true difference is found, at Bonferroni's level, which is that of Holm's first test."""
+    """The probability that a true difference is found with its sign, at Bonferroni's level, the one of Holm's first test."""
     from scipy.special import nctdtr
 
     freedom, level = (arms - 1) * (seeds - 1), WRONGLY / (arms - 1)
@@ -180,8 +180,7 @@ def power(difference: float, sd: float, seeds: int, arms: int) -> float:
     if math.isinf(shift):
         return 1.0
     least = student(1 - level, freedom)
-    below, above = (float(nctdtr(freedom, shift, bound)) for bound in (-least, least))
-    return below + 1.0 - above
+    return 1.0 - float(nctdtr(freedom, shift, least))
 
 
 def winner(found: Sequence[Effect], measure: str) -> int | None:

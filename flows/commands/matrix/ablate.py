@@ -135,8 +135,7 @@ def show_effects(console: Console, artifact: Artifact) -> None:
     for title, rows in tables.items():
         console.print()
         _show(console, title, rows)
-    summary = str(counts["summary"])
-    console.print(f"\n{escape(summary[0].upper() + summary[1:])}.", soft_wrap=True, highlight=False)
+    console.print(f"\n[bold]Result:[/] {escape(str(counts['summary']))}.", soft_wrap=True, highlight=False)
 
 
 def _show(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
