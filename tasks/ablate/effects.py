@@ -172,7 +172,7 @@ def seeds_for(difference: float, noise: Noise, arms: int) -> int | None:
 
 
 def power(difference: float, sd: float, seeds: int, arms: int) -> float:
-    """The probability that a true difference is found with its sign, at Bonferroni's level, the one of Holm's first test."""
+    """The probability that a true difference is found with its sign, at the level of Holm's first test."""
     from scipy.special import nctdtr
 
     freedom, level = (arms - 1) * (seeds - 1), WRONGLY / (arms - 1)
