@@ -119,7 +119,7 @@ def _of_measure(measure: Measure) -> list[Effect]:
             by_seed.tolist(),
         )
         if seeds > 1:
-            error, freedom = _error(noise, seeds, _of_units(measure, arm), measure.above.shape[2])
+            error, freedom = _error(noise, seeds, *_of_units(measure, arm))
             half = student(LEVEL, freedom) * error
             effect = effect._replace(
                 low=difference - half, high=difference + half, p=_two_sided(difference, error, freedom)
@@ -128,30 +128,31 @@ def _of_measure(measure: Measure) -> list[Effect]:
     return found
 
 
-def _of_units(measure: Measure, arm: int) -> float:
-    """The variance of a difference that other documents or questions would bring: that of a ratio of sums (Cochran
-    1977, section 6.4), for the mean over seeds."""
-    units = measure.above.shape[2]
-    if units < 2:
-        return 0.0
+def _of_units(measure: Measure, arm: int) -> tuple[float, float]:
+    """The variance of a difference that other documents or questions would bring, for the mean over seeds, and its
+    degrees of freedom: that of a ratio of sums (Cochran 1977, section 6.4). A few long documents may be most of the
+    text, so there are as many as ones of equal length would be (Kish 1965, section 11.2C)."""
     below = np.broadcast_to(measure.below, measure.above.shape)
-    parts = np.zeros(units)
+    weights = below[[0, arm]].mean((0, 1))
+    number = float(weights.sum() ** 2 / (weights**2).sum())
+    if number < 1.5:
+        return 0.0, 1.0
+    parts = np.zeros(measure.above.shape[2])
     for which, sign in ((arm, 1), (0, -1)):
         ratio = measure.above[which].sum(-1, keepdims=True) / below[which].sum(-1, keepdims=True)
-        away = (measure.above[which] - ratio * below[which]) / below[which].mean(-1, keepdims=True)
+        away = (measure.above[which] - ratio * below[which]) / below[which].sum(-1, keepdims=True)
         parts += sign * away.mean(0)
-    variance: float = parts.var(ddof=1) / units
-    return variance
+    return float((parts**2).sum()) * number / (number - 1), number - 1
 
 
-def _error(noise: Noise, seeds: int, of_units: float, units: int) -> tuple[float, float]:
-    """The standard error of a mean difference over seeds, and its degrees of freedom (Welch and Satterthwaite)."""
+def _error(noise: Noise, seeds: int, of_units: float, freedom: float) -> tuple[float, float]:
+    """The standard error of a mean difference over seeds, and its degrees of freedom (Welch and Satterthwaite). The
+    variance `of_units` has `freedom`."""
     of_seeds = noise.sd**2 / seeds
     variance = of_seeds + of_units
     if not variance:
         return 0.0, float(noise.freedom)
-    spread = of_seeds**2 / noise.freedom + (of_units**2 / (units - 1) if units > 1 else 0.0)
-    return math.sqrt(variance), variance**2 / spread
+    return math.sqrt(variance), variance**2 / (of_seeds**2 / noise.freedom + of_units**2 / freedom)
 
 
 def _two_sided(difference: float, error: float, freedom: float) -> float:
