@@ -47,4 +47,5 @@ def compared(matrix: Matrix, session: Session, jobs: int = 1, *, halve: bool = F
     if halve:
         matrix, stopped = halved(matrix, shared, jobs)
     runs = measured(matrix, shared, jobs)
-    return ablate(runs.config(stopped), runs.text, measure_answers(runs), runs.documents(), runs.ledgers())
+    config, text, documents, ledgers = runs.inputs(stopped)
+    return ablate(config, text, measure_answers(runs), documents, ledgers)

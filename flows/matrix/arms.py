@@ -148,9 +148,8 @@ def combinations(levels: Mapping[str, Sequence[str]], *, each: bool) -> list[dic
 
 def link_of(profile: Profile, keys: Sequence[str], asked: str | None) -> str:
     """The stage whose model is measured: the first that all varied `keys` can change, or the one `asked` for."""
-    models = [name for name in profile.stage_names if name in (BASE, *TRAINED) and name not in BESIDE]
-    if profile.pretrain is not None:
-        models = [name for name in models if name != BASE]
+    models = [name for name in profile.stage_names if name in TRAINED and name not in BESIDE]
+    models = models or [name for name in profile.stage_names if name == BASE]
     if not models:
         raise ConfigError(f"{profile.name} trains no model.", "Give a profile with pretrain or a base.")
     order = ["download", *profile.stage_names]

@@ -52,7 +52,7 @@ def check_halving(matrix: Matrix) -> None:
 
 def _best_half(runs: Measured) -> list[int]:
     """The numbers of the reference and of the better half of the other arms, by their loss on held-out text."""
-    losses = held_out_loss(runs.config({}), runs.text, runs.documents(), runs.ledgers())
+    losses = held_out_loss(*runs.inputs({}))
     others = sorted(range(1, len(losses)), key=lambda arm: losses[arm])
     return sorted([0, *others[: (len(others) + 1) // 2]])
 

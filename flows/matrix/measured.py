@@ -10,11 +10,14 @@ from flows.matrix.run import Made, NamedRun, Shared
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from tasks.ablate.config import AblateConfig, ArmConfig
+from tasks.ablate.held_out import check_enough, fair_documents
 from tasks.ablate.stage import place
 from tasks.evaluate import language_modelling, score
 from tasks.evaluate.benchmarks import chosen
 from tasks.evaluate.language.config import LanguageConfig
 from tasks.training.chain import BASE
+
+Documents = dict[str, Artifact]  # by the number of an arm
 
 
 class Measured(NamedTuple):
@@ -29,34 +32,20 @@ class Measured(NamedTuple):
         """The models that were measured."""
         return {name: one[self.matrix.link].part("model") for name, one in self.made.items()}
 
-    def config(self, stopped: dict[str, int]) -> AblateConfig:
-        """The config of their comparison. `stopped` are arms that were given up before, and after how many steps."""
-        arms = [
-            ArmConfig(name=arm.name, settings=dict(arm.settings), validation_share=_share(members[0].profile))
-            for arm, members in zip(self.matrix.arms, self.matrix.members, strict=True)
-        ]
-        return AblateConfig(arms=arms, seeds=self.matrix.seeds, link=self.matrix.link, stopped=stopped)
-
-    def documents(self) -> dict[str, Artifact]:
-        """Each arm's documents, as they were tokenized, by the arm's number. None for a base without documents."""
-        found = {}
-        for number in range(len(self.matrix.arms)):
-            mine = self.made[place(number, 0)]
-            if "tokenize" in mine:
-                last = next(name for name in ("filter", "dedup", "synthesise", "download") if name in mine)
-                found[str(number)] = mine[last].part("documents")
-        return found
-
-    def ledgers(self) -> dict[str, Artifact]:
-        """What dedup removed of each arm's documents, by the arm's number."""
-        runs = {str(number): self.made[place(number, 0)] for number in range(len(self.matrix.arms))}
-        return {number: made["dedup"].part("ledger") for number, made in runs.items() if "dedup" in made}
+    def inputs(self, stopped: dict[str, int]) -> tuple[AblateConfig, dict[str, Artifact], Documents, Documents]:
+        """What their comparison takes, but for answers. `stopped` are arms that were given up before, with the steps
+        that they made."""
+        first = [self.made[place(number, 0)] for number in range(len(self.matrix.arms))]
+        return _config(self.matrix, stopped), self.text, _documents(first), _ledgers(first)
 
 
 def measured(matrix: Matrix, shared: Shared, jobs: int) -> Measured:
     """Make all runs of a matrix, and measure their models. Needs a flow."""
     members = [member for arm in matrix.members for member in arm]
-    found = shared.run_all([_run(matrix, member) for member in members], jobs)
+    runs = [_run(matrix, member) for member in members]
+    prepared = shared.prepare([_run(matrix, arm[0]) for arm in matrix.members])
+    _check_documents(matrix, prepared)
+    found = shared.run_all(runs, jobs)
     made = {place(member.arm, member.seed): one for member, one in zip(members, found, strict=True)}
     models = [one[matrix.link].part("model") for one in made.values()]
     held_out, tokenizer = _held_out(made[place(0, 0)])
@@ -83,6 +72,43 @@ def measure_answers(runs: Measured) -> dict[str, Artifact]:
         return {}
     found: Sequence[Artifact] = score.task_of_several([*calls.values()], return_state=True).result()
     return dict(zip(calls, found, strict=True))
+
+
+def _check_documents(matrix: Matrix, prepared: Sequence[Made]) -> None:
+    """Raises EmptyOutput if there are too few held-out documents to compare models on, before any is trained."""
+    documents = _documents(prepared)
+    if not documents:
+        return
+    shares = [_share(arm[0].profile) or 0.0 for arm in matrix.members]
+    ledgers = _ledgers(prepared)
+    numbers = [str(number) for number in range(len(prepared))]
+    fair = fair_documents(
+        [documents[number] for number in numbers], shares, [ledgers.get(number) for number in numbers]
+    )
+    check_enough(fair)
+
+
+def _documents(made: Sequence[Made]) -> Documents:
+    """Each arm's documents, as they were tokenized. None for a base without documents."""
+    found = {}
+    for number, mine in enumerate(made):
+        if "tokenize" in mine:
+            last = next(name for name in ("filter", "dedup", "synthesise", "download") if name in mine)
+            found[str(number)] = mine[last].part("documents")
+    return found
+
+
+def _ledgers(made: Sequence[Made]) -> Documents:
+    """What dedup removed of each arm's documents."""
+    return {str(number): mine["dedup"].part("ledger") for number, mine in enumerate(made) if "dedup" in mine}
+
+
+def _config(matrix: Matrix, stopped: dict[str, int]) -> AblateConfig:
+    arms = [
+        ArmConfig(name=arm.name, settings=dict(arm.settings), validation_share=_share(members[0].profile))
+        for arm, members in zip(matrix.arms, matrix.members, strict=True)
+    ]
+    return AblateConfig(arms=arms, seeds=matrix.seeds, link=matrix.link, stopped=stopped)
 
 
 def _run(matrix: Matrix, member: Member) -> NamedRun:

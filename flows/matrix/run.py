@@ -47,12 +47,14 @@ class Shared:
     session: Session
     known: dict[str, Artifact] = field(default_factory=dict)
 
+    def prepare(self, runs: Sequence[NamedRun]) -> list[Made]:
+        """Take or make what comes before training, one run after another, as it uses the whole machine. Runs without
+        such stages have nothing."""
+        before = [before_training(one) for one in runs]
+        return [self.run(one) if one else {} for one in before]
+
     def run_all(self, runs: Sequence[NamedRun], jobs: int = 1) -> list[Made]:
-        """Take or make the artifacts of all runs: first what comes before training, one run after another, as it uses
-        the whole machine, then the trainings of as many runs at once as there are `jobs`."""
-        for one in runs:
-            if (before := before_training(one)) is not None:
-                self.run(before)
+        """Take or make the artifacts of all runs, with the trainings of as many at once as there are `jobs`."""
         with lanes_of(runs[0].profile, jobs) as lanes:
             if not lanes:
                 return [self.run(one) for one in runs]

@@ -19,6 +19,7 @@ from tasks.significance.paired import POWER
 
 BETTER, WORSE = "better", "worse"
 UNCLEAR = "not told apart"
+SAME = "the same model"
 UNTESTED = "one seed: not tested"
 MOST_SEEDS = 1000
 
@@ -52,8 +53,8 @@ class Noise(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """An arm beside the reference: its difference with the 95 % interval, and the corrected p-value. Without noise (one
-    seed) the difference only."""
+    """An arm beside the reference: its difference, the 95 % interval, and the corrected p-value. With one seed, or if
+    all losses are the same, the difference only."""
 
     measure: str
     arm: int
@@ -118,7 +119,9 @@ def _of_measure(measure: Measure) -> list[Effect]:
             measure.above.shape[2],
             by_seed.tolist(),
         )
-        if seeds > 1:
+        if np.array_equal(measure.above[arm], measure.above[0]):
+            effect = effect._replace(verdict=SAME)
+        elif seeds > 1:
             error, freedom = _error(noise, seeds, *_of_units(measure, arm))
             half = student(LEVEL, freedom) * error
             effect = effect._replace(

@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.artifact import Artifact
+from storage.errors import EmptyOutput
 from storage.shards.arrays import Bool
 from storage.shards.documents import ID_LENGTH, read_batches
 from tasks.tokenize import in_validation
 
+LEAST = 5  # documents
 DUPLICATE_OF = "duplicate_of "  # before the id of the kept document, in the ledger of dedup
 
 
@@ -50,6 +52,17 @@ def fair_documents(documents: Sequence[Artifact], shares: Sequence[float], ledge
             copied |= _in_copies(ledger, ids)
     left_out = {"an arm trains on it": int(trained.sum()), "it has copies": int((copied & ~trained).sum())}
     return Fair(~trained & ~copied, kept, {why: number for why, number in left_out.items() if number})
+
+
+def check_enough(fair: Fair) -> None:
+    """Raises EmptyOutput for too few documents that all arms keep and that can be compared."""
+    number = int((fair.comparable & fair.kept_by_all).sum())
+    if number < LEAST:
+        left = "".join(f", {count:,} left out as {why}" for why, count in fair.left_out.items())
+        raise EmptyOutput(
+            f"Only {number} held-out documents can be compared, of {len(fair.comparable):,}{left}.",
+            f"Raise tokenize.validation_share or give more documents: {LEAST} are the least, hundreds are better.",
+        )
 
 
 def _held_out(documents: Artifact, share: float) -> pa.Array:

@@ -14,23 +14,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
-from storage.errors import DamagedArtifact, make_again
+from storage.errors import DamagedArtifact, EmptyOutput, make_again
 from storage.shards.arrays import Bool
 from storage.shards.lines import read_json_lines
 from tasks.ablate.effects import Measure
-from tasks.ablate.held_out import Fair
+from tasks.ablate.held_out import LEAST, Fair
 from tasks.evaluate import DOCUMENTS, ITEMS
 from tasks.significance.estimate import Values
 
 HELD_OUT = "held-out text"
-LEAST_UNITS = 5  # documents of a source
 
 Runs = Sequence[Sequence[Artifact]]  # by arm and seed
 
 
 def text_measures(runs: Runs, fair: Fair | None) -> list[Measure]:
     """Bits per byte of the held-out text, first of all of it, then by source, and of the profile's files. Only
-    documents that every model has measured count, and only those that are `fair`, if that is known."""
+    documents that every model has measured count, and only those that are `fair`, if that is known. Raises EmptyOutput
+    for too few, DamagedArtifact."""
     tables = [[_read(artifact) for artifact in seeds] for seeds in runs]
     names, bits, sizes = _aligned(tables)
     held_out = np.array([of_held_out for of_held_out, _, _ in names], bool)
@@ -39,7 +39,12 @@ def text_measures(runs: Runs, fair: Fair | None) -> list[Measure]:
     if fair is not None:
         comparable[held_out] = fair.comparable[number[held_out]]
         kept[held_out] = fair.kept_by_all[number[held_out]]
-    found = [_measure(HELD_OUT, bits, sizes, comparable & kept)]
+    whole = _measure(HELD_OUT, bits, sizes, comparable & kept)
+    if whole is None:
+        raise EmptyOutput(
+            f"All models have fewer than {LEAST} held-out texts in common.", "Give more documents, or more benchmarks."
+        )
+    found: list[Measure | None] = [whole]
     by_source = Counter(text for (_, text, _), chosen in zip(names, comparable & kept, strict=True) if chosen)
     text_of = np.array([text for _, text, _ in names])
     if len(by_source) > 1:
@@ -53,7 +58,7 @@ def text_measures(runs: Runs, fair: Fair | None) -> list[Measure]:
 
 def _measure(name: str, bits: Values, sizes: Values, chosen: Bool) -> Measure | None:
     """A measure over chosen documents. None for too few."""
-    if chosen.sum() < (1 if name.startswith("file ") else LEAST_UNITS):
+    if chosen.sum() < (1 if name.startswith("file ") else LEAST):
         return None
     return Measure(name, bits[..., chosen], sizes[..., chosen])
 
@@ -99,7 +104,7 @@ def answer_measures(label: str, runs: Runs) -> list[Measure]:
     ids = [name for name in read[0][0] if name in common]
     likely = [name for name in ids if _right(read[0][0][name]) is not None]
     found = []
-    if len(likely) >= LEAST_UNITS:
+    if len(likely) >= LEAST:
         rights = np.array([[[_right(one[name]) for name in likely] for one in seeds] for seeds in read], float)
         found.append(Measure(f"{label}: right answers", rights[..., 0], rights[..., 1], unit="questions"))
         correct = [[[_correct(one[name]) for name in likely] for one in seeds] for seeds in read]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from storage.artifact import Artifact
 from tasks.ablate.config import AblateConfig
 from tasks.ablate.effects import Effect, Measure, effects, noise_of, winner
-from tasks.ablate.held_out import Fair, fair_documents
+from tasks.ablate.held_out import Fair, check_enough, fair_documents
 from tasks.ablate.measures import HELD_OUT, Runs, answer_measures, text_measures
 from tasks.ablate.report import SEEDS, plot_effects, rows_of, rows_of_noise, sentence
 from tasks.stage import stage
@@ -72,6 +72,7 @@ def _of_text(
     if documents:
         of_arms, shares = [documents[str(arm)] for arm in arms], [arm.validation_share or 0.0 for arm in config.arms]
         fair = fair_documents(of_arms, shares, [ledgers.get(str(arm)) for arm in arms])
+        check_enough(fair)
     return text_measures(_runs(text, arms, seeds), fair), fair
 
 

@@ -33,13 +33,15 @@ def mind_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def start(store: Path, *arguments: str, sets: tuple[str, ...] = (), profile: str = "smoke") -> subprocess.Popen[str]:
-    """`gristmill run`, of `smoke` unless another profile is named, on a store."""
+def start(
+    store: Path, *arguments: str, sets: tuple[str, ...] = (), profile: str = "smoke", command: str = "run"
+) -> subprocess.Popen[str]:
+    """`gristmill run` or another command, of `smoke` unless another profile is named, on a store."""
     overrides = [f"--set={value}" for value in (f"runtime.store={store}", *sets)]
-    command = [sys.executable, "-m", "flows.cli", "run", profile, *arguments, *overrides]
+    words = [sys.executable, "-m", "flows.cli", command, profile, *arguments, *overrides]
     environment = {**os.environ, **SECRETS, "COLUMNS": "200"}
     return subprocess.Popen(
-        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        words, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
 
 

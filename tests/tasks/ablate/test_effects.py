@@ -6,7 +6,19 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from tasks.ablate.effects import BETTER, UNCLEAR, UNTESTED, WORSE, Measure, Noise, effects, noise_of, power, seeds_for
+from tasks.ablate.effects import (
+    BETTER,
+    SAME,
+    UNCLEAR,
+    UNTESTED,
+    WORSE,
+    Measure,
+    Noise,
+    effects,
+    noise_of,
+    power,
+    seeds_for,
+)
 from tasks.ablate.effects import winner as best_of
 from tasks.significance.estimate import Values
 
@@ -91,6 +103,13 @@ def test_few_documents_leave_a_difference_open_however_many_seeds_there_are() ->
         for number in range(200)
     ]
     assert sum(called) / 200 < 0.04
+
+
+def test_an_arm_that_makes_the_same_models_is_no_comparison() -> None:
+    one, two = [2.91, 2.95, 2.90, 2.97], [2.88, 2.90, 2.89, 2.92]
+    same, other = effects([of_values([one, one, two])])
+    assert (same.difference, same.p, same.verdict) == (0.0, None, SAME)
+    assert other.p is not None
 
 
 def test_arms_that_were_given_up_count() -> None:

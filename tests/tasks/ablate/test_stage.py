@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.artifact import Artifact
+from storage.errors import EmptyOutput
 from storage.shards.documents import Document, Verdict, write_documents, write_ledger
 from tasks.ablate import AblateConfig, ArmConfig, ablate
 from tasks.ablate.stage import held_out_loss, place
@@ -142,6 +143,13 @@ def a_little_less() -> tuple[float, str]:
         if trained:
             return share, trained[0]
     raise AssertionError
+
+
+def test_too_few_documents_are_refused(tmp_path: Path) -> None:
+    text = texts(tmp_path, lambda n: 2.0, lambda n: 2.0)
+    kept = {f"{arm}": documents(tmp_path / f"kept-{arm}", HELD_OUT[: 9 - 5 * arm]) for arm in range(2)}
+    with pytest.raises(EmptyOutput, match="Only 4 held-out documents can be compared, of 9"):
+        run(tmp_path, text, kept, {})
 
 
 def test_one_arm_shows_the_noise_and_its_seeds(tmp_path: Path) -> None:

@@ -1,0 +1,150 @@
+"""The arms of a matrix: which runs a command asks for, under which names, and what it can't ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from flows.matrix.arms import levels_of, link_of, matrix_of, named
+from flows.matrix.halving import check_halving, shortened, steps_of
+from profiles.load import load
+from storage.errors import ConfigError
+
+TWO = ("filter.fineweb=null", "pretrain.learning_rate=[3e-3, 6e-3]")
+
+
+def test_all_combinations_are_run_with_every_seed_and_the_profile_as_it_is_comes_first() -> None:
+    matrix = matrix_of("smoke", ["pretrain.seed=7"], TWO, 2)
+    assert [arm.name for arm in matrix.arms] == [
+        "smoke",
+        "pretrain.learning_rate=0.003",
+        "pretrain.learning_rate=0.006",
+        "filter.fineweb=null",
+        "filter.fineweb=null, pretrain.learning_rate=0.003",
+        "filter.fineweb=null, pretrain.learning_rate=0.006",
+    ]
+    assert matrix.seeds == [7, 8]
+    assert matrix.reference == load("smoke", ["pretrain.seed=7"])
+    for number, arm in enumerate(matrix.members):
+        for seed, member in enumerate(arm):
+            assert (member.arm, member.seed) == (number, seed)
+            assert member.profile.pretrain is not None
+            assert member.profile.pretrain.seed == 7 + seed
+    last = matrix.members[5][1].profile
+    assert last.name == "smoke-filter-fineweb-null-pretrain-learning_rate-0-006-seed-1"
+    assert last.filter is not None
+    assert (last.filter.fineweb, last.pretrain and last.pretrain.learning_rate) == (None, 6e-3)
+    assert len({member.profile.name for arm in matrix.members for member in arm}) == 12
+
+
+def test_one_change_at_a_time() -> None:
+    assert [arm.name for arm in matrix_of("smoke", [], TWO, 1, each=True).arms] == [
+        "smoke",
+        "filter.fineweb=null",
+        "pretrain.learning_rate=0.003",
+        "pretrain.learning_rate=0.006",
+    ]
+
+
+def test_a_value_that_the_profile_has_is_no_arm_of_its_own() -> None:
+    assert len(matrix_of("smoke", [], ["pretrain.learning_rate=[1.5e-2, 6e-3]"], 1).arms) == 2
+    with pytest.raises(ConfigError, match="every value is the profile's own"):
+        matrix_of("smoke", [], ["dedup.threshold=0.8"], 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "levels"),
+    [
+        ("a.b=null", ["null"]),
+        ("a.b=[null, 3e-3, no, 'true', {x: [1]}]", ["null", "0.003", "no", '"true"', '{"x": [1]}']),
+        ("a.b=[[en, de]]", ['["en", "de"]']),
+        ("a.b={x: 1}", ["{x: 1}"]),
+        ("a.b=[]", ["[]"]),
+    ],
+)
+def test_values_are_those_of_set(given: str, levels: list[str]) -> None:
+    assert levels_of([given]) == {"a.b": levels}
+
+
+@pytest.mark.parametrize(
+    ("profile", "keys", "asked", "link"),
+    [
+        ("smoke", [], None, "pretrain"),
+        ("smoke", ["dedup"], None, "pretrain"),
+        ("smoke", ["pretrain.steps", "sft.epochs"], None, "sft"),
+        ("smoke", ["dpo.beta"], None, "dpo"),
+        ("smoke", ["kto.epochs"], None, "dpo"),
+        ("smoke", ["dedup"], "sft", "sft"),
+        ("smoke", ["chain"], None, "dpo"),
+        ("finetune", [], None, "sft"),
+        ("finetune", ["base.revision"], None, "sft"),
+        ("continue", ["tokenize.validation_share"], None, "pretrain"),
+    ],
+)
+def test_the_first_model_that_all_settings_change_is_measured(
+    profile: str, keys: list[str], asked: str | None, link: str
+) -> None:
+    assert link_of(load(profile), keys, asked) == link
+
+
+@pytest.mark.parametrize(
+    ("vary", "asked", "problem"),
+    [
+        ("runtime.compute.threads=1", None, "no model depends on it"),
+        ("export.formats=[gguf-f16]", None, "no model depends on it"),
+        ("evaluate=null", None, "no model depends on it"),
+        ("name=x", None, "no model depends on it"),
+        ("dedup", None, "lacks a value"),
+        ("dedup=", None, "lacks a value"),
+        ("=3", None, "lacks a key"),
+        ("dedup.threshold=[0.7", None, "not YAML"),
+        ("dedup.treshold=0.7", None, "unknown key"),
+        ("dedup.threshold=[0.7, 2]", None, "at most 1"),
+        ("dpo.beta=0.2", "sft", "comes before what is varied"),
+        ("dedup=null", "export", "makes no model of smoke"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused(vary: str, asked: str | None, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        matrix_of("smoke", [], [vary], 2, link=asked)
+
+
+def test_too_many_runs_are_refused() -> None:
+    many = [f"pretrain.{key}=[1, 2, 3, 4, 5, 6]" for key in ("weight_decay", "gradient_clip", "learning_rate")]
+    with pytest.raises(ConfigError, match="343 arms"):
+        matrix_of("smoke", [], many, 1)
+    with pytest.raises(ConfigError, match="0 seeds"):
+        matrix_of("smoke", [], [], 0)
+    with pytest.raises(ConfigError, match="given twice"):
+        matrix_of("smoke", [], ["dedup=null", "dedup=null"], 1)
+
+
+def test_names_are_valid_and_differ_however_long_they_are() -> None:
+    long = [named("smoke", "x" * 200, str(number)) for number in range(3)]
+    assert len(set(long)) == 3
+    assert max(map(len, long)) < 100
+
+
+def test_a_shortened_run_has_a_share_of_the_steps_and_of_what_is_counted_in_them() -> None:
+    change = "pretrain.curriculum=[{from_step: 20, mixture: {speeches: 1}}]"
+    sets = ["pretrain.steps=40", "pretrain.warmup_steps=8", "pretrain.mixture={speeches: 1, packages: 1}", change]
+    matrix = matrix_of("smoke", sets, ["dedup=null"], 2)
+    short = shortened(matrix, 0.25)
+    assert steps_of(short.reference) == 10
+    profile = short.members[1][1].profile
+    assert (profile.dedup, profile.name) == (None, "smoke-dedup-null-seed-1-of-10-steps")
+    assert profile.pretrain is not None
+    assert (profile.pretrain.warmup_steps, profile.pretrain.curriculum[0].from_step) == (2, 5)
+    stable = shortened(matrix_of("smoke", [*sets, "pretrain.schedule=wsd"], [], 1), 0.5).reference.pretrain
+    assert stable is not None
+    assert stable.warmup_steps == 8, "the stable phase is the same"
+    tokens = ["pretrain.steps=null", "pretrain.tokens=20480"]
+    assert steps_of(shortened(matrix_of("smoke", tokens, [], 1), 0.5).reference) == 20
+    for vary, problem in (("pretrain.steps=20", "pretrain.steps varies"), ("dpo.beta=1", "dpo is measured")):
+        with pytest.raises(ConfigError, match=problem):
+            check_halving(matrix_of("smoke", [], [vary], 1))
+
+
+def test_some_arms_of_a_matrix_are_a_matrix() -> None:
+    matrix = matrix_of("smoke", [], ["pretrain.weight_decay=[0, 0.2, 0.3]"], 2).only([0, 3])
+    assert [arm.name for arm in matrix.arms] == ["smoke", "pretrain.weight_decay=0.3"]
+    assert [[(one.arm, one.seed) for one in arm] for arm in matrix.members] == [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]
