@@ -32,10 +32,10 @@ REAL_FILES = "Put the file itself there (`cp -rL` follows links)."
 class Garbage:
     """What a collection would delete, with sizes in bytes.
 
-    Artifacts, and fragments of them that a kill left; unused folders (abandoned work, insight into runs whose artifact
-    is gone); drafts of refs and records; records of the oldest runs. In a bucket also checkpoints of trainings that
-    ended or were abandoned, and uploads that a kill left unfinished. If needed artifacts are `unreadable`, nothing that
-    could be their ancestor is deleted.
+    Artifacts, and fragments of them that a kill left; unused folders (abandoned work, branches of trainings, insight
+    into runs whose artifact is gone); drafts of refs and records; records of the oldest runs. In a bucket also
+    checkpoints of trainings that ended or were abandoned, and uploads that a kill left unfinished. If needed artifacts
+    are `unreadable`, nothing that could be their ancestor is deleted.
     """
 
     artifacts: dict[str, int]
@@ -78,6 +78,9 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     kept = {location.partition(".")[0] for location in published if location not in artifacts}
     for path in sorted((store.local / "insight").glob("*/*")):
         if f"{path.parent.name}/{path.name}" not in kept and not locks.is_held(_lock_of(store, path)):
+            workspaces[path] = _size(path)
+    for path in sorted((store.local / "branches").glob("*/*")):
+        if not locks.is_held(_lock_of(store, path)):
             workspaces[path] = _size(path)
     old = datetime.now(UTC) - timedelta(seconds=settled)
     uploads = store.uploads.begun_before(store.root, old) if store.uploads else []
@@ -214,7 +217,7 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
 
 
 def _lock_of(store: Store, folder: Path) -> Path:
-    """The lock of the artifact that a folder of `work/` or `insight/` belongs to."""
+    """The lock of a folder of `work/`, `insight/` or `branches/`."""
     parts = folder.relative_to(store.local).parts[1:]
     return store.local / "locks" / "-".join(parts)
 

@@ -4,6 +4,7 @@
     artifacts/<stage>/<key>.2/…     the same key rebuilt (--refresh) with other bytes: nothing is overwritten
     refs/<name>.json                human-readable names with their history
     insight/<stage>/<key>/…         a stage's observations of its run; local disk only, not part of the artifact
+    branches/<stage>/<digest>/…     states that several artifacts of a stage may begin from; only in a folder
     locks/  work/                   local disk only: one lock and one working folder per key
 
 A working folder is named by its key and survives kill -9, so that the next run of the same key finds its shards and
@@ -469,6 +470,15 @@ class Store:
         """The scratch folders of a stage's keys, other than `but`, that were begun and aren't published."""
         folders = sorted((self.local / "work").glob(f"{stage}-*"))
         return [folder / "scratch" for folder in folders if folder.name != f"{stage}-{but}"]
+
+    @contextmanager
+    def branches(self, stage: str, name: str) -> Iterator[Path]:
+        """The folder of states from which artifacts of a stage may begin, by a digest of what they have in common. No
+        collection removes it within the block."""
+        path = self.local / "branches" / stage / name
+        with locks.hold(self.local / "locks" / f"{stage}-{name}", shared=True):
+            path.mkdir(parents=True, exist_ok=True)
+            yield path
 
     def clear_workspaces(self) -> None:
         """Remove the working folders of published artifacts, which remain if a process ends right after publishing. One

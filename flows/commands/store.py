@@ -211,6 +211,8 @@ def _folder(store: Store, path: Path) -> str:
     """A folder that a collection would delete, with its kind."""
     if path.parent.name == "work":
         return f"{path.name} [dim](unfinished work: a resume would need it)[/]"
+    if path.is_relative_to(store.local / "branches"):
+        return f"{path.relative_to(store.local)} [dim](stable part of trainings: longer ones would begin from it)[/]"
     return f"{path.relative_to(store.local)} [dim](curves and traces of a run whose artifact is gone or goes too)[/]"
 
 

@@ -62,7 +62,7 @@ class TrainingPlan:
     ends: Ends
     ranks: int  # on a host
     checkpoint: int  # bytes
-    kept: int  # checkpoints
+    kept: int  # checkpoints, a branch among them
     bill: Bill
     busy: float  # devices at work at once: processes on a CPU share its cores
     is_new: bool = True  # not a base that is trained on
@@ -267,7 +267,8 @@ def training_plan(
             newest=runtime.training.keep_checkpoints,
             every=runtime.pretrain.keep_every,
             apart=runtime.training.checkpoint_every,
-        ),
+        )
+        + runtime.pretrain.branches,
         bill=bill(_executed(shape, setup, tokens), chosen, devices=busy, products=_products(setup, config)),
         busy=busy,
         is_new=config.model is not None,

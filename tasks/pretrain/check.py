@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from models.presets import derive
 from storage.errors import ConfigError
@@ -13,6 +14,7 @@ from tasks.pretrain.insight.settings import check_trackers_here
 from tasks.pretrain.setup import check_shares, setup_of
 from tasks.stage.runtime import PretrainRuntime, Runtime
 
+FOLDERS = ("", "file", "local")  # schemes of a store that is a folder
 PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 SPECIAL = frozenset({"muon", "float16", "float8"})  # a profile's choices that need the engine's support
 
@@ -24,6 +26,8 @@ def check_runtime(config: PretrainConfig, runtime: Runtime) -> None:
     check_engine(runtime.pretrain)
     check_special({config.optimizer, config.precision}, runtime.pretrain, cuda=runtime.compute.device != "cpu")
     _check_trained(config, runtime.pretrain)
+    if runtime.pretrain.branches:
+        _check_branches(config, runtime)
     if config.model is not None:  # a base's shares are checked once it is there
         check_shares(derive(config.new_model, vocab_size=1), runtime.pretrain)
     elif runtime.pretrain.preflight == "always":
@@ -121,6 +125,20 @@ def _check_trained(config: PretrainConfig, runtime: PretrainRuntime) -> None:
         from tasks.pretrain.engines.trained import trained_sizes
 
         trained_sizes(derive(config.new_model, vocab_size=1), config, None)
+
+
+def _check_branches(config: PretrainConfig, runtime: Runtime) -> None:
+    if config.schedule != "wsd":
+        raise ConfigError(
+            f"runtime.pretrain.branches is true, but by pretrain.schedule {config.schedule} each step depends on the "
+            "length of the training.",
+            "Set pretrain.schedule to wsd, or leave branches out.",
+        )
+    if urlsplit(runtime.store).scheme not in FOLDERS:
+        raise ConfigError(
+            f"runtime.pretrain.branches is true, but the store {runtime.store} is not a folder.",
+            "Leave branches out, or choose a folder as runtime.store.",
+        )
 
 
 def is_shardable(choices: set[str], runtime: PretrainRuntime) -> bool:

@@ -12,6 +12,7 @@ from storage.shards.arrays import Int64
 from tasks.children.child import emit
 from tasks.children.orderly_stop import OrderlyStop
 from tasks.pretrain import averages
+from tasks.pretrain.checkpoints.branches import leave
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import Engine, MicroBatch
@@ -52,13 +53,14 @@ class Training:
             reports = step % self.spec.runtime.training.log_every == 0 or step == self.spec.steps
             validates = step % self.spec.config.validation_every == 0 or step == self.spec.steps
             saves = step % self.spec.runtime.training.checkpoint_every == 0 and step < self.spec.steps
+            branches = self.spec.branches is not None and step == self.spec.common_steps
             insight.before_step(step, reported=reports)
             batches = _moved(next(prepared), self.engine.world.device)
             insight.lap("data")
             self._step(step, batches)
             insight.after_step(step, batches)
             stops = self.stop.agreed() and step < self.spec.steps
-            if validates or reports or saves or stops:
+            if validates or reports or saves or stops or branches:
                 insight.lap("training", wait=True)
                 validation_loss = self.validation.loss(self.engine, self.heartbeat) if validates else None
                 insight.lap("validation")
@@ -68,6 +70,8 @@ class Training:
             # `calm` after the flush: the rows since the last one have been judged by now
             if (saves or stops) and self.log.monitor.calm:
                 self.checkpoints.save(self.engine, step, last=stops)
+            if branches and self.log.monitor.calm:
+                leave(self.engine, step)
             insight.lap("checkpoints")
             self.heartbeat()
             if reports:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from storage.artifact import Artifact
 from tasks.base.more_rows import add_rows
 from tasks.pretrain.base import report_change, shape_of_base
 from tasks.pretrain.check import check_here, check_runtime
+from tasks.pretrain.checkpoints.branches import branching
 from tasks.pretrain.checkpoints.disk import check_room
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.fim_tokens import read_fim_tokens
@@ -105,7 +106,8 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, base
         out.progress(line["step"], spec.steps, "steps", page.add(line))
 
     out.progress(0, spec.steps, "steps", "starting")
-    measured, healing = train_healed(spec, out, on_line)
+    with branching(spec, out, pretrain.source) as started:
+        measured, healing = train_healed(started, out, on_line)
     rows = read_log(out.path / "log.jsonl")
     skipped = sum("skipped" in row for row in rows)
     if skipped:
@@ -113,20 +115,24 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, base
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
     _report(spec, measured, tokens, out)
     if spec.snapshot_steps:
-        seen, samples = out.counts["tokens_seen"], config.samples(spec.steps)
-        taken = [
-            {
-                "step": step,
-                "tokens": seen * config.samples(step) // samples,
-                "folder": f"snapshots/step-{step}",
-                **_losses(rows[step - 1]),
-            }
-            for step in spec.snapshot_steps
-        ]
-        out.table("Snapshots", taken)
+        _report_snapshots(spec, rows, out)
     page.report(out)
     supervisor.report(healing, spec, out)
     supervisor.forget(spec)
+
+
+def _report_snapshots(spec: TrainSpec, rows: Sequence[Mapping[str, Any]], out: Output) -> None:
+    seen, samples = out.counts["tokens_seen"], spec.config.samples
+    taken = [
+        {
+            "step": step,
+            "tokens": seen * samples(step) // samples(spec.steps),
+            "folder": f"snapshots/step-{step}",
+            **_losses(rows[step - 1]),
+        }
+        for step in spec.snapshot_steps
+    ]
+    out.table("Snapshots", taken)
 
 
 def _report(spec: TrainSpec, measured: dict[str, Any], tokens: Artifact, out: Output) -> None:
@@ -243,5 +249,5 @@ def _report_packing(rows: list[dict[str, Any]], out: Output) -> None:
     )
 
 
-def _losses(row: dict[str, Any]) -> dict[str, str]:
+def _losses(row: Mapping[str, Any]) -> dict[str, str]:
     return {name: f"{row[name]:.3f}" if name in row else "" for name in ("loss", "validation_loss")}

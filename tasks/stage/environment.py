@@ -52,10 +52,15 @@ def environment() -> dict[str, str]:
     }
 
 
+def shaping() -> dict[str, str]:
+    """The part of `environment` that may change a result."""
+    here = environment()
+    return {name: here[name] for name in SHAPES}
+
+
 def shapes_alike(made: Mapping[str, str]) -> bool:
     """Whether an artifact made in that environment would be the same here."""
-    here = environment()
-    return all(made.get(name) == here[name] for name in SHAPES)
+    return all(made.get(name) == value for name, value in shaping().items())
 
 
 @functools.cache

@@ -233,6 +233,8 @@ class MakingStage(StageIdentity):
             out.find_earlier = functools.partial(find_earlier, session.store, payload, self.source, warn)
             out.ever_made = functools.partial(ever_made, session.store, self.name, warn)
             out.unfinished = functools.partial(session.store.unfinished, self.name, request.key)
+            if session.store.is_folder:
+                out.branches = functools.partial(session.store.branches, self.name)
         out.path.mkdir(parents=True)
         out.scratch.mkdir(parents=True, exist_ok=True)
         # By name: the key leaves out the order of a mapping, so the order must not shape the result

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,9 @@ class Output:
     unfinished: Callable[[], list[Path]] = list
     """As `ever_made`, the scratch folders of its other artifacts that were begun and not finished. Others may be
     writing there."""
+    branches: Callable[[str], AbstractContextManager[Path | None]] = lambda name: nullcontext()
+    """A folder in the store for states that artifacts with something in common, which `name` is a digest of, may begin
+    from. No collection removes it within the block. None in a plain call, in a bucket and on a refresh."""
     remote: str = ""  # the place of checkpoints in the store's bucket, empty if the store is a folder
 
     @classmethod

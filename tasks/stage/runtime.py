@@ -229,6 +229,12 @@ class PretrainRuntime(RuntimeGroup):
         description="steps between checkpoints that are also kept until the run ends, so that a run that went wrong "
         "long ago can roll back further. To keep models for good: pretrain.snapshot_every",
     )
+    branches: bool = Field(
+        False,
+        description="with pretrain.schedule wsd, in a store that is a folder: keep the state at the start of the "
+        "decay, and begin from that of a shorter training, if all else is the same. The result stays the same, bit for "
+        "bit on a CPU",
+    )
     preflight: Literal["auto", "always", "never"] = Field(
         "auto",
         description="check before the first step that the run can learn, fits and resumes. auto: before new runs of "

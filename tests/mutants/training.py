@@ -369,6 +369,14 @@ TRAINING = (
         fails=("tests/tasks/training/test_checkpoint_marker.py::test_a_damaged_one_is_named_and_the_one_before_taken",),
     ),
     Mutant(
+        name="branch-beyond-the-decay",
+        about="rule 5: a short training begins from a state that it would never have had",
+        path="tasks/pretrain/checkpoints/branches.py",
+        before="if step > spec.common_steps:",
+        after="if step < 1:",
+        fails=("tests/tasks/pretrain/checkpoints/test_branches.py::test_a_damaged_branch_is_not_used",),
+    ),
+    Mutant(
         name="spike-of-one-batch",
         about="healing: a single odd batch is taken for a divergence",
         path="tasks/pretrain/healing/divergence.py",

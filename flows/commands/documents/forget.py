@@ -145,7 +145,8 @@ def prove_takedown(console: Console, store: Store, wish: Wish, ref: str, as_json
     questions = [one for one in searched.findings if one.in_benchmark]
     proved = not held and not searched.unknown and (wish.exact or not subject.without_text)
     remains = _remains(store, everything, left)
-    unfinished = sorted(path.name for path in (store.local / "work").glob("*"))
+    folders = [*(store.local / "work").glob("*"), *(store.local / "branches").glob("*/*")]
+    unfinished = sorted(path.name for path in folders)
     if as_json:
         said = {
             "proved": proved,

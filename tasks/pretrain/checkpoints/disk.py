@@ -65,6 +65,7 @@ def rooms(spec: TrainSpec) -> list[Room]:
         every=runtime.pretrain.keep_every,
         apart=runtime.training.checkpoint_every,
     )
+    number += runtime.pretrain.branches
     taken = len(spec.snapshot_steps)
     parts = [(spec.scratch, f"{number} checkpoints", number * largest_checkpoint(spec))]
     parts.append((spec.out, "the model", model_bytes(spec.shape)))

@@ -15,6 +15,7 @@ from typing import Any
 from storage.errors import Divergence, LostProcess, OutOfMemory
 from tasks.children.supervise import run_module
 from tasks.pretrain.check import is_shardable
+from tasks.pretrain.healing.divergence import SUSTAINED
 from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide, without_damaged
 from tasks.pretrain.preflight import before_training
 from tasks.pretrain.spec import TrainSpec
@@ -38,7 +39,16 @@ def train_healed(
     while True:  # each turn is one child, from the decision on disk, as a rerun of the stage would begin
         healing = Healing.read(state)
         runtime = healing.runtime(spec.runtime)
-        started = spec.model_copy(update={"runtime": runtime, "batch_schedule": healing.batch_schedule})
+        # Whether a longer training would have met this too, only steps before the decay can say
+        judged = [event.step + SUSTAINED for event in healing.events if event.kind == "divergence"]
+        late = any(step > spec.common_steps for step in judged)
+        started = spec.model_copy(
+            update={
+                "runtime": runtime,
+                "batch_schedule": healing.batch_schedule,
+                "branches": None if late else spec.branches,
+            }
+        )
         heard: dict[str, int] = {"ranks": 0, "step": 0, "share": 0, "micro_batch": 0}
 
         def hear(line: dict[str, Any], heard: dict[str, int] = heard) -> None:
