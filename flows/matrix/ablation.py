@@ -48,4 +48,4 @@ def compared(matrix: Matrix, session: Session, jobs: int = 1, *, halve: bool = F
         matrix, stopped = halved(matrix, shared, jobs)
     runs = measured(matrix, shared, jobs)
     config, text, documents, ledgers = runs.inputs(stopped)
-    return ablate(config, text, measure_answers(runs), documents, ledgers)
+    return ablate(config, text, measure_answers(runs, shared), documents, ledgers)

@@ -7,16 +7,14 @@ schedule wsd the longer one then goes on where the shorter one began to decay.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 from flows.estimates.arithmetic import shape_to_train
-from flows.matrix.arms import Arm, Matrix, Member
+from flows.matrix.arms import Matrix, Member
 from flows.matrix.measured import Measured, measured
 from flows.matrix.run import Shared
 from profiles.schema import Profile
 from storage.errors import ConfigError
 from tasks.ablate.stage import held_out_loss
-from tasks.stage.session import current
 
 SHARES = (0.25, 0.5)  # of the steps
 LENGTHS = ("pretrain.steps", "pretrain.tokens")
@@ -30,14 +28,12 @@ def halved(matrix: Matrix, shared: Shared, jobs: int) -> tuple[Matrix, dict[str,
     for share in SHARES:
         if len(matrix.arms) < 3:
             break
-        short = shortened(matrix, share)
-        best = _best_half(measured(short, shared, jobs))
-        gone = [arm for number, arm in enumerate(matrix.arms) if number not in best]
-        stopped |= {arm.name: steps_of(short.reference) for arm in gone}
-        session = current()
-        if session is not None:
-            session.observer.noted("ablate", f"given up after {share:.0%} of the steps: {_names(gone)}")
-        matrix = matrix.only(best)
+        runs = measured(shortened(matrix, share), shared, jobs)
+        best = _best_half(runs)
+        gone = [arm.name for arm in matrix.arms if arm.name not in best]
+        stopped |= dict.fromkeys(gone, steps_of(runs.matrix.reference))
+        shared.session.observer.noted("ablate", f"given up after {share:.0%} of the steps: {'; '.join(gone)}")
+        matrix = matrix.only([number for number, arm in enumerate(matrix.arms) if arm.name in best])
     return matrix, stopped
 
 
@@ -50,11 +46,11 @@ def check_halving(matrix: Matrix) -> None:
             raise ConfigError(f"--halve sets the steps, which {named[0]} varies.", "Leave --halve out.")
 
 
-def _best_half(runs: Measured) -> list[int]:
-    """The numbers of the reference and of the better half of the other arms, by their loss on held-out text."""
-    losses = held_out_loss(*runs.inputs({}))
+def _best_half(runs: Measured) -> set[str]:
+    """The names of the reference and of the better half of the other arms, by their loss on held-out text."""
+    losses, arms = held_out_loss(*runs.inputs({})), runs.matrix.arms
     others = sorted(range(1, len(losses)), key=lambda arm: losses[arm])
-    return sorted([0, *others[: (len(others) + 1) // 2]])
+    return {arms[number].name for number in (0, *others[: (len(others) + 1) // 2])}
 
 
 def shortened(matrix: Matrix, share: float) -> Matrix:
@@ -88,7 +84,3 @@ def steps_of(profile: Profile) -> int:
     assert profile.pretrain is not None
     assert profile.pretrain.steps is not None
     return profile.pretrain.steps
-
-
-def _names(arms: Sequence[Arm]) -> str:
-    return "; ".join(arm.name for arm in arms)

@@ -9,6 +9,7 @@ from flows.matrix.arms import Matrix, Member
 from flows.matrix.run import Made, NamedRun, Shared
 from profiles.schema import Profile
 from storage.artifact import Artifact
+from storage.errors import Divergence
 from tasks.ablate.config import AblateConfig, ArmConfig
 from tasks.ablate.held_out import check_enough, fair_documents
 from tasks.ablate.stage import place
@@ -21,22 +22,20 @@ Documents = dict[str, Artifact]  # by the number of an arm
 
 
 class Measured(NamedTuple):
-    """A matrix with what its runs made, and their losses on held-out documents, both by `place(arm, seed)`."""
+    """A matrix with what its runs made, and their losses on held-out documents, both by `place(arm, seed)`. Arms that
+    diverged are no longer in it."""
 
     matrix: Matrix
     made: dict[str, Made]
     text: dict[str, Artifact]
-
-    @property
-    def models(self) -> dict[str, Artifact]:
-        """The models that were measured."""
-        return {name: one[self.matrix.link].part("model") for name, one in self.made.items()}
+    diverged: dict[str, str]  # by arm, why
 
     def inputs(self, stopped: dict[str, int]) -> tuple[AblateConfig, dict[str, Artifact], Documents, Documents]:
         """What their comparison takes, but for answers. `stopped` are arms that were given up before, with the steps
         that they made."""
         first = [self.made[place(number, 0)] for number in range(len(self.matrix.arms))]
-        return _config(self.matrix, stopped), self.text, _documents(first), _ledgers(first)
+        config = _config(self.matrix).model_copy(update={"stopped": stopped, "diverged": self.diverged})
+        return config, self.text, _documents(first), _ledgers(first)
 
 
 def measured(matrix: Matrix, shared: Shared, jobs: int) -> Measured:
@@ -46,15 +45,27 @@ def measured(matrix: Matrix, shared: Shared, jobs: int) -> Measured:
     prepared = shared.prepare([_run(matrix, arm[0]) for arm in matrix.members])
     _check_documents(matrix, prepared)
     found = shared.run_all(runs, jobs)
-    made = {place(member.arm, member.seed): one for member, one in zip(members, found, strict=True)}
-    models = [one[matrix.link].part("model") for one in made.values()]
-    held_out, tokenizer = _held_out(made[place(0, 0)])
-    calls = [(_language(matrix.reference), (model, held_out, tokenizer)) for model in models]
-    text: Sequence[Artifact] = language_modelling.task_of_several(calls, return_state=True).result()
-    return Measured(matrix, made, dict(zip(made, text, strict=True)))
+    diverged: dict[str, str] = {}
+    for member, error in zip(members, found, strict=True):
+        if isinstance(error, Divergence):
+            if not member.arm:
+                raise error
+            diverged.setdefault(matrix.arms[member.arm].name, error.message)
+    by_place = {(member.arm, member.seed): one for member, one in zip(members, found, strict=True)}
+    sound = [number for number, arm in enumerate(matrix.arms) if arm.name not in diverged]
+    matrix = matrix.only(sound)
+    made = {
+        place(arm, seed): one
+        for arm, number in enumerate(sound)
+        for seed in range(len(matrix.seeds))
+        if not isinstance(one := by_place[number, seed], Divergence)
+    }
+    config, (held_out, tokenizer) = _language(matrix.reference), _held_out(made[place(0, 0)])
+    calls = {name: (config, (one[matrix.link].part("model"), held_out, tokenizer)) for name, one in made.items()}
+    return Measured(matrix, made, shared.together(language_modelling, calls), diverged)
 
 
-def measure_answers(runs: Measured) -> dict[str, Artifact]:
+def measure_answers(runs: Measured, shared: Shared) -> dict[str, Artifact]:
     """The answers of all models to every benchmark of the reference that asks for likelihoods, by the name of a run, a
     dot, and the benchmark's."""
     config, first = runs.matrix.reference.evaluate, runs.made[place(0, 0)]
@@ -63,15 +74,13 @@ def measure_answers(runs: Measured) -> dict[str, Artifact]:
     asked = {
         label: one for label, one in chosen(config, first["download"].part("benchmarks")).items() if not one.wants_text
     }
+    models = {name: one[runs.matrix.link].part("model") for name, one in runs.made.items()}
     calls = {
         f"{name}.{label}": (one.config, (model, one.data))
-        for name, model in runs.models.items()
+        for name, model in models.items()
         for label, one in asked.items()
     }
-    if not calls:
-        return {}
-    found: Sequence[Artifact] = score.task_of_several([*calls.values()], return_state=True).result()
-    return dict(zip(calls, found, strict=True))
+    return shared.together(score, calls)
 
 
 def _check_documents(matrix: Matrix, prepared: Sequence[Made]) -> None:
@@ -103,12 +112,12 @@ def _ledgers(made: Sequence[Made]) -> Documents:
     return {str(number): mine["dedup"].part("ledger") for number, mine in enumerate(made) if "dedup" in mine}
 
 
-def _config(matrix: Matrix, stopped: dict[str, int]) -> AblateConfig:
+def _config(matrix: Matrix) -> AblateConfig:
     arms = [
         ArmConfig(name=arm.name, settings=dict(arm.settings), validation_share=_share(members[0].profile))
         for arm, members in zip(matrix.arms, matrix.members, strict=True)
     ]
-    return AblateConfig(arms=arms, seeds=matrix.seeds, link=matrix.link, stopped=stopped)
+    return AblateConfig(arms=arms, seeds=matrix.seeds, link=matrix.link)
 
 
 def _run(matrix: Matrix, member: Member) -> NamedRun:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -61,6 +62,7 @@ class Recorder(AbstractContextManager["Recorder"]):
             started=_now(),
         )
         self._works, self._begun = True, False
+        self._writing = threading.Lock()  # runs of a matrix report from several threads
         self._waited: RunRecord | None = None  # the run's record from when it began to wait for a person
         if session.runtime.tracking.pipeline:
             from flows.records.track import check_trackers
@@ -109,6 +111,10 @@ class Recorder(AbstractContextManager["Recorder"]):
             self._write()
 
     def _write(self, **ended: Any) -> None:
+        with self._writing:
+            self._write_now(**ended)
+
+    def _write_now(self, **ended: Any) -> None:
         if not self._begun:
             self._begin()
         if not self._works:

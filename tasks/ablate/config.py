@@ -22,3 +22,4 @@ class AblateConfig(StageConfig):
     seeds: list[int] = Field(min_length=1)
     link: str = Field(description="the stage whose model is measured")
     stopped: dict[str, int] = Field({}, description="arms that were given up, and after how many training steps")
+    diverged: dict[str, str] = Field({}, description="arms whose training diverged, and how")

@@ -19,7 +19,7 @@ from tasks.significance.paired import POWER
 
 BETTER, WORSE = "better", "worse"
 UNCLEAR = "not told apart"
-SAME = "the same model"
+SAME = "all the same"
 UNTESTED = "one seed: not tested"
 MOST_SEEDS = 1000
 

@@ -46,12 +46,14 @@ def ablate(
     arms, seeds = range(len(config.arms)), range(len(config.seeds))
     for label in dict.fromkeys(name.split(".", 2)[2] for name in answers):
         others += answer_measures(label, _runs(answers, arms, seeds, f".{label}"))
-    given_up = len(config.stopped)
+    given_up = len(config.stopped) + len(config.diverged)
     found = [*effects([first], given_up), *effects(others, given_up)]
     _write(config, [first, *others], found, out)
     out.table("Effects", rows_of(config, [first, *others], found))
     if noise := _noise(first):
         out.table(SEEDS, rows_of_noise(noise_of(first.values), noise["reference"], len(arms) + given_up))
+    if config.diverged:
+        out.table("Diverged", [{"arm": name, "how": how} for name, how in config.diverged.items()])
     if config.stopped:
         out.table("Given up early", [{"arm": name, "after steps": steps} for name, steps in config.stopped.items()])
     if fair is not None and fair.left_out:
@@ -100,6 +102,7 @@ def _write(config: AblateConfig, measures: Sequence[Measure], found: Sequence[Ef
         "arms": [{"name": arm.name, "settings": arm.settings} for arm in config.arms],
         "seeds": config.seeds,
         "stopped": config.stopped,
+        "diverged": config.diverged,
         "winner": None if best is None else config.arms[best].name,
         "measures": [_measure(measure) for measure in measures],
         "effects": [_effect(config, effect) for effect in found],

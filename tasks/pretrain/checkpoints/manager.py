@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import TrainingError
-from tasks.pretrain.checkpoints.saved_states import UNREADABLE, merge, problems, read_back
+from tasks.pretrain.checkpoints.saved_states import NOT_FINITE, UNREADABLE, merge, problems, read_back
 from tasks.pretrain.engines.trained import trained_sizes
+from tasks.pretrain.healing.divergence import diverged
 from tasks.training.checkpoint_marker import (
     CheckpointMarker,
     Ranks,
@@ -185,6 +186,9 @@ class Checkpoints:
         wrong = [share[2] for share in shares if share[2]] or problems(merge(share[1] for share in shares), expected)
         if wrong:
             more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+            if all(one.endswith(NOT_FINITE) for one in wrong):
+                step = int(folder.name.rpartition("-")[2])
+                raise diverged(f"After step {step:,} {'; '.join(wrong[:3])}{more}.", step)
             raise TrainingError(
                 f"The checkpoint {folder} does not hold what was saved: {'; '.join(wrong[:3])}{more}.",
                 "Check the disk and its log. A rerun resumes from the previous checkpoint.",

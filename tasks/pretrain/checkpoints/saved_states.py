@@ -24,6 +24,7 @@ from tasks.training.states_only import load_states, states_only
 
 Shapes = Mapping[str, tuple[int, ...]]
 # What torch raises for a truncated file or another format
+NOT_FINITE = "NaN or infinity"  # what a diverged training leaves
 UNREADABLE = (RuntimeError, OSError, EOFError, pickle.UnpicklingError, KeyError, ValueError, AttributeError)
 
 
@@ -72,13 +73,13 @@ def problems(findings: Mapping[str, Finding], expected: Shapes) -> list[str]:
         elif seen.shape != shape:
             wrong.append(f"the parameter {name} has the shape {seen.shape} instead of {shape}")
         elif not math.isfinite(seen.squares):
-            wrong.append(f"the parameter {name} holds NaN or infinity")
+            wrong.append(f"the parameter {name} holds {NOT_FINITE}")
         elif len(shape) > 1 and seen.squares == 0:
             wrong.append(f"the matrix {name} is all zeros")
         elif not seen.states:
             wrong.append(f"the optimizer states of {name} are missing")
         elif not math.isfinite(seen.state_squares):
-            wrong.append(f"the optimizer states of {name} hold NaN or infinity")
+            wrong.append(f"the optimizer states of {name} hold {NOT_FINITE}")
     return wrong
 
 

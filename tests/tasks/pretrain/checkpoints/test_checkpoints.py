@@ -15,7 +15,7 @@ import torch
 
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.errors import ConfigError, StoreError, TrainingError
+from storage.errors import ConfigError, Divergence, StoreError, TrainingError
 from tasks.pretrain import pretrain
 from tasks.pretrain.checkpoints.disk import largest_checkpoint
 from tasks.pretrain.checkpoints.manager import Checkpoints
@@ -221,8 +221,11 @@ def test_a_checkpoint_that_does_not_hold_the_model_never_counts(
     monkeypatch.setattr(states, "_own_states", shared_out)
     if asynchronous:
         checkpoints.save(engine, 2)
-    with pytest.raises(TrainingError, match=named):
+    with pytest.raises(TrainingError, match=named) as raised:
         checkpoints.finish() if asynchronous else checkpoints.save(engine, 2)
+    # NaN is not the disk's fault: healing rolls back, as it does for a loss of NaN
+    assert isinstance(raised.value, Divergence) == (wrong is spoil)
+    assert not isinstance(raised.value, Divergence) or raised.value.facts["step"] == 2
     assert checkpoints.latest() == 1
 
 
