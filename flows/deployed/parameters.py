@@ -23,10 +23,12 @@ from pydantic import BaseModel, GetJsonSchemaHandler
 
 from profiles.load import names
 from profiles.schema import Profile
-from profiles.stage_names import ALL
+from profiles.stage_names import ALL, TRAINED
 from tasks.stage.decorator import STAGES
 from tasks.stage.runtime import LONGEST_HOURS
+from tasks.training.chain import BASE
 
+MOST_SEEDS = 200  # of an arm
 OVERRIDE = r"^\w+(\.[^=]*[^=\s])?="
 CHARACTERS = r"^(?=[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]*$)"  # that YAML takes and a database keeps
 
@@ -69,10 +71,13 @@ def _profile() -> dict[str, Any]:
     }
 
 
-def _settings() -> dict[str, Any]:
+def _settings(
+    description: str = "Keys to override, each as `section.key=value`, for example `pretrain.steps=2000`, or "
+    "`runtime.approve=[pretrain]` to be asked first. docs/profiles.md lists them.",
+    example: str = "pretrain.steps=2000",
+) -> dict[str, Any]:
     return {
-        "description": "Keys to override, each as `section.key=value`, for example `pretrain.steps=2000`, or "
-        "`runtime.approve=[pretrain]` to be asked first. docs/profiles.md lists them.",
+        "description": description,
         "type": "array",
         "items": {
             "type": "string",
@@ -82,8 +87,41 @@ def _settings() -> dict[str, Any]:
                 ("a key that docs/profiles.md lists (a list is given whole)", {"pattern": f"^({keys(Profile)})="}),
             ),
         },
-        "examples": [["pretrain.steps=2000"]],
+        "examples": [[example]],
     }
+
+
+def _varied() -> dict[str, Any]:
+    said = "Keys to vary, each as `section.key=value`, or `section.key=[value, value]` for several values."
+    return _settings(said, "pretrain.learning_rate=[3e-3, 6e-3]")
+
+
+def _number(description: str, most: int | None = None) -> dict[str, Any]:
+    return {"description": description, "type": "integer", "minimum": 1, **({"maximum": most} if most else {})}
+
+
+def _seeds() -> dict[str, Any]:
+    return _number("Runs of each arm, with different seeds.", MOST_SEEDS)
+
+
+def _jobs() -> dict[str, Any]:
+    return {**_number("Trainings at once, by default one on each GPU."), "type": ["integer", "null"]}
+
+
+def _each() -> dict[str, Any]:
+    return {"description": "One change at a time, in place of all combinations.", "type": "boolean"}
+
+
+def _halve() -> dict[str, Any]:
+    return {
+        "description": "Give up the worse half of the arms after a quarter, then half of the steps.",
+        "type": "boolean",
+    }
+
+
+def _link() -> dict[str, Any]:
+    said = "The stage whose model is measured, by default the first that all keys change."
+    return {"description": said, "enum": [*TRAINED, BASE, None]}
 
 
 def _last_stage() -> dict[str, Any]:
@@ -182,6 +220,12 @@ def _dot(below: str) -> str:
 
 ProfileName = Annotated[str, Schema(_profile)]
 Settings = Annotated[Sequence[str], Schema(_settings)]
+Varied = Annotated[Sequence[str], Schema(_varied)]
+Seeds = Annotated[int, Schema(_seeds)]
+Jobs = Annotated[int | None, Schema(_jobs)]
+Each = Annotated[bool, Schema(_each)]
+Halve = Annotated[bool, Schema(_halve)]
+Link = Annotated[str | None, Schema(_link)]
 LastStage = Annotated[str | None, Schema(_last_stage)]
 StageName = Annotated[str, Schema(_stage)]
 Refreshed = Annotated[Sequence[str], Schema(_refreshed)]

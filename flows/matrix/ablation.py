@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.deployed.parameters import ProfileName, Settings
+from flows.deployed.parameters import Each, Halve, Jobs, Link, ProfileName, Seeds, Settings, Varied
 from flows.deployed.run_lifecycle import told
 from flows.matrix.arms import Matrix, matrix_of
 from flows.matrix.halving import halved
@@ -22,13 +22,13 @@ from tasks.stage.session import Session, current
 @told
 def ablation(
     profile: ProfileName = "tiny",
-    vary: Settings = (),
-    seeds: int = 3,
+    vary: Varied = (),
+    seeds: Seeds = 3,
     overrides: Settings = (),
-    each: bool = False,
-    link: str | None = None,
-    jobs: int | None = None,
-    halve: bool = False,
+    each: Each = False,
+    link: Link = None,
+    jobs: Jobs = None,
+    halve: Halve = False,
 ) -> str:
     """Whether a change helps: the profile as it is beside each value of the settings in `vary` (`key=value`, or
     `key=[value, value]`), with as many `seeds`. With `each`, one change at a time. `link` is the stage whose model is

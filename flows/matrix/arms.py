@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from flows.deployed.parameters import MOST_SEEDS
 from profiles.load import load, parse_value
 from profiles.schema import Profile
 from profiles.sections import NAME
@@ -24,7 +25,7 @@ from profiles.stage_names import AT_THE_END, TRAINED
 from storage.errors import ConfigError
 from tasks.training.chain import BASE, BESIDE
 
-MOST_ARMS, MOST_SEEDS = 200, 200
+MOST_ARMS = 200
 LONGEST_NAME = 80  # of a member's profile, which names its refs
 UNVARIED = ("runtime", "name", "description", *AT_THE_END)
 
