@@ -1,0 +1,53 @@
+"""Defects of matrices of runs and of what is said of them."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+EFFECTS = "tests/tasks/ablate/test_effects.py"
+STAGE = "tests/tasks/ablate/test_stage.py"
+
+COMPARED = (
+    Mutant(
+        name="ablate-noise-of-documents",
+        about="ablate: a difference is as sure as if other documents gave the same",
+        path="tasks/ablate/effects.py",
+        before="    return float((parts**2).sum()) * number / (number - 1), number - 1\n",
+        after="    return 0.0, number - 1\n",
+        fails=(f"{EFFECTS}::test_few_documents_leave_a_difference_open_however_many_seeds_there_are",),
+    ),
+    Mutant(
+        name="ablate-unpaired",
+        about="ablate: seeds are noise though all arms share them",
+        path="tasks/ablate/effects.py",
+        before=" - values.mean(1, keepdims=True) - values.mean(0, keepdims=True) + values.mean()\n",
+        after=" - values.mean(1, keepdims=True)\n",
+        fails=(f"{EFFECTS}::test_two_arms_are_compared_by_the_paired_t_test",),
+    ),
+    Mutant(
+        name="ablate-long-documents",
+        about="ablate: one long document counts as many",
+        path="tasks/ablate/effects.py",
+        before="    number = float(weights.sum() ** 2 / (weights**2).sum())\n",
+        after="    number = float(len(weights))\n",
+        fails=(f"{EFFECTS}::test_few_documents_leave_a_difference_open_however_many_seeds_there_are",),
+    ),
+    Mutant(
+        name="ablate-knows-by-heart",
+        about="ablate: a document that an arm trained on is among those that compare it",
+        path="tasks/ablate/held_out.py",
+        before="    return Fair(~trained & ~copied, kept, ",
+        after="    return Fair(~copied, kept, ",
+        fails=(f"{STAGE}::test_a_document_that_an_arm_trained_on_or_may_have_copied_is_left_out",),
+    ),
+    Mutant(
+        name="ablate-seeds-of-one",
+        about="ablate: all seeds of an arm are the first",
+        path="flows/matrix/arms.py",
+        before='                sets += [f"{key}={first + seed}" for key in seed_keys(profiles[number], measured)]\n',
+        after='                sets += [f"{key}={first}" for key in seed_keys(profiles[number], measured)]\n',
+        fails=(
+            "tests/flows/matrix/test_arms.py::test_all_combinations_are_run_with_every_seed_and_the_profile_as_it_is_comes_first",
+        ),
+    ),
+)
