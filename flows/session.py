@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
+from flows.lineage import sending
 from flows.pools.dispatch import Elsewhere
 from flows.records.recorder import Asked, Recorder
 from profiles.load import load
@@ -44,8 +45,15 @@ _HANDED_ON: ContextVar[Run | None] = ContextVar("gristmill_run", default=None)
 @contextmanager
 def recorded(profile: Profile, session: Session, asked: Asked) -> Iterator[Run]:
     """Within the block the run goes on, and the store keeps a record of it."""
-    with Recorder(profile, session, asked) as record:
-        yield Run(profile, record.session, record)
+    if session.runtime.tracking.openlineage:
+        sending.check(session.runtime.tracking.openlineage)
+    with Recorder(profile, session, asked) as record, ExitStack() as stack:
+        shared = record.session
+        if session.runtime.tracking.openlineage:
+            from flows.lineage.observer import Lineage
+
+            shared = stack.enter_context(Lineage(profile, record)).session
+        yield Run(profile, shared, record)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from storage.credentials import redact
 from storage.errors import GristmillError, StoreError
 from storage.runs import history
 from storage.runs.alive import alive
-from storage.runs.record import Estimate, RunRecord, State, new_id
+from storage.runs.record import Estimate, RunRecord, State, Traced, new_id
 from tasks.stage.display.progress import Observer, Renamed
 from tasks.stage.session import Session
 
@@ -63,7 +63,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         )
         self._works, self._begun = True, False
         self._writing = threading.Lock()  # runs of a matrix report from several threads
-        self._waited: RunRecord | None = None  # the run's record from when it began to wait for a person
+        self.waited: RunRecord | None = None  # the run's record from when it began to wait for a person
         if session.runtime.tracking.pipeline:
             from flows.records.track import check_trackers
 
@@ -88,11 +88,11 @@ class Recorder(AbstractContextManager["Recorder"]):
         )
         if lasting and self.record.deployment:  # only a deployment's run waits without a process
             with suppress(OSError, StoreError):
-                self._waited = history.waiting(self._session.store, self.record.flow_run)
+                self.waited = history.waiting(self._session.store, self.record.flow_run)
         self._write()
-        if self._waited and self._works:
+        if self.waited and self._works:
             with suppress(OSError, StoreError):
-                history.remove(self._session.store, self._waited.id)
+                history.remove(self._session.store, self.waited.id)
 
     def working(self, stage: str) -> None:
         """Record the stage that is being made."""
@@ -104,9 +104,14 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.record = self.record.model_copy(update={"waits_for": what})
         self._write()
 
+    def trace(self, traced: Traced) -> None:
+        """Record what a catalogue knows of the run. It is written when a stage begins or ends."""
+        with self._writing:
+            self.record = self.record.model_copy(update={"traced": traced})
+
     def went_on(self) -> None:
         """Write the finished stages, unless the record was written just now."""
-        if self.record.waits_for or time.monotonic() - self._written >= APART_SECONDS:
+        if self.record.waits_for or self.record.traced or time.monotonic() - self._written >= APART_SECONDS:
             self.record = self.record.model_copy(update={"waits_for": ""})
             self._write()
 
@@ -119,17 +124,20 @@ class Recorder(AbstractContextManager["Recorder"]):
             self._begin()
         if not self._works:
             return
-        steps = self._session.steps
-        stages = {name: stage_record(steps[name]) for name in [*steps]}
-        scores = scores_of(steps["evaluate"].artifact) if "evaluate" in steps else {}
-        self.record = self.record.model_copy(update={"stages": stages, "scores": scores, **ended})
-        if self._waited:
-            self.record = self.record.going_on_from(self._waited)
+        self.record = self.record_now(**ended)
         try:
             history.write(self._session.store, self.record)
             self._written = time.monotonic()
         except (OSError, StoreError) as error:
             self._give_up(error)
+
+    def record_now(self, **changes: Any) -> RunRecord:
+        """The record with the stages so far, and with `changes`."""
+        steps = self._session.steps
+        stages = {name: stage_record(steps[name]) for name in [*steps]}
+        scores = scores_of(steps["evaluate"].artifact) if "evaluate" in steps else {}
+        record = self.record.model_copy(update={"stages": stages, "scores": scores, **changes})
+        return record.going_on_from(self.waited) if self.waited else record
 
     def _give_up(self, error: OSError | StoreError) -> None:
         """Say that the run is not recorded, and write no more."""
@@ -157,11 +165,11 @@ class Recorder(AbstractContextManager["Recorder"]):
     ) -> None:
         if not self._begun and error is not None:
             return
-        idle = error is None and not self._session.steps and self._waited is None
+        idle = error is None and not self._session.steps and self.waited is None
         if idle:
             self._forget()
         else:
-            state, message = _ending(error)
+            state, message = ending(error)
             working = self.record.working if error is not None else ""
             self._write(state=state, error=message, ended=_now(), working=working, waits_for="")
         with suppress(OSError, StoreError):  # the folder of the lease may be gone
@@ -207,7 +215,7 @@ class Watching(Renamed):
         super().finished(stage, artifact, cached=cached, seconds=seconds)
 
 
-def _ending(error: BaseException | None) -> tuple[State, str]:
+def ending(error: BaseException | None) -> tuple[State, str]:
     """The state and message of a run that ended with `error`. A run that a signal or a person ended was stopped."""
     if error is None:
         return "completed", ""

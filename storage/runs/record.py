@@ -71,6 +71,13 @@ class Score(Part):
     high: float | None = None
 
 
+class Traced(Part):
+    """A run in a catalogue of lineage: its id there, and the stages whose start it knows but not their end."""
+
+    run: str
+    open: list[str] = []
+
+
 class RunRecord(Part):
     """A run. Times are UTC, ISO 8601."""
 
@@ -99,6 +106,7 @@ class RunRecord(Part):
     flow_run: str = Field("", description="Prefect's id")
     flow_run_url: str = Field("", description="its page on Prefect's server, if that outlives the run")
     deployment: str = Field("", description="the deployment that started it, if any")
+    traced: Traced | None = Field(None, description="what a catalogue knows of it (runtime.tracking.openlineage)")
 
     @property
     def seconds(self) -> float | None:

@@ -7,7 +7,7 @@ a combination that it can't honour. None is ignored.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
@@ -19,6 +19,7 @@ LEAST_MEMORY = 16_000_000  # bytes; with less, a stage's tables split into thous
 SIZE = re.compile(r"[0-9]+|[0-9]+(\.[0-9]+)?\s*[kmgt]i?b", re.IGNORECASE)
 MOST_PORT = 65_535
 LONGEST_HOURS = 8_760  # a year
+ENDPOINT = "api/v1/lineage"  # of OpenLineage, as its clients have it
 
 
 def _size(value: Any) -> Any:
@@ -310,6 +311,30 @@ class SynthesiseRuntime(RuntimeGroup):
     )
 
 
+class OpenLineage(RuntimeGroup):
+    """A catalogue that runs and artifacts are reported to, as events of OpenLineage."""
+
+    url: EndpointUrl | None = Field(
+        None, description="address of a server that takes the events, such as http://marquez:5000"
+    )
+    endpoint: str = Field(ENDPOINT, pattern=r"^[^\s?#]+$", description="path below `url` that the events are posted to")
+    api_key_env: KeyVariable | None = Field(
+        None, description="environment variable with the key for `url`, such as OPENLINEAGE_API_KEY"
+    )
+    file: str | None = Field(
+        None, min_length=1, description="file on the machine of the run that the events are appended to, one a line"
+    )
+    namespace: str = Field("gristmill", pattern=r"^\S+$", description="namespace of the jobs in the catalogue")
+
+    @model_validator(mode="after")
+    def _has_a_receiver(self) -> Self:
+        if self.url is None and self.file is None:
+            raise ValueError("it needs `url` or `file`: where the events go")
+        if self.url is None and (self.api_key_env is not None or self.endpoint != ENDPOINT):
+            raise ValueError("`api_key_env` and `endpoint` are for `url`, which is not set: remove them")
+        return self
+
+
 class TrackingRuntime(RuntimeGroup):
     """Records of pretraining besides its log, and of whole runs."""
 
@@ -332,6 +357,9 @@ class TrackingRuntime(RuntimeGroup):
     )
     wandb_online: bool = Field(
         False, description="let Weights & Biases upload. By default it writes to this machine only"
+    )
+    openlineage: OpenLineage | None = Field(
+        None, description="catalogue to report whole runs to. Its client is an extra to install (null: none)"
     )
 
 
