@@ -1,4 +1,4 @@
-"""`gristmill release`: saves a release as a folder, signs and verifies it, and publishes it to a hub or a bucket.
+"""`gristmill release`: saves a release as a folder, signs, verifies, publishes and registers it.
 
 It publishes the saved folder, not an artifact: a signature can't be part of an artifact, and the manifest stays here.
 """
@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 
 from flows.commands.store import Name, StoreUrl, open_store
+from flows.deployed.model_registry import ENVIRONMENT
 from flows.options import DEFAULT_STORE
 from flows.tables import Terminal
 from storage.errors import ConfigError, StoreError
@@ -133,6 +134,40 @@ def push(
         )
         raise typer.Exit(130) from None
     console.print(f"{escape(url)} holds the release. Every file was verified.")
+
+
+@app.command()
+def register(
+    name: Name,
+    registry: Annotated[
+        str, typer.Option(help="the registry's address, by default MLFLOW_REGISTRY_URI or MLFLOW_TRACKING_URI")
+    ] = ENVIRONMENT,
+    place: Annotated[
+        str | None, typer.Option(help="where the release was pushed to: a URL or a folder. By default its store")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="name of the registered model, by default the profile's")] = None,
+    alias: Annotated[str, typer.Option(help="an alias of the version, besides `released`")] = "",
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Register a release in MLflow's model registry: where it is, its card, scores and tags. Uploads no file.
+
+    The same release in the same place is one version. Registered again, it only gets its aliases back.
+    """
+    from flows.deployed.model_registry import Registry, place_in_store, place_of_copy
+    from tasks.export.push.address import address
+    from tasks.export.release import find_release
+
+    profile = name.partition("@")[0].partition("/")[0]
+    known = Registry(registry, model or profile, alias)
+    known.check()
+    opened = open_store(store)
+    artifact = find_release(opened, name)
+    where = place_in_store(opened, artifact) if place is None else place_of_copy(address(place)[1])
+    version = known.register(opened, artifact, profile, where)
+    named = " and ".join(known.aliases)
+    console.print(
+        f"{escape(known.shown)} has {escape(where)} as version {version} of {escape(known.model)}, as {named}."
+    )
 
 
 def _show(outgoing: Outgoing) -> None:

@@ -172,6 +172,31 @@ def _store() -> dict[str, Any]:
     }
 
 
+def _registry() -> dict[str, Any]:
+    return {
+        "description": "A model registry of MLflow to register the release in: its address, or `environment` for "
+        "MLFLOW_REGISTRY_URI or MLFLOW_TRACKING_URI of the worker. Empty: none.",
+        "type": "string",
+        **_only("an address, or environment", {"pattern": CHARACTERS}),
+    }
+
+
+def _model_name() -> dict[str, Any]:
+    return {
+        "description": "The name of the registered model. Empty: that of the profile.",
+        "type": "string",
+        **_only("a name without / and :", {"pattern": r"^[^/:\x00-\x1f]*$"}),
+    }
+
+
+def _alias() -> dict[str, Any]:
+    return {
+        "description": "An alias of the registered version, besides `released`.",
+        "type": "string",
+        **_only("letters, digits, - and _", {"pattern": r"^[\w-]{0,255}$"}),
+    }
+
+
 def _public() -> dict[str, Any]:
     return {"description": "Make the hub's repository public.", "type": "boolean"}
 
@@ -235,3 +260,6 @@ Address = Annotated[str, Schema(_address)]
 StorePlace = Annotated[str, Schema(_store)]
 Public = Annotated[bool, Schema(_public)]
 Hours = Annotated[float, Schema(_hours)]
+RegistryPlace = Annotated[str, Schema(_registry)]
+ModelName = Annotated[str, Schema(_model_name)]
+Alias = Annotated[str, Schema(_alias)]

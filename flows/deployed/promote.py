@@ -1,4 +1,4 @@
-"""Promotes a release: checks its gates, asks a person, copies or serves it, and names it `released`."""
+"""Promotes a release: checks its gates, asks a person, copies or serves it, names it `released`, and registers it."""
 
 from __future__ import annotations
 
@@ -9,32 +9,48 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from flows.deployed.approval import wait_for_resume
-from flows.deployed.parameters import Address, Hours, Public, Ref, StorePlace
+from flows.deployed.model_registry import RELEASED, Registry, place_in_store, place_of_copy
+from flows.deployed.parameters import Address, Alias, Hours, ModelName, Public, Ref, RegistryPlace, StorePlace
 from flows.deployed.run_lifecycle import told
 from flows.pages.names import name_as
 from storage import refs
+from storage.artifact import Artifact
 from storage.credentials import guard
-from storage.errors import StoreError
+from storage.errors import ConfigError, ServerError, StoreError
 from storage.store import Store
 from storage.units import size_of
 from tasks.export.release import find_release
 from tasks.significance.gates import check_gates
 
 SCORES = "scores"
-RELEASED = "released"
 
 
 @flow(flow_run_name=name_as("promote {ref}"))
 @told
-def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public = False, hours: Hours = 24.0) -> str:
+def promote(
+    ref: Ref,
+    to: Address,
+    store: StorePlace = "store",
+    public: Public = False,
+    hours: Hours = 24.0,
+    registry: RegistryPlace = "",
+    model: ModelName = "",
+    alias: Alias = "",
+) -> str:
     """Copy a release to a hub, a bucket or a folder, or swap it into a running server, once its gates are met and a
-    person presses Resume."""
-    from flows.deployed.destinations import destination
+    person presses Resume. Then register it, if a registry is named."""
+    from flows.deployed.destinations import Copied, destination
     from tasks.export.push.outgoing import look, secrets_of
     from tasks.export.release_folder import save
 
     guard()
     end = destination(to, public)
+    profile = ref.partition("@")[0].partition("/")[0]
+    known = Registry(registry, model or profile, alias)
+    if registry:
+        known.check()
+    elif model or alias:
+        raise ConfigError("`model` and `alias` are of a registry, and none is named.", "Set `registry`, or clear them.")
     opened = Store(store)
     opened.check_exists()
     artifact = find_release(opened, ref)
@@ -56,13 +72,33 @@ def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public =
         lines += [f"Licences: {warning}" for warning in outgoing.warnings]
         lines += [f"Found in {finding.where}: {finding.what}" for finding in outgoing.findings]
         create_markdown_artifact("\n\n".join(lines), key="release", description="What would go out")
-        what = f"goes out to {end.name} (the artifact `release` of this run lists its files)"
+        beyond = f", is registered as {known.model} in {known.shown}" if registry else ""
+        what = f"goes out to {end.name}{beyond} (the artifact `release` of this run lists its files)"
         wait_for_resume(ref, what, hours, of=artifact.digest, always=True)
         end.take(artifact, outgoing, get_run_logger().info)
-    name = f"{RELEASED}/{ref.partition('@')[0].partition('/')[0]}"
+    name = f"{RELEASED}/{profile}"
     number = refs.move(opened, name, artifact.location, artifact.digest)
-    get_run_logger().info("%s holds the release, which is now %s@%d", end.name, name, number)
+    done = f"{end.name} holds the release, which is now {name}@{number}"
+    get_run_logger().info(done)
+    if registry:
+        place = place_of_copy(end.name) if isinstance(end, Copied) else place_in_store(opened, artifact)
+        version = register_copy(known, opened, artifact, ref, place, done)
+        get_run_logger().info("%s has it as version %s of %s", known.shown, version, known.model)
     return artifact.location
+
+
+def register_copy(known: Registry, store: Store, release: Artifact, ref: str, place: str, done: str) -> str:
+    """The version of a release that was copied to `place`. Raises ServerError, which says what is `done` and how to
+    repeat the rest."""
+    try:
+        return known.register(store, release, ref.partition("/")[0], place)
+    except ServerError as error:
+        options = {"registry": known.address, "place": place, "store": store.url, "model": known.model}
+        named = " ".join(f"--{name} {value}" for name, value in {**options, "alias": known.alias}.items() if value)
+        raise ServerError(
+            f"{done}, but it is not registered. {error.message}",
+            f"{error.remedy} Then register it: gristmill release register {ref} {named}",
+        ) from None
 
 
 def gates_met(gates: int | None) -> str:
