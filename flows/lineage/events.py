@@ -40,12 +40,14 @@ class Job:
     described: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     parent: Job | None = None
+    stage: str = ""  # empty for a run
 
     def child(self, profile: str, stage: str, described: str = "") -> Job:
         """The job of a stage. Its id follows from the run's, so that another process can name it too."""
         root = self.root
         run = str(uuid.uuid5(uuid.UUID(root.run), stage))
-        return Job(self.namespace, f"{profile}.{stage}", run, described, {"profile": profile, "stage": stage}, self)
+        tags = {"profile": profile, "stage": stage}
+        return Job(self.namespace, f"{profile}.{stage}", run, described, tags, self, stage)
 
     @property
     def root(self) -> Job:

@@ -7,7 +7,8 @@ run's last event lists it. A run that ended without a word (SIGKILL, a power cut
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -44,19 +45,24 @@ class Lineage(Renamed):
         self.session = replace(self._session, observer=self)
         self._sender = Sender(settings)
         self._run: events.Job | None = None
-        self._open: dict[str, events.Job] = {}  # the stages that are being made, the outermost first
+        self._open: dict[str, events.Job] = {}  # the stages that are being made, a part after its stage
+        self._threads: dict[str, int] = {}  # that make them: a matrix makes several at once
+        self._lock = threading.RLock()
         self._begun_before: set[str] = set()  # of them, before the run waited for a person
         self._said = False
 
     def started(self, stage: str, why: str) -> None:
         """See the base."""
-        run = self._begin()
-        if stage not in self._open:  # else it is retried
-            above = [*self._open.values()][-1] if self._open else run
-            self._open[stage] = above.child(self._profile.name, stage, _described(stage))
-            self._trace()
-            if stage not in self._begun_before:
-                self._send("START", self._open[stage])
+        with self._lock:
+            run = self._begin()
+            if stage not in self._open:  # else it is retried
+                thread = threading.get_ident()
+                above = [job for name, job in self._open.items() if self._threads[name] == thread]
+                self._threads[stage] = thread
+                self._open[stage] = (above[-1] if above else run).child(self._profile.name, stage, _described(stage))
+                self._trace()
+                if stage not in self._begun_before:
+                    self._send("START", self._open[stage])
         super().started(stage, why)
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
@@ -108,13 +114,15 @@ class Lineage(Renamed):
         return events.Job(self._settings.namespace, record.profile, run, self._profile.description, tags)
 
     def _finish(self, stage: str, made: Sequence[Artifact]) -> None:
-        self._begin()
-        job = self._open.pop(stage, None)
-        if job is not None:
-            names = self._names()
-            outputs = [events.made(self._session.store, self._dataset(one.location, names), one) for one in made]
-            self._send("COMPLETE" if made else "ABORT", job, inputs=[*self._inputs(made, names)], outputs=outputs)
-            self._trace()
+        with self._lock:
+            self._begin()
+            job = self._open.pop(stage, None)
+            if job is not None:
+                names = self._names()
+                outputs = [events.made(self._session.store, self._dataset(one.location, names), one) for one in made]
+                inputs = [*self._inputs(made, names)]
+                self._send("COMPLETE" if made else "ABORT", job, inputs=inputs, outputs=outputs)
+                self._trace()
         self._say()
 
     def _inputs(self, made: Sequence[Artifact], names: dict[str, str]) -> Iterator[Any]:
@@ -134,8 +142,8 @@ class Lineage(Renamed):
 
     def _names(self) -> dict[str, str]:
         """The refs of the run's artifacts, by location."""
-        profile = self._profile.name
-        return {step.artifact.location: f"{profile}/{name}" for name, step in self._session.steps.items()}
+        profile, steps = self._profile.name, self._session.steps
+        return {steps[name].artifact.location: f"{profile}/{name}" for name in [*steps]}
 
     def _dataset(self, location: str, names: dict[str, str]) -> Named:
         return Named(namespace_of(self._session.store), names.get(location, location))
@@ -143,7 +151,7 @@ class Lineage(Renamed):
     def _trace(self) -> None:
         """Note in the run's record what is open, for a later run to end it if this one can't."""
         assert self._run is not None
-        self._recorder.trace(Traced(run=self._run.run, open=[*self._open]))
+        self._recorder.trace(Traced(run=self._run.run, open=_parents(self._open)))
 
     def _send(self, kind: events.Kind, job: events.Job, **said: Any) -> None:
         self._sender.send(events.event(kind, job, **said))
@@ -169,13 +177,16 @@ class Lineage(Renamed):
                     history.write(store, record.model_copy(update={"traced": None}))
 
     def _end_one(self, record: RunRecord, traced: Traced) -> None:
-        job = self._job(record, traced.run)
-        jobs = [job]
-        for stage in traced.open:
-            jobs.append(jobs[-1].child(record.profile, stage, _described(stage)))
-        for each in reversed(jobs):
-            facets = events.run_facet(record) if each is job else None
-            self._send("FAIL", each, error=VANISHED, facets=facets)
+        jobs = {"": self._job(record, traced.run)}
+        for stage, above in traced.open.items():
+            jobs[stage] = jobs[above].child(record.profile, stage, _described(stage))
+        for job in reversed(jobs.values()):
+            self._send("FAIL", job, error=VANISHED, facets=None if job.stage else events.run_facet(record))
+
+
+def _parents(jobs: Mapping[str, events.Job]) -> dict[str, str]:
+    """For each stage the one that it is a part of, or nothing."""
+    return {stage: job.parent.stage if job.parent else "" for stage, job in jobs.items()}
 
 
 def _message(error: BaseException | None) -> str:
@@ -184,7 +195,6 @@ def _message(error: BaseException | None) -> str:
 
 
 def _described(stage: str) -> str:
-    """The first paragraph of a stage's description."""
-    if stage not in STAGES:
-        return ""
-    return (inspect.getdoc(STAGES[stage].function) or "").partition("\n\n")[0].replace("\n", " ")
+    """The first paragraph of a stage's description. A matrix adds to the stage's name what its run differs in."""
+    known = STAGES.get(stage.partition(" ")[0])
+    return (inspect.getdoc(known.function) or "").partition("\n\n")[0].replace("\n", " ") if known else ""

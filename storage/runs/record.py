@@ -72,10 +72,11 @@ class Score(Part):
 
 
 class Traced(Part):
-    """A run in a catalogue of lineage: its id there, and the stages whose start it knows but not their end."""
+    """A run in a catalogue of lineage: its id there, and the stages whose start it knows but not their end, each with
+    the stage that it is a part of, if any."""
 
     run: str
-    open: list[str] = []
+    open: dict[str, str] = {}
 
 
 class RunRecord(Part):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,7 +161,7 @@ def test_the_next_run_ends_one_that_vanished_once(tmp_path: Path) -> None:
             "id": "2026-01-01T00-00-00-000000",
             "state": "running",
             "ended": None,
-            "traced": Traced(run=str(uuid.uuid4()), open=["dedup", "sketches"]),
+            "traced": Traced(run=str(uuid.uuid4()), open={"dedup": "", "sketches": "dedup"}),
         }
     )
     elsewhere = {**gone.runtime, "tracking": {"openlineage": {"file": "/another"}}}
@@ -216,6 +218,24 @@ def test_a_stage_that_a_work_pool_makes_is_one_run(tmp_path: Path) -> None:
     check_life_cycle(events)
     assert [kind for kind, name in kinds(events) if name == "smoke.download"] == ["START", "COMPLETE"]
     assert events[2]["outputs"]
+
+
+def test_stages_that_are_made_at_once_are_no_parts_of_each_other(tmp_path: Path) -> None:
+    with run(profile_with_lineage(tmp_path)) as going, ThreadPoolExecutor(2) as pool:
+        started, both = going.session.observer.started, threading.Barrier(2)
+
+        def make(seed: str) -> None:
+            started(f"dpo {seed}", "it was never made")
+            both.wait()
+            started(f"reference {seed}", "it was never made")
+
+        assert [*pool.map(make, ("1", "2"))] == [None, None]
+    events = events_of(tmp_path)
+    begun = [event for event in events if event["eventType"] == "START"][1:]
+    parents = {event["job"]["name"]: event["run"]["facets"]["parent"]["job"]["name"] for event in begun}
+    own = {f"smoke.reference {seed}": f"smoke.dpo {seed}" for seed in "12"}
+    assert parents == {**own, "smoke.dpo 1": "smoke", "smoke.dpo 2": "smoke"}
+    assert all("documentation" in event["job"]["facets"] for event in begun)
 
 
 def test_without_a_catalogue_nothing_is_noted(tmp_path: Path) -> None:
