@@ -20,10 +20,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import TrainingError
+from storage.errors import Divergence, TrainingError
 from tasks.pretrain.checkpoints.saved_states import NOT_FINITE, UNREADABLE, merge, problems, read_back
 from tasks.pretrain.engines.trained import trained_sizes
-from tasks.pretrain.healing.divergence import diverged
 from tasks.training.checkpoint_marker import (
     CheckpointMarker,
     Ranks,
@@ -188,7 +187,12 @@ class Checkpoints:
             more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             if all(one.endswith(NOT_FINITE) for one in wrong):
                 step = int(folder.name.rpartition("-")[2])
-                raise diverged(f"After step {step:,} {'; '.join(wrong[:3])}{more}.", step)
+                raise Divergence(
+                    f"After step {step:,} {'; '.join(wrong[:3])}{more}.",
+                    "Lower pretrain.learning_rate (muon_learning_rate too, if set) or lengthen the warmup, and run again.",
+                    step=step,
+                    rows=[],
+                )
             raise TrainingError(
                 f"The checkpoint {folder} does not hold what was saved: {'; '.join(wrong[:3])}{more}.",
                 "Check the disk and its log. A rerun resumes from the previous checkpoint.",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -27,17 +27,6 @@ from tasks.pretrain.healing.skipped_batches import BatchSchedule
 SUSTAINED = 3  # steps in a row
 SMALLEST_DEVIATION = 0.05  # nats a token
 SHOWN = 8  # log rows in a diagnosis
-
-
-def diverged(message: str, step: int, rows: Iterable[Mapping[str, Any]] = ()) -> Divergence:
-    """The error of a training that diverged at a step, with the last rows of its log."""
-    return Divergence(
-        message,
-        "Lower pretrain.learning_rate (muon_learning_rate too, if set) or gradient_clip, or lengthen the warmup, "
-        "and run again.",
-        step=step,
-        rows=[dict(row) for row in rows],
-    )
 
 
 class DivergenceMonitor:
@@ -60,7 +49,7 @@ class DivergenceMonitor:
         self.last.append(row)
         for name, value in row.items():
             if not math.isfinite(value):
-                raise diverged(f"Step {row['step']}: {name} is {value}.", row["step"], self.last)
+                raise self._diverged(f"Step {row['step']}: {name} is {value}.", row["step"])
         if not self.healing.enabled:
             return
         if row["step"] in self.changes:
@@ -75,7 +64,7 @@ class DivergenceMonitor:
         if len(self.beyond) == SUSTAINED:
             first = row["step"] - SUSTAINED + 1
             shown = ", ".join(f"{value:.2f}" for value in self.beyond)
-            raise diverged(f"Step {first}: the loss rose to {shown}, beyond {limit:.2f}.", first, self.last)
+            raise self._diverged(f"Step {first}: the loss rose to {shown}, beyond {limit:.2f}.", first)
 
     def limit(self) -> float | None:
         """The limit of the next loss, None until the window is full."""
@@ -84,6 +73,15 @@ class DivergenceMonitor:
         mean = math.fsum(self.trailing) / len(self.trailing)
         variance = math.fsum((loss - mean) ** 2 for loss in self.trailing) / len(self.trailing)
         return mean + self.healing.spike_deviations * max(math.sqrt(variance), SMALLEST_DEVIATION)
+
+    def _diverged(self, message: str, step: int) -> Divergence:
+        return Divergence(
+            message,
+            "Lower pretrain.learning_rate (muon_learning_rate too, if set) or gradient_clip, or lengthen the warmup, "
+            "and run again.",
+            step=step,
+            rows=[dict(row) for row in self.last],
+        )
 
 
 def changes(config: PretrainConfig, batch_schedule: BatchSchedule) -> set[int]:
