@@ -189,7 +189,7 @@ class Checkpoints:
                 step = int(folder.name.rpartition("-")[2])
                 raise Divergence(
                     f"After step {step:,} {'; '.join(wrong[:3])}{more}.",
-                    "Lower pretrain.learning_rate (muon_learning_rate too, if set) or lengthen the warmup, and run again.",
+                    "Lower pretrain.learning_rate (muon_learning_rate too, if set) or lengthen the warmup, and rerun.",
                     step=step,
                     rows=[],
                 )
