@@ -49,6 +49,7 @@ with beginning():
     from flows.commands.documents.takedown import forget, trace
     from flows.commands.matrix import ablate
     from flows.commands.process_setup import ask_this_machine_directly, check_edges, mind_streams, quiet_libraries
+    from flows.commands.report import report
     from flows.options import (
         DEFAULT_STORE,
         LastProfile,
@@ -269,6 +270,7 @@ app.command()(trace)
 app.command()(forget)
 app.command()(sample)
 app.command()(ablate)
+app.command()(report)
 
 
 @app.command()

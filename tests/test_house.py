@@ -22,7 +22,8 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 MAX_FILE, MAX_MEDIAN, MAX_FUNCTION = 600, 200, 80
 EXPLAINED = {"forward", "backward", "reset_parameters", "named_parameters"}  # by torch
 MAX_MODULES = 14  # beside each other in a folder
-BY_STAGES = ("models", "train", "eval", "serve", "web", "documents", "dumps")  # extras of packages imported by name
+# Extras of packages imported by name
+BY_STAGES = ("models", "train", "eval", "serve", "web", "documents", "dumps", "report")
 
 STAGES = {
     "download",

@@ -9,10 +9,8 @@ from __future__ import annotations
 import difflib
 import functools
 import itertools
-import json
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +26,7 @@ from profiles.schema import Profile
 from storage import refs
 from storage.artifact import Artifact
 from storage.errors import ConfigError, harmless
+from storage.shards.by_id import documents_of, rows_at, title_of
 from storage.shards.documents import DOCUMENT_SCHEMA, LEDGER_SCHEMA, Document, Verdict, read_batches
 from storage.shards.lines import read_json_lines
 from storage.store import Store
@@ -42,7 +41,6 @@ LEAST = 4  # characters of an id
 PREVIEW = 300  # characters of the text shown
 HEAD = 60  # characters of the text shown in a list
 BEGINNING = 100  # characters of a text in the list of removals
-TITLES = ("title", "name", "url", "path", "file")  # fields of metadata, the most informative first
 LISTED = 10  # ids or origins of copies
 AGAINST, COPY_OF = "against ", "duplicate_of "  # prefixes in the manifest of dedup, and in its ledger
 COPIES = ("kept", "source", "id", "metadata", "reason")
@@ -227,14 +225,7 @@ def _rows(folder: Path, key: str, start: str, columns: list[str]) -> Iterator[di
                 first
                 + np.flatnonzero(pc.starts_with(batch[key], start, ignore_case=True).to_numpy(zero_copy_only=False))
             ).tolist()
-        yield from _taken(path, columns, wanted)
-
-
-def _taken(path: Path, columns: list[str], wanted: list[int]) -> Iterator[dict[str, Any]]:
-    """Rows of a shard, ascending. Reads only the row groups that hold one."""
-    for first, batch in read_batches(path, columns, holding=wanted) if wanted else ():
-        begin, end = bisect_left(wanted, first), bisect_left(wanted, first + len(batch))
-        yield from batch.take(pa.array([row - first for row in wanted[begin:end]])).to_pylist()
+        yield from rows_at(path, columns, wanted)
 
 
 def list_removed(
@@ -258,7 +249,7 @@ def list_removed(
         reasons.update(seen)
         if total:
             console.print(f"[bold]{one}[/] removed {total:,} by {escape(rule)}, of which {len(shown):,} are shown")
-            texts = _texts([verdict.id for verdict in shown], [folder, *(other for _, other in artifacts)])
+            texts = documents_of([verdict.id for verdict in shown], [folder, *(other for _, other in artifacts)])
             for verdict in shown:
                 for line in _removal(verdict, texts.get(verdict.id)):
                     console.print(line, soft_wrap=True, highlight=False)
@@ -294,30 +285,9 @@ def _removal(verdict: Verdict, document: Document | None) -> Iterator[str]:
     why = in_words(verdict).removeprefix(f"{verdict.verdict}: ")
     yield f"[bold]{verdict.id}[/] {escape(harmless(f'{verdict.source}: {why}'))}"
     if document is not None:
-        title = _title(document.metadata)
+        title = title_of(document.metadata)
         begins = " ".join(document.text[:PREVIEW].split())[:BEGINNING]
         yield f"  [dim]{escape(harmless(f'{title} | {begins}' if title else begins))}[/]"
-
-
-def _title(metadata: str) -> str:
-    """A document's title or origin, if its metadata have one."""
-    fields = json.loads(metadata or "{}")
-    titles = (fields.get(name) for name in TITLES) if isinstance(fields, dict) else ()
-    return next((value for value in titles if isinstance(value, str) and value), "")
-
-
-def _texts(ids: Sequence[str], folders: Iterable[Path]) -> dict[str, Document]:
-    """The documents with these ids, from the first folder that has them."""
-    by_id: dict[str, Document] = {}
-    for folder, part in itertools.product(dict.fromkeys(folders), ("removed", "documents")):
-        wanted = pa.array([identity for identity in ids if identity not in by_id], pa.string())
-        for path in sorted((folder / part).glob("*.parquet")) if len(wanted) else ():
-            places: list[int] = []
-            for first, batch in read_batches(path, ["id"]):
-                here = pc.is_in(batch["id"], wanted).to_numpy(zero_copy_only=False)
-                places += (first + np.flatnonzero(here)).tolist()
-            by_id |= {row["id"]: Document(**row) for row in _taken(path, DOCUMENT_SCHEMA.names, places)}
-    return by_id
 
 
 def _removed_by(folder: Path, named: Callable[[str], bool], limit: int) -> tuple[list[Verdict], int, Counter[str]]:
@@ -334,5 +304,5 @@ def _removed_by(folder: Path, named: Callable[[str], bool], limit: int) -> tuple
             if len(mine) and len(shown) + len(wanted) < limit:
                 here = pc.and_(removed, pc.is_in(batch["reason"], mine)).to_numpy(zero_copy_only=False)
                 wanted += (first + np.flatnonzero(here)).tolist()
-        shown += [Verdict(**row) for row in _taken(path, LEDGER_SCHEMA.names, wanted[: limit - len(shown)])]
+        shown += [Verdict(**row) for row in rows_at(path, LEDGER_SCHEMA.names, wanted[: limit - len(shown)])]
     return shown, sum(count for reason, count in reasons.items() if named(reason)), reasons
