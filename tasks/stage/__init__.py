@@ -8,7 +8,7 @@ session.py      the surroundings of a run
 output.py       a stage's files, counts, tables and progress
 config.py       the half of a profile that enters keys
 runtime.py      the half that never does
-machine.py      the cores and the memory that a process may use
+machine/        the cores and the memory that a process may use, and the energy that the host uses
 source.py       the digest of a stage's source code
 history.py      what a stage made before
 named_artifact.py  earlier artifacts that a config names

@@ -28,6 +28,7 @@ from tasks.stage.config import StageConfig
 from tasks.stage.environment import environment
 from tasks.stage.history import attempt, attempted, ever_made, explain_miss, find_earlier
 from tasks.stage.identity import StageIdentity
+from tasks.stage.machine.energy import Energy
 from tasks.stage.output import Output
 from tasks.stage.protocol import Input
 from tasks.stage.session import Maker, Session, current, resources
@@ -61,6 +62,7 @@ class Work(NamedTuple):
     cpu_seconds: float  # before
     peak: machine.Peak
     compiling_seconds: float  # before
+    energy: Energy
 
 
 class MakingStage(StageIdentity):
@@ -239,13 +241,14 @@ class MakingStage(StageIdentity):
         out.scratch.mkdir(parents=True, exist_ok=True)
         # By name: the key leaves out the order of a mapping, so the order must not shape the result
         inputs = [dict(sorted(one.items())) if isinstance(one, Mapping) else one for one in request.inputs]
-        begun = time.monotonic(), machine.cpu_seconds(), machine.Peak(), machine.compiled_seconds()
+        begun = time.monotonic(), machine.cpu_seconds(), machine.Peak(), machine.compiled_seconds(), Energy()
         return Work(request, inputs, out, folder, earlier, *begun)
 
     def _publish(self, session: Session, work: Work) -> Artifact:
         """Check the rules and publish the artifact."""
         payload, out = work.request.payload, work.out
         compiling = round(machine.compiled_seconds() - work.compiling_seconds, 3)
+        joules = work.energy.joules
         out.check()
         self._check_sources(work)
         files = list_files(out.path)
@@ -261,6 +264,7 @@ class MakingStage(StageIdentity):
                 "cpu_seconds": round(machine.cpu_seconds() - work.cpu_seconds, 3),
                 "peak_memory_bytes": work.peak.bytes,
                 **({"compiling_seconds": compiling} if compiling else {}),
+                **({"joules": joules} if joules else {}),
                 **_text_bytes(out.path, self.named(work.inputs).get("documents")),
                 **out.facts,
                 **work.earlier,
