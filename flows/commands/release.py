@@ -32,13 +32,20 @@ Folder = Annotated[Path, typer.Argument(help="the folder of a saved release")]
 def save(
     name: Name, folder: Annotated[Path, typer.Argument(help="a new folder")], store: StoreUrl = DEFAULT_STORE
 ) -> None:
-    """Copy a release out of the store: its files, and SHA256SUMS with their digests."""
+    """Copy a release out of the store: its files, a report on the run, and SHA256SUMS with their digests."""
+    from flows.report.in_release import release_report
+    from tasks.checks.extras import install
     from tasks.export.release import find_release
+    from tasks.export.release_folder import REPORT_PAGE
     from tasks.export.release_folder import save as save_release
 
-    artifact = find_release(open_store(store), name)
-    save_release(artifact, folder)
+    opened = open_store(store)
+    artifact = find_release(opened, name)
+    report = release_report(opened, name)
+    save_release(artifact, folder, report)
     console.print(f"{escape(str(folder))} holds {artifact.location}. Digest: {artifact.digest}")
+    if REPORT_PAGE not in report:
+        console.print(f"Without {REPORT_PAGE}, which needs: {escape(install('report'))}")
 
 
 @app.command()
@@ -65,7 +72,7 @@ def verify(
 
     Exits with 1 for any missing, changed or extra file.
     """
-    from tasks.export.release_folder import added_by_hub, few, verify_folder, verify_unsigned
+    from tasks.export.release_folder import REPORT, REPORT_PAGE, added_by_hub, few, verify_folder, verify_unsigned
 
     if unsigned and not (signers or identity):
         digest = verify_unsigned(folder)
@@ -73,6 +80,8 @@ def verify(
             "Every file is as SHA256SUMS lists it. That list is not signed: compare its digest with one from somebody "
             f"whom you trust. Digest: {digest}"
         )
+        if reports := [name for name in (REPORT, REPORT_PAGE) if (folder / name).exists()]:
+            console.print(f"That digest is of the artifact, so it doesn't cover {' and '.join(reports)}.")
         return
     if unsigned or signers is None:
         raise ConfigError(

@@ -1,15 +1,21 @@
-"""`gristmill report`: a run as one page for a browser, or as JSON."""
+"""`gristmill report`: a run, or two side by side, as one page for a browser or as JSON."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.options import DEFAULT_STORE, StoreUrl
 from flows.tables import Terminal
+from storage.errors import ConfigError
 
+if TYPE_CHECKING:
+    from flows.report.page import Page
+
+EXAMPLES = 2
 console = Terminal(highlight=False, soft_wrap=True)
 
 
@@ -25,8 +31,9 @@ def report(
         float | None, typer.Option(min=0, help="USD per device and hour, in place of the assumed price")
     ] = None,
     examples: Annotated[
-        int, typer.Option(min=0, max=20, help="removed documents shown for each reason (0: read no texts)")
-    ] = 2,
+        int | None,
+        typer.Option(min=0, max=20, help=f"removed documents shown for each reason (0: read no texts) [{EXAMPLES}]"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the numbers as JSON instead")] = False,
     store: StoreUrl = None,
 ) -> None:
@@ -37,22 +44,36 @@ def report(
         gristmill report tiny/export@1 tiny/export@2
 
     The page is one file that loads nothing. It shows the beginnings of removed documents, with personal data of a fixed
-    form masked: --examples 0 leaves them out.
+    form masked. `--examples 0` leaves them out. Two runs side by side: what differs, and which differences are real.
     """
     from flows.commands.store import open_store
-    from flows.report.report import report_of
-    from flows.report.run_page import page_of
-    from storage.errors import ConfigError
 
     if as_json and output is not None:
         raise ConfigError("--json prints, so --output doesn't apply.", "Leave one out.")
+    if second is not None and examples is not None:
+        raise ConfigError("--examples is for the report of one run.", "Leave it out.")
     opened = open_store(store or DEFAULT_STORE)
-    found = report_of(opened, first, price=price, examples=examples)
+    page: Page
+    if second is None:
+        from flows.report.report import report_of
+        from flows.report.run_page import page_of
+
+        one = report_of(opened, first, price=price, examples=EXAMPLES if examples is None else examples)
+        page, as_text = page_of(one), one.model_dump_json(indent=1)
+    else:
+        from flows.report.comparison_page import page_of_both
+        from flows.report.differences import comparison_of
+
+        both = comparison_of(opened, first, second, price=price)
+        page, as_text = page_of_both(both), both.model_dump_json(indent=1)
     if as_json:
-        print(found.model_dump_json(indent=1))
+        print(as_text)
         return
-    file = output or Path(f"report-{first.replace('/', '-').replace('@', '-')}.html")
-    text = page_of(found).render()
+    name = "-".join(re.sub(r"\W+", "-", ref) for ref in (first, second) if ref)
+    _write(output or Path(f"report-{name}.html"), page.render())
+
+
+def _write(file: Path, text: str) -> None:
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

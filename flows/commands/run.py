@@ -222,5 +222,6 @@ def next_steps(profile: Profile, made: Mapping[str, Artifact]) -> Iterator[str]:
         yield "  `export.link: best` releases the last model that its training improved."
     yield f"Chat with it: gristmill chat {profile.name}/export{at}"
     yield f"Inspect this run: gristmill runs show last{at}. To watch one in a browser: gristmill ui"
+    yield f"Its data, curves, scores and costs as a page: gristmill report {profile.name}{at}"
     if profile.export and profile.export.weights_licence is None:
         yield "[dim]The weights have no licence yet: set export.weights_licence before you publish them.[/]"

@@ -40,6 +40,7 @@ def promote(
     """Copy a release to a hub, a bucket or a folder, or swap it into a running server, once its gates are met and a
     person presses Resume. Then register it, if a registry is named."""
     from flows.deployed.destinations import Copied, destination
+    from flows.report.in_release import release_report
     from tasks.export.push.outgoing import look, secrets_of
     from tasks.export.release_folder import save
 
@@ -59,7 +60,7 @@ def promote(
     gates = None if scores is None else check_gates(opened.get(scores.location))
     with tempfile.TemporaryDirectory(prefix="gristmill-release-") as folder:
         saved = Path(folder) / "release"
-        save(artifact, saved)
+        save(artifact, saved, release_report(opened, ref))
         outgoing = look(saved)
         end.check(outgoing)
         if secrets := secrets_of(outgoing):

@@ -20,6 +20,11 @@ ROOM = {"left": 0, "right": 64, "top": 4, "bottom": 4}  # for the numbers behind
 LONG = 260  # pixels of a label, which is cut beyond; the page cuts earlier where it is narrow
 ZOOM = "Drag to move, Shift and the wheel to zoom, double click to go back."
 
+VIEW = {  # what a reader drags and zooms
+    "name": "view",
+    "bind": "scales",
+    "select": {"type": "interval", "encodings": ["x", "y"], "zoom": "wheel![event.shiftKey]"},
+}
 CONFIG: Mapping[str, Any] = {
     "background": "transparent",
     "font": FONT,
@@ -74,6 +79,11 @@ def _names(field: str, rows: Sequence[Mapping[str, Cell]]) -> dict[str, Any]:
     return {"field": field, "type": "nominal", "sort": order, "title": None, "axis": {"grid": False}}
 
 
+def _height(field: str, rows: Sequence[Mapping[str, Cell]]) -> float:
+    """Pixels for a row a name."""
+    return ROW * len({str(row[field]) for row in rows})
+
+
 def bars(
     title: str,
     rows: Sequence[Mapping[str, Cell]],
@@ -94,7 +104,7 @@ def bars(
             "encoding": {"text": {"field": value, "type": "quantitative", "format": shown}},
         },
     ]
-    return Chart(title, _spec(height={"step": ROW}, encoding=encoding, layer=layers, padding=ROOM), rows, said)
+    return Chart(title, _spec(height=_height(name, rows), encoding=encoding, layer=layers, padding=ROOM), rows, said)
 
 
 def dots(title: str, rows: Sequence[Mapping[str, Cell]], name: str, value: str, *, said: str = "") -> Chart:
@@ -115,7 +125,7 @@ def dots(title: str, rows: Sequence[Mapping[str, Cell]], name: str, value: str, 
             "encoding": {"text": {"field": value, "type": "quantitative", "format": ","}},
         },
     ]
-    return Chart(title, _spec(height={"step": ROW}, encoding=encoding, layer=layers, padding=ROOM), rows, said)
+    return Chart(title, _spec(height=_height(name, rows), encoding=encoding, layer=layers, padding=ROOM), rows, said)
 
 
 def shares(
@@ -132,7 +142,7 @@ def shares(
     }
     numbered = [{**row, "order": parts.index(str(row[part]))} for row in rows]
     spec = _spec(
-        height={"step": ROW},
+        height=_height(name, rows),
         encoding=encoding,
         mark={"type": "bar", "height": ROW * 0.6, "tooltip": {"content": "data"}},
     )
@@ -180,8 +190,6 @@ def intervals(
         "scale": {"zero": False},
         "axis": {"title": value, "format": "~%" if shown.endswith("%") else "~g"},
     }
-    paper = {"condition": {"test": f"datum['{hollow}']", "value": "var(--paper)"}} if hollow else {}
-    fill = {**paper, "field": series, "type": "nominal", "scale": scale, "legend": None}
     tips = [{"field": field, "type": "nominal"} for field in (name, series)]
     tips += [{"field": one, "type": "quantitative", "format": shown} for one in (value, "low", "high")]
     layers: list[dict[str, Any]] = []
@@ -199,11 +207,19 @@ def intervals(
             "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "yOffset": offset, "color": colour},
         },
         {
-            "mark": {"type": "point", "filled": False, "size": 55, "strokeWidth": 1.5},
-            "encoding": {"x": {**x, "field": value}, "yOffset": offset, "color": colour, "fill": fill, "tooltip": tips},
+            "mark": {"type": "point", "size": 55},
+            "encoding": {"x": {**x, "field": value}, "yOffset": offset, "color": colour, "tooltip": tips},
         },
     ]
-    spec = _spec(height={"step": 13 if len(names) > 1 else ROW, "for": "offset" if len(names) > 1 else "position"})
+    if hollow:
+        layers.append(
+            {
+                "transform": [{"filter": f"datum['{hollow}']"}],
+                "mark": {"type": "point", "size": 20, "color": "var(--paper)"},
+                "encoding": {"x": {**x, "field": value}, "yOffset": offset, "tooltip": tips},
+            }
+        )
+    spec = _spec(height=_height(name, rows) * (0.4 + 0.6 * len(names)) if len(names) > 1 else _height(name, rows))
     return Chart(title, {**spec, "encoding": {"y": y}, "layer": layers}, rows, said)
 
 
@@ -228,13 +244,7 @@ def curve(
         {
             "transform": [{"filter": "isValid(datum.loss)"}],
             "mark": {"type": "line", "clip": True},
-            "params": [
-                {
-                    "name": "view",
-                    "bind": "scales",
-                    "select": {"type": "interval", "encodings": ["x", "y"], "zoom": "wheel![event.shiftKey]"},
-                }
-            ],
+            "params": [VIEW],
             "encoding": {"y": {**y, "field": "loss"}, "color": {"datum": kinds[0], **colour}},
         },
         {
@@ -266,3 +276,27 @@ def line(title: str, rows: Sequence[Mapping[str, Cell]], name: str, value: str, 
     }
     spec = _spec(height=90, encoding=encoding, mark={"type": "line", "color": COLOURS[5], "tooltip": True})
     return Chart(title, spec, rows, said)
+
+
+def overlaid(title: str, rows: Sequence[Mapping[str, Cell]], *, said: str = "") -> Chart:
+    """The losses of two runs in one chart, by the field `run`."""
+    runs = list(dict.fromkeys(str(row["run"]) for row in rows))
+    y = {"type": "quantitative", "scale": {"zero": False}, "axis": {"title": "loss", "tickCount": 6}}
+    encoding = {
+        "x": {"field": "step", "type": "quantitative", "axis": {"title": "step", "grid": False}},
+        "color": {"field": "run", "type": "nominal", "scale": {"domain": runs, "range": COLOURS[: len(runs)]}},
+    }
+    layers = [
+        {
+            "transform": [{"filter": "isValid(datum.loss)"}],
+            "mark": {"type": "line", "clip": True, "opacity": 0.55, "strokeWidth": 1.25},
+            "params": [VIEW],
+            "encoding": {"y": {**y, "field": "loss"}},
+        },
+        {
+            "transform": [{"filter": "isValid(datum.validation)"}],
+            "mark": {"type": "point", "size": 40, "clip": True, "tooltip": {"content": "data"}},
+            "encoding": {"y": {**y, "field": "validation"}},
+        },
+    ]
+    return Chart(title, _spec(height=260, encoding=encoding, layer=layers), rows, said, ZOOM)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pydantic import BaseModel
 
 from flows.report.lineage import Lineage
+from flows.report.reading import mapping, number, whole
 from models.devices import DEVICES, PRICED, Device
 from storage.manifest import Manifest
 
@@ -69,24 +67,25 @@ def costs_of(lineage: Lineage, price: float | None) -> Costs:
 
 
 def _cost(stage: str, manifest: Manifest, price: float | None) -> StageCost:
-    facts = manifest.facts
+    facts, on_gpu = manifest.facts, str(manifest.facts.get("device", "cpu")) != "cpu"
     device = _device(manifest)
-    devices = int(facts.get("processes") or 1) if facts.get("device", "cpu") != "cpu" else 1
-    hourly = price if price is not None else device.price if device and facts.get("device", "cpu") != "cpu" else None
-    seconds = facts.get("seconds")
-    asked = [facts[name] for name in ("prompt_tokens", "completion_tokens") if name in facts]
+    devices = (whole(facts.get("processes")) or 1) if on_gpu else 1
+    hourly = price if price is not None else device.price if device and on_gpu else None
+    seconds = number(facts.get("seconds"))
+    asked = [found for name in ("prompt_tokens", "completion_tokens") if (found := whole(facts.get(name))) is not None]
+    joules = {str(kind): number(value) for kind, value in mapping(facts, "joules").items()}
     return StageCost(
         stage=stage,
         seconds=seconds,
-        attempts=facts.get("attempts"),
-        cpu_seconds=facts.get("cpu_seconds"),
-        peak_memory_bytes=facts.get("peak_memory_bytes"),
-        device=_named(facts, manifest),
+        attempts=whole(facts.get("attempts")),
+        cpu_seconds=number(facts.get("cpu_seconds")),
+        peak_memory_bytes=whole(facts.get("peak_memory_bytes")),
+        device=manifest.environment.get("gpu", "GPU") if on_gpu else "CPU",
         devices=devices,
-        joules=facts.get("joules", {}),
+        joules={kind: value for kind, value in joules.items() if value is not None},
         usd=None if hourly is None or seconds is None else round(hourly * devices * seconds / 3600, 6),
-        endpoint_tokens=int(sum(asked)) if stage in PAID and asked else None,
-        endpoint_cost=facts.get("cost") if stage in PAID else None,
+        endpoint_tokens=sum(asked) if stage in PAID and asked else None,
+        endpoint_cost=number(facts.get("cost")) if stage in PAID else None,
     )
 
 
@@ -94,7 +93,3 @@ def _device(manifest: Manifest) -> Device | None:
     """The GPU of `plan`'s table that an artifact was made beside."""
     gpu = manifest.environment.get("gpu", "")
     return next((one for one in DEVICES.values() if any(name and name in gpu for name in one.reported)), None)
-
-
-def _named(facts: Mapping[str, Any], manifest: Manifest) -> str:
-    return manifest.environment.get("gpu", "GPU") if facts.get("device", "cpu") != "cpu" else "CPU"

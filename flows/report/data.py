@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from pydantic import BaseModel
 
 from flows.report.lineage import Lineage
+from flows.report.reading import counted, mapping, table, whole
 from storage.artifact import Artifact
 from storage.manifest import Manifest
 from storage.shards.by_id import documents_of, title_of
@@ -21,6 +23,9 @@ LENGTHS = (0, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)  # characters: ed
 COPIES = (1, 2, 3, 5, 10, 100)  # edges of the histogram of clusters
 CUT = 240  # characters of an example
 KEPT_LICENCES = 12  # of documents, the most frequent
+MOST_BYTES = (
+    256 << 20
+)  # of the shards read for languages, and for lengths: those of a large corpus are told by its first ones
 
 
 class Step(BaseModel):
@@ -82,7 +87,7 @@ def data_of(lineage: Lineage, licences: Mapping[str, str], examples: int) -> Dat
     steps = [step for stage, manifest in stages.items() for step in _steps(stage, manifest.counts, "documents")]
     steps = [step for step in steps if step.stage in DOCUMENTS]
     filtered = stages.get("filter")
-    allowed = (filtered.payload.config.get("language") or {}).get("allowed", []) if filtered else []
+    allowed = mapping(filtered.payload.config, "language").get("allowed") if filtered else None
     data = Data(
         steps=steps,
         pairs=[
@@ -94,7 +99,7 @@ def data_of(lineage: Lineage, licences: Mapping[str, str], examples: int) -> Dat
         sources=_sources(stages, licences),
         licences=_licences(stages),
         languages=_languages(lineage),
-        languages_kept=list(allowed),
+        languages_kept=[str(one) for one in allowed] if isinstance(allowed, list) else [],
         lengths=_lengths(lineage, stages),
         clusters=_clusters(lineage, stages),
         examples=list(_examples(lineage, stages, examples)) if examples else [],
@@ -106,21 +111,16 @@ DOCUMENTS = ("download", "synthesise", "dedup", "filter", "tokenize")
 
 
 def _steps(stage: str, counts: Mapping[str, Any], what: str) -> Iterator[Step]:
-    found = counts.get(what)
-    if isinstance(found, Mapping) and "in" in found:
-        name = stage if what == "documents" else f"{stage}, {what}"
+    found = mapping(counts, what)
+    came_in, kept = whole(found.get("in")), whole(found.get("kept"))
+    if came_in is not None and kept is not None:
         yield Step(
-            stage=name,
-            came_in=found["in"],
-            kept=found["kept"],
-            removed=found["removed"],
-            quarantined=found["quarantined"],
+            stage=stage if what == "documents" else f"{stage}, {what}",
+            came_in=came_in,
+            kept=kept,
+            removed=counted(found.get("removed")),
+            quarantined=whole(found.get("quarantined")) or 0,
         )
-
-
-def tables(manifest: Manifest | None, title: str) -> list[dict[str, Any]]:
-    """The rows of a stage's table, or none."""
-    return list(manifest.counts.get("tables", {}).get(title, [])) if manifest else []
 
 
 # A stage's table of documents by source, and the column of those that it kept
@@ -135,8 +135,9 @@ def _sources(stages: Mapping[str, Manifest], licences: Mapping[str, str]) -> lis
     """Sources with documents, in the order of the download."""
     found: dict[str, dict[str, int]] = {}
     for stage, (title, column) in BY_SOURCE.items():
-        for row in tables(stages.get(stage), title):
-            found.setdefault(str(row["source"]), {})[stage] = int(row[column])
+        for row in table(stages.get(stage), title):
+            if (number := whole(row.get(column))) is not None:
+                found.setdefault(str(row.get("source")), {})[stage] = number
     return [
         Source(name=name, documents=counts, licence=licences.get(name, ""))
         for name, counts in found.items()
@@ -147,8 +148,8 @@ def _sources(stages: Mapping[str, Manifest], licences: Mapping[str, str]) -> lis
 def _licences(stages: Mapping[str, Manifest]) -> dict[str, int]:
     counts = Counter[str]()
     for stage in ("download", "synthesise"):
-        for row in tables(stages.get(stage), "Documents by licence"):
-            counts[str(row["licence"])] += int(row["documents"])
+        for row in table(stages.get(stage), "Documents by licence"):
+            counts[str(row.get("licence"))] += whole(row.get("documents")) or 0
     return dict(counts.most_common(KEPT_LICENCES))
 
 
@@ -157,7 +158,7 @@ def _languages(lineage: Lineage) -> dict[str, int]:
     counts = Counter[str]()
     for node in lineage.parts("language")[-1:]:
         artifact = lineage.open(node.manifest) if node.manifest else None
-        for batch in _batches(artifact, "*.parquet", ["language"]):
+        for batch in _batches(artifact, "*.parquet", ["language"], MOST_BYTES):
             for row in batch["language"].value_counts().to_pylist():
                 counts[str(row["values"] or "unknown")] += row["counts"]
     return dict(counts.most_common())
@@ -167,7 +168,7 @@ def _lengths(lineage: Lineage, stages: Mapping[str, Manifest]) -> list[Bin]:
     """The documents that are left, by their characters."""
     last = next((stages[name] for name in ("filter", "dedup", "synthesise", "download") if name in stages), None)
     counts = np.zeros(len(LENGTHS), np.int64)
-    for batch in _batches(lineage.open(last) if last else None, "documents/*.parquet", ["text"]):
+    for batch in _batches(lineage.open(last) if last else None, "documents/*.parquet", ["text"], MOST_BYTES):
         lengths = pc.utf8_length(batch["text"]).to_numpy(zero_copy_only=False)
         counts += np.histogram(lengths, [*LENGTHS, np.iinfo(np.int64).max])[0]
     return _bins(LENGTHS, counts.tolist())
@@ -193,10 +194,17 @@ def _bins(edges: tuple[int, ...], counts: list[int]) -> list[Bin]:
     return bins
 
 
-def _batches(artifact: Artifact | None, pattern: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    names = artifact.names(pattern) if artifact else []
-    for name in names:
+def _batches(
+    artifact: Artifact | None, pattern: str, columns: list[str], most: float = math.inf
+) -> Iterator[pa.RecordBatch]:
+    """Columns of the first shards with `most` bytes, or of all."""
+    read = 0
+    for name in artifact.names(pattern) if artifact else ():
         assert artifact is not None
+        assert artifact.manifest is not None
+        if read and read + artifact.manifest.files[name].size > most:
+            return
+        read += artifact.manifest.files[name].size
         for _, batch in read_batches(artifact.file(name), columns):
             yield batch
 

@@ -94,6 +94,11 @@ class Lineage:
         """The parts of a kind that any artifact of the lineage used, such as `language`."""
         return [node for node in self.nodes.values() if node.stage == stage and node.location not in self.whole]
 
+    def location_of(self, stage: str) -> str | None:
+        """The location of the artifact that `stages` has for a stage."""
+        manifest = self.stages().get(stage)
+        return next((name for name, node in self.nodes.items() if manifest and node.manifest is manifest), None)
+
     def open(self, manifest: Manifest) -> Artifact | None:
         """An artifact's files, whose sizes are checked, or None if some are damaged."""
         location = next(name for name, node in self.nodes.items() if node.manifest is manifest)

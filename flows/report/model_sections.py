@@ -175,14 +175,14 @@ def formats(results: Results) -> Iterator[Block]:
         [
             {
                 "format": one.name,
-                "size": Bar(size_of(one.bytes), one.bytes / largest),
-                "divergence (nats)": f"{one.divergence:.1e}",
-                "perplexity": f"{one.perplexity:.2f}",
-                "change": signed(one.increase, ".2%"),
-                "same likeliest token": f"{one.same_top:.1%}",
-                "same greedy text": f"{one.same_greedy} of {one.prompts}",
+                "size": Bar(size_of(one.bytes), one.bytes / max(1, largest)),
+                "divergence (nats)": _or_empty(one.divergence, ".1e"),
+                "perplexity": _or_empty(one.perplexity, ".2f"),
+                "change": "" if one.increase is None else signed(one.increase, ".2%"),
+                "same likeliest token": _or_empty(one.same_top, ".1%"),
+                "same greedy text": "" if one.prompts is None else f"{one.same_greedy} of {one.prompts}",
                 "proof": one.verdict,
-                "tokens/s": None if one.generation_speed is None else f"{one.generation_speed:,.0f}",
+                "tokens/s": _or_empty(one.generation_speed, ",.0f"),
                 "memory": "" if one.memory is None else size_of(one.memory),
             }
             for one in results.formats
@@ -198,7 +198,10 @@ def formats(results: Results) -> Iterator[Block]:
             "model": "format",
         }
         for one in results.formats
+        if one.increase is not None
     ]
+    if not rows:
+        return
     yield charts.intervals(
         "Change of perplexity by format",
         rows,
@@ -208,3 +211,7 @@ def formats(results: Results) -> Iterator[Block]:
         said="Relative to the checkpoint, with 95 % intervals.",
         shown="+.2%",
     )
+
+
+def _or_empty(value: float | None, digits: str) -> str:
+    return "" if value is None else f"{value:{digits}}"

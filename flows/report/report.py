@@ -18,6 +18,7 @@ from flows.records.settings import by_kind, chosen
 from flows.report.costs import Costs, costs_of
 from flows.report.data import Data, data_of
 from flows.report.lineage import Lineage, Node
+from flows.report.reading import mapping, number, rows
 from flows.report.results import Results, results_of
 from flows.report.training import Tokens, Training, parameters_of, tokens_of, trainings_of
 from profiles.stage_names import AT_THE_END, TRAINED
@@ -30,12 +31,13 @@ from tasks.download.config import EMBEDDED_LICENCES
 
 FORMAT = 1  # of the JSON
 KINDS = {"export": "release", "evaluate": "evaluation", "pretrain": "base model"}
-ANSWERS = 6  # prompts with the answers of all models
+ANSWERS, ON_CARD = 6, 3  # prompts with the answers of all models, and those that a card has too
 ROWS = 20  # of a stage's table on its card
 EXAMPLES = "Examples"  # a table with texts of documents, which are shown masked elsewhere
 LEFT_OUT = "(left out)"
-_PATH = re.compile(r"(?:file://|~|\.{0,2})/\S*|[A-Za-z]:\\\S*")
-OF_MACHINE = ("commit", "changes", "cpu", "gpu", "system", "machine")
+# Absolute paths, wherever they stand in a text, and those from a home; not the rest of an address
+_PATH = re.compile(r"file://[^\s'\",\])}]*|(?<![\w:/.~-])(?:~\w*)?/[^\s'\",\])}]+|\b[A-Za-z]:\\[^\s'\",\])}]*")
+OF_MACHINE = ("commit", "changes", "system", "machine")
 LAST = (*reversed(AT_THE_END), *reversed(TRAINED))  # stages that end a run, the furthest first
 
 
@@ -117,11 +119,11 @@ def report_of(
         raise StoreError(f"{name} is {state}: a report needs its manifest.", "Name another: `gristmill store ls`")
     stages = lineage.stages()
     data = data_of(lineage, _licences(stages), 0 if release else examples)
-    results = results_of(lineage, answers=ANSWERS)
+    results = results_of(lineage, answers=ON_CARD if release else ANSWERS)
     trainings = trainings_of(lineage, samples=not release)
     costs = costs_of(lineage, price)
     gathered = Report(
-        headline=_headline(name, lineage, root, data, trainings, results, costs),
+        headline=_headline(name, lineage, root, data, trainings, results, costs, release),
         gone=[f"{node.location} is {node.state}" for node in lineage.nodes.values() if node.manifest is None],
         data=data,
         tokens=tokens_of(lineage),
@@ -130,26 +132,29 @@ def report_of(
         costs=costs,
         lineage=[_card(node, node.location not in lineage.whole, release) for node in lineage.nodes.values()],
     )
-    return Report.model_validate(_cleaned(gathered.model_dump(mode="json"), release))
+    return Report.model_validate(cleaned(gathered.model_dump(mode="json"), release))
 
 
-def _cleaned(value: Any, release: bool) -> Any:
+def cleaned(value: Any, release: bool = False) -> Any:
     """JSON without control characters, passwords and numbers that JSON lacks; in a release without paths too."""
     if isinstance(value, str):
         text = harmless(redact(value))
-        return _PATH.sub(LEFT_OUT, text) if release and _PATH.match(text) else text
+        return _PATH.sub(LEFT_OUT, text) if release else text
     if isinstance(value, Mapping):
-        return {harmless(redact(str(name))): _cleaned(one, release) for name, one in value.items()}
+        return {cleaned(str(name), release): cleaned(one, release) for name, one in value.items()}
     if isinstance(value, list):
-        return [_cleaned(one, release) for one in value]
+        return [cleaned(one, release) for one in value]
     return None if isinstance(value, float) and value - value != 0 else value  # infinite, or not a number
 
 
 def _licences(stages: Mapping[str, Manifest]) -> dict[str, str]:
     """The licence of each source, as the release states it."""
-    provenance = (stages["export"].payload.config.get("provenance") or {}) if "export" in stages else {}
-    stated = {str(one["name"]): str(one["licence"]) for one in provenance.get("sources", []) if one.get("licence")}
-    return {**EMBEDDED_LICENCES, **stated}
+    stated = {str(one.get("name")): str(one.get("licence") or "") for one in rows(_provenance(stages).get("sources"))}
+    return {**EMBEDDED_LICENCES, **{name: licence for name, licence in stated.items() if licence}}
+
+
+def _provenance(stages: Mapping[str, Manifest]) -> Mapping[str, Any]:
+    return mapping(stages["export"].payload.config, "provenance") if "export" in stages else {}
 
 
 def _headline(
@@ -160,6 +165,7 @@ def _headline(
     trainings: list[Training],
     results: Results | None,
     costs: Costs,
+    release: bool,
 ) -> Headline:
     stages = lineage.stages()
     model = _model(stages, trainings)
@@ -167,9 +173,8 @@ def _headline(
     pretrained = next((one for one in trainings if one.stage == "pretrain"), None)
     seen = pretrained.figures if pretrained else {}
     held = data.steps if data else []
-    config = stages["download"].payload.config if "download" in stages else {}
     return Headline(
-        name=name,
+        name=name.partition("@")[0] if release else name,
         kind=KINDS.get(root.stage, f"artifact of {root.stage}"),
         location=lineage.root,
         digest=root.digest,
@@ -182,17 +187,14 @@ def _headline(
         documents_kept=held[-1].kept if held else None,
         seconds=costs.seconds,
         bytes=root.size,
-        versions=dict(root.environment),
-        sources=[one.name for one in data.sources] if data else [str(one) for one in config.get("sources", [])],
+        versions={key: one for key, one in root.environment.items() if not release or key not in OF_MACHINE},
+        sources=[one.name for one in data.sources] if data else [],
     )
 
 
 def _model(stages: Mapping[str, Manifest], trainings: list[Training]) -> str:
     """The link of the chain that is released, or else the last one."""
-    provenance = (stages["export"].payload.config.get("provenance") or {}) if "export" in stages else {}
-    if provenance.get("link"):
-        return str(provenance["link"])
-    return trainings[-1].stage if trainings else ""
+    return str(_provenance(stages).get("link") or (trainings[-1].stage if trainings else ""))
 
 
 def _card(node: Node, part: bool, release: bool) -> Card:
@@ -200,7 +202,8 @@ def _card(node: Node, part: bool, release: bool) -> Card:
     manifest = node.manifest
     if manifest is None:
         return card
-    tables = {} if release or part else {**manifest.counts.get("tables", {}), **manifest.facts.get("tables", {})}
+    told = {} if release or part else {**mapping(manifest.counts, "tables"), **mapping(manifest.facts, "tables")}
+    tables = {title: rows(found)[:ROWS] for title, found in told.items() if title != EXAMPLES}
     return Card(
         location=node.location,
         stage=node.stage,
@@ -211,12 +214,12 @@ def _card(node: Node, part: bool, release: bool) -> Card:
         digest=manifest.digest,
         version=manifest.payload.version,
         created=manifest.created,
-        how=manifest.adopted,
+        how="" if release else manifest.adopted,
         summary=str(manifest.counts.get("summary", "")),
         bytes=manifest.size,
-        seconds=manifest.facts.get("seconds"),
+        seconds=number(manifest.facts.get("seconds")),
         settings=dict(chosen(manifest)),
         counts=figures_of(manifest),
         files=dict(by_kind(manifest)),
-        tables={title: rows[:ROWS] for title, rows in tables.items() if title != EXAMPLES},
+        tables={title: [dict(row) for row in found] for title, found in tables.items()},
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from flows.records.figures import Z
-from flows.report.data import tables
 from flows.report.lineage import Lineage
+from flows.report.reading import mapping, number, table, whole
 from storage.manifest import Manifest
 
 SAFETY = "safety"  # begins the names of tasks that measure safety
@@ -47,16 +46,16 @@ class Format(BaseModel):
 
     name: str
     bytes: int
-    divergence: float
-    divergence_limit: float
-    perplexity: float
-    increase: float
-    increase_low: float
-    increase_high: float
-    increase_limit: float
-    same_top: float
-    same_greedy: int
-    prompts: int
+    divergence: float | None
+    divergence_limit: float | None
+    perplexity: float | None
+    increase: float | None
+    increase_low: float | None
+    increase_high: float | None
+    increase_limit: float | None
+    same_top: float | None
+    same_greedy: int | None
+    prompts: int | None
     verdict: str
     prompt_speed: float | None
     generation_speed: float | None
@@ -87,7 +86,7 @@ def results_of(lineage: Lineage, *, answers: int) -> Results | None:
     found = Results(
         bits=list(_bits(lineage, evaluation)),
         scores=list(_scores(evaluation)),
-        gates=[{name: str(value) for name, value in row.items()} for row in tables(evaluation, "Gates")],
+        gates=[{name: str(value) for name, value in row.items()} for row in table(evaluation, "Gates")],
         answers=list(_answers(evaluation))[:answers],
         formats=list(_formats(release)),
     )
@@ -95,18 +94,19 @@ def results_of(lineage: Lineage, *, answers: int) -> Results | None:
 
 
 def _models(evaluation: Manifest | None) -> Mapping[str, Any]:
-    return evaluation.counts.get("scores", {}) if evaluation else {}
+    return mapping(evaluation.counts, "scores") if evaluation else {}
 
 
 def _scores(evaluation: Manifest | None) -> Iterator[Score]:
     for model, counts in _models(evaluation).items():
-        for task, score in counts.get("tasks", {}).items():
-            value, error = float(score["value"]), score.get("stderr")
-            apart = None if error is None else Z * error
-            share = score.get("chance") is not None and 0 <= value <= 1
-            low, high = (None, None) if apart is None else (value - apart, value + apart)
-            if share and low is not None and high is not None:
-                low, high = max(low, 0.0), min(high, 1.0)
+        for task, found in mapping(counts, "tasks").items():
+            score = mapping(found)
+            if (value := number(score.get("value"))) is None:
+                continue
+            chance = number(score.get("chance"))
+            low, high = _interval(value, number(score.get("stderr")))
+            if chance is not None and 0 <= value <= 1 and low is not None and high is not None:
+                low, high = max(low, 0.0), min(high, 1.0)  # a share
             yield Score(
                 model=model,
                 task=task,
@@ -114,12 +114,16 @@ def _scores(evaluation: Manifest | None) -> Iterator[Score]:
                 value=value,
                 low=low,
                 high=high,
-                chance=score.get("chance"),
-                items=score.get("items"),
-                verdict=score.get("worth") or "",
+                chance=chance,
+                items=whole(score.get("items")),
+                verdict=str(score.get("worth") or ""),
                 higher_is_better=bool(score.get("higher_is_better", True)),
                 safety=task.startswith(SAFETY),
             )
+
+
+def _interval(value: float, error: float | None) -> tuple[float | None, float | None]:
+    return (None, None) if error is None else (value - Z * error, value + Z * error)
 
 
 def _bits(lineage: Lineage, evaluation: Manifest | None) -> Iterator[Bits]:
@@ -128,45 +132,40 @@ def _bits(lineage: Lineage, evaluation: Manifest | None) -> Iterator[Bits]:
     for model, counts in _models(evaluation).items():
         location = lineage.store.twin(used[part]) if (part := f"language_modelling.{model}") in used else ""
         node = lineage.nodes.get(location)
-        measured = node.manifest.counts.get("language", {}) if node and node.manifest else {}
-        if "bits_per_byte" in measured:
-            yield _bit(model, "all", measured)
-        elif counts.get("bits_per_byte") is not None:
-            yield Bits(model=model, source="all", value=counts["bits_per_byte"], low=None, high=None)
-        for source, found in measured.get("sources", {}).items():
-            yield _bit(model, source, found)
-
-
-def _bit(model: str, source: str, found: Mapping[str, Any]) -> Bits:
-    value, error = found["bits_per_byte"], found.get("bits_per_byte_stderr")
-    low, high = (None, None) if error is None or not math.isfinite(error) else (value - Z * error, value + Z * error)
-    return Bits(model=model, source=source, value=value, low=low, high=high)
+        measured = mapping(node.manifest.counts, "language") if node and node.manifest else {}
+        for source, found in {"all": measured or mapping(counts), **mapping(measured, "sources")}.items():
+            if (value := number(mapping(found).get("bits_per_byte"))) is not None:
+                low, high = _interval(value, number(mapping(found).get("bits_per_byte_stderr")))
+                yield Bits(model=model, source=source, value=value, low=low, high=high)
 
 
 def _answers(evaluation: Manifest | None) -> Iterator[Answer]:
-    for row in tables(evaluation, "Answers"):
-        yield Answer(prompt=str(row["prompt"]), answers={k: str(v) for k, v in row.items() if k != "prompt"})
+    for row in table(evaluation, "Answers"):
+        yield Answer(prompt=str(row.get("prompt")), answers={k: str(v) for k, v in row.items() if k != "prompt"})
 
 
 def _formats(release: Manifest | None) -> Iterator[Format]:
-    speeds = release.facts.get("speeds", {}) if release else {}
-    for name, proof in (release.counts.get("formats", {}) if release else {}).items():
-        limits, speed = proof["tolerance"], speeds.get(name, {})
+    speeds = mapping(release.facts, "speeds") if release else {}
+    for name, found in (mapping(release.counts, "formats") if release else {}).items():
+        proof, limits, speed = mapping(found), mapping(found, "tolerance"), mapping(speeds, name)
+        size = whole(proof.get("bytes"))
+        if size is None:
+            continue
         yield Format(
             name=name,
-            bytes=proof["bytes"],
-            divergence=proof["mean_divergence"],
-            divergence_limit=limits["max_divergence"],
-            perplexity=proof["perplexity"],
-            increase=proof["perplexity_increase"],
-            increase_low=proof["increase_low"],
-            increase_high=proof["increase_high"],
-            increase_limit=limits["max_perplexity_increase"],
-            same_top=proof["same_top"],
-            same_greedy=proof["same_greedy"],
-            prompts=proof["prompts"],
+            bytes=size,
+            divergence=number(proof.get("mean_divergence")),
+            divergence_limit=number(limits.get("max_divergence")),
+            perplexity=number(proof.get("perplexity")),
+            increase=number(proof.get("perplexity_increase")),
+            increase_low=number(proof.get("increase_low")),
+            increase_high=number(proof.get("increase_high")),
+            increase_limit=number(limits.get("max_perplexity_increase")),
+            same_top=number(proof.get("same_top")),
+            same_greedy=whole(proof.get("same_greedy")),
+            prompts=whole(proof.get("prompts")),
             verdict="passed",  # export publishes no other
-            prompt_speed=speed.get("prompt"),
-            generation_speed=speed.get("generation"),
-            memory=speed.get("peak_memory"),
+            prompt_speed=number(speed.get("prompt")),
+            generation_speed=number(speed.get("generation")),
+            memory=whole(speed.get("peak_memory")),
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flows.report import charts
+from flows.report.data import Step
 from flows.report.graph import Vertex, draw
 from flows.report.model_sections import evaluation, formats, training
 from flows.report.page import Bar, Block, Cell, Figure, Figures, Fold, Link, Markup, Page, Passage, Section, Table, Text
@@ -90,18 +91,8 @@ def _funnel(report: Report) -> Iterator[Block]:
     if data is None:
         return
     first = data.steps[0].came_in if data.steps else 0
-    rows: list[dict[str, Cell]] = [
-        {
-            "stage": step.stage,
-            "in": step.came_in,
-            "removed": sum(step.removed.values()),
-            "quarantined": step.quarantined,
-            "kept": Bar(f"{step.kept:,}", step.kept / max(1, first)),
-        }
-        for step in data.steps
-    ]
-    if rows:
-        yield Table(rows, "Documents through the stages")
+    if data.steps:
+        yield Table(_steps(data.steps, first), "Documents through the stages")
     reasons = [
         (f"{step.stage}: {reason}", count)
         for step in data.steps
@@ -120,18 +111,23 @@ def _funnel(report: Report) -> Iterator[Block]:
         )
     if data.examples:
         yield Fold("Examples of removed documents", list(_examples(report)))
-    pairs: list[dict[str, Cell]] = [
+    if data.pairs:
+        yield Table(_steps(data.pairs, max(step.came_in for step in data.pairs)), "Pairs for post-training")
+
+
+def _steps(steps: Sequence[Step], most: int) -> list[dict[str, Cell]]:
+    """A row a step. Quarantined documents only where there are some."""
+    quarantined = any(step.quarantined for step in steps)
+    return [
         {
-            "pairs": step.stage,
+            "stage": step.stage,
             "in": step.came_in,
             "removed": sum(step.removed.values()),
-            "quarantined": step.quarantined,
-            "kept": step.kept,
+            **({"quarantined": step.quarantined} if quarantined else {}),
+            "kept": Bar(f"{step.kept:,}", step.kept / max(1, most)),
         }
-        for step in data.pairs
+        for step in steps
     ]
-    if pairs:
-        yield Table(pairs, "Pairs for post-training")
 
 
 def _examples(report: Report) -> Iterator[Block]:
@@ -190,17 +186,23 @@ def _texts(report: Report) -> Iterator[Block]:
             {"language": name, "documents": count, "kept": not kept or name in kept}
             for name, count in [*data.languages.items()][:12]
         ]
+        said += _sampled(sum(data.languages.values()), {step.stage: step.came_in for step in data.steps}.get("filter"))
         yield charts.bars("Languages", rows, "language", "documents", said=said, marked="kept")
     if data.lengths:
         lengths: list[dict[str, Cell]] = [
             {"characters": _range(one.low, one.high), "documents": one.documents} for one in data.lengths
         ]
-        yield charts.histogram("Lengths of the documents kept", lengths, "characters", "documents")
+        said = _sampled(sum(one.documents for one in data.lengths), data.steps[-1].kept if data.steps else None)
+        yield charts.histogram("Lengths of the documents kept", lengths, "characters", "documents", said=said.strip())
     if data.clusters:
         clusters: list[dict[str, Cell]] = [
             {"copies removed": _range(one.low, one.high), "documents": one.documents} for one in data.clusters
         ]
         yield Table(clusters, "Documents that stand for copies, by the number of copies")
+
+
+def _sampled(number: int, whole: int | None) -> str:
+    return f" Of the first {number:,} of {whole:,} documents." if whole and number < whole else ""
 
 
 def _range(low: int, high: int | None) -> str:
@@ -287,6 +289,9 @@ def _lineage(report: Report) -> Iterator[Block]:
             yield _card(card, names)
     if parts := [_card(card, names) for card in report.lineage if card.part]:
         yield Fold("Parts that stages obtained while they worked", parts)
+    versions: list[dict[str, Cell]] = [{"": name, "version": one} for name, one in report.headline.versions.items()]
+    if versions:
+        yield Fold("Versions", [Table(versions)])
 
 
 def anchor(location: str) -> str:

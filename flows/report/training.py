@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
-from flows.report.data import tables
 from flows.report.lineage import Lineage
+from flows.report.reading import counted, mapping, number, rows, table, whole
 from storage.artifact import Artifact
 from storage.manifest import Manifest
 from storage.shards.lines import read_json_lines
@@ -18,7 +18,8 @@ from tasks.training.chain import LINKS
 
 POINTS = 600  # of a curve: the mean of equal spans of steps, so that a long training draws as fast as a short one
 SAMPLES = 6  # continuations shown
-PLACES = 6  # digits of a loss
+MEASURED = "Bytes per token"  # a table of the tokenizer
+PAIRS = ("pairs", "trained on", "held out")  # of the table of a link
 
 
 class SourceTokens(BaseModel):
@@ -107,22 +108,23 @@ def tokens_of(lineage: Lineage) -> Tokens | None:
         return None
     counts = text.counts if text else {}
     measured = vocabulary.counts if vocabulary else {}
+    by_source = {str(row.get("source")): number(row.get("bytes per token")) for row in table(vocabulary, MEASURED)}
     return Tokens(
-        ids=measured.get("vocab_size"),
-        bytes_per_token=measured.get("bytes_per_token", counts.get("bytes_per_token")),
-        measured={str(row["source"]): float(row["bytes per token"]) for row in tables(vocabulary, "Bytes per token")},
-        train=counts.get("train", {}).get("tokens"),
-        held_out=counts.get("validation", {}).get("tokens"),
+        ids=whole(measured.get("vocab_size")),
+        bytes_per_token=number(measured.get("bytes_per_token", counts.get("bytes_per_token"))),
+        measured={source: found for source, found in by_source.items() if found is not None},
+        train=whole(mapping(counts, "train").get("tokens")),
+        held_out=whole(mapping(counts, "validation").get("tokens")),
         by_source=[
             SourceTokens(
-                source=str(row["source"]),
-                split=str(row["split"]),
-                documents=int(row["documents"]),
-                tokens=int(row["tokens"]),
-                bytes_per_token=_number(row.get("bytes per token")),
+                source=str(row.get("source")),
+                split=str(row.get("split")),
+                documents=whole(row.get("documents")) or 0,
+                tokens=whole(row.get("tokens")) or 0,
+                bytes_per_token=number(row.get("bytes per token")),
             )
-            for row in tables(text, "Tokens by source and split")
-            if row["source"] != "all"
+            for row in table(text, "Tokens by source and split")
+            if row.get("source") != "all"
         ],
     )
 
@@ -138,57 +140,58 @@ def trainings_of(lineage: Lineage, *, samples: bool) -> list[Training]:
 
 def _training(stage: str, manifest: Manifest, artifact: Artifact | None, *, samples: bool) -> Training:
     counts, facts = manifest.counts, manifest.facts
-    low, high = (counts.get(f"validation_loss_change_{end}") for end in ("low", "high"))
-    change = counts.get("validation_loss_change")
+    change, low, high = (number(counts.get(f"validation_loss_change{end}")) for end in ("", "_low", "_high"))
     log = _log(artifact)
     span = max(1, math.ceil(len(log) / POINTS))
-    rows = counts.get("tables", {}).get(stage.upper(), [])
-    pairs = {str(row["measure"]): row["value"] for row in rows if row["measure"] in ("pairs", "trained on", "held out")}
+    pairs = {str(row.get("measure")): whole(row.get("value")) for row in table(manifest, stage.upper())}
     return Training(
         stage=stage,
         key=manifest.key,
-        figures={name: counts[name] for name in FIGURES if _number(counts.get(name)) is not None},
-        before=counts.get("initial_validation_loss"),
-        after=counts.get("validation_loss"),
+        figures={name: found for name in FIGURES if (found := number(counts.get(name))) is not None},
+        before=number(counts.get("initial_validation_loss")),
+        after=number(counts.get("validation_loss")),
         change=None if change is None or low is None or high is None else (change, low, high),
-        pairs={name: int(value) for name, value in pairs.items()},
-        dropped=counts["documents"]["removed"] if stage in LINKS and "documents" in counts else {},
+        pairs={name: found for name in PAIRS if (found := pairs.get(name)) is not None},
+        dropped=counted(mapping(counts, "documents").get("removed")) if stage in LINKS else {},
         device=str(facts.get("device", "")),
-        processes=facts.get("processes"),
-        tokens_per_second=facts.get("tokens_per_second"),
-        utilisation=facts.get("mfu_data_sheet") or facts.get("mfu_measured"),
+        processes=whole(facts.get("processes")),
+        tokens_per_second=number(facts.get("tokens_per_second")),
+        utilisation=number(facts.get("mfu_data_sheet")) or number(facts.get("mfu_measured")),
         steps_in_a_point=span,
-        curve=list(_curve(log, tables(manifest, "Validation"), span)),
-        events=list(facts.get("events", [])),
+        curve=list(_curve(log, table(manifest, "Validation"), span)),
+        events=[dict(event) for event in rows(facts.get("events"))],
         samples=list(_samples(artifact))[:SAMPLES] if samples else [],
     )
 
 
-def _log(artifact: Artifact | None) -> list[dict[str, Any]]:
+def _log(artifact: Artifact | None) -> list[Mapping[str, Any]]:
     if artifact is None or not artifact.names("log.jsonl"):
         return []
-    return list(read_json_lines(artifact.file("log.jsonl")))
+    return rows(list(read_json_lines(artifact.file("log.jsonl"))))
 
 
-def _curve(log: list[dict[str, Any]], validated: list[dict[str, Any]], span: int) -> Iterator[Point]:
+def _curve(log: Sequence[Mapping[str, Any]], validated: Sequence[Mapping[str, Any]], span: int) -> Iterator[Point]:
     """The mean loss of each `span` steps with its range, and every validation, in order of steps."""
     points: dict[int, Point] = {}
+
+    def at(row: Mapping[str, Any]) -> Point:
+        step = whole(row.get("step")) or 0
+        return points.setdefault(step, Point(step=step))
+
     for row in validated:
-        points[int(row["step"])] = Point(step=int(row["step"]), validation=_rounded(row.get("loss")))
+        at(row).validation = number(row.get("loss"))
     for first in range(0, len(log), span):
-        rows = log[first : first + span]
-        losses = [row["loss"] for row in rows if _number(row.get("loss")) is not None]
-        point = points.setdefault(int(rows[-1]["step"]), Point(step=int(rows[-1]["step"])))
-        point.learning_rate = _number(rows[-1].get("learning_rate"))
+        part = log[first : first + span]
+        losses = [loss for row in part if (loss := number(row.get("loss"))) is not None]
+        point = at(part[-1])
+        point.learning_rate = number(part[-1].get("learning_rate"))
         if losses:
-            point.loss = _rounded(sum(losses) / len(losses))
-            point.low, point.high = _rounded(min(losses)), _rounded(max(losses))
-        for row in rows:
-            if _number(row.get("validation_loss")) is not None:
-                points.setdefault(int(row["step"]), Point(step=int(row["step"]))).validation = _rounded(
-                    row["validation_loss"]
-                )
-    yield from (points[step] for step in sorted(points))
+            point.loss, point.low, point.high = sum(losses) / len(losses), min(losses), max(losses)
+        for row in part:
+            if (validation := number(row.get("validation_loss"))) is not None:
+                at(row).validation = validation
+    for step in sorted(points):
+        yield points[step]
 
 
 def _samples(artifact: Artifact | None) -> Iterator[Sample]:
@@ -206,19 +209,7 @@ def _samples(artifact: Artifact | None) -> Iterator[Sample]:
             yield Sample(prompt=prompt, how=head.strip("*"), text="\n".join(quoted))
 
 
-def _number(value: object) -> float | None:
-    """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value
-
-
-def _rounded(value: object) -> float | None:
-    number = _number(value)
-    return None if number is None else round(number, PLACES)
-
-
 def parameters_of(stages: Mapping[str, Manifest]) -> int | None:
     """The parameters of the model that was pretrained, if the lineage has that."""
     found = stages.get("pretrain") or stages.get("base")
-    return found.counts.get("parameters") if found else None
+    return whole(found.counts.get("parameters")) if found else None

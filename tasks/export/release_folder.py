@@ -1,10 +1,11 @@
 """A release outside the store: saves a folder to hand on, and checks one that was received.
 
-    SHA256SUMS        every file with its SHA-256, as the store wrote it. Its own SHA-256 is the artifact's digest
+    report.html       about the run that made it, and report.json with the same numbers
+    SHA256SUMS        every file with its SHA-256. Without the report, its SHA-256 is the artifact's digest
     SHA256SUMS.sig    the signature of that file, if any
 
-An artifact is immutable, so it can't hold a signature: a copy is saved, and signed where the key is. The manifest is
-not copied. It describes the machine that made the release, and SHA256SUMS doesn't vouch for it.
+An artifact is immutable, so it can't hold a signature: a copy is saved, and signed where the key is. Nor can it hold
+the report, whose times differ from run to run. The manifest is not copied. It describes the machine that made the release, and SHA256SUMS doesn't vouch for it.
 
 A check trusts nothing in the folder: a name that leads out of it is refused, no link is followed, and only plain files
 are opened.
@@ -22,13 +23,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storage.artifact import Artifact
-from storage.digests import file_digest
+from storage.digests import FileEntry, file_digest, sums
 from storage.errors import DamagedArtifact, SignatureError, StoreError
 from storage.manifest import MANIFEST, SUMS, check_name
 from storage.store import STORE_FILE
 from tasks.export.signature import sign, signer
 
 SIGNATURE = f"{SUMS}.sig"
+REPORT, REPORT_PAGE = "report.json", "report.html"  # of a release: they are no part of its artifact
 # Files that a hub adds to each of its repositories, and its client to a folder that it downloads to
 OF_A_HUB = re.compile(r"\.gitattributes|\.cache/huggingface/(\.gitignore|CACHEDIR\.TAG|.+\.(metadata|lock))")
 MOST_BYTES = 16 << 20  # of a list: far more than any release needs
@@ -37,9 +39,9 @@ NAMED = 3  # problems of a folder that a message names: a list of thousands help
 _AGAIN = "Get the release again from a source that you trust, in binary mode, and add nothing to its folder."
 
 
-def save(artifact: Artifact, folder: Path) -> None:
-    """Copy a release to a new folder and check every byte of the copy. Raises StoreError for a folder that exists, is
-    in a store or can't be written, and DamagedArtifact."""
+def save(artifact: Artifact, folder: Path, report: Mapping[str, bytes]) -> None:
+    """Copy a release with its report to a new folder, and check every byte of the copy. Raises StoreError for a folder
+    that exists, is in a store or can't be written, and DamagedArtifact."""
     with writing(folder):
         if folder.exists() or folder.is_symlink():
             raise StoreError(f"{folder} exists already.", "Name a new folder.")
@@ -50,9 +52,14 @@ def save(artifact: Artifact, folder: Path) -> None:
     try:
         with writing(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            for name in [*artifact.manifest.files, SUMS]:
+            for name in artifact.manifest.files:
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(artifact.path / name, draft / name)
+            entries = dict(artifact.manifest.files)
+            for name, content in report.items():
+                (draft / name).write_bytes(content)
+                entries[name] = FileEntry(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+            (draft / SUMS).write_text(sums(entries))
             check(draft)
             draft.rename(folder)
     finally:
@@ -83,13 +90,20 @@ def verify_folder(folder: Path, signers: Path, identity: str | None = None) -> t
         raise SignatureError(f"{folder} isn't signed: it lacks {SIGNATURE}.", "Ask its publisher for a signature.")
     who = signer(listed, _read(folder, SIGNATURE), signers, identity)
     check(folder, listed)
-    return who, hashlib.sha256(listed).hexdigest()
+    return who, digest_of(listed)
 
 
 def verify_unsigned(folder: Path) -> str:
     """Check a folder's files against its own list, and return the release's digest. Nobody vouches for the list:
     whoever changed a file may have changed the list too. Raises DamagedArtifact, StoreError."""
-    return hashlib.sha256(check(folder)).hexdigest()
+    return digest_of(check(folder))
+
+
+def digest_of(listed: bytes) -> str:
+    """The digest of the artifact that a checked list is of: the list's SHA-256 without the report."""
+    lines = listed.splitlines(keepends=True)
+    added = tuple(f"  {name}\n".encode() for name in (REPORT, REPORT_PAGE))
+    return hashlib.sha256(b"".join(line for line in lines if not line.endswith(added))).hexdigest()
 
 
 def check(folder: Path, listed: bytes | None = None) -> bytes:

@@ -37,7 +37,7 @@ const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true,
 const drawn = [...document.querySelectorAll(".plot")].map(async plot => {
   const spec = JSON.parse(plot.nextElementSibling.textContent);
   spec.config.axis.labelLimit = Math.min(spec.config.axis.labelLimit, plot.clientWidth * 0.4);
-  if (plot.clientWidth < 480) spec.config.legend.columns = 2;
+  if (plot.clientWidth < 480) spec.config.legend.columns = 1;
   await vegaEmbed(plot, spec, options);
 });
 Promise.allSettled(drawn).then(results => {

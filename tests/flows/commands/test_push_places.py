@@ -203,7 +203,11 @@ def test_markers_of_folders_in_a_bucket_are_no_files(folder: Path, monkeypatch: 
             code, _, error = push(folder, "s3://marked/release", "--yes")
             assert code == 0, error
         keys = {one["Key"] for one in ask("list_objects_v2", Bucket="marked")["Contents"]}
-        assert keys == {"release/", "release/gguf/", *(f"release/{name}" for name in (*FILES, SUMS))}
+        assert keys == {
+            "release/",
+            "release/gguf/",
+            *(f"release/{name}" for name in (*FILES, "report.html", "report.json", SUMS)),
+        }
         refused(with_text(folder, "the second"), "s3://marked/release", "holds another release")
         ask("put_object", Bucket="marked", Key="mine/README.md", Body=b"notes")
         refused(folder, "s3://marked/mine", "holds other files: README.md")

@@ -89,7 +89,7 @@ def test_a_signed_release_is_accepted_without_its_store_and_by_the_usual_tools(m
         assert "Signed by me@example.org" in done.stdout
         assert made.digest in done.stdout
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert files == {*FILES, SUMS, SIGNATURE}
+    assert files == {*FILES, "report.html", "report.json", SUMS, SIGNATURE}
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", SUMS], cwd=folder, check=True)
     by_hand = ("-f", str(made.signers), "-I", "me@example.org", "-n", "gristmill", "-s", str(folder / SIGNATURE))
     subprocess.run(["ssh-keygen", "-q", "-Y", "verify", *by_hand], input=(folder / SUMS).read_bytes(), check=True)
