@@ -73,10 +73,9 @@ def _spec(**parts: Any) -> dict[str, Any]:
     }
 
 
-def _names(field: str, rows: Sequence[Mapping[str, Cell]]) -> dict[str, Any]:
-    """An axis of names, in the order of the rows."""
-    order = list(dict.fromkeys(str(row[field]) for row in rows))
-    return {"field": field, "type": "nominal", "sort": order, "title": None, "axis": {"grid": False}}
+def _names(field: str) -> dict[str, Any]:
+    """An axis of names, in the order of the rows: a list of names would become an expression."""
+    return {"field": field, "type": "nominal", "sort": None, "title": None, "axis": {"grid": False}}
 
 
 def _height(field: str, rows: Sequence[Mapping[str, Cell]]) -> float:
@@ -96,7 +95,7 @@ def bars(
 ) -> Chart:
     """A horizontal bar for each row with its number. Where the field `marked` is false, the bar is pale."""
     colour = {"condition": {"test": f"!datum['{marked}']", "value": PALE}, "value": BLUE} if marked else {"value": BLUE}
-    encoding = {"y": _names(name, rows), "x": {"field": value, "type": "quantitative", "axis": None}}
+    encoding = {"y": _names(name), "x": {"field": value, "type": "quantitative", "axis": None}}
     layers = [
         {"mark": {"type": "bar", "height": ROW * 0.6, "tooltip": True}, "encoding": {"color": colour}},
         {
@@ -110,7 +109,7 @@ def bars(
 def dots(title: str, rows: Sequence[Mapping[str, Cell]], name: str, value: str, *, said: str = "") -> Chart:
     """A dot for each row on a logarithmic axis, for counts that differ by powers of ten."""
     encoding = {
-        "y": {**_names(name, rows), "axis": {"grid": True, "gridDash": [1, 3]}},
+        "y": {**_names(name), "axis": {"grid": True, "gridDash": [1, 3]}},
         "x": {
             "field": value,
             "type": "quantitative",
@@ -135,7 +134,7 @@ def shares(
     parts = list(dict.fromkeys(str(row[part]) for row in rows))
     scale = {"domain": parts, "range": [BLUE, PALE, WARM, FAINT][: len(parts)]}
     encoding = {
-        "y": _names(name, rows),
+        "y": _names(name),
         "x": {"field": value, "type": "quantitative", "stack": "zero", "axis": {"title": value}},
         "color": {"field": part, "type": "nominal", "scale": scale},
         "order": {"field": "order", "type": "quantitative"},
@@ -151,12 +150,11 @@ def shares(
 
 def histogram(title: str, rows: Sequence[Mapping[str, Cell]], name: str, value: str, *, said: str = "") -> Chart:
     """A column for each row, in order."""
-    order = [str(row[name]) for row in rows]
     encoding = {
         "x": {
             "field": name,
             "type": "ordinal",
-            "sort": order,
+            "sort": None,
             "axis": {"title": name, "labelAngle": 0, "labelOverlap": True, "grid": False},
         },
         "y": {"field": value, "type": "quantitative", "axis": {"title": value, "tickCount": 4}},
@@ -180,8 +178,8 @@ def intervals(
     """A dot with its interval (`low` to `high`) for each name and series, a tick at the field `reference`, and hollow
     dots where the field `hollow` is true."""
     names = list(dict.fromkeys(str(row[series]) for row in rows))
-    y = {**_names(name, rows), "axis": {"grid": False}}
-    offset = {"field": series, "type": "nominal", "sort": names, "scale": {"paddingOuter": 0.5}}
+    y = {**_names(name), "axis": {"grid": False}}
+    offset = {"field": series, "type": "nominal", "sort": None, "scale": {"paddingOuter": 0.5}}
     scale = {"domain": names, "range": [COLOURS[number % len(COLOURS)] for number in range(len(names))]}
     legend = {"symbolType": "circle"} if len(names) > 1 else None
     colour = {"field": series, "type": "nominal", "scale": scale, "legend": legend}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from flows.report import charts
 from flows.report.page import Bar, Block, Cell, Figure, Figures, Fold, Heading, Passage, Table, Text
+from flows.report.reading import whole
 from flows.report.results import Results, Score
 from flows.report.training import Training
 from storage.units import size_of
@@ -41,7 +42,7 @@ def training(one: Training) -> Iterator[Block]:
         ]
         spans = one.steps_in_a_point
         said = f"The line is the mean of {spans} steps, the band their range." if spans > 1 else ""
-        steps = [int(event["step"]) for event in one.events if "step" in event]
+        steps = [step for event in one.events if (step := whole(event.get("step"))) is not None]
         height = 300 if one.stage == "pretrain" else 200
         yield charts.curve(f"Loss of {title}", rows, said=said, events=steps, height=height)
         rates: list[dict[str, Cell]] = [

@@ -37,6 +37,7 @@ EXAMPLES = "Examples"  # a table with texts of documents, which are shown masked
 LEFT_OUT = "(left out)"
 # Absolute paths, wherever they stand in a text, and those from a home; not the rest of an address
 _PATH = re.compile(r"file://[^\s'\",\])}]*|(?<![\w:/.~-])(?:~\w*)?/[^\s'\",\])}]+|\b[A-Za-z]:\\[^\s'\",\])}]*")
+SEPARATORS = {0x2028: " ", 0x2029: " "}  # of lines, which end a line of JavaScript too
 OF_MACHINE = ("commit", "changes", "system", "machine")
 LAST = (*reversed(AT_THE_END), *reversed(TRAINED))  # stages that end a run, the furthest first
 
@@ -138,7 +139,7 @@ def report_of(
 def cleaned(value: Any, release: bool = False) -> Any:
     """JSON without control characters, passwords and numbers that JSON lacks; in a release without paths too."""
     if isinstance(value, str):
-        text = harmless(redact(value))
+        text = harmless(redact(value)).translate(SEPARATORS)
         return _PATH.sub(LEFT_OUT, text) if release else text
     if isinstance(value, Mapping):
         return {cleaned(str(name), release): cleaned(one, release) for name, one in value.items()}
@@ -219,7 +220,7 @@ def _card(node: Node, part: bool, release: bool) -> Card:
         bytes=manifest.size,
         seconds=number(manifest.facts.get("seconds")),
         settings=dict(chosen(manifest)),
-        counts=figures_of(manifest),
+        counts={name: value for name, value in figures_of(manifest).items() if number(value) is not None},
         files=dict(by_kind(manifest)),
         tables={title: [dict(row) for row in found] for title, found in tables.items()},
     )

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from flows.report.report import report_of
+from flows.report.run_page import page_of
 from profiles.stage_names import STAGE_NAMES
 from storage.inspect import verify
 from storage.store import Store
 from tasks.children.reap_orphans import descendants
 from tests.flows.commands.test_cli import gristmill
+from tests.flows.report.test_report import check_complete
 from tests.pipeline.pin_losses import PINNED, first_losses
 from tests.pipeline.runs import DATA_STAGES, SECRETS, SIGNALS, digests, finish, fork, start
 
@@ -43,6 +46,20 @@ def test_raw_text_becomes_a_release(undisturbed: tuple[Path, str]) -> None:
     opened = Store(str(store))
     for location in opened.locations():
         assert verify(opened, location) == []
+
+
+def test_its_report_tells_all_that_the_stages_counted(undisturbed: tuple[Path, str]) -> None:
+    store, said = undisturbed
+    assert "gristmill report smoke" in said
+    opened = Store(str(store))
+    report = report_of(opened, "smoke")
+    check_complete(opened, report)
+    assert {card.stage for card in report.lineage} == {location.partition("/")[0] for location in opened.locations()}
+    assert [one.stage for one in report.trainings] == ["pretrain", "sft", "dpo"]
+    assert report.results is not None
+    assert {one.model for one in report.results.scores} == {"base", "sft", "dpo"}
+    titles = [section.title for section in page_of(report).sections]
+    assert titles == ["Data", "Tokens", "Training", "Evaluation", "Release", "Costs", "Lineage"]
 
 
 def test_no_secret_of_the_environment_is_printed_or_kept(undisturbed: tuple[Path, str]) -> None:
