@@ -13,7 +13,7 @@ from flows.tables import Terminal
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from flows.report.page import Page
+    from flows.report.drawing.page import Page
 
 EXAMPLES = 2
 console = Terminal(highlight=False, soft_wrap=True)

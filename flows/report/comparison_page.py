@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flows.report import charts
 from flows.report.differences import Comparison
+from flows.report.drawing import charts
+from flows.report.drawing.page import Block, Cell, Figure, Fold, Heading, Page, Section, Table, Text
 from flows.report.model_sections import signed
-from flows.report.page import Block, Cell, Figure, Fold, Heading, Page, Section, Table, Text
 from storage.units import duration
 from tasks.significance.compare import EQUAL
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flows.report import charts
-from flows.report.page import Bar, Block, Cell, Figure, Figures, Fold, Heading, Passage, Table, Text
+from flows.report.drawing import charts
+from flows.report.drawing.page import Bar, Block, Cell, Figure, Figures, Fold, Heading, Passage, Table, Text
 from flows.report.reading import whole
 from flows.report.results import Results, Score
 from flows.report.training import Training

@@ -5,11 +5,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from flows.report import charts
 from flows.report.data import Step
-from flows.report.graph import Vertex, draw
+from flows.report.drawing import charts
+from flows.report.drawing.graph import Vertex, draw
+from flows.report.drawing.page import (
+    Bar,
+    Block,
+    Cell,
+    Figure,
+    Figures,
+    Fold,
+    Link,
+    Markup,
+    Page,
+    Passage,
+    Section,
+    Table,
+    Text,
+)
 from flows.report.model_sections import evaluation, formats, training
-from flows.report.page import Bar, Block, Cell, Figure, Figures, Fold, Link, Markup, Page, Passage, Section, Table, Text
 from flows.report.report import Card, Report
 from storage.units import duration, size_of
 

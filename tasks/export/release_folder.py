@@ -5,7 +5,8 @@
     SHA256SUMS.sig    the signature of that file, if any
 
 An artifact is immutable, so it can't hold a signature: a copy is saved, and signed where the key is. Nor can it hold
-the report, whose times differ from run to run. The manifest is not copied. It describes the machine that made the release, and SHA256SUMS doesn't vouch for it.
+the report, whose times differ from run to run. The manifest is not copied. It describes the machine that made the
+release, and SHA256SUMS doesn't vouch for it.
 
 A check trusts nothing in the folder: a name that leads out of it is refused, no link is followed, and only plain files
 are opened.

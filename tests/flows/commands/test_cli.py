@@ -19,10 +19,10 @@ import typer
 
 from flows import cli
 from flows.cli import main
-from flows.commands.artifacts.showing import chosen
 from flows.commands.store import _sources
 from flows.options import STORELESS, as_given
 from flows.pages.report import result_of
+from flows.records.settings import chosen
 from flows.stop import SIGNALS
 from profiles.load import load, names
 from profiles.stage_names import STAGE_NAMES

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flows.report import charts
-from flows.report.graph import Vertex, draw
-from flows.report.page import Chart, Page, Section, Table, Text, embedded
+from flows.report.drawing import charts
+from flows.report.drawing.graph import Vertex, draw
+from flows.report.drawing.page import Chart, Page, Section, Table, Text, embedded
 from flows.report.report import Report
 from flows.report.run_page import page_of
 from tests import browser
@@ -112,7 +112,7 @@ def test_every_chart_is_one_that_vega_draws(report: Report) -> None:
 
 
 def test_another_page_is_a_list_of_sections() -> None:
-    rows = [{"arm": "a", "loss": 1}, {"arm": "b", "loss": 2}]
+    rows: list[dict[str, Any]] = [{"arm": "a", "loss": 1}, {"arm": "b", "loss": 2}]
     sections = [Section("Arms & more", [Text("Two."), Table(rows), charts.bars("Loss", rows, "arm", "loss")])]
     read = Read(Page("A matrix", "Gristmill", "Two arms.", [], sections, {"arms": rows}).render())
     assert ("section", {"id": "arms-more", "aria-labelledby": "arms-more-head"}) in read.tags

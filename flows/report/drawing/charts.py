@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.report.page import Cell, Chart
+from flows.report.drawing.page import Cell, Chart
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name: nothing fetches it
 INK, QUIET, GRID, PALE, FAINT, WARM = (f"var(--{name})" for name in ("ink", "quiet", "grid", "pale", "faint", "warm"))
