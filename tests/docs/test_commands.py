@@ -99,7 +99,7 @@ def sign_release(folder: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     (folder / "allowed_signers").write_text(f"me@example.org {key.with_suffix('.pub').read_text()}")
     store = Store(options.DEFAULT_STORE)
-    save(store.get(refs.resolve(store, "tiny/export")), folder / "my-model")
+    save(store.get(refs.resolve(store, "tiny/export")), folder / "my-model", {})
     sign_folder(folder / "my-model", key)
 
 

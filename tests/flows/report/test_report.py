@@ -25,7 +25,7 @@ from tasks.checks import extras
 from tests.flows.commands.test_cli import gristmill
 from tests.flows.report.made import BIDI, HOSTILE, MAIL, PATH, SOURCE, Made, documents
 
-ODD = 20  # manifests of other forms
+ODD = 12  # manifests of other forms
 
 
 def check_complete(store: Store, report: Report) -> None:
