@@ -14,6 +14,8 @@ from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from flows.report.drawing.page import Page
+    from storage.artifact import Artifact
+    from storage.store import Store
 
 EXAMPLES = 2
 console = Terminal(highlight=False, soft_wrap=True)
@@ -43,6 +45,8 @@ def report(
 
         gristmill report tiny/export@1 tiny/export@2
 
+        gristmill report tiny/ablate
+
     The page is one file that loads nothing. It shows the beginnings of removed documents, with personal data of a fixed
     form masked. `--examples 0` leaves them out. Two runs side by side: what differs, and which differences are real.
     """
@@ -54,7 +58,13 @@ def report(
         raise ConfigError("--examples is for the report of one run.", "Leave it out.")
     opened = open_store(store or DEFAULT_STORE)
     page: Page
-    if second is None:
+    matrix = None if second is not None else _matrix(opened, first)
+    if matrix is not None:
+        from flows.report.matrix_page import page_of_matrix, read_matrix
+
+        found = read_matrix(matrix)
+        page, as_text = page_of_matrix(first, matrix, found), found.model_dump_json(indent=1)
+    elif second is None:
         from flows.report.report import report_of
         from flows.report.run_page import page_of
 
@@ -71,6 +81,14 @@ def report(
         return
     name = "-".join(re.sub(r"\W+", "-", ref) for ref in (first, second) if ref)
     _write(output or Path(f"report-{name}.html"), page.render())
+
+
+def _matrix(store: Store, name: str) -> Artifact | None:
+    """The artifact of this name, if it compares the runs of a matrix."""
+    from flows.report.report import find
+
+    location = find(store, name)
+    return store.get(location) if location.startswith("ablate/") else None
 
 
 def _write(file: Path, text: str) -> None:

@@ -66,7 +66,7 @@ def run_ablation(console: Console, asked: AskedMatrix, yes: bool = False) -> Non
     show_effects(console, run.session.steps["ablate"].artifact)
     console.print(f"\nDone in {duration(time.monotonic() - started)}.")
     where = f"{profile.name}/ablate{at_store(profile.runtime.store)}"
-    console.print(f"All numbers: gristmill store show {where}", soft_wrap=True, highlight=False)
+    console.print(f"As a page: gristmill report {where}", soft_wrap=True, highlight=False)
 
 
 def show_matrix_plan(console: Console, asked: AskedMatrix) -> None:
