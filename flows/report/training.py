@@ -16,7 +16,8 @@ from storage.manifest import Manifest
 from storage.shards.lines import read_json_lines
 from tasks.training.chain import LINKS
 
-POINTS = 600  # of a curve: the mean of equal spans of steps, so that a long training draws as fast as a short one
+POINTS = 500  # of a curve: the mean of equal spans of steps, so that a long training draws as fast as a short one
+PLACES = 6  # digits
 SAMPLES = 6  # continuations shown
 MEASURED = "Bytes per token"  # a table of the tokenizer
 PAIRS = ("pairs", "trained on", "held out")  # of the table of a link
@@ -184,12 +185,14 @@ def _curve(log: Sequence[Mapping[str, Any]], validated: Sequence[Mapping[str, An
         part = log[first : first + span]
         losses = [loss for row in part if (loss := number(row.get("loss"))) is not None]
         point = at(part[-1])
-        point.learning_rate = number(part[-1].get("learning_rate"))
+        rate = number(part[-1].get("learning_rate"))
+        point.learning_rate = None if rate is None else float(f"{rate:.{PLACES}g}")
         if losses:
-            point.loss, point.low, point.high = sum(losses) / len(losses), min(losses), max(losses)
+            ends = (sum(losses) / len(losses), min(losses), max(losses))
+            point.loss, point.low, point.high = (round(one, PLACES) for one in ends)
         for row in part:
             if (validation := number(row.get("validation_loss"))) is not None:
-                at(row).validation = validation
+                at(row).validation = round(validation, PLACES)
     for step in sorted(points):
         yield points[step]
 

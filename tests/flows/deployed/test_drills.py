@@ -67,6 +67,7 @@ def test_a_release_goes_out_once_a_person_has_read_what_it_holds_and_has_approve
     resume(ui, run)
     assert state(ui, run, *END)["type"] == "COMPLETED"
     assert [*out.rglob("*.safetensors")]
+    assert (out / "report.html").is_file()
     assert len(refs.history(Store(str(store)), "released/smoke")) == 1
 
 
