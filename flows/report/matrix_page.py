@@ -14,6 +14,7 @@ from flows.report.report import cleaned
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, make_again
 from storage.units import duration
+from tasks.ablate.effects import BETTER, UNCLEAR, WORSE
 from tasks.ablate.measures import HELD_OUT
 from tasks.ablate.report import SEEDS
 from tasks.ablate.stage import EFFECTS
@@ -73,7 +74,7 @@ def page_of_matrix(name: str, artifact: Artifact, found: Matrix) -> Page:
     manifest = artifact.manifest
     assert manifest is not None
     runs = len(found.arms) * len(found.seeds)
-    real = sum(effect.verdict in ("better", "worse") for effect in found.effects)
+    real = sum(effect.verdict in (BETTER, WORSE) for effect in found.effects)
     summary = str(manifest.counts.get("summary", ""))
     return Page(
         title=name,
@@ -82,13 +83,21 @@ def page_of_matrix(name: str, artifact: Artifact, found: Matrix) -> Page:
         figures=[
             Figure("Arms", f"{len(found.arms)}", f"up to {found.link}"),
             Figure("Seeds", f"{len(found.seeds)}", f"{runs} runs"),
-            Figure("Best", found.winner or "not told apart"),
+            Figure("Best", _best(found)),
             Figure("Real differences", f"{real}", f"of {len(found.effects)} comparisons"),
             Figure("Made", manifest.created[:10], duration(float(manifest.facts.get("seconds", 0)))),
         ],
         sections=[section for section in _sections(found, manifest.counts.get("tables", {})) if section.blocks],
         data={"artifact": artifact.location, **found.model_dump(mode="json")},
     )
+
+
+def _best(found: Matrix) -> str:
+    """The best arm: one that is better than the reference, or that itself if all others are worse."""
+    verdicts = [effect.verdict for effect in found.effects if effect.measure == HELD_OUT]
+    if found.winner is None and verdicts and set(verdicts) == {WORSE}:
+        return found.arms[0].name
+    return found.winner or UNCLEAR
 
 
 def _sections(found: Matrix, tables: dict[str, list[dict[str, Any]]]) -> Iterator[Section]:
@@ -110,8 +119,9 @@ def _measure(found: Matrix, measure: _Measure) -> Iterator[Block]:
         {"arm": one.arm, unit: one.difference, "low": one.low, "high": one.high, "verdict": one.verdict, "zero": 0.0}
         for one in mine
     ]
+    title = f"{measure.name[:1].upper()}{measure.name[1:]}"
     if rows:
-        yield charts.intervals(measure.name, rows, "arm", unit, "verdict", said=said, reference="zero", shown="+.4f")
+        yield charts.intervals(title, rows, "arm", unit, "verdict", said=said, reference="zero", shown="+.4f")
     values: dict[str, list[float]] = dict(zip((arm.name for arm in found.arms), measure.values, strict=True))
     reference = found.arms[0].name
     table: list[dict[str, Cell]] = [{"arm": reference, "mean": f"{_mean(values[reference]):.4f}"}]
@@ -129,7 +139,7 @@ def _measure(found: Matrix, measure: _Measure) -> Iterator[Block]:
                 "verdict": one.verdict,
             }
         )
-    yield Table(table, title="" if rows else measure.name)
+    yield Table(table, title="" if rows else title)
 
 
 def _noise(tables: dict[str, list[dict[str, Any]]]) -> Iterator[Block]:
