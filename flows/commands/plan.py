@@ -30,6 +30,7 @@ from flows.estimates.planned_stage import PlannedStage
 from flows.estimates.posttraining import Need, divided, needs
 from flows.estimates.stages import estimates, resumes_at
 from flows.estimates.synthesis import synthesis_notes
+from flows.matrix.predicted import ladder_notes
 from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of, whole_of
@@ -109,6 +110,7 @@ def show_plan(
     notes += map(escape, synthesis_notes(profile, store, lines))
     notes += [*reuse_notes(store, lines), *compile_notes(lines), *run_notes(store, lines)]
     notes += repeat_notes(profile, lines, training)
+    notes += map(escape, ladder_notes(profile, store, lines, training))
     notes += [*resume_notes(store, lines, training.steps if training else None), *accuracy_notes(store, profile.name)]
     notes += [escape(untraced)] if untraced else []
     for text in [*notes, *disk_notes(store, lines, bytes_of, training)]:

@@ -127,6 +127,11 @@ def _check_trained(config: PretrainConfig, runtime: PretrainRuntime) -> None:
         trained_sizes(derive(config.new_model, vocab_size=1), config, None)
 
 
+def is_folder(store: str) -> bool:
+    """Whether the address of a store is a folder's."""
+    return urlsplit(store).scheme in FOLDERS
+
+
 def _check_branches(config: PretrainConfig, runtime: Runtime) -> None:
     if config.schedule != "wsd":
         raise ConfigError(
@@ -134,7 +139,7 @@ def _check_branches(config: PretrainConfig, runtime: Runtime) -> None:
             "length of the training.",
             "Set pretrain.schedule to wsd, or leave branches out.",
         )
-    if urlsplit(runtime.store).scheme not in FOLDERS:
+    if not is_folder(runtime.store):
         raise ConfigError(
             f"runtime.pretrain.branches is true, but the store {runtime.store} is not a folder.",
             "Leave branches out, or choose a folder as runtime.store.",

@@ -50,4 +50,28 @@ COMPARED = (
             "tests/flows/matrix/test_arms.py::test_all_combinations_are_run_with_every_seed_and_the_profile_as_it_is_comes_first",
         ),
     ),
+    Mutant(
+        name="law-ends-early",
+        about="laws: a fit isn't followed to its end, as Chinchilla's wasn't",
+        path="tasks/ablate/laws/law.py",
+        before="STEPS = 400",
+        after="STEPS = 4",
+        fails=("tests/tasks/ablate/test_laws.py::test_the_fit_is_the_minimum_that_scipy_finds",),
+    ),
+    Mutant(
+        name="multiplier-of-the-loss",
+        about="laws: a multiplier is of the loss in place of the compute",
+        path="tasks/ablate/laws/multiplier.py",
+        before="np.power(above / below, 1 / gamma)",
+        after="np.power(above / below, gamma)",
+        fails=("tests/tasks/ablate/test_laws.py::test_a_planted_multiplier_is_found",),
+    ),
+    Mutant(
+        name="held-out-not-held-out",
+        about="laws: the largest trainings are predicted by a law that knows them",
+        path="tasks/ablate/laws/optimum.py",
+        before="rest = fit([points[index] for group in smaller for index in group])",
+        after="rest = fit(points)",
+        fails=("tests/tasks/ablate/test_laws.py::test_the_largest_trainings_are_predicted_from_the_others",),
+    ),
 )

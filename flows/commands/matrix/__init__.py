@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import typer
 
 from flows.options import Overrides, ProfileName, StoreUrl, Yes, settings
 from flows.tables import Terminal
+from storage.errors import ConfigError
 
 console = Terminal()
+Number = TypeVar("Number")
 
 Vary = Annotated[
     list[str] | None,
@@ -25,20 +28,21 @@ Link = Annotated[
 ]
 
 
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="trainings at once, by default one on each GPU, or on as many cores as one has threads"
+    ),
+]
+
+
 def ablate(
     profile: ProfileName,
     vary: Vary = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="runs of each arm, with different seeds")] = 3,
     each: Annotated[bool, typer.Option("--each", help="one change at a time, in place of all combinations")] = False,
     link: Link = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="trainings at once, by default one on each GPU, or on as many cores as one has threads",
-        ),
-    ] = None,
+    jobs: Jobs = None,
     halve: Annotated[
         bool, typer.Option("--halve", help="give up the worse half of the arms after a quarter, then half of the steps")
     ] = False,
@@ -66,3 +70,65 @@ def ablate(
         show_matrix_plan(console, asked)
     else:
         run_ablation(console, asked, yes)
+
+
+def scaling(
+    profile: ProfileName,
+    budgets: Annotated[
+        str, typer.Option(metavar="C,C,…", help="computes of the ladder in FLOPs, such as 1e12,3e12,1e13")
+    ],
+    sizes: Annotated[
+        str | None,
+        typer.Option(metavar="W,W,…", help="widths of the model, by default around the best for each budget"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", help="trainings of each size and length")] = 1,
+    target: Annotated[
+        float | None, typer.Option(metavar="C", help="predict the best size for this compute, and its loss")
+    ] = None,
+    check_rate: Annotated[
+        bool, typer.Option("--check-rate", help="try three learning rates at the smallest and the largest size")
+    ] = False,
+    beyond: Annotated[
+        bool, typer.Option("--beyond", help="predict more than ten times beyond the largest budget")
+    ] = False,
+    jobs: Jobs = None,
+    plan: Annotated[bool, typer.Option("--plan", help="show the ladder, and what would be made")] = False,
+    overrides: Overrides = None,
+    store: StoreUrl = None,
+    yes: Yes = False,
+) -> None:
+    """Say how far scaling leads: small trainings at several sizes and lengths, and the law of their loss.
+
+        gristmill scaling tiny --budgets 1e12,3e12,1e13 --target 1e14
+
+    All trainings share the profile's data, and are measured on its held-out text in bits per byte. Longer trainings
+    begin from branches of shorter ones. The law predicts the best size for a compute and its loss, with an interval,
+    and says how far off it is at the largest budget, without which it was fitted. Later, `gristmill plan` predicts by
+    it. Run it again to go on after an interruption.
+    """
+    from flows.commands.matrix.scaling import run_ladder, show_ladder_plan
+    from flows.matrix.ladder import AskedLadder
+
+    asked = AskedLadder(
+        profile,
+        settings(overrides, store),
+        numbers("--budgets", budgets, float),
+        numbers("--sizes", sizes or "", int),
+        seeds,
+        target,
+        check_rate,
+        beyond,
+        jobs,
+    )
+    if plan:
+        show_ladder_plan(console, asked)
+    else:
+        run_ladder(console, asked, yes)
+
+
+def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
+    """The numbers of an option, between commas. Raises ConfigError."""
+    try:
+        return [kind(one) for one in text.split(",") if one.strip()]
+    except ValueError as error:
+        raise ConfigError(f"{option} {text}: {error}.", "Give numbers with commas between them.") from error

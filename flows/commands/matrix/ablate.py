@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,9 +22,22 @@ from flows.records.recorder import Asked
 from flows.session import check_stages, recorded, session_of
 from flows.stop import stoppable
 from flows.tables import new_table
+from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.units import duration
 from tasks.ablate.report import SEEDS, rows_of_noise
+
+
+class AskedRuns(Protocol):
+    """What a command over many runs was asked for."""
+
+    @property
+    def profile(self) -> str:
+        """The profile, as it was named."""
+
+    @property
+    def overrides(self) -> list[str]:
+        """Its overrides."""
 
 
 @dataclass(frozen=True)
@@ -47,26 +61,46 @@ class AskedMatrix:
 
 def run_ablation(console: Console, asked: AskedMatrix, yes: bool = False) -> None:
     """Run a matrix, with progress and a table. Raises what its runs raise."""
+
+    def matrix() -> tuple[Profile, Matrix]:
+        made = asked.matrix
+        if asked.halve:
+            check_halving(made)
+        return made.reference, made
+
+    run_matrix(console, asked, matrix, lambda: _flow(asked), "ablate", show_effects, yes=yes)
+
+
+def run_matrix(
+    console: Console,
+    asked: AskedRuns,
+    prepared: Callable[[], tuple[Profile, Matrix]],
+    flow: Callable[[], object],
+    stage: str,
+    show: Callable[[Console, Artifact], None],
+    *,
+    yes: bool,
+) -> None:
+    """Run a flow over a matrix, which ends with a `stage`, and show that stage's artifact. `prepared` gives the matrix
+    and the profile that it is of. Raises what they and the runs raise."""
     started = time.monotonic()
     observer = TerminalObserver(console)
     with stoppable() as stop, ended_in_order(stop, observer):
-        matrix = asked.matrix
-        profile = matrix.reference
+        profile, matrix = prepared()
         approve = None if yes else AtTerminal(profile, observer)
         session = replace(session_of(profile, matrix.link), observer=observer, approve=approve)
-        if asked.halve:
-            check_halving(matrix)
         where = f"store {profile.runtime.store}"
         console.print(f"[bold]{profile.name}[/] [dim]{_size(matrix)}, {where}[/]", highlight=False)
         run_asked = Asked(asked.profile, asked.overrides, matrix.link)
         with recorded(profile, session, run_asked) as run, ended_in_order(stop, observer):
             for first, *_ in matrix.members:
                 check_stages(first.profile, first.profile.names_to(matrix.link))
-            in_prefect(run, console, stop, lambda: _flow(asked))
-    show_effects(console, run.session.steps["ablate"].artifact)
+            in_prefect(run, console, stop, flow)
+    show(console, run.session.steps[stage].artifact)
     console.print(f"\nDone in {duration(time.monotonic() - started)}.")
-    where = f"{profile.name}/ablate{at_store(profile.runtime.store)}"
-    console.print(f"As a page: gristmill report {where}", soft_wrap=True, highlight=False)
+    where = f"{profile.name}/{stage}{at_store(profile.runtime.store)}"
+    how = "As a page: gristmill report" if stage == "ablate" else "All numbers: gristmill store show"
+    console.print(f"{how} {where}", soft_wrap=True, highlight=False)
 
 
 def show_matrix_plan(console: Console, asked: AskedMatrix) -> None:
@@ -74,6 +108,21 @@ def show_matrix_plan(console: Console, asked: AskedMatrix) -> None:
     matrix = asked.matrix
     planned = plan_matrix(matrix)
     console.print(f"[bold]{matrix.reference.name}[/] [dim]{_size(matrix)}[/]", highlight=False)
+    show_needed(console, planned)
+    if planned.noise is None:
+        console.print(
+            "The noise of seeds isn't known yet. The reference's runs come first and measure it, or: "
+            f"gristmill ablate {asked.profile}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    else:
+        console.print()
+        _show(console, SEEDS, rows_of_noise(planned.noise, planned.reference, len(matrix.arms)))
+
+
+def show_needed(console: Console, planned: PlannedMatrix) -> None:
+    """Print a row for each stage of a planned matrix, and what its runs share."""
     table = new_table(
         "stage", "artifacts", "stored", "for runs", "time", right=["artifacts", "stored", "for runs", "time"]
     )
@@ -86,16 +135,6 @@ def show_matrix_plan(console: Console, asked: AskedMatrix) -> None:
         table.add_row(stage, f"{len(needed)}", f"{stored}", f"{sum(one.runs for one in needed)}", time)
     console.print(table)
     console.print(f"\n{_sharing(planned)}", soft_wrap=True, highlight=False)
-    if planned.noise is None:
-        console.print(
-            "The noise of seeds isn't known yet. The reference's runs come first and measure it, or: "
-            f"gristmill ablate {asked.profile}",
-            soft_wrap=True,
-            highlight=False,
-        )
-    else:
-        console.print()
-        _show(console, SEEDS, rows_of_noise(planned.noise, planned.reference, len(matrix.arms)))
 
 
 def _size(matrix: Matrix) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.ablate.laws.law import Fitted, Point, Predicted, distinct, interval
+from tasks.ablate.laws.law import Fitted, Point, Predicted, distinct, fit, interval
 
 LEAST_SIZES = 3  # at a budget, for a parabola
 EVENLY = 20  # computes at which approach 1 looks
@@ -113,7 +113,7 @@ class HeldOut(NamedTuple):
     error: float
 
 
-def held_out_errors(points: Sequence[Point], fit: Callable[[Sequence[Point]], Fitted]) -> list[HeldOut]:
+def held_out_errors(points: Sequence[Point]) -> list[HeldOut]:
     """The trainings of the largest compute, predicted from the others. Raises ConfigError if these are too few."""
     *smaller, largest = distinct([point.flops for point in points])
     rest = fit([points[index] for group in smaller for index in group])

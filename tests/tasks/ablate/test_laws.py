@@ -100,10 +100,12 @@ def test_intervals_hold_the_truth_of_a_training_of_eight_times_the_compute() -> 
 
 
 def test_the_largest_trainings_are_predicted_from_the_others() -> None:
-    errors = held_out_errors(ladder(), few)
+    errors = held_out_errors(ladder())
     assert [error.point.flops for error in errors] == pytest.approx([1e13] * 5)
     assert max(abs(error.error) for error in errors) < 0.02
+    others = few(ladder()[:15])
     for error in errors:
+        assert error.predicted.value == pytest.approx(others.law.loss(error.point.size, error.point.tokens))
         assert error.error == pytest.approx(error.predicted.value / error.point.loss - 1)
 
 
