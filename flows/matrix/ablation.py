@@ -8,13 +8,16 @@ from flows.deployed.parameters import Each, Halve, Jobs, Link, ProfileName, Seed
 from flows.deployed.run_lifecycle import told
 from flows.matrix.arms import Matrix, matrix_of
 from flows.matrix.halving import halved
+from flows.matrix.ladder import flops_of
 from flows.matrix.lanes import jobs_of
 from flows.matrix.measured import measure_answers, measured
+from flows.matrix.predicted import ladder_of
 from flows.matrix.run import Shared
 from flows.pages.names import name_as
 from flows.session import start
 from storage.artifact import Artifact
 from tasks.ablate import ablate
+from tasks.ablate.stage import place
 from tasks.stage.session import Session, current
 
 
@@ -48,4 +51,12 @@ def compared(matrix: Matrix, session: Session, jobs: int = 1, *, halve: bool = F
         matrix, stopped = halved(matrix, shared, jobs)
     runs = measured(matrix, shared, jobs)
     config, text, documents, ledgers = runs.inputs(stopped)
-    return ablate(config, text, measure_answers(runs, shared), documents, ledgers)
+    ladder = (
+        ladder_of(runs.matrix.reference, session.store, runs.made[place(0, 0)]) if matrix.link == "pretrain" else None
+    )
+    if ladder is not None:
+        arms = zip(config.arms, runs.matrix.members, strict=True)
+        config = config.model_copy(
+            update={"arms": [arm.model_copy(update={"flops": flops_of(first.profile)}) for arm, (first, *_) in arms]}
+        )
+    return ablate(config, text, measure_answers(runs, shared), documents, ledgers, ladder)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from flows.deployed.parameters import MOST_SEEDS
 from flows.matrix.arms import Arm, Matrix, Member, named, seed_keys
 from flows.matrix.sizes import model_of, settings_of, size_of, sizes_up_to
+from models.presets import flops_per_token
 from profiles.load import load
 from profiles.schema import Profile
 from storage.errors import ConfigError
@@ -132,6 +133,12 @@ def ladder_of(asked: AskedLadder) -> Ladder:
 def expected_size(flops: float) -> float:
     """N for a budget, with 20 tokens for each."""
     return math.sqrt(flops / 6 / TOKENS_PER_PARAMETER)
+
+
+def flops_of(profile: Profile) -> float:
+    """The compute of a profile's pretraining, in FLOPs, as the law counts it."""
+    config, shape = model_of(profile)
+    return flops_per_token(shape) * config.samples(config.total_steps(shape)) * shape.context
 
 
 def recipe_of(config: PretrainConfig) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flows.estimates.arithmetic import TrainingPlan
 from flows.estimates.planned_stage import Pending, PlannedStage
 from models.presets import flops_per_token
 from profiles.schema import Profile
 from storage import refs
+from storage.artifact import Artifact
 from storage.errors import ConfigError
 from storage.manifest import Manifest
 from storage.store import Store
@@ -59,11 +60,32 @@ def ladder_notes(
     return [said]
 
 
+def ladder_of(profile: Profile, store: Store, made: Mapping[str, Artifact]) -> Artifact | None:
+    """The newest ladder of a profile, if its law is one of this run: of the same recipe and data."""
+    from flows.matrix.ladder import recipe_of
+    from tasks.ablate.scaling import ScalingConfig
+
+    trained, config = made["pretrain"].manifest, profile.pretrain
+    entries = refs.history(store, f"{profile.name}/scaling")
+    if not entries or trained is None or config is None or config.model is None:
+        return None
+    ladder = store.get(entries[-1].location)
+    assert ladder.manifest is not None
+    known = ScalingConfig.model_validate(ladder.manifest.payload.config).recipe
+    same = all(recipe_of(config).get(key) == value for key, value in known.items())
+    return ladder if same and _tokens_of(store, ladder.manifest) == trained.payload.inputs["tokens"] else None
+
+
 def _same_data(store: Store, ladder: Manifest, line: PlannedStage) -> bool:
     """Whether the trainings of a ladder had the token shards that this one will have."""
     tokens = line.inputs[0]
+    if isinstance(tokens, Pending) or tokens is None:
+        return False
+    return getattr(tokens, "digest", "") == _tokens_of(store, ladder)
+
+
+def _tokens_of(store: Store, ladder: Manifest) -> str | None:
+    """The digest of the token shards of a ladder's trainings, None if they are gone."""
     text = next(store.manifest(origin.location) for name, origin in ladder.origins.items() if name.startswith("text."))
     model = text and store.manifest(text.origins["model"].location)
-    if model is None or isinstance(tokens, Pending) or tokens is None:
-        return False
-    return getattr(tokens, "digest", "") == model.payload.inputs["tokens"]
+    return model.payload.inputs["tokens"] if model else None

@@ -16,7 +16,7 @@ from storage.errors import DamagedArtifact, make_again
 from storage.units import duration
 from tasks.ablate.effects import BETTER, UNCLEAR, WORSE
 from tasks.ablate.measures import HELD_OUT
-from tasks.ablate.report import SEEDS
+from tasks.ablate.report import SEEDS, WORTH
 from tasks.ablate.stage import EFFECTS
 
 
@@ -58,6 +58,7 @@ class Matrix(_Read):
     diverged: dict[str, str] = {}
     measures: list[_Measure]
     effects: list[_Effect]
+    compute: dict[str, dict[str, float | bool | None]] = {}  # by arm: value, low, high, extrapolated
 
 
 def read_matrix(artifact: Artifact) -> Matrix:
@@ -102,7 +103,8 @@ def _best(found: Matrix) -> str:
 
 def _sections(found: Matrix, tables: dict[str, list[dict[str, Any]]]) -> Iterator[Section]:
     first, others = found.measures[:1], found.measures[1:]
-    yield Section("Effects", [block for one in first for block in _measure(found, one)])
+    worth = [Table(tables[WORTH], title=WORTH)] if WORTH in tables else []
+    yield Section("Effects", [*(block for one in first for block in _measure(found, one)), *worth])
     text = [one for one in others if ": " not in one.name]
     yield Section("Sources", [block for one in text for block in _measure(found, one)])
     asked = [one for one in others if ": " in one.name]

@@ -13,6 +13,7 @@ class ArmConfig(StageConfig):
     name: str
     settings: dict[str, str] = Field({}, description="value by key, as on the command line. None for the reference")
     validation_share: float | None = Field(None, description="of its documents, or null for a base without documents")
+    flops: float | None = Field(None, description="of its pretraining, if the reference has a ladder to compare with")
 
 
 class AblateConfig(StageConfig):

@@ -67,6 +67,8 @@ class Effect(NamedTuple):
     verdict: str
     units: int
     by_seed: list[float]
+    error: float | None = None  # standard error of the difference, with its degrees of freedom
+    freedom: float | None = None
 
 
 def noise_of(values: Values) -> Noise:
@@ -125,7 +127,11 @@ def _of_measure(measure: Measure) -> list[Effect]:
             error, freedom = _error(noise, seeds, *_of_units(measure, arm))
             half = student(LEVEL, freedom) * error
             effect = effect._replace(
-                low=difference - half, high=difference + half, p=_two_sided(difference, error, freedom)
+                low=difference - half,
+                high=difference + half,
+                p=_two_sided(difference, error, freedom),
+                error=error,
+                freedom=freedom,
             )
         found.append(effect)
     return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tasks.ablate.config import AblateConfig
 from tasks.ablate.effects import BETTER, UNTESTED, WORSE, Effect, Measure, Noise, seeds_for, winner
+from tasks.ablate.laws.multiplier import Multiplier
 from tasks.stage.display.figures import BLUE, GREY, ORANGE, new_figure, save_figure
 
+WORTH = "Worth in compute"
 SEEDS = "Seeds that a difference needs"
 DIFFERENCES = (0.002, 0.005, 0.01, 0.02, 0.05)  # as shares of the reference
 LONGEST = 44  # characters of an arm's name in a plot
@@ -51,15 +53,19 @@ def rows_of_noise(noise: Noise, reference: float, arms: int) -> list[dict[str, s
     return rows
 
 
-def sentence(config: AblateConfig, found: Sequence[Effect], measure: str) -> str:
-    """Which arm is best, if that could be told."""
+def sentence(
+    config: AblateConfig, found: Sequence[Effect], measure: str, worth: Mapping[str, Multiplier] | None = None
+) -> str:
+    """Which arm is best, if that could be told, and what it is worth in compute, if that is known."""
     mine = [effect for effect in found if effect.measure == measure]
     if not mine:
         return f"the noise of {len(config.seeds)} seeds"
     best = winner(mine, measure)
     if best is not None:
         effect = next(effect for effect in mine if effect.arm == best)
-        return f"{config.arms[best].name} is better by {abs(effect.difference):.4f}"
+        name = config.arms[best].name
+        compute = f", worth {worth[name]}" if worth and name in worth else ""
+        return f"{name} is better by {abs(effect.difference):.4f}{compute}"
     if all(effect.verdict == UNTESTED for effect in mine):
         return "not tested: one seed can't tell a difference from noise"
     worse = [config.arms[effect.arm].name for effect in mine if effect.verdict == WORSE]

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from storage.artifact import Artifact
+from storage.errors import ConfigError
 from tasks.ablate.config import AblateConfig
 from tasks.ablate.effects import Effect, Measure, effects, noise_of, winner
 from tasks.ablate.held_out import Fair, check_enough, fair_documents
+from tasks.ablate.laws.multiplier import Multiplier, multiplier
 from tasks.ablate.measures import HELD_OUT, Runs, answer_measures, text_measures
-from tasks.ablate.report import SEEDS, plot_effects, rows_of, rows_of_noise, sentence
+from tasks.ablate.report import SEEDS, WORTH, plot_effects, rows_of, rows_of_noise, sentence
+from tasks.ablate.scaling.saved import read_law
 from tasks.stage import stage
 from tasks.stage.output import Output
 
@@ -30,14 +36,16 @@ def ablate(
     answers: Mapping[str, Artifact],
     documents: Mapping[str, Artifact],
     ledgers: Mapping[str, Artifact],
+    ladder: Artifact | None,
     out: Output,
 ) -> None:
     """Compare every arm of a matrix with the first, paired by seed.
 
     `text` holds a run's losses on held-out documents (`language_modelling`) under `place(arm, seed)`, `answers` its
     answers to a benchmark (`score`) under the same name, a dot and the benchmark. `documents` and `ledgers` hold an
-    arm's documents and dedup's ledger of them under its number, where it has any. Writes effects.json, and draws the
-    differences in effects.png.
+    arm's documents and dedup's ledger of them under its number, where it has any. `ladder` is the reference's of
+    `scaling`, by which differences are worth some compute. Writes effects.json, and draws the differences in
+    effects.png.
 
     The first measure is all held-out text. Its differences are one family of comparisons, those by source, of files and
     of benchmarks are another.
@@ -48,8 +56,11 @@ def ablate(
         others += answer_measures(label, _runs(answers, arms, seeds, f".{label}"))
     given_up = len(config.stopped) + len(config.diverged)
     found = [*effects([first], given_up), *effects(others, given_up)]
-    _write(config, [first, *others], found, out)
+    worth = _worth(config, text, found, ladder, out) if ladder else {}
+    _write(config, [first, *others], found, worth, out)
     out.table("Effects", rows_of(config, [first, *others], found))
+    if worth:
+        out.table(WORTH, [{"arm": name, "worth": str(one)} for name, one in worth.items()])
     if noise := _noise(first):
         out.table(SEEDS, rows_of_noise(noise_of(first.values), noise["reference"], len(arms) + given_up))
     if config.diverged:
@@ -60,7 +71,7 @@ def ablate(
         out.table("Held-out documents left out", [{"why": why, "documents": n} for why, n in fair.left_out.items()])
     if len(arms) > 1:
         plot_effects(config, first, found, out.path / "effects.png")
-    out.count(runs=len(arms) * len(seeds), noise=noise or {}, summary=sentence(config, found, HELD_OUT))
+    out.count(runs=len(arms) * len(seeds), noise=noise or {}, summary=sentence(config, found, HELD_OUT, worth))
 
 
 def _of_text(
@@ -94,7 +105,36 @@ def _runs(artifacts: Mapping[str, Artifact], arms: Sequence[int], seeds: Sequenc
     return [[artifacts[place(arm, seed) + after] for seed in seeds] for arm in arms]
 
 
-def _write(config: AblateConfig, measures: Sequence[Measure], found: Sequence[Effect], out: Output) -> None:
+def _worth(
+    config: AblateConfig, text: Mapping[str, Artifact], found: Sequence[Effect], ladder: Artifact, out: Output
+) -> dict[str, Multiplier]:
+    """What each arm is worth in compute, by the reference's law. The law is of all held-out text, so differences are
+    added to the reference's losses there."""
+    fitted, seeds = read_law(ladder), range(len(config.seeds))
+    whole = text_measures([[text[place(0, seed)] for seed in seeds]], None)[0].values[0]
+    worth, flops = {}, config.arms[0].flops
+    for effect in (one for one in found if one.measure == HELD_OUT):
+        arm = config.arms[effect.arm]
+        if not flops or not arm.flops:
+            continue
+        theirs = whole + np.array(effect.by_seed)
+        try:
+            one = multiplier(fitted, whole, theirs, flops=flops, error=effect.error, freedom=effect.freedom)
+        except ConfigError as error:
+            out.note(f"{arm.name} is worth no known compute. {error.message}")
+            continue
+        ratio = flops / arm.flops  # an arm with more compute must be worth more
+        worth[arm.name] = one._replace(value=ratio * one.value, low=ratio * one.low, high=ratio * one.high)
+    return worth
+
+
+def _write(
+    config: AblateConfig,
+    measures: Sequence[Measure],
+    found: Sequence[Effect],
+    worth: Mapping[str, Multiplier],
+    out: Output,
+) -> None:
     """Write all numbers."""
     best = winner(found, HELD_OUT)
     written = {
@@ -106,6 +146,15 @@ def _write(config: AblateConfig, measures: Sequence[Measure], found: Sequence[Ef
         "winner": None if best is None else config.arms[best].name,
         "measures": [_measure(measure) for measure in measures],
         "effects": [_effect(config, effect) for effect in found],
+        "compute": {
+            name: {
+                "value": round(one.value, DIGITS),
+                "low": round(one.low, DIGITS),
+                "high": round(one.high, DIGITS) if math.isfinite(one.high) else None,
+                "extrapolated": one.extrapolated,
+            }
+            for name, one in worth.items()
+        },
     }
     (out.path / EFFECTS).write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -17,6 +17,8 @@ from storage.artifact import Artifact
 from storage.errors import EmptyOutput
 from storage.shards.documents import Document, Verdict, write_documents, write_ledger
 from tasks.ablate import AblateConfig, ArmConfig, ablate
+from tasks.ablate.laws.law import Point, fit
+from tasks.ablate.scaling.saved import write_law
 from tasks.ablate.stage import held_out_loss, place
 from tasks.evaluate.language.measure import SCHEMA
 from tasks.stage.output import Output
@@ -70,12 +72,13 @@ def run(
     kept: Mapping[str, Artifact],
     ledgers: Mapping[str, Artifact],
     asked: Mapping[str, Artifact] | None = None,
+    ladder: Artifact | None = None,
     **config: Any,
 ) -> tuple[Output, dict[str, Any]]:
     arms = [ArmConfig(name=name, validation_share=SHARE) for name in ("as it is", "changed")[: len(text) // 2]]
     given = AblateConfig(**{"arms": arms, "seeds": [0, 1], "link": "pretrain", **config})
     out = Output.at(folder / "out", stage="ablate")
-    ablate.function(given, text, asked or {}, kept, ledgers, out)
+    ablate.function(given, text, asked or {}, kept, ledgers, ladder, out)
     return out, json.loads((out.path / "effects.json").read_text())
 
 
@@ -143,6 +146,35 @@ def a_little_less() -> tuple[float, str]:
         if trained:
             return share, trained[0]
     raise AssertionError
+
+
+def test_a_difference_is_worth_the_compute_with_which_the_reference_would_be_as_good(tmp_path: Path) -> None:
+    def loss(flops: float) -> float:
+        parameters = math.sqrt(flops / 6)  # with one token for each
+        return 0.9 + 30 / math.pow(parameters, 0.3)
+
+    points = [Point(n, d, 0.9 + 15 / n**0.3 + 15 / d**0.3) for n in (1e5, 2e5, 4e5) for d in (1e5, 4e5, 2e6)]
+    law = tmp_path / "ladder"
+    law.mkdir()
+    write_law(fit(points), law / "law.json")
+    flops = 6 * 2e5**2
+    text = texts(tmp_path, lambda n: loss(flops), lambda n: loss(1.25 * flops))
+    kept = {f"{arm}": documents(tmp_path / f"kept-{arm}", IDS) for arm in range(2)}
+
+    def worth(compute: float) -> dict[str, Any]:
+        arms = [
+            ArmConfig(name="as it is", validation_share=SHARE, flops=flops),
+            ArmConfig(name="changed", validation_share=SHARE, flops=compute),
+        ]
+        out, found = run(tmp_path / f"{compute:g}", text, kept, {}, ladder=Artifact.at(law), arms=arms)
+        assert "× compute" in out.counts["tables"]["Worth in compute"][0]["worth"]
+        known: dict[str, Any] = found["compute"]["changed"]
+        return known
+
+    same = worth(flops)
+    assert same["value"] == pytest.approx(1.25, rel=0.03)
+    assert same["low"] < same["value"] < same["high"]
+    assert worth(2 * flops)["value"] == pytest.approx(same["value"] / 2), "it had twice the compute"
 
 
 def test_too_few_documents_are_refused(tmp_path: Path) -> None:
