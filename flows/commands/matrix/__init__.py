@@ -99,7 +99,7 @@ def scaling(
 ) -> None:
     """Say how far scaling leads: small trainings at several sizes and lengths, and the law of their loss.
 
-        gristmill scaling tiny --budgets 1e12,3e12,1e13 --target 1e14
+        gristmill scaling tiny --budgets 3e12,6e12,1.2e13,2.4e13 --target 2e14
 
     All trainings share the profile's data, and are measured on its held-out text in bits per byte. Longer trainings
     begin from branches of shorter ones. The law predicts the best size for a compute and its loss, with an interval,
