@@ -6,6 +6,8 @@ from pydantic import Field
 
 from tasks.stage.config import StageConfig
 
+Target = dict[str, float] | list[str]
+
 
 class ArmConfig(StageConfig):
     """One arm: the settings in which it differs from the reference."""
@@ -22,5 +24,11 @@ class AblateConfig(StageConfig):
     arms: list[ArmConfig] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
     link: str = Field(description="the stage whose model is measured")
+    target: Target | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="what is compared first: sources, whose held-out text counts as it is, or weights of sources, "
+        "files and benchmarks (default: all held-out text)",
+    )
     stopped: dict[str, int] = Field({}, description="arms that were given up, and after how many training steps")
     diverged: dict[str, str] = Field({}, description="arms whose training diverged, and how")

@@ -14,15 +14,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
-from storage.errors import DamagedArtifact, EmptyOutput, make_again
+from storage.errors import ConfigError, DamagedArtifact, EmptyOutput, make_again
 from storage.shards.arrays import Bool
 from storage.shards.lines import read_json_lines
+from tasks.ablate.config import Target
 from tasks.ablate.effects import Measure
 from tasks.ablate.held_out import LEAST, Fair
 from tasks.evaluate import DOCUMENTS, ITEMS
 from tasks.significance.estimate import Values
 
-HELD_OUT = "held-out text"
+HELD_OUT, TARGET = "held-out text", "target"
+RIGHT_ANSWERS = ": right answers"
 
 Runs = Sequence[Sequence[Artifact]]  # by arm and seed
 
@@ -61,6 +63,40 @@ def _measure(name: str, bits: Values, sizes: Values, chosen: Bool) -> Measure | 
     if chosen.sum() < (1 if name.startswith("file ") else LEAST):
         return None
     return Measure(name, bits[..., chosen], sizes[..., chosen])
+
+
+def target_of(measures: Sequence[Measure], target: Target) -> Measure:
+    """The bits per byte of a target: of the held-out text of some sources as if it were one, or the weighted mean of
+    sources, files and the right answers of benchmarks.
+
+    Raises ConfigError for what wasn't measured.
+    """
+    parts = components(measures, target)
+    shape = parts[0].above.shape[:2]
+    weights = (
+        [1.0] * len(parts)
+        if isinstance(target, list)
+        else [weight / sum(target.values()) for weight in target.values()]
+    )
+    above, below = [], []
+    for part, weight in zip(parts, weights, strict=True):
+        sizes = np.broadcast_to(part.below, part.above.shape)
+        scale = weight if isinstance(target, list) else weight / sizes.sum(-1, keepdims=True)
+        above.append(part.above * scale)
+        below.append(sizes * np.broadcast_to(scale, (*shape, 1)))
+    return Measure(TARGET, np.concatenate(above, -1), np.concatenate(below, -1))
+
+
+def components(measures: Sequence[Measure], target: Target) -> list[Measure]:
+    """The measures that a target is made of, in its order. Raises ConfigError for one that is missing."""
+    known = {measure.name: measure for measure in measures}
+    found = [known.get(name) or known.get(f"file {name}") or known.get(name + RIGHT_ANSWERS) for name in target]
+    if missing := [name for name, one in zip(target, found, strict=True) if one is None]:
+        raise ConfigError(
+            f"The target {', '.join(missing)} has fewer than {LEAST} held-out documents, or wasn't measured.",
+            "Raise tokenize.validation_share, or leave it out of the target.",
+        )
+    return [one for one in found if one is not None]
 
 
 def _read(artifact: Artifact) -> pa.Table:
@@ -106,7 +142,7 @@ def answer_measures(label: str, runs: Runs) -> list[Measure]:
     found = []
     if len(likely) >= LEAST:
         rights = np.array([[[_right(one[name]) for name in likely] for one in seeds] for seeds in read], float)
-        found.append(Measure(f"{label}: right answers", rights[..., 0], rights[..., 1], unit="questions"))
+        found.append(Measure(f"{label}{RIGHT_ANSWERS}", rights[..., 0], rights[..., 1], unit="questions"))
         correct = [[[_correct(one[name]) for name in likely] for one in seeds] for seeds in read]
         ones = np.ones(len(likely))
         found.append(

@@ -14,7 +14,7 @@ from tasks.ablate.config import AblateConfig
 from tasks.ablate.effects import Effect, Measure, effects, noise_of, winner
 from tasks.ablate.held_out import Fair, check_enough, fair_documents
 from tasks.ablate.laws.multiplier import Multiplier, multiplier
-from tasks.ablate.measures import HELD_OUT, Runs, answer_measures, text_measures
+from tasks.ablate.measures import HELD_OUT, Runs, answer_measures, target_of, text_measures
 from tasks.ablate.report import SEEDS, WORTH, plot_effects, rows_of, rows_of_noise, sentence
 from tasks.ablate.scaling.saved import read_law
 from tasks.stage import stage
@@ -47,13 +47,15 @@ def ablate(
     `scaling`, by which differences are worth some compute. Writes effects.json, and draws the differences in
     effects.png.
 
-    The first measure is all held-out text. Its differences are one family of comparisons, those by source, of files and
-    of benchmarks are another.
+    The first measure is the target, or all held-out text. Its differences are one family of comparisons, those by
+    source, of files and of benchmarks are another.
     """
     (first, *others), fair = _of_text(config, text, documents, ledgers)
     arms, seeds = range(len(config.arms)), range(len(config.seeds))
     for label in dict.fromkeys(name.split(".", 2)[2] for name in answers):
         others += answer_measures(label, _runs(answers, arms, seeds, f".{label}"))
+    if config.target is not None:
+        first, others = target_of(others, config.target), [first, *others]
     given_up = len(config.stopped) + len(config.diverged)
     found = [*effects([first], given_up), *effects(others, given_up)]
     worth = _worth(config, text, found, ladder, out) if ladder else {}
@@ -71,7 +73,7 @@ def ablate(
         out.table("Held-out documents left out", [{"why": why, "documents": n} for why, n in fair.left_out.items()])
     if len(arms) > 1:
         plot_effects(config, first, found, out.path / "effects.png")
-    out.count(runs=len(arms) * len(seeds), noise=noise or {}, summary=sentence(config, found, HELD_OUT, worth))
+    out.count(runs=len(arms) * len(seeds), noise=noise or {}, summary=sentence(config, found, first.name, worth))
 
 
 def _of_text(
@@ -136,7 +138,7 @@ def _write(
     out: Output,
 ) -> None:
     """Write all numbers."""
-    best = winner(found, HELD_OUT)
+    best = winner(found, measures[0].name)
     written = {
         "link": config.link,
         "arms": [{"name": arm.name, "settings": arm.settings} for arm in config.arms],
