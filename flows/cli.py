@@ -48,6 +48,7 @@ with beginning():
     from flows.commands.documents.sample import sample
     from flows.commands.documents.takedown import forget, trace
     from flows.commands.matrix import ablate, scaling
+    from flows.commands.matrix.mixtures import mix
     from flows.commands.process_setup import ask_this_machine_directly, check_edges, mind_streams, quiet_libraries
     from flows.commands.report import report
     from flows.options import (
@@ -270,6 +271,7 @@ app.command()(trace)
 app.command()(forget)
 app.command()(sample)
 app.command()(ablate)
+app.command()(mix)
 app.command()(report)
 app.command()(scaling)
 

@@ -27,7 +27,7 @@ STORELESS = (
     "serve swap",
     "ui",
 )
-OF_PROFILE = ("ablate", "doctor", "hosts", "plan", "run", "scaling")  # commands whose first argument is a profile
+OF_PROFILE = ("ablate", "doctor", "hosts", "mix", "plan", "run", "scaling")  # their first argument is a profile
 
 ProfileName = Annotated[
     str,

@@ -97,19 +97,25 @@ def matrix_of(
     if levels and len(arms) == 1:
         raise ConfigError(f"{', '.join(levels)}: every value is the profile's own.", "Give another value.")
     first = seed_of(reference, measured)
-    members = []
+    return matrix_from(name, overrides, arms, range(first, first + seeds), measured)
+
+
+def matrix_from(name: str, overrides: Sequence[str], arms: Sequence[Arm], seeds: Sequence[int], link: str) -> Matrix:
+    """The matrix of these arms and seeds."""
+    profile = load(name, overrides)
+    first, members = seed_of(profile, link), []
     for number, arm in enumerate(arms):
         of_arm = []
-        for seed in range(seeds):
+        for place, seed in enumerate(seeds):
             sets = [*overrides, *(f"{key}={value}" for key, value in arm.settings.items())]
-            if seed:
-                sets += [f"{key}={first + seed}" for key in seed_keys(profiles[number], measured)]
-            if number or seed:
-                parts = [f"{key}-{value}" for key, value in arm.settings.items()] + ([f"seed-{seed}"] if seed else [])
-                sets.append(f"name={named(reference.name, *parts)}")
-            of_arm.append(Member(number, seed, load(name, sets), sets))
+            if seed != first:
+                sets += [f"{key}={seed}" for key in seed_keys(load(name, sets), link)]
+            if arm.settings or seed != first:
+                parts = [f"{key}-{value}" for key, value in arm.settings.items()]
+                sets.append(f"name={named(profile.name, *parts, *([f'seed-{seed - first}'] if seed != first else []))}")
+            of_arm.append(Member(number, place, load(name, sets), sets))
         members.append(of_arm)
-    return Matrix(name, arms, [first + seed for seed in range(seeds)], members, measured)
+    return Matrix(name, [*arms], [*seeds], members, link)
 
 
 def levels_of(vary: Sequence[str]) -> dict[str, list[str]]:

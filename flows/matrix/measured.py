@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flows.matrix.arms import Matrix, Member
@@ -14,7 +14,7 @@ from tasks.ablate.config import AblateConfig, ArmConfig
 from tasks.ablate.held_out import check_enough, fair_documents
 from tasks.ablate.stage import place
 from tasks.evaluate import language_modelling, score
-from tasks.evaluate.benchmarks import chosen
+from tasks.evaluate.benchmarks import Chosen, chosen
 from tasks.evaluate.language.config import LanguageConfig
 from tasks.training.chain import BASE
 
@@ -60,27 +60,39 @@ def measured(matrix: Matrix, shared: Shared, jobs: int) -> Measured:
         for seed in range(len(matrix.seeds))
         if not isinstance(one := by_place[number, seed], Divergence)
     }
-    config, (held_out, tokenizer) = _language(matrix.reference), _held_out(made[place(0, 0)])
-    calls = {name: (config, (one[matrix.link].part("model"), held_out, tokenizer)) for name, one in made.items()}
-    return Measured(matrix, made, shared.together(language_modelling, calls), diverged)
+    models = {name: one[matrix.link].part("model") for name, one in made.items()}
+    return Measured(matrix, made, measure_text(matrix.reference, made[place(0, 0)], models, shared), diverged)
 
 
-def measure_answers(runs: Measured, shared: Shared) -> dict[str, Artifact]:
-    """The answers of all models to every benchmark of the reference that asks for likelihoods, by the name of a run, a
-    dot, and the benchmark's."""
-    config, first = runs.matrix.reference.evaluate, runs.made[place(0, 0)]
-    if config is None:
-        return {}
-    asked = {
-        label: one for label, one in chosen(config, first["download"].part("benchmarks")).items() if not one.wants_text
-    }
+def measure_text(profile: Profile, made: Made, models: Mapping[str, Artifact], shared: Shared) -> dict[str, Artifact]:
+    """The losses of models, by name, on the held-out text of a run."""
+    config, (held_out, tokenizer) = _language(profile), _held_out(made)
+    return shared.together(
+        language_modelling, {name: (config, (model, held_out, tokenizer)) for name, model in models.items()}
+    )
+
+
+def measure_answers(
+    runs: Measured, shared: Shared, others: Mapping[str, Artifact] | None = None
+) -> dict[str, Artifact]:
+    """The answers of all models, and of `others` by name, to every benchmark of the reference that asks for
+    likelihoods, by the name of a run, a dot, and the benchmark's."""
+    asked = with_likelihoods(runs.matrix.reference, runs.made[place(0, 0)])
     models = {name: one[runs.matrix.link].part("model") for name, one in runs.made.items()}
     calls = {
         f"{name}.{label}": (one.config, (model, one.data))
-        for name, model in models.items()
+        for name, model in (models | dict(others or {})).items()
         for label, one in asked.items()
     }
     return shared.together(score, calls)
+
+
+def with_likelihoods(profile: Profile, made: Made) -> dict[str, Chosen]:
+    """The benchmarks of a profile, by label, that ask how likely answers are."""
+    if profile.evaluate is None:
+        return {}
+    known = chosen(profile.evaluate, made["download"].part("benchmarks"))
+    return {label: one for label, one in known.items() if not one.wants_text}
 
 
 def _check_documents(matrix: Matrix, prepared: Sequence[Made]) -> None:

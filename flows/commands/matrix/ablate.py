@@ -118,7 +118,7 @@ def show_matrix_plan(console: Console, asked: AskedMatrix) -> None:
         )
     else:
         console.print()
-        _show(console, SEEDS, rows_of_noise(planned.noise, planned.reference, len(matrix.arms)))
+        show_rows(console, SEEDS, rows_of_noise(planned.noise, planned.reference, len(matrix.arms)))
 
 
 def show_needed(console: Console, planned: PlannedMatrix) -> None:
@@ -170,17 +170,32 @@ def show_effects(console: Console, artifact: Artifact) -> None:
     tables = dict(counts["tables"])
     for measure, rows in groupby(tables.pop("Effects"), lambda row: str(row["measure"])):
         console.print()
-        _show(console, measure, [{head: cell for head, cell in row.items() if head != "measure"} for row in rows])
+        show_rows(console, measure, [{head: cell for head, cell in row.items() if head != "measure"} for row in rows])
     for title, rows in tables.items():
         console.print()
-        _show(console, title, rows)
+        show_rows(console, title, rows)
     console.print(f"\n[bold]Result:[/] {escape(str(counts['summary']))}.", soft_wrap=True, highlight=False)
 
 
-def _show(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
+def show_rows(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Print the rows of a table of an artifact."""
     table = new_table(
         *rows[0],
-        right=["value", "difference (95 %)", "p, corrected", "seeds of each arm", "after steps", "documents"],
+        right=[
+            "value",
+            "difference (95 %)",
+            "natural",
+            "proposed",
+            "proposed (95 %)",
+            "weight",
+            "difference",
+            "Spearman",
+            "RMSE",
+            "p, corrected",
+            "seeds of each arm",
+            "after steps",
+            "documents",
+        ],
         title=title,
     )
     for row in rows:

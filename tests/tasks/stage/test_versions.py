@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import flows.pipeline  # noqa: F401, registers the stages
+import tasks.ablate.mix
 import tasks.ablate.scaling  # noqa: F401, and those of matrices
 from tasks.evaluate.votes import stage as votes
 from tasks.filter.classifier import stage as classifiers
