@@ -62,7 +62,7 @@ class AskedMix:
             raise ConfigError(f"One source of documents ({', '.join(names)}) has nothing to be mixed with.", "Add one.")
         self.check_runs(len({*self.sources}) or 2)
         self.target_of(profile, names)
-        self.proxy_of(profile)
+        self.small()
         return profile
 
     def check_runs(self, sources: int) -> None:
@@ -73,14 +73,12 @@ class AskedMix:
                 f"Give --runs {sources + 2} or more: the default is {default_runs(sources)}.",
             )
 
-    def proxy_of(self, profile: Profile) -> Profile:
+    def small(self) -> Profile:
         """The profile at the size of the proxy. Raises ConfigError."""
-        proxy = self.matrix([Arm(NATURAL, {})], range(1)).reference
-        for name in (name for name in profile.names_to("tokenize") if getattr(proxy, name) != getattr(profile, name)):
-            raise ConfigError(
-                f"--proxy changes {name}, which all runs share.", "Use --set, which changes the profile too."
-            )
-        return proxy
+        for key in (one.partition("=")[0] for one in self.proxy):
+            if key.partition(".")[0] != "pretrain":
+                raise ConfigError(f"--proxy {key} is no setting of pretraining.", "Use --set for others.")
+        return self.matrix([Arm(NATURAL, {})], range(1)).reference
 
     def target_of(self, profile: Profile, mixed: Sequence[str]) -> Target:
         """The sources whose held-out text is the target, or weights of these, of files and of benchmarks. By default
@@ -170,7 +168,7 @@ def grounds_of(asked: AskedMix, profile: Profile, tokens: Manifest | None) -> Gr
     natural = np.where(sizes / sizes.sum() < LEAST_SLOT, 0.0, sizes / sizes.sum())
     natural /= natural.sum()
     epochs = np.array([_allowed(asked, profile, name) for name in names])
-    proxy = asked.proxy_of(profile)
+    proxy = asked.small()
     limits = [largest_shares(sizes, reads(one), epochs) for one in (proxy, profile)]
     for limit, one in zip(limits, (proxy, profile), strict=True):
         if limit.sum() < 1 or np.any(natural > limit):

@@ -55,7 +55,7 @@ def counted(**tokens: int) -> Manifest:
         ({"target": ("speeches=0",)}, "more than 0"),
         ({"target": ("speeches=1", "packages")}, "with and without weights"),
         ({"target": ("arc_easy",)}, "no weights"),
-        ({"proxy": ("tokenizer.vocab_size=512",)}, "--proxy changes tokenizer"),
+        ({"proxy": ("tokenizer.vocab_size=512",)}, "--proxy tokenizer.vocab_size is no setting of pretraining"),
         ({"proxy": ("pretrain.depth=2",)}, "unknown key pretrain.depth"),
     ],
 )
@@ -77,7 +77,7 @@ def test_runs_that_would_repeat_a_source_too_often_are_not_drawn_nor_proposed() 
     profile = ask.reference
     grounds = grounds_of(ask, profile, counted(speeches=150_000, encyclopedia_en=60_000, packages=9_000))
     assert grounds.names == ["speeches", "encyclopedia-en", "packages"], "the others have no tokens"
-    assert reads(profile) == 4 * reads(ask.proxy_of(profile)) == 204_800
+    assert reads(profile) == 4 * reads(ask.small()) == 204_800
     assert grounds.of_profile.tolist() == pytest.approx([1.0, 120_000 / 204_800, 18_000 / 204_800])
     matrix = swarm_matrix(ask, swarm_of(ask, grounds).trained)
     assert len(matrix.members) == 12
