@@ -62,7 +62,7 @@ def mixed(asked: AskedMix, profile: Profile, session: Session, jobs: int = 1) ->
     shared = Shared(session)
     made = shared.run(NamedRun(profile, "tokenize", "", ""))
     grounds = grounds_of(asked, profile, made["tokenize"].manifest)
-    old = earlier_swarm(session.store, f"{profile.name}/mix", grounds.names, asked.proxy_of(profile), made["tokenize"])
+    old = earlier_swarm(session.store, f"{profile.name}/mix", grounds.names, asked.small(), made["tokenize"])
     swarm = swarm_of(asked, grounds, old)
     target = target_on(asked, profile, grounds)
     check_target(profile, target, with_likelihoods(profile, made))

@@ -97,7 +97,7 @@ def _rows(grounds: Grounds) -> list[dict[str, str]]:
 def _size(asked: AskedMix, profile: Profile) -> str:
     """How many runs of which size."""
     names = list(asked.sources) or profile.document_sources
-    proxy = asked.proxy_of(profile)
+    proxy = asked.small()
     shape = shape_to_train(proxy)
     size = f" of {count_parameters(shape):,} parameters" if shape else ""
     whole = f" ({reads(proxy) / reads(profile):.0%} of the profile's)" if shape else ""
