@@ -81,6 +81,7 @@ def test_where_no_share_matters_natural_proportions_stay() -> None:
     assert np.median(far) < 0.1
 
 
+@pytest.mark.soak
 def test_trees_win_where_sources_interact() -> None:
     rng = np.random.default_rng(0)
     shares = rng.dirichlet(np.ones(3), 120)
