@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from flows.deployed.parameters import MOST_SEEDS
 from profiles.load import load, parse_value
 from profiles.schema import Profile
 from profiles.sections import NAME
-from profiles.stage_names import AT_THE_END, TRAINED
+from profiles.stage_names import AT_THE_END, FROM_SCRATCH, TRAINED
 from storage.errors import ConfigError
 from tasks.training.chain import BASE, BESIDE
 
@@ -96,6 +96,8 @@ def matrix_of(
             profiles.append(profile)
     if levels and len(arms) == 1:
         raise ConfigError(f"{', '.join(levels)}: every value is the profile's own.", "Give another value.")
+    _check_stages(profiles, levels)
+    _check_seeds(profiles, measured)
     first = seed_of(reference, measured)
     return matrix_from(name, overrides, arms, range(first, first + seeds), measured)
 
@@ -103,19 +105,42 @@ def matrix_of(
 def matrix_from(name: str, overrides: Sequence[str], arms: Sequence[Arm], seeds: Sequence[int], link: str) -> Matrix:
     """The matrix of these arms and seeds."""
     profile = load(name, overrides)
-    first, members = seed_of(profile, link), []
+    first, members, names = seed_of(profile, link), [], set[str]()
     for number, arm in enumerate(arms):
         of_arm = []
         for place, seed in enumerate(seeds):
             sets = [*overrides, *(f"{key}={value}" for key, value in arm.settings.items())]
             if seed != first:
-                sets += [f"{key}={seed}" for key in seed_keys(load(name, sets), link)]
+                sets += [f"{key}={own + seed - first}" for key, own in seeds_of(load(name, sets), link).items()]
             if arm.settings or seed != first:
                 parts = [f"{key}-{value}" for key, value in arm.settings.items()]
-                sets.append(f"name={named(profile.name, *parts, *([f'seed-{seed - first}'] if seed != first else []))}")
+                parts += [f"seed-{seed - first}"] if seed != first else []
+                sets.append(f"name={named(profile.name, *parts, taken=names)}")
             of_arm.append(Member(number, place, load(name, sets), sets))
         members.append(of_arm)
     return Matrix(name, [*arms], [*seeds], members, link)
+
+
+def _check_stages(profiles: Sequence[Profile], keys: Iterable[str]) -> None:
+    """Raises ConfigError for keys of a stage that no arm has. Pairs are filtered in profiles without `filter` too."""
+    for key in keys:
+        section = key.partition(".")[0]
+        if section in FROM_SCRATCH and section != "filter" and all(section not in one.stage_names for one in profiles):
+            raise ConfigError(
+                f"--vary {key}: {profiles[0].name} has no stage {section}.",
+                "Vary a setting of one that it has. `gristmill plan` lists them.",
+            )
+
+
+def _check_seeds(profiles: Sequence[Profile], link: str) -> None:
+    """Raises ConfigError for arms that set a seed. Each has the same seeds, as differences are taken within one."""
+    first = seeds_of(profiles[0], link)
+    for profile in profiles[1:]:
+        for key, seed in seeds_of(profile, link).items():
+            if first.get(key, seed) != seed:
+                raise ConfigError(
+                    f"--vary {key}: all arms have the same seeds.", f"Write --seeds N, and --set {key}=N for the first."
+                )
 
 
 def levels_of(vary: Sequence[str]) -> dict[str, list[str]]:
@@ -140,9 +165,13 @@ def levels_of(vary: Sequence[str]) -> dict[str, list[str]]:
 
 
 def combinations(levels: Mapping[str, Sequence[str]], *, each: bool) -> list[dict[str, str]]:
-    """The settings of every arm but the reference. Raises ConfigError for too many."""
+    """The settings of every arm but the reference. Raises ConfigError for too many, and for a key inside
+    another."""
     if each:
         return [{key: value} for key, values in levels.items() for value in values]
+    for inner in levels:
+        if outer := next((key for key in levels if inner.startswith(f"{key}.")), None):
+            raise ConfigError(f"--vary {outer} replaces {inner}, which is varied too.", "Add --each: one at a time.")
     number = 1
     for values in levels.values():
         number *= len(values) + 1
@@ -174,24 +203,26 @@ def link_of(profile: Profile, keys: Sequence[str], asked: str | None) -> str:
     return asked
 
 
-def seed_keys(profile: Profile, link: str) -> list[str]:
-    """The keys of the seeds of all trainings up to `link`."""
-    names = profile.names_to(link)
-    return [f"{name}.seed" for name in names if name in TRAINED and hasattr(getattr(profile, name), "seed")]
-
-
 def seed_of(profile: Profile, link: str) -> int:
     """The seed of the last training up to `link`."""
-    seeds = [getattr(profile, key.partition(".")[0]).seed for key in seed_keys(profile, link)]
-    return int(seeds[-1]) if seeds else 0
+    return next(reversed(seeds_of(profile, link).values()), 0)
 
 
-def named(*parts: str) -> str:
-    """The name of a run's profile, which its refs begin with: `tiny-filter-fineweb-null-seed-1`."""
+def seeds_of(profile: Profile, link: str) -> dict[str, int]:
+    """The seeds of all trainings up to `link`, by key, in their order."""
+    sections = {name: getattr(profile, name) for name in profile.names_to(link) if name in TRAINED}
+    return {f"{name}.seed": int(section.seed) for name, section in sections.items() if hasattr(section, "seed")}
+
+
+def named(*parts: str, taken: set[str] | None = None) -> str:
+    """The name of a run's profile, which its refs begin with: `tiny-filter-fineweb-null-seed-1`. It has a digest if it
+    is long or already `taken`, as by another value that differs in signs only. Adds it to these."""
+    taken = set() if taken is None else taken
     name = re.sub(r"[^a-z0-9_]+", "-", "-".join(parts).lower()).strip("-")
-    if len(name) > LONGEST_NAME:
+    if len(name) > LONGEST_NAME or name in taken:
         name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
     assert re.fullmatch(NAME, name)
+    taken.add(name)
     return name
 
 

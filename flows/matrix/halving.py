@@ -37,6 +37,20 @@ def halved(matrix: Matrix, shared: Shared, jobs: int) -> tuple[Matrix, dict[str,
     return matrix, stopped
 
 
+def announced(matrix: Matrix) -> str:
+    """How many runs of how many steps there are, as long as none diverges. Raises ConfigError as check_halving."""
+    check_halving(matrix)
+    arms, seeds, parts = len(matrix.arms), len(matrix.seeds), []
+    for share in SHARES:
+        if arms < 3:
+            break
+        parts.append(f"{arms * seeds:,} runs of {steps_of(shortened(matrix.only([0]), share).reference):,} steps")
+        arms = 1 + arms // 2
+    if not parts:
+        return "--halve gives up none of fewer than three arms."
+    return f"--halve makes {' and '.join(parts)}, then only {arms * seeds:,} of the runs above to the end."
+
+
 def check_halving(matrix: Matrix) -> None:
     """Raises ConfigError for a matrix whose trainings can't be shortened."""
     if matrix.link != "pretrain":

@@ -44,8 +44,8 @@ COMPARED = (
         name="ablate-seeds-of-one",
         about="ablate: all seeds of an arm are the first",
         path="flows/matrix/arms.py",
-        before='sets += [f"{key}={seed}" for key',
-        after='sets += [f"{key}={first}" for key',
+        before='sets += [f"{key}={own + seed - first}" for key',
+        after='sets += [f"{key}={own}" for key',
         fails=(
             "tests/flows/matrix/test_arms.py::test_all_combinations_are_run_with_every_seed_and_the_profile_as_it_is_comes_first",
         ),

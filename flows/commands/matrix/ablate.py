@@ -14,7 +14,7 @@ from rich.markup import escape
 from flows.commands.run import ended_in_order, in_prefect
 from flows.deployed.approval import AtTerminal
 from flows.matrix.arms import Matrix, matrix_of
-from flows.matrix.halving import check_halving
+from flows.matrix.halving import announced, check_halving
 from flows.matrix.plan import PlannedMatrix, plan_matrix
 from flows.options import at_store
 from flows.pages.progress import TerminalObserver
@@ -106,9 +106,12 @@ def run_matrix(
 def show_matrix_plan(console: Console, asked: AskedMatrix) -> None:
     """Print what the runs of a matrix share, what is to be made, and how many seeds a difference needs."""
     matrix = asked.matrix
+    halving = announced(matrix) if asked.halve else ""
     planned = plan_matrix(matrix)
     console.print(f"[bold]{matrix.reference.name}[/] [dim]{_size(matrix)}[/]", highlight=False)
     show_needed(console, planned)
+    if halving:
+        console.print(halving, soft_wrap=True, highlight=False)
     if planned.noise is None:
         console.print(
             "The noise of seeds isn't known yet. The reference's runs come first and measure it, or: "
@@ -138,8 +141,9 @@ def show_needed(console: Console, planned: PlannedMatrix) -> None:
 
 
 def _size(matrix: Matrix) -> str:
-    runs = len(matrix.arms) * len(matrix.seeds)
-    return f"{len(matrix.arms)} arms × {len(matrix.seeds)} seeds: {runs} runs up to {matrix.link}"
+    seeds = len(matrix.seeds)
+    runs = len(matrix.arms) * seeds
+    return f"{len(matrix.arms)} arms × {seeds} seed{'s' if seeds > 1 else ''}: {runs} runs up to {matrix.link}"
 
 
 def _sharing(planned: PlannedMatrix) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flows.matrix.arms import levels_of, link_of, matrix_of, named
-from flows.matrix.halving import check_halving, shortened, steps_of
+from flows.matrix.halving import announced, check_halving, shortened, steps_of
 from profiles.load import load
 from storage.errors import ConfigError
 
@@ -101,6 +101,8 @@ def test_the_first_model_that_all_settings_change_is_measured(
         ("dedup.threshold=[0.7, 2]", None, "at most 1"),
         ("dpo.beta=0.2", "sft", "comes before what is varied"),
         ("dedup=null", "export", "makes no model of smoke"),
+        ("pretrain.seed=[1, 2]", None, "all arms have the same seeds"),
+        ("sft={epochs: 2, seed: 5}", None, "sft.seed: all arms have the same seeds"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(vary: str, asked: str | None, problem: str) -> None:
@@ -116,6 +118,42 @@ def test_too_many_runs_are_refused() -> None:
         matrix_of("smoke", [], [], 0)
     with pytest.raises(ConfigError, match="given twice"):
         matrix_of("smoke", [], ["dedup=null", "dedup=null"], 1)
+
+
+def test_a_key_inside_another_is_varied_on_its_own() -> None:
+    both = ["dedup.threshold=0.5", "dedup=null"]
+    with pytest.raises(ConfigError, match=r"--vary dedup replaces dedup\.threshold"):
+        matrix_of("smoke", [], both, 1)
+    assert len(matrix_of("smoke", [], both, 1, each=True).arms) == 3
+
+
+def test_a_setting_of_a_stage_that_the_profile_lacks_is_refused() -> None:
+    for vary in ("dedup=null", "tokenize.validation_share=0.1"):
+        with pytest.raises(ConfigError, match="finetune has no stage"):
+            matrix_of("finetune", [], [vary], 1)
+    assert len(matrix_of("finetune", [], ["filter.pii=null"], 1).arms) == 2, "pairs are filtered too"
+
+
+def test_runs_of_several_seeds_share_no_training() -> None:
+    (seeds,) = matrix_of("smoke", ["pretrain.seed=1"], [], 3, link="sft").members
+    assert [(one.profile.pretrain and one.profile.pretrain.seed) for one in seeds] == [1, 2, 3]
+    assert [(one.profile.sft and one.profile.sft.seed) for one in seeds] == [0, 1, 2]
+
+
+def test_runs_whose_values_differ_in_signs_only_have_names_of_their_own() -> None:
+    matrix = matrix_of("smoke", [], ['pretrain.sample_prompts=[["A"], ["a"], ["é"], ["ü"]]'], 2)
+    names = {member.profile.name for arm in matrix.members for member in arm}
+    assert len(names) == 10
+    assert {"smoke-pretrain-sample_prompts-a", "smoke-seed-1"} <= names
+
+
+def test_a_plan_says_how_many_runs_halving_makes() -> None:
+    rates = ["pretrain.learning_rate=[1e-4, 5e-3, 3e-2, 1e-1]"]
+    said = announced(matrix_of("smoke", [], rates, 2))
+    assert said == "--halve makes 10 runs of 8 steps and 6 runs of 15 steps, then only 4 of the runs above to the end."
+    assert "none of fewer than three arms" in announced(matrix_of("smoke", [], ["dedup=null"], 2))
+    with pytest.raises(ConfigError, match="steps varies"):
+        announced(matrix_of("smoke", [], ["pretrain.steps=20"], 1))
 
 
 def test_names_are_valid_and_differ_however_long_they_are() -> None:
