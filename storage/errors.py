@@ -145,6 +145,8 @@ def no_artifact(location: str, url: str) -> StoreError:
 
 
 def make_again(*stages: str) -> str:
-    """The remedy for a damaged artifact of a stage."""
+    """The remedy for a damaged artifact of a stage. That of a matrix is made by a command of its own."""
+    if "ablate" in stages:
+        return "Delete its folder in the store's `artifacts/`, and run the same `gristmill ablate` again."
     options = " ".join(f"--refresh {stage}" for stage in stages)
     return f"Rebuild it: `gristmill run PROFILE {options}`. `gristmill store verify` prints the whole command."

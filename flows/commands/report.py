@@ -30,7 +30,7 @@ def report(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="the page, by default named after the refs")
     ] = None,
     price: Annotated[
-        float | None, typer.Option(min=0, help="USD per device and hour, in place of the assumed price")
+        float | None, typer.Option(min=0, max=1e6, help="USD per device and hour, in place of the assumed price")
     ] = None,
     examples: Annotated[
         int | None,

@@ -161,15 +161,18 @@ def verify(
 
 def _remedy(store: Store, damaged: Mapping[str, list[str]], wrong: Sequence[str]) -> str:
     """The remedy for damaged artifacts, by their faults, and for refs that are `wrong`: delete what no stage wrote and
-    unreadable refs, have profiles rebuild what their refs need, and have a collection delete the rest."""
+    unreadable refs, have matrices compared again and profiles rebuild what their refs need, and have a collection
+    delete the rest."""
     spoilt = {place: why for place, why in damaged.items() if not all(one.endswith(UNPUBLISHED) for one in why)}
     delete = [
         store.address(f"artifacts/{one.removesuffix(UNPUBLISHED)}")
         for place in damaged.keys() - spoilt.keys()
         for one in damaged[place]
     ]
+    matrices = {place for place in spoilt if place.startswith("ablate/")}
+    delete += [store.address(f"artifacts/{place}") for place in matrices]
     refresh: dict[str, set[str]] = {}
-    open_ = set(spoilt)
+    open_ = spoilt.keys() - matrices
     for name in refs.names(store):
         profile, _, stage = name.rpartition("/")
         try:
@@ -185,13 +188,15 @@ def _remedy(store: Store, damaged: Mapping[str, list[str]], wrong: Sequence[str]
         for place in mine:
             refresh.setdefault(profile, set()).add(place.partition("/")[0])
     first = f"Delete {', '.join(map(shlex.quote, sorted(delete)))}. " if delete else ""
+    if matrices:
+        first += "Run the same `gristmill ablate` again. "
     if refresh:
         runs = "; ".join(_run(store, profile, stages) for profile, stages in sorted(refresh.items()))
         first += (
             f"Rebuild them: {runs}. Name your own profile by its file, and repeat the --set options that they were "
             "made with: with others the run makes other artifacts. "
         )
-    if spoilt:
+    if spoilt.keys() - matrices:
         gc = f"gristmill store gc --delete --store {shlex.quote(store.url)}"
         return f"{first}Then `{gc}` removes the damaged ones. Without --delete it shows what it would remove."
     return f"{first}{refs.GC_LATER}" if refresh or any("/refs/" in path for path in delete) else first.rstrip()

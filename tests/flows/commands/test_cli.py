@@ -212,6 +212,19 @@ def test_verify_names_the_damaged_file_and_the_way_out(tmp_path: Path) -> None:
     assert gristmill("store", "verify", f"--store={store.root}x").returncode == 1
 
 
+def test_a_damaged_comparison_is_made_again_by_its_own_command(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    location = publish(store, "ablate", {"effects.json": b"{}"})
+    path = store.get(location).path / "effects.json"
+    path.chmod(0o644)
+    path.write_bytes(b"[]")
+    said = gristmill("store", "verify", f"--store={store.root}").stderr
+    assert f"Delete {Path(store.root, 'artifacts', location)}. Run the same `gristmill ablate" in said
+    assert "--refresh" not in said, "no run has this stage"
+    said = gristmill("report", "tiny/ablate", f"--store={store.root}").stderr
+    assert "run the same `gristmill ablate" in said
+
+
 def test_a_plan_reads_past_a_damaged_manifest_of_what_is_made_anew_but_not_past_a_damaged_ref(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     location = publish(store, "tokenizer", {"tokenizer.json": b"{}"})
