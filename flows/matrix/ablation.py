@@ -46,10 +46,11 @@ def ablation(
 
 def compared(matrix: Matrix, session: Session, jobs: int = 1, *, halve: bool = False) -> Artifact:
     """Make all runs of a matrix, measure them, and compare them."""
-    shared, stopped = Shared(session), dict[str, int]()
+    shared, stopped, diverged = Shared(session), dict[str, int](), dict[str, str]()
     if halve:
-        matrix, stopped = halved(matrix, shared, jobs)
+        matrix, stopped, diverged = halved(matrix, shared, jobs)
     runs = measured(matrix, shared, jobs)
+    runs = runs._replace(diverged=diverged | runs.diverged)
     config, text, documents, ledgers = runs.inputs(stopped)
     ladder = (
         ladder_of(runs.matrix.reference, session.store, runs.made[place(0, 0)]) if matrix.link == "pretrain" else None

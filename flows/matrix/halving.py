@@ -21,20 +21,23 @@ LENGTHS = ("pretrain.steps", "pretrain.tokens")
 WARMUPS = ("warmup_steps", "context_warmup_steps", "batch_warmup_steps")
 
 
-def halved(matrix: Matrix, shared: Shared, jobs: int) -> tuple[Matrix, dict[str, int]]:
-    """The matrix without the arms that were given up, and after how many steps each was. The reference stays."""
+def halved(matrix: Matrix, shared: Shared, jobs: int) -> tuple[Matrix, dict[str, int], dict[str, str]]:
+    """The matrix without the arms that were given up, after how many steps each was, and those that diverged, with how.
+    The reference stays."""
     check_halving(matrix)
-    stopped: dict[str, int] = {}
+    stopped, diverged = dict[str, int](), dict[str, str]()
     for share in SHARES:
         if len(matrix.arms) < 3:
             break
         runs = measured(shortened(matrix, share), shared, jobs)
         best = _best_half(runs)
-        gone = [arm.name for arm in matrix.arms if arm.name not in best]
+        gone = [arm.name for arm in runs.matrix.arms if arm.name not in best]
         stopped |= dict.fromkeys(gone, steps_of(runs.matrix.reference))
-        shared.session.observer.noted("ablate", f"given up after {share:.0%} of the steps: {'; '.join(gone)}")
+        diverged |= runs.diverged
+        if gone:
+            shared.session.observer.noted("ablate", f"given up after {share:.0%} of the steps: {'; '.join(gone)}")
         matrix = matrix.only([number for number, arm in enumerate(matrix.arms) if arm.name in best])
-    return matrix, stopped
+    return matrix, stopped, diverged
 
 
 def announced(matrix: Matrix) -> str:

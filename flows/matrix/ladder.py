@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from flows.deployed.parameters import MOST_SEEDS
-from flows.matrix.arms import Arm, Matrix, Member, named, seed_keys
+from flows.matrix.arms import Arm, Matrix, Member, named, seeds_of
 from flows.matrix.sizes import model_of, settings_of, size_of, sizes_up_to
 from models.presets import flops_per_token
 from profiles.load import load
@@ -221,7 +221,7 @@ def _matrix(asked: AskedLadder, profile: Profile, rungs: Sequence[Rung]) -> Matr
         of_arm = []
         for seed in range(asked.seeds):
             sets = [*asked.overrides, *(f"{key}={value}" for key, value in arms[-1].settings.items())]
-            sets += [f"{key}={config.seed + seed}" for key in seed_keys(profile, "pretrain") if seed]
+            sets += [f"{key}={config.seed + seed}" for key in seeds_of(profile, "pretrain") if seed]
             parts = [
                 f"{rung.of.width}",
                 f"{rung.steps}",

@@ -59,14 +59,16 @@ def sentence(
     """Which arm is best, if that could be told, and what it is worth in compute, if that is known."""
     mine = [effect for effect in found if effect.measure == measure]
     if not mine:
-        return f"the noise of {len(config.seeds)} seeds"
+        seeds = len(config.seeds)
+        alone = f"no arm is left beside {config.arms[0].name}"
+        return alone if config.diverged else f"the noise of {seeds} seed{'s' if seeds > 1 else ''}"
     best = winner(mine, measure)
     if best is not None:
         effect = next(effect for effect in mine if effect.arm == best)
         name = config.arms[best].name
         compute = f", worth {worth[name]}" if worth and name in worth else ""
         return f"{name} is better by {abs(effect.difference):.4f}{compute}"
-    if all(effect.verdict == UNTESTED for effect in mine):
+    if any(effect.verdict == UNTESTED for effect in mine):
         return "not tested: one seed can't tell a difference from noise"
     worse = [config.arms[effect.arm].name for effect in mine if effect.verdict == WORSE]
     if len(worse) == len(mine):

@@ -66,7 +66,7 @@ def test_a_matrix_shares_what_it_can_and_compares_its_models(tmp_path: Path) -> 
 @pytest.mark.soak
 def test_a_matrix_of_the_command_goes_on_after_a_kill_and_gives_up_hopeless_arms(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    rates = "pretrain.learning_rate=[1e-6, 2e-6, 5e-3]"
+    rates = "pretrain.learning_rate=[1e-6, 2e-6, 5e-3, 900]"
     words = ("--vary", rates, "--seeds", "2", "--jobs", "2", "--halve")
     sets = (*SETS, "pretrain.steps=40")
     process = start(store, *words, sets=sets, command="ablate")
@@ -80,5 +80,6 @@ def test_a_matrix_of_the_command_goes_on_after_a_kill_and_gives_up_hopeless_arms
     assert "given up after 25% of the steps" in said
     assert [arm["name"] for arm in effects(store)["arms"]] == ["smoke", "pretrain.learning_rate=0.005"]
     assert "pretrain.learning_rate=1e-06" in effects(store)["stopped"]
+    assert [*effects(store)["diverged"]] == ["pretrain.learning_rate=900"], "after a quarter of the steps"
     assert "Result: " in said
     assert "made in" not in finish(start(store, *words, sets=sets, command="ablate"))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,8 +18,10 @@ from storage.artifact import Artifact
 from storage.errors import EmptyOutput
 from storage.shards.documents import Document, Verdict, write_documents, write_ledger
 from tasks.ablate import AblateConfig, ArmConfig, ablate
+from tasks.ablate.effects import Measure, effects
 from tasks.ablate.laws.law import Point, fit
 from tasks.ablate.scaling.saved import write_law
+from tasks.ablate.report import sentence
 from tasks.ablate.stage import held_out_loss, place
 from tasks.evaluate.language.measure import SCHEMA
 from tasks.stage.output import Output
@@ -182,6 +185,17 @@ def test_too_few_documents_are_refused(tmp_path: Path) -> None:
     kept = {f"{arm}": documents(tmp_path / f"kept-{arm}", HELD_OUT[: 9 - 5 * arm]) for arm in range(2)}
     with pytest.raises(EmptyOutput, match="Only 4 held-out documents can be compared, of 9"):
         run(tmp_path, text, kept, {})
+
+
+def test_a_sentence_says_no_more_than_was_tested() -> None:
+    arms = [ArmConfig(name=name) for name in ("tiny", "a=1", "b=1")]
+    one = AblateConfig(arms=arms, seeds=[0], link="pretrain")
+    base = np.ones((1, 10))
+    measure = Measure("held-out text", np.stack([base, base, base * 1.1]), np.ones(10))
+    assert sentence(one, effects([measure]), measure.name).startswith("not tested: one seed"), "one arm is all the same"
+    alone = one.model_copy(update={"arms": arms[:1], "diverged": {"a=1": "NaN"}})
+    assert sentence(alone, [], measure.name) == "no arm is left beside tiny"
+    assert sentence(alone.model_copy(update={"diverged": {}}), [], measure.name) == "the noise of 1 seed"
 
 
 def test_one_arm_shows_the_noise_and_its_seeds(tmp_path: Path) -> None:
