@@ -20,8 +20,8 @@ from storage.shards.documents import Document, Verdict, write_documents, write_l
 from tasks.ablate import AblateConfig, ArmConfig, ablate
 from tasks.ablate.effects import Measure, effects
 from tasks.ablate.laws.law import Point, fit
-from tasks.ablate.scaling.saved import write_law
 from tasks.ablate.report import sentence
+from tasks.ablate.scaling.saved import write_law
 from tasks.ablate.stage import held_out_loss, place
 from tasks.evaluate.language.measure import SCHEMA
 from tasks.stage.output import Output
