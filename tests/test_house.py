@@ -49,8 +49,7 @@ ACROSS = {  # the imports from one stage into another
     ("evaluate", "export"),  # and links in formats of a release are measured too
     ("evaluate", "posttrain"),  # a reward model judges answers, side by side
     ("evaluate", "filter"),  # what models say is searched for abuse and personal data as documents are
-    ("ablate", "evaluate"),  # models are compared by what that measured,
-    ("ablate", "tokenize"),  # on documents that it held out
+    ("ablate", "tokenize"),  # models are compared on documents that it held out
     ("draft", "base"),  # a draft is another model,
     ("draft", "posttrain"),  # or the released one pruned and distilled
     ("serve", "download"),  # votes are checked by the code that will read them

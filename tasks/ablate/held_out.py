@@ -18,7 +18,7 @@ from storage.artifact import Artifact
 from storage.errors import EmptyOutput
 from storage.shards.arrays import Bool
 from storage.shards.documents import ID_LENGTH, read_batches
-from tasks.tokenize import in_validation
+from tasks.tokenize.split import in_validation
 
 LEAST = 5  # documents
 DUPLICATE_OF = "duplicate_of "  # before the id of the kept document, in the ledger of dedup

@@ -20,8 +20,9 @@ from storage.shards.lines import read_json_lines
 from tasks.ablate.config import Target
 from tasks.ablate.effects import Measure
 from tasks.ablate.held_out import LEAST, Fair
-from tasks.evaluate import DOCUMENTS, ITEMS
+from tasks.significance.answered import OF_TASK
 from tasks.significance.estimate import Values
+from tasks.significance.texts import DOCUMENTS
 
 HELD_OUT, TARGET = "held-out text", "target"
 RIGHT_ANSWERS = ": right answers"
@@ -152,7 +153,7 @@ def answer_measures(label: str, runs: Runs) -> list[Measure]:
 
 
 def _items(artifact: Artifact) -> Mapping[str, Mapping[str, Any]]:
-    return {row["id"]: row for row in read_json_lines(artifact.file(ITEMS))}
+    return {row["id"]: row for row in read_json_lines(artifact.file(OF_TASK))}
 
 
 def _right(row: Mapping[str, Any]) -> tuple[float, int] | None:

@@ -14,8 +14,8 @@ subsets.py        questions whose text is in the training documents, scored sepa
 """
 
 from tasks.evaluate.config import EvaluateConfig
-from tasks.evaluate.language.stage import DOCUMENTS, language_modelling
-from tasks.evaluate.score.stage import ITEMS, score
+from tasks.evaluate.language.stage import language_modelling
+from tasks.evaluate.score.stage import score
 from tasks.evaluate.stage import evaluate
 
-__all__ = ["DOCUMENTS", "ITEMS", "EvaluateConfig", "evaluate", "language_modelling", "score"]
+__all__ = ["EvaluateConfig", "evaluate", "language_modelling", "score"]

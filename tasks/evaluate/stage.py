@@ -14,7 +14,7 @@ from tasks.children.devices import check_device_here
 from tasks.evaluate.benchmarks import Chosen, check_samples, chosen
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.language.files import check_files, fingerprints
-from tasks.evaluate.language.stage import DOCUMENTS, language_modelling
+from tasks.evaluate.language.stage import language_modelling
 from tasks.evaluate.learning_curves.report import write_curves
 from tasks.evaluate.learning_curves.snapshots import is_snapshot, tokens_of
 from tasks.evaluate.other_models.hosted_model import is_hosted
@@ -26,7 +26,7 @@ from tasks.evaluate.safety.all_models import measure_safety
 from tasks.evaluate.safety.all_models import sources as of_safety
 from tasks.evaluate.safety.config import SafetyConfig
 from tasks.evaluate.safety.rows import safety_rows, safety_tasks
-from tasks.evaluate.score.stage import ITEMS, SCORE, score
+from tasks.evaluate.score.stage import SCORE, score
 from tasks.evaluate.side_by_side.answers import answers, load_answers
 from tasks.evaluate.side_by_side.compare import check_here as side_by_side_check
 from tasks.evaluate.side_by_side.compare import side_by_side
@@ -34,10 +34,11 @@ from tasks.evaluate.side_by_side.compare import sources as prompts_of
 from tasks.evaluate.side_by_side.config import AnswersConfig, PromptsConfig
 from tasks.evaluate.side_by_side.prompts import prompts
 from tasks.evaluate.subsets import Dirty, check_asked, find_dirty, split
-from tasks.significance.answered import Answered
+from tasks.significance.answered import OF_TASK, Answered
 from tasks.significance.gates import gate_digests, gate_references, judge_gates, write_results
 from tasks.significance.gates import rows as gate_rows
 from tasks.significance.scores import compared, judged, score_rows, verdict
+from tasks.significance.texts import DOCUMENTS
 from tasks.stage import stage
 from tasks.stage.display.pages import markdown_table
 from tasks.stage.output import Output
@@ -181,7 +182,7 @@ def _language(
 def _score(artifact: Artifact, one: Chosen, dirty: Mapping[str, Dirty], out: Output, name: str) -> dict[str, Any]:
     """The score of a model in a benchmark. Copies its items."""
     result = json.loads((artifact.path / SCORE).read_text(encoding="utf-8"))
-    items = [*read_json_lines(artifact.path / ITEMS)]
+    items = [*read_json_lines(artifact.path / OF_TASK)]
     target = out.path / "items" / f"{name}.jsonl"
     target.parent.mkdir(parents=True, exist_ok=True)
     write_json_lines(target, items)

@@ -23,6 +23,7 @@ from tasks.significance.estimate import Values
 
 SCORES = "scores.json"
 ITEMS = "items"
+OF_TASK = "items.jsonl"  # the same of one task, as it is measured
 BITS = "bits_per_byte"  # named like a task; it has one value a model
 LARGEST = 1e100  # largest score whose square, and sums of such squares, are still finite
 

@@ -18,6 +18,7 @@ from storage.manifest import check_name
 from tasks.significance.answered import Answered, MetricScore
 from tasks.significance.estimate import Values
 
+DOCUMENTS = "documents.parquet"  # the loss of each document
 TOLERANCE = 0.02  # share of the bytes of a source: tokenizers leave out different ends of it
 
 
@@ -97,7 +98,7 @@ def change(one: Answered, model: str, two: Answered, other: str, source: str | N
 
 def _documents(evaluation: Answered, model: str, source: str | None) -> pa.Table | None:
     """The held-out documents with bytes that a model was measured on."""
-    path = _language_folder(evaluation, model) / "documents.parquet"
+    path = _language_folder(evaluation, model) / DOCUMENTS
     try:
         table = pq.read_table(path, columns=["text", "held_out", "number", "bytes", "nats"])
     except FileNotFoundError:

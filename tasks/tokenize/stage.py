@@ -19,7 +19,6 @@ it had been made from scratch.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -45,6 +44,7 @@ from tasks.shards.incremental import map_new_shards
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
+from tasks.tokenize.split import in_validation
 
 if TYPE_CHECKING:
     from tasks.tokenizer.encoder.encode import Encoded, Encoder, Encoders
@@ -104,12 +104,6 @@ def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, o
         out.warn(f"no document of {', '.join(unseen)} is held out: the validation loss does not cover it")
     collect_all(results, FILES, out.path)
     _report(totals, digest, out)
-
-
-def in_validation(document: str, share: float) -> bool:
-    """Whether the document with this id is held out. The hash is salted, because other selections use the id too."""
-    drawn = hashlib.sha256(f"validation {document}".encode()).digest()
-    return int.from_bytes(drawn[:8]) < share * 2.0**64
 
 
 def places_in_shard(

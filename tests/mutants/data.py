@@ -430,7 +430,7 @@ DATA = (
     Mutant(
         name="validation-by-python-hash",
         about="rule 4: which documents are held out differs from process to process",
-        path="tasks/tokenize/stage.py",
+        path="tasks/tokenize/split.py",
         before="return int.from_bytes(drawn[:8]) < share * 2.0**64",
         after="return hash(drawn) % 2**61 < share * 2.0**61",
         fails=(

@@ -24,8 +24,9 @@ from tasks.evaluate.language.held_out import HeldOut, by_length, by_position, by
 from tasks.evaluate.language.llama import LlamaScorer
 from tasks.evaluate.language.rolling import Document, measure_texts, summary
 from tasks.evaluate.language.scores import Scorer, TransformersScorer
-from tasks.evaluate.language.stage import DOCUMENTS, LanguageSpec
+from tasks.evaluate.language.stage import LanguageSpec
 from tasks.evaluate.other_models.gguf import gguf_in
+from tasks.significance.texts import DOCUMENTS
 from tasks.stage.runtime import ComputeRuntime
 from tasks.training.device_peak import peak_memory
 

@@ -22,8 +22,6 @@ from tasks.stage.runtime import Runtime
 from tasks.training.held_out import has_questions, held_out_shards
 from tasks.training.model_folder import check_shards, check_tokenizer
 
-DOCUMENTS = "documents.parquet"
-
 
 class LanguageSpec(ChildSpec):
     """The child's settings."""

@@ -28,13 +28,14 @@ from tasks.harness.data import Load, saved, serving
 from tasks.harness.definitions import manager_of
 from tasks.harness.environment import undescribed
 from tasks.harness.prepare import ABOUT, DATA, DEFINITION, what_code_needs
+from tasks.significance.answered import OF_TASK
 from tasks.training.device_peak import peak_memory
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
     from lm_eval.tasks import TaskManager
 
-ITEMS, SCORE = "items.jsonl", "score.json"
+SCORE = "score.json"
 OF_THE_HARNESS = ("until", "max_gen_toks")  # arguments of a generation
 RESAMPLES = 1000  # of the bootstrap by which the harness estimates errors without a formula
 
@@ -122,7 +123,7 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
         )
     named, sampled = job.task.is_file(), config.samples is not None
     items = items_of(config.task, measured, named=named, cluster=config.cluster, sampled=sampled)
-    write_json_lines(job.scratch / ITEMS, items)
+    write_json_lines(job.scratch / OF_TASK, items)
     score = score_of(config.task, measured, items)
     if config.cluster:
         score["metrics"] = clustered(score["metrics"], items)

@@ -13,11 +13,12 @@ from storage.artifact import Artifact
 from tasks.children.run_many import run_several
 from tasks.evaluate.other_models.hosted_model import is_hosted
 from tasks.evaluate.score.config import ScoreConfig
+from tasks.significance.answered import OF_TASK
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.training.model_folder import check_tokenizer
 
-ITEMS, SCORE = "items.jsonl", "score.json"
+SCORE = "score.json"
 Call = tuple[ScoreConfig, Sequence[Artifact], Output]
 
 
@@ -58,7 +59,7 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
 
 
 def _publish(out: Output, facts: Mapping[str, Any]) -> None:
-    for name in (SCORE, ITEMS):
+    for name in (SCORE, OF_TASK):
         shutil.copyfile(out.scratch / name, out.path / name)
     result = json.loads((out.path / SCORE).read_text(encoding="utf-8"))
     out.count(score=result, summary=f"{result['headline']} {result['metrics'][result['headline']]['value']:.3f}")

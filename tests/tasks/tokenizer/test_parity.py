@@ -27,7 +27,8 @@ from tasks.download.config import EmbeddedSource
 from tasks.download.sources.embedded import documents as embedded_documents
 from tasks.export.formats.gguf.file import write_gguf
 from tasks.stage.output import Output
-from tasks.tokenize.stage import SPLITS, TokenizeConfig, in_validation, tokenize
+from tasks.tokenize.split import in_validation
+from tasks.tokenize.stage import SPLITS, TokenizeConfig, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
 from tasks.tokenizer.bpe.alphabet import BYTE_SYMBOLS
 from tasks.tokenizer.patterns import PatternName

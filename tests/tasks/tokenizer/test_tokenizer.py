@@ -21,7 +21,8 @@ from storage.store import Store
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
-from tasks.tokenize.stage import TokenizeConfig, in_validation, tokenize
+from tasks.tokenize.split import in_validation
+from tasks.tokenize.stage import TokenizeConfig, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, sample, train_tokenizer
 from tasks.training.model_folder import check_shards
 from tests.runtimes import runtime_of

@@ -23,7 +23,8 @@ from storage.shards.documents import Document, shard_name, write_documents
 from storage.shards.tokens import write_tokens
 from tasks.stage.output import Output
 from tasks.tokenize import stage
-from tasks.tokenize.stage import TokenizeConfig, in_validation, tokenize
+from tasks.tokenize.split import in_validation
+from tasks.tokenize.stage import TokenizeConfig, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
 from tasks.tokenizer.encoder import encode
 from tasks.tokenizer.encoder.characters import CLASSES, SIZE
