@@ -24,12 +24,17 @@ def rows_of(config: AblateConfig, measures: Sequence[Measure], found: Sequence[E
         how = f"{measure.name} ({'less' if measure.lower_is_better else 'more'} is better)"
         rows.append(_row(how, config.arms[0].name, f"{reference:.4f}", "", "", ""))
         for effect in (effect for effect in found if effect.measure == measure.name):
-            change = f"{effect.difference:+.4f}"
+            change = signed(effect.difference)
             if effect.low is not None and effect.high is not None:
-                change += f" ({effect.low:+.4f} to {effect.high:+.4f})"
+                change += f" ({signed(effect.low)} to {signed(effect.high)})"
             p = "" if effect.p is None else f"{effect.p:.2g}"
             rows.append(_row(how, config.arms[effect.arm].name, f"{effect.value:.4f}", change, p, effect.verdict))
     return rows
+
+
+def signed(value: float) -> str:
+    """A difference with four decimals. Nothing is +0.0000, on whichever side of it."""
+    return f"{round(value, 4) + 0.0:+.4f}"
 
 
 def _row(measure: str, arm: str, value: str, change: str, p: str, verdict: str) -> dict[str, str]:
