@@ -21,7 +21,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "serve": ("torch", "transformers", "gguf", "xllamacpp"),
     "lingua": ("lingua",),
     "dumps": ("mwparserfromhell", "py7zr"),
-    "report": ("vl_convert", "jinja2"),
+    "report": ("vl_convert",),
     "web": ("fastwarc", "resiliparse", "trafilatura"),
     "documents": ("pypdfium2", "lxml", "resiliparse", "trafilatura"),
 }

@@ -7,7 +7,8 @@ HIDDEN = {
     "accelerate", "bitsandbytes", "compressed_tensors", "deepspeed", "fastwarc", "gguf", "immutabledict",
     "langdetect", "lm_eval", "loguru", "lxml", "mwparserfromhell", "nltk", "onnx", "onnxruntime", "onnxscript", "peft",
     "py7zr", "pypdfium2",
-    "resiliparse", "safetensors", "torch", "torchao", "trafilatura", "transformers", "trl", "xllamacpp",
+    "resiliparse", "safetensors", "torch", "torchao", "trafilatura", "transformers", "trl", "vl_convert",
+    "xllamacpp",
 }  # fmt: skip
 
 
