@@ -30,6 +30,7 @@ from storage.runs import history
 from storage.runs.alive import running
 from storage.store import Store
 from storage.units import duration, size_of
+from tasks.checks.extras import lacking
 from tasks.download.config import DownloadConfig, LocalSource
 from tasks.download.sources.files import find_files, size
 from tasks.download.stage import portions_known
@@ -127,7 +128,7 @@ def repeat_notes(profile: Profile, lines: Sequence[PlannedStage], training: Trai
     found = None if "pretrain" in made else made.get("tokenize")
     rows = found.counts.get("tables", {}).get(TOKENS, []) if found else []
     config = profile.pretrain
-    if config is None or training is None or not rows:
+    if config is None or training is None or not rows or lacking("models"):  # the loader imports torch
         return
     from tasks.pretrain.loader.epochs import check_epochs, planned, repeats
     from tasks.pretrain.loader.windows import ALL
