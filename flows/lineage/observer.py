@@ -190,7 +190,7 @@ def _parents(jobs: Mapping[str, events.Job]) -> dict[str, str]:
 
 
 def _message(error: BaseException | None) -> str:
-    """The first line of an error of ours, or else its type: further lines, and messages of others, may quote data."""
+    """The first line of a Gristmill error, and only the type of any other. The rest of a message may quote data."""
     return error.message.partition("\n")[0] if isinstance(error, GristmillError) else type(error).__name__
 
 

@@ -11,7 +11,7 @@ from flows.matrix.halving import halved
 from flows.matrix.ladder import flops_of
 from flows.matrix.lanes import jobs_of
 from flows.matrix.measured import measure_answers, measured
-from flows.matrix.predicted import ladder_of
+from flows.matrix.predicted import stored_ladder
 from flows.matrix.run import Shared
 from flows.pages.names import name_as
 from flows.session import start
@@ -52,9 +52,9 @@ def compared(matrix: Matrix, session: Session, jobs: int = 1, *, halve: bool = F
     runs = measured(matrix, shared, jobs)
     runs = runs._replace(diverged=diverged | runs.diverged)
     config, text, documents, ledgers = runs.inputs(stopped)
-    ladder = (
-        ladder_of(runs.matrix.reference, session.store, runs.made[place(0, 0)]) if matrix.link == "pretrain" else None
-    )
+    ladder = None
+    if matrix.link == "pretrain":
+        ladder = stored_ladder(runs.matrix.reference, session.store, runs.made[place(0, 0)])
     if ladder is not None:
         arms = zip(config.arms, runs.matrix.members, strict=True)
         config = config.model_copy(

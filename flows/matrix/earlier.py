@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from flows.matrix.measured import tokenized
 from flows.matrix.run import Made
 from profiles.schema import Profile
 from storage import refs
@@ -22,9 +23,8 @@ from tasks.tokenize import TokenizeConfig
 
 
 class Earlier(NamedTuple):
-    """An earlier swarm: its mixtures, and their models, with the documents that they come
-    from, dedup's ledger of these and the share that was held out. No models if they are in the store under the keys of
-    the new runs."""
+    """An earlier swarm: its mixtures, and their models, with the documents that they come from, dedup's ledger of these
+    and the share that was held out. No models if they are in the store under the keys of the new runs."""
 
     swarm: list[dict[str, float]]
     models: list[Artifact]
@@ -96,6 +96,5 @@ def both_documents(made: Made, old: Earlier | None) -> tuple[dict[str, Artifact]
     as all others have seen the same."""
     if old is None or not old.models or old.documents is None:
         return {}, {}
-    last = next(name for name in ("filter", "dedup", "synthesise", "download") if name in made)
     ledgers = {"0": made["dedup"].part("ledger")} if "dedup" in made else {}
-    return {"0": made[last].part("documents"), "1": old.documents}, ledgers | ({"1": old.ledger} if old.ledger else {})
+    return {"0": tokenized(made), "1": old.documents}, ledgers | ({"1": old.ledger} if old.ledger else {})

@@ -114,9 +114,14 @@ def _documents(made: Sequence[Made]) -> Documents:
     found = {}
     for number, mine in enumerate(made):
         if "tokenize" in mine:
-            last = next(name for name in ("filter", "dedup", "synthesise", "download") if name in mine)
-            found[str(number)] = mine[last].part("documents")
+            found[str(number)] = tokenized(mine)
     return found
+
+
+def tokenized(made: Made) -> Artifact:
+    """The documents of a run, as they were tokenized."""
+    last = next(name for name in ("filter", "dedup", "synthesise", "download") if name in made)
+    return made[last].part("documents")
 
 
 def _ledgers(made: Sequence[Made]) -> Documents:

@@ -60,7 +60,7 @@ def ladder_notes(
     return [said]
 
 
-def ladder_of(profile: Profile, store: Store, made: Mapping[str, Artifact]) -> Artifact | None:
+def stored_ladder(profile: Profile, store: Store, made: Mapping[str, Artifact]) -> Artifact | None:
     """The newest ladder of a profile, if its law is one of this run: of the same recipe and data."""
     from flows.matrix.ladder import recipe_of
     from tasks.ablate.scaling import ScalingConfig

@@ -146,7 +146,7 @@ def _measure(found: Matrix, measure: _Measure) -> Iterator[Block]:
 
 def _noise(tables: dict[str, list[dict[str, Any]]]) -> Iterator[Block]:
     if rows := tables.get(SEEDS):
-        yield Text("With so many seeds of each arm, a true difference of this size is found four times in five.")
+        yield Text("This many seeds of each arm find a true difference of the given size in four of five matrices.")
         yield Table(rows)
 
 

@@ -17,11 +17,11 @@ from tasks.ablate.laws.multiplier import Multiplier, multiplier
 from tasks.ablate.measures import HELD_OUT, Runs, answer_measures, target_of, text_measures
 from tasks.ablate.report import SEEDS, WORTH, plot_effects, rows_of, rows_of_noise, sentence
 from tasks.ablate.scaling.saved import read_law
+from tasks.significance.compare import DIGITS, rounded
 from tasks.stage import stage
 from tasks.stage.output import Output
 
 EFFECTS = "effects.json"
-DIGITS = 6
 
 
 def place(arm: int, seed: int) -> str:
@@ -180,9 +180,6 @@ def _noise(measure: Measure) -> dict[str, float] | None:
 
 
 def _effect(config: AblateConfig, effect: Effect) -> dict[str, object]:
-    def rounded(value: float | None) -> float | None:
-        return None if value is None else round(value, DIGITS)
-
     return {
         "measure": effect.measure,
         "arm": config.arms[effect.arm].name,

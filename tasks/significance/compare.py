@@ -236,9 +236,9 @@ def _row_as_json(row: Row) -> Mapping[str, Any]:
         "task": row.task,
         "metric": row.metric,
         "higher_is_better": row.higher_is_better,
-        "value_a": _rounded(row.found.first),
-        "value_b": _rounded(row.found.second),
-        **{name: _rounded(value) for name, value in numbers.items()},
+        "value_a": rounded(row.found.first),
+        "value_b": rounded(row.found.second),
+        **{name: rounded(value) for name, value in numbers.items()},
         "p": float(f"{row.found.p:.6g}"),
         "p_corrected": float(f"{row.p:.6g}"),
         "test": row.found.test,
@@ -246,12 +246,13 @@ def _row_as_json(row: Row) -> Mapping[str, Any]:
         "clusters": row.found.clusters,
         "only_a": row.only_first,
         "only_b": row.only_second,
-        "detectable": _rounded(row.detectable),
+        "detectable": rounded(row.detectable),
         "verdict": row.verdict,
     }
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
+    """A number with six decimals, as JSON has it."""
     return None if value is None else round(value, DIGITS)
 
 

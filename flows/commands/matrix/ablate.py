@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,9 +23,9 @@ from flows.session import check_stages, recorded, session_of
 from flows.stop import stoppable
 from flows.tables import new_table
 from profiles.schema import Profile
-from storage.artifact import Artifact
 from storage.units import duration
 from tasks.ablate.report import SEEDS, rows_of_noise
+from tasks.stage.session import Step
 
 
 class AskedRuns(Protocol):
@@ -36,7 +36,7 @@ class AskedRuns(Protocol):
         """The profile, as it was named."""
 
     @property
-    def overrides(self) -> list[str]:
+    def overrides(self) -> Sequence[str]:
         """Its overrides."""
 
 
@@ -62,41 +62,56 @@ class AskedMatrix:
 def run_ablation(console: Console, asked: AskedMatrix, yes: bool = False) -> None:
     """Run a matrix, with progress and a table. Raises what its runs raise."""
 
-    def matrix() -> tuple[Profile, Matrix]:
+    def prepared() -> Prepared:
         made = asked.matrix
         if asked.halve:
             check_halving(made)
-        return made.reference, made
+        return prepared_matrix(made.reference, made)
 
-    run_matrix(console, asked, matrix, lambda: _flow(asked), "ablate", show_effects, yes=yes)
+    run_all(console, asked, prepared, lambda: _flow(asked), show_effects, "ablate", yes=yes)
 
 
-def run_matrix(
+class Prepared(NamedTuple):
+    """What a command will run: the profile that it is about, up to which stage, those that are checked before, and its
+    size in words."""
+
+    profile: Profile
+    until: str
+    checked: Sequence[Profile]
+    size: str
+
+
+def prepared_matrix(profile: Profile, matrix: Matrix) -> Prepared:
+    """A matrix of a profile."""
+    return Prepared(profile, matrix.link, [first.profile for first, *_ in matrix.members], _size(matrix))
+
+
+def run_all(
     console: Console,
     asked: AskedRuns,
-    prepared: Callable[[], tuple[Profile, Matrix]],
+    prepared: Callable[[], Prepared],
     flow: Callable[[], object],
+    show: Callable[[Console, Mapping[str, Step]], None],
     stage: str,
-    show: Callable[[Console, Artifact], None],
     *,
     yes: bool,
 ) -> None:
-    """Run a flow over a matrix, which ends with a `stage`, and show that stage's artifact. `prepared` gives the matrix
-    and the profile that it is of. Raises what they and the runs raise."""
+    """Run a flow over many profiles, which ends with a `stage`, and show its steps. Raises what `prepared` and the runs
+    raise."""
     started = time.monotonic()
     observer = TerminalObserver(console)
     with stoppable() as stop, ended_in_order(stop, observer):
-        profile, matrix = prepared()
+        profile, until, checked, size = prepared()
         approve = None if yes else AtTerminal(profile, observer)
-        session = replace(session_of(profile, matrix.link), observer=observer, approve=approve)
+        session = replace(session_of(profile, until), observer=observer, approve=approve)
         where = f"store {profile.runtime.store}"
-        console.print(f"[bold]{profile.name}[/] [dim]{_size(matrix)}, {where}[/]", highlight=False)
-        run_asked = Asked(asked.profile, asked.overrides, matrix.link)
+        console.print(f"[bold]{profile.name}[/] [dim]{size}, {where}[/]", soft_wrap=True, highlight=False)
+        run_asked = Asked(asked.profile, list(asked.overrides), until)
         with recorded(profile, session, run_asked) as run, ended_in_order(stop, observer):
-            for first, *_ in matrix.members:
-                check_stages(first.profile, first.profile.names_to(matrix.link))
+            for one in checked:
+                check_stages(one, one.names_to(until))
             in_prefect(run, console, stop, flow)
-    show(console, run.session.steps[stage].artifact)
+    show(console, run.session.steps)
     console.print(f"\nDone in {duration(time.monotonic() - started)}.")
     where = f"{profile.name}/{stage}{at_store(profile.runtime.store)}"
     how = "As a page: gristmill report" if stage == "ablate" else "All numbers: gristmill store show"
@@ -167,10 +182,16 @@ def _flow(asked: AskedMatrix) -> None:
     ablation(asked.profile, asked.vary, asked.seeds, asked.overrides, asked.each, asked.link, asked.jobs, asked.halve)
 
 
-def show_effects(console: Console, artifact: Artifact) -> None:
+def counts_of(steps: Mapping[str, Step], stage: str) -> Mapping[str, Any]:
+    """The counts of the artifact that a run took or made of a stage."""
+    manifest = steps[stage].artifact.manifest
+    assert manifest is not None
+    return manifest.counts
+
+
+def show_effects(console: Console, steps: Mapping[str, Step]) -> None:
     """Print the tables of an ablation, and which arm is best."""
-    assert artifact.manifest is not None
-    counts = artifact.manifest.counts
+    counts = counts_of(steps, "ablate")
     tables = dict(counts["tables"])
     for measure, rows in groupby(tables.pop("Effects"), lambda row: str(row["measure"])):
         console.print()

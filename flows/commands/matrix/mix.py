@@ -2,62 +2,51 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.markup import escape
 
-from flows.commands.matrix.ablate import show_effects, show_needed, show_rows
-from flows.commands.run import ended_in_order, in_prefect
-from flows.deployed.approval import AtTerminal
+from flows.commands.matrix.ablate import Prepared, counts_of, run_all, show_effects, show_needed, show_rows
 from flows.estimates.arithmetic import shape_to_train
 from flows.matrix.lanes import jobs_of
 from flows.matrix.mixtures import LINK, NATURAL, AskedMix, Grounds, arm_of, grounds_of, reads, swarm_matrix, swarm_of
 from flows.matrix.plan import plan_matrix
-from flows.options import at_store
-from flows.pages.progress import TerminalObserver
 from flows.plan import plan
-from flows.records.recorder import Asked
-from flows.session import check_stages, recorded, session_of
-from flows.stop import stoppable
+from flows.session import session_of
 from models.presets import count_parameters
 from profiles.schema import Profile
 from storage.units import duration
 from tasks.ablate.mix.stage import MIXTURE
 from tasks.ablate.mix.swarm import default_runs
+from tasks.stage.session import Step
 
 
 def run_mix(console: Console, asked: AskedMix, jobs: int | None, yes: bool = False) -> None:
     """Run a swarm and its check, with progress and tables. Raises what its runs raise."""
-    started = time.monotonic()
-    observer = TerminalObserver(console)
-    with stoppable() as stop, ended_in_order(stop, observer):
+
+    def prepared() -> Prepared:
         profile = asked.reference
         jobs_of(profile, jobs)  # refuses too many before a server starts
-        approve = None if yes else AtTerminal(profile, observer)
-        session = replace(session_of(profile, LINK), observer=observer, approve=approve)
-        console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]", highlight=False)
-        console.print(f"  {_size(asked, profile)}", soft_wrap=True, highlight=False)
-        run_asked = Asked(asked.profile, list(asked.overrides), LINK)
-        with recorded(profile, session, run_asked) as run, ended_in_order(stop, observer):
-            check_stages(profile, profile.names_to(LINK))
-            in_prefect(run, console, stop, lambda: _flow(asked, jobs))
-    steps = run.session.steps
-    proposal = steps["mix"].artifact
-    assert proposal.manifest is not None
-    for title, rows in proposal.manifest.counts["tables"].items():
+        return Prepared(profile, LINK, [profile], _size(asked, profile))
+
+    run_all(console, asked, prepared, lambda: _flow(asked, jobs), show_mixture, "mix", yes=yes)
+
+
+def show_mixture(console: Console, steps: Mapping[str, Step]) -> None:
+    """Print the tables of a swarm, the mixture that it proposes, and how that compares."""
+    counts = counts_of(steps, "mix")
+    for title, rows in counts["tables"].items():
         console.print()
         show_rows(console, title, rows)
+    console.print(f"\n[bold]Proposed:[/] {escape(counts['summary'])}.", soft_wrap=True, highlight=False)
+    if "ablate" in steps:
+        show_effects(console, steps)
+    console.print(f"\n{MIXTURE}:", highlight=False)
     console.print(
-        f"\n[bold]Proposed:[/] {escape(proposal.manifest.counts['summary'])}.", soft_wrap=True, highlight=False
+        escape(steps["mix"].artifact.file(MIXTURE).read_text(encoding="utf-8")), highlight=False, soft_wrap=True
     )
-    if asked.seeds:
-        show_effects(console, steps["ablate"].artifact)
-    console.print(f"\nDone in {duration(time.monotonic() - started)}. {MIXTURE}:", highlight=False)
-    console.print(escape(proposal.file(MIXTURE).read_text(encoding="utf-8")), highlight=False, soft_wrap=True)
-    where = f"{profile.name}/mix{at_store(profile.runtime.store)}"
-    console.print(f"All numbers: gristmill store show {where}", soft_wrap=True, highlight=False)
 
 
 def show_mix_plan(console: Console, asked: AskedMix) -> None:

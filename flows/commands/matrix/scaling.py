@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.markup import escape
 
-from flows.commands.matrix.ablate import run_matrix, show_needed
-from flows.matrix.arms import Matrix
+from flows.commands.matrix.ablate import Prepared, counts_of, prepared_matrix, run_all, show_needed
 from flows.matrix.ladder import AskedLadder, ladder_of
 from flows.matrix.plan import plan_matrix
 from flows.tables import new_table
-from profiles.schema import Profile
-from storage.artifact import Artifact
+from tasks.stage.session import Step
 
 
 def run_ladder(console: Console, asked: AskedLadder, yes: bool = False) -> None:
     """Run a ladder, with progress and tables. Raises what its runs raise."""
 
-    def prepared() -> tuple[Profile, Matrix]:
+    def prepared() -> Prepared:
         ladder = ladder_of(asked)
-        return ladder.profile, ladder.matrix
+        return prepared_matrix(ladder.profile, ladder.matrix)
 
-    run_matrix(console, asked, prepared, lambda: _flow(asked), "scaling", show_law, yes=yes)
+    run_all(console, asked, prepared, lambda: _flow(asked), show_law, "scaling", yes=yes)
 
 
 def show_ladder_plan(console: Console, asked: AskedLadder) -> None:
@@ -53,10 +53,9 @@ def show_ladder_plan(console: Console, asked: AskedLadder) -> None:
     show_needed(console, plan_matrix(ladder.matrix))
 
 
-def show_law(console: Console, artifact: Artifact) -> None:
+def show_law(console: Console, steps: Mapping[str, Step]) -> None:
     """Print the tables of a ladder, and its law in a sentence."""
-    assert artifact.manifest is not None
-    counts = artifact.manifest.counts
+    counts = counts_of(steps, "scaling")
     for title, rows in counts["tables"].items():
         console.print()
         heads = list(dict.fromkeys(head for row in rows for head in row))

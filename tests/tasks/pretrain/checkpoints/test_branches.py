@@ -16,8 +16,8 @@ from storage.store import Store
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.check import check_runtime
 from tasks.pretrain.checkpoints.branches import branch_identity
-from tasks.stage.display.progress import Observer
 from tasks.stage.session import Session, open_session
+from tests.notes import Notes
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import MODEL, make_spec
 
@@ -45,19 +45,6 @@ ALL: dict[str, Any] = {  # whatever depends on the step
 }
 
 
-class Noted(Observer):
-    """Keeps what a stage said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def noted(self, stage: str, message: str) -> None:
-        self.said.append(message)
-
-    def warned(self, stage: str, message: str) -> None:
-        self.said.append(message)
-
-
 def trained(
     steps: int,
     data: tuple[Artifact, Artifact],
@@ -67,11 +54,11 @@ def trained(
     runtime: dict[str, Any] | None = None,
     refresh: bool = False,
     **choices: Any,
-) -> tuple[Manifest, Noted]:
+) -> tuple[Manifest, Notes]:
     """The manifest of a training that the store gets, and what it said. Its config may have further `choices`."""
     config = PretrainConfig.model_validate({**BASE, "steps": steps, **choices})
     settings = {"threads": 1, "device": "cpu", "checkpoint_every": 3, "log_every": 1, **(runtime or {})}
-    noted = Noted()
+    noted = Notes()
     with open_session(Session(store, runtime_of(branches=branches, **settings), observer=noted)):
         artifact, _ = pretrain.materialize(config, data, refresh=refresh)
     assert artifact.manifest is not None
