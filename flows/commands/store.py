@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,7 @@ from flows.options import StoreUrl as RunStore
 from flows.tables import Terminal, new_table
 from storage import inspect, maintain, refs
 from storage.damage import UNPUBLISHED
-from storage.errors import ConfigError, DamagedArtifact
+from storage.errors import OF_MANY, ConfigError, DamagedArtifact
 from storage.leases import Lease
 from storage.store import Store
 from storage.units import size_of
@@ -161,19 +162,18 @@ def verify(
 
 def _remedy(store: Store, damaged: Mapping[str, list[str]], wrong: Sequence[str]) -> str:
     """The remedy for damaged artifacts, by their faults, and for refs that are `wrong`: delete what no stage wrote and
-    unreadable refs, have matrices compared again and profiles rebuild what their refs need, and have a collection
-    delete the rest."""
+    unreadable refs, run matrices again and have profiles rebuild what their refs need, and have a collection delete the
+    rest."""
     spoilt = {place: why for place, why in damaged.items() if not all(one.endswith(UNPUBLISHED) for one in why)}
     delete = [
         store.address(f"artifacts/{one.removesuffix(UNPUBLISHED)}")
         for place in damaged.keys() - spoilt.keys()
         for one in damaged[place]
     ]
-    matrices = {place for place in spoilt if place.startswith("ablate/")}
-    delete += [store.address(f"artifacts/{place}") for place in matrices]
     refresh: dict[str, set[str]] = {}
-    open_ = spoilt.keys() - matrices
-    for name in refs.names(store):
+    commands: set[str] = set()
+    matrices, open_ = _of_matrices(store), {*spoilt}
+    for name in sorted(refs.names(store), key=lambda name: name in matrices):  # a matrix last: it needs the most
         profile, _, stage = name.rpartition("/")
         try:
             newest = refs.history(store, name)[-1].location
@@ -182,24 +182,46 @@ def _remedy(store: Store, damaged: Mapping[str, list[str]], wrong: Sequence[str]
             mine = {place for place in open_ if place.partition("/")[0] == stage}  # it may have named that one
         else:
             mine = maintain.lineage_of(store, newest) & open_
-            if name in wrong:
-                refresh.setdefault(profile, set()).add(stage)
         open_ -= mine  # if several profiles need an artifact, one of them rebuilds it
-        for place in mine:
-            refresh.setdefault(profile, set()).add(place.partition("/")[0])
+        if name in matrices and (mine or name in wrong):
+            commands.add(matrices[name])
+            delete += [store.address(f"artifacts/{place}") for place in mine]
+            spoilt = {place: why for place, why in spoilt.items() if place not in mine}
+        elif mine or name in wrong:
+            stages = {place.partition("/")[0] for place in mine}
+            refresh.setdefault(profile, set()).update(stages | {stage} if name in wrong else stages)
     first = f"Delete {', '.join(map(shlex.quote, sorted(delete)))}. " if delete else ""
-    if matrices:
-        first += "Run the same `gristmill ablate` again. "
+    if commands:
+        first += f"Run the same {', '.join(sorted(commands))} again. "
     if refresh:
         runs = "; ".join(_run(store, profile, stages) for profile, stages in sorted(refresh.items()))
         first += (
             f"Rebuild them: {runs}. Name your own profile by its file, and repeat the --set options that they were "
             "made with: with others the run makes other artifacts. "
         )
-    if spoilt.keys() - matrices:
+    if spoilt:
         gc = f"gristmill store gc --delete --store {shlex.quote(store.url)}"
         return f"{first}Then `{gc}` removes the damaged ones. Without --delete it shows what it would remove."
     return f"{first}{refs.GC_LATER}" if refresh or any("/refs/" in path for path in delete) else first.rstrip()
+
+
+def _of_matrices(store: Store) -> dict[str, str]:
+    """The refs that a matrix of runs wrote, with its command: no profile's run makes what they name. A matrix has the
+    sources of its profile, and names its runs after that."""
+    names = [name.rpartition("/") for name in refs.names(store)]
+    found: dict[str, list[str]] = defaultdict(list)
+    for profile, _, stage in names:
+        if stage in OF_MANY:
+            found[profile].append(f"`gristmill {stage} {profile}`")
+    own = {profile for profile, _, stage in names if stage in ("download", "base")}
+    matrices = {}
+    for profile, _, stage in names:
+        owners = [] if profile in own else [one for one in found if profile.startswith(f"{one}-")]
+        if stage in OF_MANY:
+            matrices[f"{profile}/{stage}"] = f"`gristmill {stage} {profile}`"
+        elif owners:
+            matrices[f"{profile}/{stage}"] = " or ".join(found[max(owners, key=len)])
+    return matrices
 
 
 def _run(store: Store, profile: str, stages: Collection[str]) -> str:

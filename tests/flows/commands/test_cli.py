@@ -31,7 +31,7 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import StoreError
 from storage.keys import KeyPayload
-from storage.manifest import Manifest
+from storage.manifest import InputRef, Manifest
 from storage.shards.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.shards.lines import write_json_lines
 from storage.store import Store
@@ -58,8 +58,10 @@ def gristmill(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
-def publish(store: Store, stage: str, files: dict[str, bytes], **config: object) -> str:
-    """An artifact with these files, and its ref tiny/STAGE moved to it."""
+def publish(
+    store: Store, stage: str, files: dict[str, bytes], *origins: str, profile: str = "tiny", **config: object
+) -> str:
+    """An artifact with these files, made of others, and its ref PROFILE/STAGE moved to it."""
     payload = KeyPayload(stage=stage, version=1, config=config, inputs={})
     folder = store.workspace(stage, payload.key()) / "out"
     for name, data in files.items():
@@ -68,10 +70,15 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
     listed = list_files(folder)
     made = datetime.now(UTC).isoformat()
     manifest = Manifest(
-        key=payload.key(), payload=payload, digest=tree_digest(listed), files=listed, origins={}, created=made
+        key=payload.key(),
+        payload=payload,
+        digest=tree_digest(listed),
+        files=listed,
+        origins={one: InputRef(location=one) for one in origins},
+        created=made,
     )
     artifact = store.publish(folder, manifest)
-    refs.move(store, f"tiny/{stage}", artifact.location, artifact.digest)
+    refs.move(store, f"{profile}/{stage}", artifact.location, artifact.digest)
     return artifact.location
 
 
@@ -212,17 +219,25 @@ def test_verify_names_the_damaged_file_and_the_way_out(tmp_path: Path) -> None:
     assert gristmill("store", "verify", f"--store={store.root}x").returncode == 1
 
 
-def test_a_damaged_comparison_is_made_again_by_its_own_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stage", "file"), [("ablate", "effects.json"), ("mix", "mix.json"), ("scaling", "law.json")])
+def test_what_a_matrix_made_is_made_again_by_its_own_command(tmp_path: Path, stage: str, file: str) -> None:
     store = Store(str(tmp_path / "store"))
-    location = publish(store, "ablate", {"effects.json": b"{}"})
-    path = store.get(location).path / "effects.json"
-    path.chmod(0o644)
-    path.write_bytes(b"[]")
-    said = gristmill("store", "verify", f"--store={store.root}").stderr
-    assert f"Delete {Path(store.root, 'artifacts', location)}. Run the same `gristmill ablate" in said
-    assert "--refresh" not in said, "no run has this stage"
-    said = gristmill("report", "tiny/ablate", f"--store={store.root}").stderr
-    assert "run the same `gristmill ablate" in said
+    source = publish(store, "download", {"a": b"abc"})
+    trained = publish(store, "pretrain", {"b": b"abc"}, source, profile="tiny-seed-1")
+    compared = publish(store, stage, {file: b"{}"}, trained)
+    published = [source, trained, compared]
+    for spoilt, name in ((compared, file), (trained, "b"), (source, "a")):
+        path = store.get(spoilt).path / name
+        path.chmod(0o644)
+        path.write_bytes(b"[]")
+        said = gristmill("store", "verify", f"--store={store.root}").stderr
+        mine = published[published.index(spoilt) or 1 :]
+        folders = ", ".join(sorted(str(Path(store.root, "artifacts", one)) for one in mine))
+        assert f"Delete {folders}. Run the same `gristmill {stage} tiny --store {store.root}` again." in said
+        run = f"gristmill run tiny --store {store.root} --refresh download"
+        assert (run in said, "--refresh" in said) == (spoilt == source, spoilt == source)
+    said = gristmill("report", f"tiny/{stage}", f"--store={store.root}").stderr
+    assert f"run the same `gristmill {stage} " in said
 
 
 def test_a_plan_reads_past_a_damaged_manifest_of_what_is_made_anew_but_not_past_a_damaged_ref(tmp_path: Path) -> None:
