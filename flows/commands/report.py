@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,6 @@ from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from flows.report.drawing.page import Page
-    from storage.artifact import Artifact
     from storage.store import Store
 
 EXAMPLES = 2
@@ -45,7 +45,7 @@ def report(
 
         gristmill report tiny/export@1 tiny/export@2
 
-        gristmill report tiny/ablate
+        gristmill report tiny/ablate         # also tiny/scaling and tiny/mix
 
     The page is one file that loads nothing. It shows the beginnings of removed documents, with personal data of a fixed
     form masked. `--examples 0` leaves them out. Two runs side by side: what differs, and which differences are real.
@@ -58,12 +58,10 @@ def report(
         raise ConfigError("--examples is for the report of one run.", "Leave it out.")
     opened = open_store(store or DEFAULT_STORE)
     page: Page
-    matrix = None if second is not None else _matrix(opened, first)
-    if matrix is not None:
-        from flows.report.matrix_page import page_of_matrix, read_matrix
-
-        found = read_matrix(matrix)
-        page, as_text = page_of_matrix(first, matrix, found), found.model_dump_json(indent=1)
+    many = None if second is not None else _of_many(opened, first)
+    if many is not None:
+        page = many
+        as_text = json.dumps(many.data, ensure_ascii=False, indent=1)
     elif second is None:
         from flows.report.report import report_of
         from flows.report.run_page import page_of
@@ -83,12 +81,21 @@ def report(
     _write(output or Path(f"report-{name}.html"), page.render())
 
 
-def _matrix(store: Store, name: str) -> Artifact | None:
-    """The artifact of this name, if it compares the runs of a matrix."""
+def _of_many(store: Store, name: str) -> Page | None:
+    """The page of what compares many runs: a matrix, a ladder or a mixture. None for other artifacts."""
     from flows.report.report import find
 
     location = find(store, name)
-    return store.get(location) if location.startswith("ablate/") else None
+    match location.partition("/")[0]:
+        case "ablate":
+            from flows.report.matrices.ablation_page import page_of_matrix as page_of
+        case "scaling":
+            from flows.report.matrices.law_page import page_of_law as page_of
+        case "mix":
+            from flows.report.matrices.mixture_page import page_of_mixture as page_of
+        case _:
+            return None
+    return page_of(name, store.get(location))
 
 
 def _write(file: Path, text: str) -> None:

@@ -11,7 +11,7 @@ run_page.py         that value as sections
 model_sections.py   those on models
 differences.py      two runs
 comparison_page.py  their page
-matrix_page.py      the arms of a matrix of runs
+matrices/           pages of many runs: an ablation, a ladder, a mixture
 in_release.py       the report that goes out with a release
 drawing/            pages in general
 """

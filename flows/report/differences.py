@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from flows.report.lineage import Lineage
-from flows.report.report import FORMAT, Report, cleaned, find, report_of
+from flows.report.reading import cleaned
+from flows.report.report import FORMAT, Report, find, report_of
 from storage.errors import ConfigError, StoreError
 from storage.keys import differences
 from storage.store import Store

@@ -1,12 +1,49 @@
-"""Values of manifests, which other versions of a stage may have written: what has another form counts as missing."""
+"""What a report reads of artifacts, without what a page can't hold. Other versions of a stage may have written them:
+values of manifests that have another form count as missing."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
+from storage.artifact import Artifact
+from storage.credentials import redact
+from storage.errors import DamagedArtifact, harmless, make_again
 from storage.manifest import Manifest
+
+LEFT_OUT = "(left out)"
+# Absolute paths, wherever they stand in a text, and those from a home; not the rest of an address
+_PATH = re.compile(r"file://[^\s'\",\])}]*|(?<![\w:/.~-])(?:~\w*)?/[^\s'\",\])}]+|\b[A-Za-z]:\\[^\s'\",\])}]*")
+SEPARATORS = {0x2028: " ", 0x2029: " "}  # of lines, which end a line of JavaScript too
+
+
+Content = TypeVar("Content", bound=BaseModel)
+
+
+def saved(artifact: Artifact, file: str, form: type[Content]) -> Content:
+    """The fields of `form` in a file of JSON, safe to show. Raises DamagedArtifact."""
+    try:
+        found = form.model_validate_json(artifact.file(file).read_bytes())
+        return form.model_validate(cleaned(found.model_dump(mode="json")))
+    except (OSError, ValidationError) as error:
+        stage = artifact.location.partition("/")[0]
+        raise DamagedArtifact(f"{artifact.location}/{file} can't be read.", make_again(stage)) from error
+
+
+def cleaned(value: Any, release: bool = False) -> Any:
+    """JSON without control characters, passwords and numbers that JSON lacks; in a release without paths too."""
+    if isinstance(value, str):
+        text = harmless(redact(value)).translate(SEPARATORS)
+        return _PATH.sub(LEFT_OUT, text) if release else text
+    if isinstance(value, Mapping):
+        return {cleaned(str(name), release): cleaned(one, release) for name, one in value.items()}
+    if isinstance(value, list):
+        return [cleaned(one, release) for one in value]
+    return None if isinstance(value, float) and value - value != 0 else value  # infinite, or not a number
 
 
 def number(value: object) -> float | None:

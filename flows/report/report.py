@@ -7,7 +7,6 @@ time or the place of the call.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,13 +17,12 @@ from flows.records.settings import by_kind, chosen
 from flows.report.costs import Costs, costs_of
 from flows.report.data import Data, data_of
 from flows.report.lineage import Lineage, Node
-from flows.report.reading import mapping, number, rows
+from flows.report.reading import cleaned, mapping, number, rows
 from flows.report.results import Results, results_of
 from flows.report.training import Tokens, Training, parameters_of, tokens_of, trainings_of
 from profiles.stage_names import AT_THE_END, TRAINED
 from storage import refs
-from storage.credentials import redact
-from storage.errors import StoreError, harmless
+from storage.errors import StoreError
 from storage.manifest import Manifest
 from storage.store import Store
 from tasks.download.config import EMBEDDED_LICENCES
@@ -34,10 +32,6 @@ KINDS = {"export": "release", "evaluate": "evaluation", "pretrain": "base model"
 ANSWERS, ON_CARD = 6, 3  # prompts with the answers of all models, and those that a card has too
 ROWS = 20  # of a stage's table on its card
 EXAMPLES = "Examples"  # a table with texts of documents, which are shown masked elsewhere
-LEFT_OUT = "(left out)"
-# Absolute paths, wherever they stand in a text, and those from a home; not the rest of an address
-_PATH = re.compile(r"file://[^\s'\",\])}]*|(?<![\w:/.~-])(?:~\w*)?/[^\s'\",\])}]+|\b[A-Za-z]:\\[^\s'\",\])}]*")
-SEPARATORS = {0x2028: " ", 0x2029: " "}  # of lines, which end a line of JavaScript too
 OF_MACHINE = ("commit", "changes", "system", "machine")
 LAST = (*reversed(AT_THE_END), *reversed(TRAINED))  # stages that end a run, the furthest first
 
@@ -134,18 +128,6 @@ def report_of(
         lineage=[_card(node, node.location not in lineage.whole, release) for node in lineage.nodes.values()],
     )
     return Report.model_validate(cleaned(gathered.model_dump(mode="json"), release))
-
-
-def cleaned(value: Any, release: bool = False) -> Any:
-    """JSON without control characters, passwords and numbers that JSON lacks; in a release without paths too."""
-    if isinstance(value, str):
-        text = harmless(redact(value)).translate(SEPARATORS)
-        return _PATH.sub(LEFT_OUT, text) if release else text
-    if isinstance(value, Mapping):
-        return {cleaned(str(name), release): cleaned(one, release) for name, one in value.items()}
-    if isinstance(value, list):
-        return [cleaned(one, release) for one in value]
-    return None if isinstance(value, float) and value - value != 0 else value  # infinite, or not a number
 
 
 def _licences(stages: Mapping[str, Manifest]) -> dict[str, str]:

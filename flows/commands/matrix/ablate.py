@@ -114,7 +114,7 @@ def run_all(
     show(console, run.session.steps)
     console.print(f"\nDone in {duration(time.monotonic() - started)}.")
     where = f"{profile.name}/{stage}{at_store(profile.runtime.store)}"
-    how = "As a page: gristmill report" if stage == "ablate" else "All numbers: gristmill store show"
+    how = "As a page: gristmill report"
     console.print(f"{how} {where}", soft_wrap=True, highlight=False)
 
 

@@ -221,6 +221,47 @@ def intervals(
     return Chart(title, {**spec, "encoding": {"y": y}, "layer": layers}, rows, said)
 
 
+def scatter(
+    title: str,
+    rows: Sequence[Mapping[str, Cell]],
+    x: str,
+    y: str,
+    *,
+    said: str = "",
+    lines: Sequence[Mapping[str, Cell]] = (),
+    main: str = "",
+    band: Sequence[Mapping[str, Cell]] = (),
+    rules: Mapping[str, float] | None = None,
+    logarithmic: bool = True,
+    height: int = 300,
+) -> Chart:
+    """A dot for each row. Below them a band from `low` to `high`, lines by the field `line`, of which that named `main`
+    is thick, and vertical rules with names."""
+    scale = {"type": "log", "nice": False, "padding": 12} if logarithmic else {"zero": False}
+    axis = {"title": x, "format": ".2~e" if logarithmic else "~g", "grid": False, "tickCount": 5, "labelOverlap": True}
+    across = {"field": x, "type": "quantitative", "scale": scale, "axis": axis}
+    up = {"field": y, "type": "quantitative", "scale": {"zero": False}, "axis": {"title": y, "tickCount": 6}}
+    layers: list[dict[str, Any]] = []
+    if band:
+        area = {"x": across, "y": {**up, "field": "low"}, "y2": {"field": "high"}}
+        layers.append(
+            {"data": {"values": [*band]}, "mark": {"type": "area", "color": WARM, "opacity": 0.3}, "encoding": area}
+        )
+    for chosen, colour, width in ((False, QUIET, 1), (True, ORANGE, 2.5)):
+        if values := [row for row in lines if (row["line"] == main) is chosen]:
+            mark = {"type": "line", "color": colour, "strokeWidth": width, "tooltip": {"content": "data"}}
+            encoding = {"x": across, "y": up, "detail": {"field": "line", "type": "nominal"}}
+            layers.append({"data": {"values": values}, "mark": mark, "encoding": encoding})
+    if rules:
+        values = [{"rule": name, x: at} for name, at in rules.items()]
+        colours = {"domain": [*rules], "range": [QUIET, ORANGE][: len(rules)]}
+        encoding = {"x": across, "color": {"field": "rule", "type": "nominal", "scale": colours}}
+        layers.append({"data": {"values": values}, "mark": {"type": "rule", "strokeWidth": 2}, "encoding": encoding})
+    dots = {"type": "point", "tooltip": {"content": "data"}}
+    layers.append({"mark": dots, "encoding": {"x": across, "y": up}})
+    return Chart(title, _spec(height=height, layer=layers), rows, said)
+
+
 def curve(
     title: str, rows: Sequence[Mapping[str, Cell]], *, said: str = "", events: Sequence[int] = (), height: int = 300
 ) -> Chart:

@@ -26,7 +26,7 @@ RESAMPLED = 200
 LAW_OF_STEPS = 40  # bootstraps of boosted trees, which take longer
 
 
-@stage(version=1)
+@stage(version=2)
 def mix(
     config: MixConfig,
     text: Mapping[str, Artifact],
@@ -71,7 +71,7 @@ def mix(
     out.table("Laws", rows_of_laws(laws, float(np.std(losses @ weights))))
     out.table("Proposed shares", rows_of_shares(found))
     out.table("Predicted bits per byte", rows_of_losses([part.name for part in parts], predicted, weights))
-    _write(config, found, parts, losses, laws, out)
+    _write(config, found, dict(zip([part.name for part in parts], weights.tolist(), strict=True)), losses, laws, out)
     (out.path / MIXTURE).write_text(yaml_of(found), encoding="utf-8")
     plot_shares(found, shares, losses @ weights, out.path / "shares.png")
     out.count(
@@ -102,9 +102,10 @@ def _measures(
 
 
 def _write(
-    config: MixConfig, found: Proposal, parts: Sequence[Measure], losses: Values, laws: Sequence[Tried], out: Output
+    config: MixConfig, found: Proposal, weights: dict[str, float], losses: Values, laws: Sequence[Tried], out: Output
 ) -> None:
-    """Write all numbers."""
+    """Write all numbers. `weights` are those of the target's parts."""
+    targets = losses @ np.array([*weights.values()])
     written = {
         "natural": config.natural,
         "proposed": found.shares,
@@ -113,10 +114,13 @@ def _write(
             for name, low, high in zip(found.names, found.low.tolist(), found.high.tolist(), strict=True)
         },
         "target": config.target,
+        "weights": weights,
         "laws": [one._asdict() for one in laws],
         "swarm": [
-            {"mixture": mixture, "losses": dict(zip([part.name for part in parts], row, strict=True))}
-            for mixture, row in zip(config.swarm, losses.round(6).tolist(), strict=True)
+            {"mixture": mixture, "target": target, "losses": dict(zip(weights, row, strict=True))}
+            for mixture, target, row in zip(
+                config.swarm, targets.round(6).tolist(), losses.round(6).tolist(), strict=True
+            )
         ],
     }
     (out.path / MIX).write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,4 +1,5 @@
-"""The page of a matrix: every effect is on it, what is foreign is text, and damage is said."""
+"""The pages of many runs (a matrix, a ladder, a mixture) hold their numbers. What is foreign is text, and damage is
+said."""
 
 from __future__ import annotations
 
@@ -8,17 +9,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from flows.report.matrix_page import page_of_matrix, read_matrix
+from flows.report.drawing.page import Chart, Page
+from flows.report.matrices.ablation_page import page_of_matrix
+from flows.report.matrices.law_page import page_of_law
+from flows.report.matrices.mixture_page import page_of_mixture
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import DamagedArtifact
 from storage.keys import KeyPayload
 from storage.manifest import Manifest
 from tasks.ablate.effects import BETTER, UNCLEAR, WORSE
+from tasks.ablate.mix.swarm import drawn
 from tests.flows.report.made import HOSTILE
 from tests.flows.report.test_page import Read
+from tests.tasks.ablate.mix.test_stage import NATURAL, config, mixed, texts
+from tests.tasks.ablate.test_scaling import fitted, ladder
 
 
 def effect(measure: str, arm: str, verdict: str, **other: Any) -> dict[str, Any]:
@@ -39,9 +47,14 @@ def artifact(folder: Path, *effects: dict[str, Any], winner: str | None, arm: st
         "effects": [*effects],
     }
     (folder / "effects.json").write_text(json.dumps(written))
+    tables = {"Seeds that a difference needs": [{"difference": "0.01"}]}
+    return whole(folder, "ablate", {"summary": f"{arm} is better", "tables": tables})
+
+
+def whole(folder: Path, stage: str, counts: dict[str, Any]) -> Artifact:
+    """A stage's output as an artifact."""
     files = list_files(folder)
-    payload = KeyPayload(stage="ablate", version=1, config={}, inputs={})
-    counts = {"summary": f"{arm} is better", "tables": {"Seeds that a difference needs": [{"difference": "0.01"}]}}
+    payload = KeyPayload(stage=stage, version=1, config={}, inputs={})
     manifest = Manifest(
         key=payload.key(),
         payload=payload,
@@ -50,7 +63,7 @@ def artifact(folder: Path, *effects: dict[str, Any], winner: str | None, arm: st
         counts=counts,
         created=datetime.now(UTC).isoformat(),
     )
-    return replace(Artifact.at(folder), manifest=manifest, location=f"ablate/{payload.key()}")
+    return replace(Artifact.at(folder), manifest=manifest, location=f"{stage}/{payload.key()}")
 
 
 def test_every_effect_is_on_the_page_and_a_foreign_name_is_text(tmp_path: Path) -> None:
@@ -60,7 +73,7 @@ def test_every_effect_is_on_the_page_and_a_foreign_name_is_text(tmp_path: Path) 
         effect("arc: right answers", HOSTILE, WORSE, difference=0.25),
     ]
     made = artifact(tmp_path, *effects, winner=HOSTILE, arm=HOSTILE)
-    page = page_of_matrix("tiny/ablate", made, read_matrix(made))
+    page = page_of_matrix("tiny/ablate", made)
     assert [section.title for section in page.sections] == ["Effects", "Sources", "Benchmarks", "Noise", "Runs"]
     assert {figure.name: figure.value for figure in page.figures}["Real differences"] == "2"
     read = Read(page.render())
@@ -76,12 +89,57 @@ def test_every_effect_is_on_the_page_and_a_foreign_name_is_text(tmp_path: Path) 
 )
 def test_the_best_is_named_only_beyond_noise(tmp_path: Path, verdict: str, winner: str | None, best: str) -> None:
     made = artifact(tmp_path, effect("held-out text", "b", verdict), winner=winner, arm="b")
-    page = page_of_matrix("tiny/ablate", made, read_matrix(made))
+    page = page_of_matrix("tiny/ablate", made)
     assert {figure.name: figure.value for figure in page.figures}["Best"] == best
+
+
+def drawn_by_vega(page: Page) -> list[str]:
+    """The titles of the page's charts, which Vega draws."""
+    vega = pytest.importorskip("vl_convert")
+    charts = [block for section in page.sections for block in section.blocks if isinstance(block, Chart)]
+    for chart in charts:
+        assert vega.vegalite_to_vega(json.loads(chart.json))["marks"]
+    return [chart.title for chart in charts]
+
+
+def test_a_ladder_has_its_law_predictions_and_error_on_a_page(tmp_path: Path) -> None:
+    out = fitted(tmp_path, *ladder(tmp_path, rates=(0.5, 2.0), computes=[1e13]))
+    made = whole(out.path, "scaling", out.counts)
+    page = page_of_law("tiny/scaling", made)
+    sections = {section.title for section in page.sections}
+    assert sections == {"Law", "Predictions", "Error", "Learning rate", "Trainings"}
+    assert drawn_by_vega(page) == ["Loss over compute", "Loss over size"]
+    shown = " ".join(Read(page.render()).text)
+    tables = out.counts["tables"]
+    for said in (out.counts["summary"], tables["Law"][0]["value"], tables["Predictions"][0]["bits per byte (95 %)"]):
+        assert said in shown
+    assert len(page.data["points"]) == 16
+    (out.path / "law.json").write_text("{}")
+    with pytest.raises(DamagedArtifact, match=r"law\.json is not a law"):
+        page_of_law("tiny/scaling", made)
+
+
+def test_a_mixture_has_its_shares_and_runs_on_a_page(tmp_path: Path) -> None:
+    swarm = drawn(NATURAL, np.ones(3), 12)
+    found = mixed(tmp_path, config(swarm), texts(tmp_path, swarm))
+    counts = {"summary": "books 50%", "law": found["laws"][0]["law"], "tables": {"Laws": [{"law": HOSTILE}]}}
+    out = next(tmp_path.rglob("mix.json")).parent
+    made = whole(out, "mix", counts)
+    page = page_of_mixture("tiny/mix", made)
+    assert [section.title for section in page.sections] == ["Shares", "Law", "Runs"]
+    assert drawn_by_vega(page) == ["Shares", "books", "notes", "noise"]
+    assert {figure.name: figure.value for figure in page.figures}["Law"] == found["laws"][0]["law"]
+    assert [run["target"] for run in page.data["swarm"]] == [run["target"] for run in found["swarm"]]
+    of_run = found["swarm"][0]["losses"]
+    assert found["swarm"][0]["target"] == pytest.approx(sum(of_run[name] * found["weights"][name] for name in of_run))
+    assert not [tag for tag, attributes in Read(page.render()).tags if tag in ("img", "iframe")]
+    (out / "mix.json").write_text("{}")
+    with pytest.raises(DamagedArtifact, match=r"mix\.json can't be read"):
+        page_of_mixture("tiny/mix", made)
 
 
 def test_damage_is_said(tmp_path: Path) -> None:
     made = artifact(tmp_path, effect("held-out text", "b", BETTER), winner="b", arm="b")
     (tmp_path / "effects.json").write_text("{}")
     with pytest.raises(DamagedArtifact, match=r"effects\.json can't be read"):
-        read_matrix(made)
+        page_of_matrix("tiny/ablate", made)

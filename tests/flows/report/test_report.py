@@ -16,7 +16,8 @@ from flows.records.figures import figures_of
 from flows.report.comparison_page import page_of_both
 from flows.report.differences import comparison_of
 from flows.report.in_release import release_report
-from flows.report.report import Report, cleaned, find, report_of
+from flows.report.reading import cleaned
+from flows.report.report import Report, find, report_of
 from flows.report.run_page import page_of
 from storage.errors import ConfigError, GristmillError, StoreError
 from storage.manifest import Manifest

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel
 
 from flows.report.drawing import charts
 from flows.report.drawing.page import Block, Cell, Figure, Page, Section, Table, Text
 from flows.report.model_sections import signed
-from flows.report.report import cleaned
+from flows.report.reading import saved
 from storage.artifact import Artifact
-from storage.errors import DamagedArtifact, make_again
 from storage.units import duration
 from tasks.ablate.effects import BETTER, UNCLEAR, WORSE
 from tasks.ablate.measures import HELD_OUT
@@ -20,22 +19,18 @@ from tasks.ablate.report import SEEDS, WORTH
 from tasks.ablate.stage import EFFECTS
 
 
-class _Read(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class _Arm(_Read):
+class _Arm(BaseModel):
     name: str
     settings: dict[str, str]
 
 
-class _Measure(_Read):
+class _Measure(BaseModel):
     name: str
     lower_is_better: bool
     values: list[list[float]]  # by arm and seed
 
 
-class _Effect(_Read):
+class _Effect(BaseModel):
     measure: str
     arm: str
     reference: float
@@ -47,7 +42,7 @@ class _Effect(_Read):
     verdict: str
 
 
-class Matrix(_Read):
+class Matrix(BaseModel):
     """effects.json of `ablate`."""
 
     link: str
@@ -61,18 +56,9 @@ class Matrix(_Read):
     compute: dict[str, dict[str, float | bool | None]] = {}  # by arm: value, low, high, extrapolated
 
 
-def read_matrix(artifact: Artifact) -> Matrix:
-    """The results of a matrix, as JSON that is safe to show. Raises DamagedArtifact."""
-    try:
-        found = Matrix.model_validate_json(artifact.file(EFFECTS).read_bytes())
-        return Matrix.model_validate(cleaned(found.model_dump(mode="json")))
-    except (OSError, ValidationError) as error:
-        raise DamagedArtifact(f"{artifact.location}/{EFFECTS} can't be read.", make_again("ablate")) from error
-
-
-def page_of_matrix(name: str, artifact: Artifact, found: Matrix) -> Page:
-    """The page of a matrix."""
-    manifest = artifact.manifest
+def page_of_matrix(name: str, artifact: Artifact) -> Page:
+    """The page of a matrix. Raises DamagedArtifact."""
+    found, manifest = saved(artifact, EFFECTS, Matrix), artifact.manifest
     assert manifest is not None
     runs = len(found.arms) * len(found.seeds)
     real = sum(effect.verdict in (BETTER, WORSE) for effect in found.effects)
