@@ -45,6 +45,10 @@ class Schema:
         return self.make()
 
 
+def _plain(description: str, **schema: Any) -> Schema:
+    return Schema(lambda: {"description": description, **schema})
+
+
 def _only(wanted: str, *conditions: dict[str, Any]) -> dict[str, Any]:
     """A schema that requires one of the conditions, and otherwise says what is `wanted`."""
     return {"if": {"anyOf": conditions}, "else": {"const": wanted}}
@@ -96,32 +100,17 @@ def _varied() -> dict[str, Any]:
     return _settings(said, "pretrain.learning_rate=[3e-3, 6e-3]")
 
 
-def _number(description: str, most: int | None = None) -> dict[str, Any]:
-    return {"description": description, "type": "integer", "minimum": 1, **({"maximum": most} if most else {})}
-
-
-def _seeds() -> dict[str, Any]:
-    return _number("Runs of each arm, with different seeds.", MOST_SEEDS)
-
-
-def _jobs() -> dict[str, Any]:
-    return {**_number("Trainings at once, by default one on each GPU."), "type": ["integer", "null"]}
-
-
-def _each() -> dict[str, Any]:
-    return {"description": "One change at a time, in place of all combinations.", "type": "boolean"}
-
-
-def _halve() -> dict[str, Any]:
-    return {
-        "description": "Give up the worse half of the arms after a quarter, then half of the steps.",
-        "type": "boolean",
-    }
-
-
 def _link() -> dict[str, Any]:
     said = "The stage whose model is measured, by default the first that all keys change."
     return {"description": said, "enum": [*TRAINED, BASE, None]}
+
+
+def _names(description: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "type": "array",
+        "items": {"type": "string", **_only("a name", {"minLength": 1, "pattern": CHARACTERS})},
+    }
 
 
 def _last_stage() -> dict[str, Any]:
@@ -140,10 +129,6 @@ def _refreshed() -> dict[str, Any]:
         "items": {"description": "A stage, or a part of one such as form.", "type": "string", "enum": sorted(STAGES)},
         "uniqueItems": True,
     }
-
-
-def _refresh() -> dict[str, Any]:
-    return {"description": "Rebuild it even if it is stored.", "type": "boolean"}
 
 
 def _ref() -> dict[str, Any]:
@@ -197,19 +182,6 @@ def _alias() -> dict[str, Any]:
     }
 
 
-def _public() -> dict[str, Any]:
-    return {"description": "Make the hub's repository public.", "type": "boolean"}
-
-
-def _hours() -> dict[str, Any]:
-    return {
-        "description": "Hours to wait for approval before the run fails.",
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "maximum": LONGEST_HOURS,
-    }
-
-
 @functools.cache  # Prefect asks for each flow
 def keys(*groups: type[BaseModel]) -> str:
     """A pattern of the keys of these groups and those below them: of nested groups, and the user's own names in a
@@ -246,20 +218,81 @@ def _dot(below: str) -> str:
 ProfileName = Annotated[str, Schema(_profile)]
 Settings = Annotated[Sequence[str], Schema(_settings)]
 Varied = Annotated[Sequence[str], Schema(_varied)]
-Seeds = Annotated[int, Schema(_seeds)]
-Jobs = Annotated[int | None, Schema(_jobs)]
-Each = Annotated[bool, Schema(_each)]
-Halve = Annotated[bool, Schema(_halve)]
+Seeds = Annotated[int, _plain("Runs of each arm, with different seeds.", type="integer", minimum=1, maximum=MOST_SEEDS)]
+Jobs = Annotated[
+    int | None, _plain("Trainings at once, by default one on each GPU.", type=["integer", "null"], minimum=1)
+]
+Each = Annotated[bool, _plain("One change at a time, in place of all combinations.", type="boolean")]
+Halve = Annotated[
+    bool, _plain("Give up the worse half of the arms after a quarter, then half of the steps.", type="boolean")
+]
+Budgets = Annotated[
+    Sequence[float],
+    _plain(
+        "Compute of the trainings in FLOPs. Three or four, each two to three times the one before, are usual.",
+        type="array",
+        items={"type": "number", "exclusiveMinimum": 0},
+        minItems=1,
+    ),
+]
+Widths = Annotated[
+    Sequence[int],
+    _plain(
+        "Widths of the trainings, by default those around the best size.",
+        type="array",
+        items={"type": "integer", "minimum": 1},
+    ),
+]
+Compute = Annotated[float | None, _plain("A compute in FLOPs to predict.", type=["number", "null"], exclusiveMinimum=0)]
+CheckRate = Annotated[
+    bool, _plain("Try half and twice the learning rate at the smallest and the largest size.", type="boolean")
+]
+Beyond = Annotated[bool, _plain("Predict farther than ten times the largest training.", type="boolean")]
+Proxy = Annotated[
+    Sequence[str],
+    Schema(
+        lambda: _settings(
+            "Keys of the small runs, each as `pretrain.key=value`, by default a quarter of the profile's steps.",
+            "pretrain.model.depth=4",
+        )
+    ),
+]
+Mixtures = Annotated[
+    int | None, _plain("Mixtures to try, by default 8 for each source.", type=["integer", "null"], minimum=1)
+]
+Checks = Annotated[
+    int, _plain("Runs of each arm that check the proposal. 0: no check.", type="integer", minimum=0, maximum=MOST_SEEDS)
+]
+Sources = Annotated[Sequence[str], Schema(lambda: _names("Sources to mix, by default all. Others aren't trained on."))]
+Targets = Annotated[
+    Sequence[str],
+    Schema(
+        lambda: _names(
+            "What is to be predicted well: sources, or `name=weight` of sources, files and benchmarks, by default all "
+            "sources that are mixed."
+        )
+    ),
+]
+Epochs = Annotated[
+    float | None,
+    _plain("Read no source more often, by default as pretrain.max_epochs or 4.", type=["number", "null"], minimum=0.01),
+]
+Full = Annotated[bool, _plain("Check the proposal at the profile's own size.", type="boolean")]
 Link = Annotated[str | None, Schema(_link)]
 LastStage = Annotated[str | None, Schema(_last_stage)]
 StageName = Annotated[str, Schema(_stage)]
 Refreshed = Annotated[Sequence[str], Schema(_refreshed)]
-Refresh = Annotated[bool, Schema(_refresh)]
+Refresh = Annotated[bool, _plain("Rebuild it even if it is stored.", type="boolean")]
 Ref = Annotated[str, Schema(_ref)]
 Address = Annotated[str, Schema(_address)]
 StorePlace = Annotated[str, Schema(_store)]
-Public = Annotated[bool, Schema(_public)]
-Hours = Annotated[float, Schema(_hours)]
+Public = Annotated[bool, _plain("Make the hub's repository public.", type="boolean")]
+Hours = Annotated[
+    float,
+    _plain(
+        "Hours to wait for approval before the run fails.", type="number", exclusiveMinimum=0, maximum=LONGEST_HOURS
+    ),
+]
 RegistryPlace = Annotated[str, Schema(_registry)]
 ModelName = Annotated[str, Schema(_model_name)]
 Alias = Annotated[str, Schema(_alias)]

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.deployed.parameters import ProfileName, Settings
+from flows.deployed.parameters import (
+    Checks,
+    Epochs,
+    Full,
+    Jobs,
+    Mixtures,
+    ProfileName,
+    Proxy,
+    Settings,
+    Sources,
+    Targets,
+)
 from flows.deployed.run_lifecycle import told
 from flows.matrix.earlier import both_documents, earlier_swarm
 from flows.matrix.lanes import jobs_of
@@ -36,14 +47,14 @@ from tasks.stage.session import Session, current
 def mixing(
     profile: ProfileName = "tiny",
     overrides: Settings = (),
-    proxy: Settings = (),
-    runs: int | None = None,
-    seeds: int = 3,
-    sources: tuple[str, ...] = (),
-    target: tuple[str, ...] = (),
-    max_epochs: float | None = None,
-    full: bool = False,
-    jobs: int | None = None,
+    proxy: Proxy = (),
+    runs: Mixtures = None,
+    seeds: Checks = 3,
+    sources: Sources = (),
+    target: Targets = (),
+    max_epochs: Epochs = None,
+    full: Full = False,
+    jobs: Jobs = None,
 ) -> str:
     """The shares of the sources that train the best model for a `target`: by default held-out text of all sources, in
     natural proportions. `proxy` are the settings of the small runs, by default a quarter of the profile's steps. `runs`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.deployed.parameters import ProfileName, Settings
+from flows.deployed.parameters import Beyond, Budgets, CheckRate, Compute, Jobs, ProfileName, Seeds, Settings, Widths
 from flows.deployed.run_lifecycle import told
 from flows.matrix.ladder import AskedLadder, Ladder, ladder_of
 from flows.matrix.lanes import jobs_of
@@ -22,14 +22,14 @@ from tasks.stage.session import Session, current
 @told
 def law_of_ladder(
     profile: ProfileName = "tiny",
-    budgets: tuple[float, ...] = (),
-    sizes: tuple[int, ...] = (),
-    seeds: int = 1,
-    target: float | None = None,
+    budgets: Budgets = (),
+    sizes: Widths = (),
+    seeds: Seeds = 1,
+    target: Compute = None,
     overrides: Settings = (),
-    check_rate: bool = False,
-    beyond: bool = False,
-    jobs: int | None = None,
+    check_rate: CheckRate = False,
+    beyond: Beyond = False,
+    jobs: Jobs = None,
 ) -> str:
     """How the loss falls with size and tokens: small trainings for each of the `budgets` in FLOPs, at widths around the
     best one or of these `sizes`. `target` is a compute to predict. With `check_rate`, other learning rates are tried at

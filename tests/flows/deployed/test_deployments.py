@@ -46,23 +46,29 @@ def add_text(path: Path, rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "wanted"),
+    ("deployment", "wrong", "wanted"),
     [
-        ({"profile": "tinyy"}, "or the path of a .yaml file' was expected"),
-        ({"to": "pretrian"}, "'pretrian' is not one of ['download'"),
-        ({"refresh": ["fitler"]}, "'fitler' is not one of"),
-        ({"overrides": ["pretrain"]}, "'section.key=value' was expected"),
+        ("by-hand", {"profile": "tinyy"}, "or the path of a .yaml file' was expected"),
+        ("by-hand", {"to": "pretrian"}, "'pretrian' is not one of ['download'"),
+        ("by-hand", {"refresh": ["fitler"]}, "'fitler' is not one of"),
+        ("by-hand", {"overrides": ["pretrain"]}, "'section.key=value' was expected"),
         (
+            "by-hand",
             {"overrides": ["filter=null", "pretrain.stepss=hunter2"]},
             "'a key that docs/profiles.md lists (a list is given whole)' was expected",
         ),
-        ({"nonsense": 1}, "'nonsense' is not one of ['profile', 'overrides', 'to', 'refresh']"),
+        ("by-hand", {"nonsense": 1}, "'nonsense' is not one of ['profile', 'overrides', 'to', 'refresh']"),
+        ("scaling", {"budgets": []}, "[] should be non-empty"),
+        ("scaling", {"budgets": [1e12, 0]}, "0 is less than or equal to the minimum of 0"),
+        ("mix", {"proxy": ["pretrain.model.dept=2"]}, "'a key that docs/profiles.md lists"),
+        ("mix", {"sources": [""]}, "'a name' was expected"),
+        ("mix", {"runs": 0}, "0 is less than the minimum of 1"),
     ],
 )
 def test_what_no_run_could_honour_is_refused_in_words_before_there_is_one(
-    ui: Ui, wrong: dict[str, Any], wanted: str
+    ui: Ui, deployment: str, wrong: dict[str, Any], wanted: str
 ) -> None:
-    answer = pressed(ui, "by-hand", **wrong)
+    answer = pressed(ui, deployment, **wrong)
     assert answer.status_code == httpx.codes.CONFLICT
     assert wanted in answer.json()["detail"]
     assert "hunter2" not in answer.text
