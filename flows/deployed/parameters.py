@@ -218,6 +218,14 @@ def _dot(below: str) -> str:
 ProfileName = Annotated[str, Schema(_profile)]
 Settings = Annotated[Sequence[str], Schema(_settings)]
 Varied = Annotated[Sequence[str], Schema(_varied)]
+Arms = Annotated[
+    Sequence[str],
+    _plain(
+        "Settings that belong together, as one arm each: `{section.key: value, section.key: value}`.",
+        type="array",
+        items={"type": "string", **_only("{section.key: value}", {"pattern": rf"{CHARACTERS}\s*\{{[\s\S]*\}}\s*$"})},
+    ),
+]
 Seeds = Annotated[int, _plain("Runs of each arm, with different seeds.", type="integer", minimum=1, maximum=MOST_SEEDS)]
 Jobs = Annotated[
     int | None, _plain("Trainings at once, by default one on each GPU.", type=["integer", "null"], minimum=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.deployed.parameters import Each, Halve, Jobs, Link, ProfileName, Seeds, Settings, Varied
+from flows.deployed.parameters import Arms, Each, Halve, Jobs, Link, ProfileName, Seeds, Settings, Varied
 from flows.deployed.run_lifecycle import told
 from flows.matrix.arms import Matrix, matrix_of
 from flows.matrix.halving import halved
@@ -26,6 +26,7 @@ from tasks.stage.session import Session, current
 def ablation(
     profile: ProfileName = "tiny",
     vary: Varied = (),
+    arm: Arms = (),
     seeds: Seeds = 3,
     overrides: Settings = (),
     each: Each = False,
@@ -34,10 +35,10 @@ def ablation(
     halve: Halve = False,
 ) -> str:
     """Whether a change helps: the profile as it is beside each value of the settings in `vary` (`key=value`, or
-    `key=[value, value]`), with as many `seeds`. With `each`, one change at a time. `link` is the stage whose model is
-    measured, and `jobs` how many trainings go on at once, by default one on each GPU. With `halve`, the worse half of
-    the arms is given up after a quarter, and again after half of the steps."""
-    matrix = matrix_of(profile, overrides, vary, seeds, each=each, link=link)
+    `key=[value, value]`) and each `arm` of several, with as many `seeds`. With `each`, one change at a time. `link` is
+    the stage whose model is measured, and `jobs` how many trainings go on at once, by default one on each GPU. With
+    `halve`, the worse half of the arms is given up after a quarter, and again after half of the steps."""
+    matrix = matrix_of(profile, overrides, vary, seeds, arm=arm, each=each, link=link)
     with start(profile, overrides, matrix.link, ()):
         session = current()
         assert session is not None

@@ -3,7 +3,9 @@
     --vary filter.fineweb=null --vary 'pretrain.learning_rate=[3e-3, 6e-3]'
 
 has the profile as it is, and each value of a key in place of its own: here 2 × 3 arms, or with `each` 1 + 1 + 2, one
-change at a time.
+change at a time. Keys that belong together are one arm:
+
+    --arm '{pretrain.global_batch: 64, pretrain.learning_rate: 6e-3}'
 """
 
 from __future__ import annotations
@@ -78,25 +80,34 @@ class Matrix(NamedTuple):
 
 
 def matrix_of(
-    name: str, overrides: Sequence[str], vary: Sequence[str], seeds: int, *, each: bool = False, link: str | None = None
+    name: str,
+    overrides: Sequence[str],
+    vary: Sequence[str],
+    seeds: int,
+    *,
+    arm: Sequence[str] = (),
+    each: bool = False,
+    link: str | None = None,
 ) -> Matrix:
     """The matrix of a profile with `overrides`. Raises ConfigError for settings that can't be varied, values that the
     profile refuses, and arms that don't differ."""
     reference = load(name, overrides)
     levels = levels_of(vary)
-    measured = link_of(reference, list(levels), link)
+    together = [settings_of_arm(one) for one in arm]
+    keys = list(dict.fromkeys([*levels, *(key for settings in together for key in settings)]))
+    measured = link_of(reference, keys, link)
     if not 1 <= seeds <= MOST_SEEDS:
         raise ConfigError(f"{seeds} seeds are not between 1 and {MOST_SEEDS}.", "Three to five are usual.")
     arms, profiles = [Arm(reference.name, {})], [reference]
-    for settings in combinations(levels, each=each):
+    for settings in [*combinations(levels, each=each), *together]:
         shown = ", ".join(f"{key}={value}" for key, value in settings.items())
         profile = load(name, [*overrides, *(f"{key}={value}" for key, value in settings.items())])
         if _choices(profile) not in map(_choices, profiles):
             arms.append(Arm(shown, settings))
             profiles.append(profile)
-    if levels and len(arms) == 1:
-        raise ConfigError(f"{', '.join(levels)}: every value is the profile's own.", "Give another value.")
-    _check_stages(profiles, levels)
+    if keys and len(arms) == 1:
+        raise ConfigError(f"{', '.join(keys)}: every value is the profile's own.", "Give another value.")
+    _check_stages(profiles, keys)
     _check_seeds(profiles, measured)
     first = seed_of(reference, measured)
     return matrix_from(name, overrides, arms, range(first, first + seeds), measured)
@@ -127,7 +138,7 @@ def _check_stages(profiles: Sequence[Profile], keys: Iterable[str]) -> None:
         section = key.partition(".")[0]
         if section in FROM_SCRATCH and section != "filter" and all(section not in one.stage_names for one in profiles):
             raise ConfigError(
-                f"--vary {key}: {profiles[0].name} has no stage {section}.",
+                f"{key} can't be varied: {profiles[0].name} has no stage {section}.",
                 "Vary a setting of one that it has. `gristmill plan` lists them.",
             )
 
@@ -139,7 +150,8 @@ def _check_seeds(profiles: Sequence[Profile], link: str) -> None:
         for key, seed in seeds_of(profile, link).items():
             if first.get(key, seed) != seed:
                 raise ConfigError(
-                    f"--vary {key}: all arms have the same seeds.", f"Write --seeds N, and --set {key}=N for the first."
+                    f"{key} can't be varied: all arms have the same seeds.",
+                    f"Write --seeds N, and --set {key}=N for the first.",
                 )
 
 
@@ -150,10 +162,7 @@ def levels_of(vary: Sequence[str]) -> dict[str, list[str]]:
         key, separator, text = one.partition("=")
         if not separator or not key or not text:
             raise ConfigError(f"--vary {one} lacks a {'value' if key else 'key'}.", "Write --vary section.key=value.")
-        if key.partition(".")[0] in UNVARIED:
-            raise ConfigError(
-                f"--vary {key}: no model depends on it.", "Vary a setting of download, of a stage after it, or of base."
-            )
+        _check_varied(key)
         if key in levels:
             raise ConfigError(f"--vary {key} is given twice.", f"Write --vary '{key}=[…, …]'.")
         try:
@@ -162,6 +171,28 @@ def levels_of(vary: Sequence[str]) -> dict[str, list[str]]:
             raise ConfigError(f"--vary {key}: the value is not YAML.", "Quote it, or close it.") from error
         levels[key] = [_text(level) for level in value] if isinstance(value, list) and value else [text]
     return levels
+
+
+def settings_of_arm(text: str) -> dict[str, str]:
+    """The settings of an arm from `{KEY: VALUE, …}`, as text for `--set`."""
+    try:
+        found = parse_value(text)
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict) or not found:
+        raise ConfigError(f"--arm {text} has no settings.", "Write --arm '{section.key: value, section.key: value}'.")
+    settings = {str(key): _text(value) for key, value in found.items()}
+    for key in settings:
+        _check_varied(key)
+    return settings
+
+
+def _check_varied(key: str) -> None:
+    if key.partition(".")[0] in UNVARIED:
+        raise ConfigError(
+            f"{key} can't be varied: no model depends on it.",
+            "Vary a setting of download, of a stage after it, or of base.",
+        )
 
 
 def combinations(levels: Mapping[str, Sequence[str]], *, each: bool) -> list[dict[str, str]]:

@@ -20,6 +20,14 @@ Vary = Annotated[
         "--vary", metavar="K=V", help="a setting to vary, with a value or [several] besides its own (repeatable)"
     ),
 ]
+Arms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arm",
+        metavar="{K: V, …}",
+        help="settings that belong together, as one arm besides those of --vary (repeatable)",
+    ),
+]
 Link = Annotated[
     str | None,
     typer.Option(
@@ -39,6 +47,7 @@ Jobs = Annotated[
 def ablate(
     profile: ProfileName,
     vary: Vary = None,
+    arm: Arms = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="runs of each arm, with different seeds")] = 3,
     each: Annotated[bool, typer.Option("--each", help="one change at a time, in place of all combinations")] = False,
     link: Link = None,
@@ -57,15 +66,17 @@ def ablate(
 
         gristmill ablate tiny --vary filter.fineweb=null --vary 'pretrain.learning_rate=[3e-3, 6e-3]'
 
+        gristmill ablate tiny --arm '{pretrain.global_batch: 32, pretrain.learning_rate: 4e-3}'
+
     The first arm is the profile as it is. What arms share is made once. All models are measured on the same held-out
     text, which none of them was trained on, and differences are paired by seed. A winner is named only where the
     difference is beyond noise. Run it again to go on after an interruption.
 
-    Without --vary it measures the noise: how many seeds a difference needs.
+    Without --vary and --arm it measures the noise: how many seeds a difference needs.
     """
     from flows.commands.matrix.ablate import AskedMatrix, run_ablation, show_matrix_plan
 
-    asked = AskedMatrix(profile, settings(overrides, store), vary or [], seeds, each, link, jobs, halve)
+    asked = AskedMatrix(profile, settings(overrides, store), vary or [], arm or [], seeds, each, link, jobs, halve)
     if plan:
         show_matrix_plan(console, asked)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
@@ -47,6 +47,7 @@ class AskedMatrix:
     profile: str
     overrides: list[str]
     vary: list[str]
+    arm: list[str]
     seeds: int
     each: bool
     link: str | None
@@ -56,7 +57,9 @@ class AskedMatrix:
     @property
     def matrix(self) -> Matrix:
         """Its runs. Raises ConfigError."""
-        return matrix_of(self.profile, self.overrides, self.vary, self.seeds, each=self.each, link=self.link)
+        return matrix_of(
+            self.profile, self.overrides, self.vary, self.seeds, arm=self.arm, each=self.each, link=self.link
+        )
 
 
 def run_ablation(console: Console, asked: AskedMatrix, yes: bool = False) -> None:
@@ -179,7 +182,7 @@ def _sharing(planned: PlannedMatrix) -> str:
 def _flow(asked: AskedMatrix) -> None:
     from flows.matrix.ablation import ablation
 
-    ablation(asked.profile, asked.vary, asked.seeds, asked.overrides, asked.each, asked.link, asked.jobs, asked.halve)
+    ablation(**asdict(asked))
 
 
 def counts_of(steps: Mapping[str, Step], stage: str) -> Mapping[str, Any]:

@@ -102,12 +102,34 @@ def test_the_first_model_that_all_settings_change_is_measured(
         ("dpo.beta=0.2", "sft", "comes before what is varied"),
         ("dedup=null", "export", "makes no model of smoke"),
         ("pretrain.seed=[1, 2]", None, "all arms have the same seeds"),
-        ("sft={epochs: 2, seed: 5}", None, "sft.seed: all arms have the same seeds"),
+        ("sft={epochs: 2, seed: 5}", None, "sft.seed can't be varied: all arms have"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(vary: str, asked: str | None, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         matrix_of("smoke", [], [vary], 2, link=asked)
+
+
+def test_settings_that_belong_together_are_one_arm() -> None:
+    arm = ["{pretrain.global_batch: 4, pretrain.learning_rate: 2e-2}", "{sft: null, dedup.threshold: 0.5}"]
+    matrix = matrix_of("smoke", [], ["dedup=null"], 2, arm=[*arm, arm[0], "{dedup: null}"])
+    assert [one.settings for one in matrix.arms] == [
+        {},
+        {"dedup": "null"},
+        {"pretrain.global_batch": "4", "pretrain.learning_rate": "0.02"},
+        {"sft": "null", "dedup.threshold": "0.5"},
+    ]
+    for problem, wrong in (
+        ("has no settings", "dedup=null"),
+        ("has no settings", "{}"),
+        ("has no settings", "{dedup.threshold: [0.5}"),
+        ("no model depends on it", "{dedup: null, evaluate: null}"),
+        ("unknown key", "{dedup.treshold: 0.5}"),
+        ("all arms have the same seeds", "{dedup: null, pretrain.seed: 3}"),
+        ("every value is the profile's own", "{dedup.threshold: 0.8}"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            matrix_of("smoke", [], [], 2, arm=[wrong])
 
 
 def test_too_many_runs_are_refused() -> None:
