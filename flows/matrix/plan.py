@@ -13,6 +13,7 @@ from flows.estimates.stages import estimates
 from flows.matrix.arms import Matrix, Member
 from flows.plan import plan
 from flows.session import session_of
+from profiles.schema import Profile
 from storage import refs
 from storage.artifact import Artifact
 from storage.runs.record import Estimate
@@ -34,9 +35,10 @@ class Needed(NamedTuple):
 
 class PlannedMatrix(NamedTuple):
     """The artifacts of a matrix, each once, in the order of the pipeline, and the noise that an earlier matrix of the
-    same reference measured."""
+    same reference measured. `price` is that of an hour of training, in USD, None without a GPU."""
 
     needed: list[Needed]
+    price: float | None
     noise: Noise | None
     reference: float  # the measure whose noise it is, of the reference
 
@@ -67,7 +69,13 @@ def plan_matrix(matrix: Matrix) -> PlannedMatrix:
     listed = sorted(needed.values(), key=lambda one: order.get(one.stage, len(order)))
     store = session_of(matrix.reference).store
     noise, reference = _known_noise(store, matrix, first[-1])
-    return PlannedMatrix(listed, noise, reference)
+    return PlannedMatrix(listed, _price(matrix.reference), noise, reference)
+
+
+def _price(profile: Profile) -> float | None:
+    gpu = gpu_of(profile.runtime)
+    devices = profile.runtime.training.processes
+    return None if gpu is None or gpu.price is None else devices * gpu.price
 
 
 def _plan(matrix: Matrix, member: Member) -> tuple[list[PlannedStage], Mapping[str, Estimate]]:

@@ -23,6 +23,7 @@ from flows.session import check_stages, recorded, session_of
 from flows.stop import stoppable
 from flows.tables import new_table
 from profiles.schema import Profile
+from profiles.stage_names import TRAINED
 from storage.units import duration
 from tasks.ablate.report import SEEDS, rows_of_noise
 from tasks.stage.session import Step
@@ -176,7 +177,11 @@ def _sharing(planned: PlannedMatrix) -> str:
         together, apart = (sum(one.seconds or 0 for one in known), sum(one.runs * (one.seconds or 0) for one in known))
         text += f": about {duration(together)} on one device, {duration(apart)} if nothing were shared"
     text += f", without {', '.join(unknown)}, whose time is unknown" if unknown else ""
-    return f"{text}. Then each model is measured."
+    text += "."
+    if planned.price is not None:
+        hours = sum(one.seconds or 0 for one in known if one.stage in TRAINED) / 3600
+        text += f" Training costs {hours * planned.price:,.2f} USD at the price that `gristmill plan` assumes."
+    return f"{text} Then each model is measured."
 
 
 def _flow(asked: AskedMatrix) -> None:

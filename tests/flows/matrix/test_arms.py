@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from flows.matrix.arms import levels_of, link_of, matrix_of, named
 from flows.matrix.halving import announced, check_halving, shortened, steps_of
+from flows.matrix.plan import plan_matrix
 from profiles.load import load
 from storage.errors import ConfigError
 
@@ -130,6 +133,12 @@ def test_settings_that_belong_together_are_one_arm() -> None:
     ):
         with pytest.raises(ConfigError, match=problem):
             matrix_of("smoke", [], [], 2, arm=[wrong])
+
+
+def test_trainings_on_gpus_have_a_price(tmp_path: Path) -> None:
+    sets = [f"runtime.store={tmp_path}", "runtime.training.processes=4"]
+    prices = [plan_matrix(matrix_of(name, sets, [], 1)).price for name in ("gpu", "tiny")]
+    assert prices == [4 * 3.0, None]
 
 
 def test_too_many_runs_are_refused() -> None:
