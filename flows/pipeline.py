@@ -45,7 +45,7 @@ def from_documents(profile: Profile, raw: Artifact) -> Start:
     texts = synthesise(profile.synthesise, raw.part("documents"))
     unique = dedup(profile.dedup, texts.part("documents"))
     end_without_news(unique)
-    clean = filter_documents(profile.filter, unique.part("documents"), raw.part("benchmarks"))
+    clean = filter_documents(profile.filter and profile.filter.texts, unique.part("documents"), raw.part("benchmarks"))
     check_kept(profile, clean)
     tokenizer = vocabulary(profile, clean.part("documents"), start)
     tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
@@ -73,10 +73,11 @@ def from_base(profile: Profile, raw: Artifact) -> Start:
 
 
 def clean_pairs(profile: Profile, raw: Artifact) -> Artifact:
-    """Instruction and preference pairs without personal data."""
-    pii = profile.filter and profile.filter.pii
+    """Instruction and preference pairs without personal data, and by choice without questions of the benchmarks."""
+    rules = profile.filter and profile.filter.pair_rules
     labelled = raw.part("labelled") if "labelled" in profile.download.roles else None
-    return filter_pairs(pii, raw.part("instructions"), raw.part("preferences"), labelled)
+    benchmarks = raw.part("benchmarks") if profile.filter and "contamination" in profile.filter.pairs else None
+    return filter_pairs(rules, raw.part("instructions"), raw.part("preferences"), labelled, benchmarks)
 
 
 def post_training(profile: Profile, start: Start) -> Chain:

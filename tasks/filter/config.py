@@ -5,6 +5,7 @@ Null switches an optional group of rules off. Signals that no other group needs 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
@@ -19,6 +20,7 @@ from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, G
 from tasks.filter.language.family import LanguageRules
 from tasks.filter.lists.family import ListsRules
 from tasks.filter.mathematics.family import MathematicsRules
+from tasks.filter.pairs.config import ByChoice, PairRules
 from tasks.filter.perplexity.family import PerplexityRules
 from tasks.filter.pii.family import PiiRules
 from tasks.filter.pii_metadata.fields import Fields
@@ -96,6 +98,12 @@ class FilterConfig(StageConfig):
     semantic: SemanticRules | None = Field(
         None, description="documents that say the same as another, by their embeddings, or null to keep them"
     )
+    pairs: list[ByChoice] = Field(
+        [],
+        exclude_if=operator.not_,
+        description="groups whose rules instruction and preference pairs must pass too, besides `pii`. toxicity judges "
+        "answers, but no rejected ones, so that a model can learn from these",
+    )
     signals: NamedSignals = Field({}, description="your own signals, by name, each with its bounds")
     measured_last: list[Literal["pii", "pii_metadata"]] = Field(
         ["pii", "pii_metadata"],
@@ -159,6 +167,27 @@ class FilterConfig(StageConfig):
             what = "language.allowed leaves it out" if self.language else "no language is identified"
             raise ValueError(f"{language} has thresholds or stop words of its own, but {what}")
         return self
+
+    @model_validator(mode="after")
+    def _pairs_pass_what_is_on(self) -> Self:
+        for name in self.pairs:
+            if getattr(self, name) is None:
+                raise ValueError(f"pairs names {name}, which is switched off")
+        if "toxicity" in self.pairs and self.toxicity and self.toxicity.measure.model.kind == "trained":
+            raise ValueError("pairs names toxicity, whose classifier is trained on documents: choose another kind")
+        return self
+
+    @property
+    def texts(self) -> FilterConfig:
+        """The config of `filter`: what pairs must pass changes nothing there."""
+        return self.model_copy(update={"pairs": []})
+
+    @property
+    def pair_rules(self) -> PiiRules | PairRules | None:
+        """The config of `pairs`."""
+        if not self.pairs:
+            return self.pii
+        return PairRules(pii=self.pii, **{name: getattr(self, name) for name in self.pairs})
 
     def named_sources(self) -> dict[str, list[str]]:
         """The sources named anywhere in this config, by the path of the field."""

@@ -6,13 +6,14 @@ pairs' ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, make_again
 from storage.shards.lines import read_json_lines
 from storage.shards.parquet import open_parquet, parquet_writer
@@ -68,3 +69,13 @@ def read_messages(path: Path) -> Iterator[pa.RecordBatch]:
         for number in range(file.num_row_groups):
             table = file.read_row_group(number, use_threads=False).combine_chunks()
             yield pa.record_batch([column.chunk(0) for column in table.columns], SCHEMA)
+
+
+def files_by_name(pairs: Mapping[str, Artifact]) -> dict[str, Path]:
+    """The files of all roles, by the names of their side files, in the order of these."""
+    found = {
+        f"{role}-{number:05d}.parquet": file
+        for role, artifact in pairs.items()
+        for number, file in enumerate(artifact.files("*.jsonl"))
+    }
+    return dict(sorted(found.items()))

@@ -1,7 +1,7 @@
-"""The stages for personal data in pairs: `pii_pairs` finds it, `pairs` decides.
+"""The stage `pairs`, and its signals: personal data, and by choice contamination and toxicity.
 
 Pairs are not documents: neither dedup nor the rules over texts see them, and new pairs must not make the filter copy
-the corpus again. So they have their own stage, with the section `filter.pii` as its config.
+the corpus again. So they have stages of their own, with sections of `filter` as their config.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
-from storage.errors import DamagedArtifact
+from tasks.filter.contamination.config import ContaminationConfig
+from tasks.filter.pairs.config import PairRules
 from tasks.filter.pii.config import PiiConfig
-from tasks.filter.pii.family import PiiRules, fingerprints
+from tasks.filter.pii.family import PiiRules
+from tasks.filter.pii.family import fingerprints as salt_of
 from tasks.filter.side_files import FILE
+from tasks.filter.toxicity.config import ToxicityConfig
+from tasks.filter.toxicity.family import FAMILY as TOXICITY
+from tasks.filter.toxicity.stage import fingerprints as model_of
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage import stage
 from tasks.stage.output import Output
@@ -37,38 +42,93 @@ def pair_signals(
         collect(measured, FILE, out.path / role)
 
 
-def check(config: PiiRules, runtime: Runtime) -> None:
-    """Raise ConfigError for a salt that can't be read."""
-    fingerprints(config)
+@stage(version=1, name="contamination_pairs", part_of="pairs", runtime=("data",))
+def pair_contamination(
+    config: ContaminationConfig,
+    instructions: Artifact,
+    preferences: Artifact,
+    labelled: Artifact | None,
+    benchmarks: Artifact,
+    out: Output,
+) -> None:
+    """Find the n-grams that pairs share with benchmark questions, as `contamination` does in documents. A pair's texts
+    count as one. Writes the same files. Raises ConfigError without questions."""
+    from tasks.filter.pairs.documents import find_contamination_in_pairs
+
+    find_contamination_in_pairs(config, _by_role(instructions, preferences, labelled), benchmarks, out)
 
 
-@stage(version=2, name="pairs", section="filter", runtime=("data",), sources=fingerprints, check=check)
+def _model_of(config: ToxicityConfig) -> dict[str, str]:
+    return model_of(config.model)
+
+
+@stage(version=1, name="toxicity_pairs", part_of="pairs", runtime=("data", "compute"), sources=_model_of)
+def pair_toxicity(
+    config: ToxicityConfig, instructions: Artifact, preferences: Artifact, labelled: Artifact | None, out: Output
+) -> None:
+    """Score the answers in pairs as `toxicity` scores documents, except rejected answers. Writes the same columns."""
+    from tasks.filter.pairs.documents import score_answers
+
+    score_answers(config, _by_role(instructions, preferences, labelled), out)
+
+
+def check(config: PiiRules | PairRules, runtime: Runtime) -> None:
+    """Raise a GristmillError for a salt that can't be read, or a machine that lacks the classifier's package."""
+    rules = PairRules.of(config)
+    salt_of(rules.pii)
+    if rules.toxicity is not None:
+        assert TOXICITY.check_here is not None
+        TOXICITY.check_here(rules.toxicity, runtime)
+
+
+def sources(config: PiiRules | PairRules) -> dict[str, str]:
+    """Digests of what measuring and deciding read outside the store. Raises ConfigError, SourceError."""
+    rules = PairRules.of(config)
+    return salt_of(rules.pii) | TOXICITY.sources(rules)
+
+
+@stage(version=2, name="pairs", section="filter", runtime=("data", "compute"), sources=sources, check=check)
 def filter_pairs(
-    config: PiiRules, instructions: Artifact, preferences: Artifact, labelled: Artifact | None, out: Output
+    config: PiiRules | PairRules,
+    instructions: Artifact,
+    preferences: Artifact,
+    labelled: Artifact | None,
+    benchmarks: Artifact | None,
+    out: Output,
 ) -> None:
     """Search instruction and preference pairs, and labelled rows if any, for personal data, with the rules and actions
-    for documents.
+    for documents, and by choice for contamination by the benchmarks and for toxic answers.
 
     Writes instructions/, preferences/ and labelled/ under the input's file names, and ledger/ with a verdict for each
-    changed or removed pair. The removed data remains only in the artifact of `download`.
+    changed or removed pair. What was removed remains only in the artifact of `download`.
     """
-    from tasks.filter.pairs.decide import LEDGER, PAIRS, Job, decide_pairs
+    from tasks.filter.pairs.decide import LEDGER, PAIRS, decide_pairs, jobs_of
 
-    signals = out.obtain(pair_signals, config.measure, instructions, preferences, labelled)
+    rules = PairRules.of(config)
+    pairs = _by_role(instructions, preferences, labelled)
+    jobs = jobs_of(pairs, _signals(rules, [instructions, preferences, labelled], benchmarks, out))
     decided: dict[str, list[ShardResult]] = {}
-    for role, pairs in _by_role(instructions, preferences, labelled).items():
-        files, side_files = pairs.files("*.jsonl"), signals.part(role).files("*.parquet")
-        if len(files) != len(side_files):
-            raise DamagedArtifact(
-                f"The signals cover {len(side_files)} files, but there are {len(files)} files of {role}.",
-                "Measure again: --refresh pii_pairs.",
-            )
-        jobs = [Job(*both) for both in zip(files, side_files, strict=True)]
-        decided[role] = map_shards(functools.partial(decide_pairs, config), jobs, out, role, "files")
-        for number, (file, result) in enumerate(zip(files, decided[role], strict=True)):
+    for role, artifact in pairs.items():
+        work = functools.partial(decide_pairs, rules)
+        decided[role] = map_shards(work, jobs[role], out, role, "files")
+        for number, (file, result) in enumerate(zip(artifact.files("*.jsonl"), decided[role], strict=True)):
             _link(result.folder / PAIRS, out.path / role / file.name)
             _link(result.folder / LEDGER, out.path / "ledger" / f"{role}-{number:05d}.parquet")
-    _report(config, decided, out)
+    _report(rules, decided, out)
+
+
+def _signals(
+    rules: PairRules, pairs: list[Artifact | None], benchmarks: Artifact | None, out: Output
+) -> dict[str, Artifact]:
+    """The signals that the rules ask for, by family."""
+    found = {}
+    if rules.pii is not None:
+        found["pii"] = out.obtain(pair_signals, rules.pii.measure, *pairs)
+    if rules.contamination is not None:
+        found["contamination"] = out.obtain(pair_contamination, rules.contamination.measure, *pairs, benchmarks)
+    if rules.toxicity is not None:
+        found["toxicity"] = out.obtain(pair_toxicity, rules.toxicity.measure, *pairs)
+    return found
 
 
 def _by_role(instructions: Artifact, preferences: Artifact, labelled: Artifact | None) -> dict[str, Artifact]:
@@ -81,7 +141,7 @@ def _link(target: Path, path: Path) -> None:
     path.hardlink_to(target)
 
 
-def _report(config: PiiRules, decided: dict[str, list[ShardResult]], out: Output) -> None:
+def _report(config: PairRules, decided: dict[str, list[ShardResult]], out: Output) -> None:
     by_source: list[dict[str, Any]] = []
     findings: dict[str, Counter[str]] = {}
     for role, results in decided.items():
@@ -93,7 +153,7 @@ def _report(config: PiiRules, decided: dict[str, list[ShardResult]], out: Output
         findings[role] = total["found"]
         if seen:  # a profile may lack pairs of a role
             out.account(
-                what=role, section="filter.pii", documents_in=seen.total(), kept=kept.total(), removed=total["removed"]
+                what=role, section="filter", documents_in=seen.total(), kept=kept.total(), removed=total["removed"]
             )
         out.count(**{f"{role}_changed": changed.total()})
         by_source += [
@@ -108,11 +168,13 @@ def _report(config: PiiRules, decided: dict[str, list[ShardResult]], out: Output
             for source, count in sorted(seen.items())
         ]
     out.table("Pairs", by_source)
+    if config.pii is None:
+        return
     kinds = sorted(set().union(*findings.values()))
     out.table(
         "Personal data",
         [
-            {"kind": kind, "action": config.action_of(kind), **{role: findings[role][kind] for role in decided}}
+            {"kind": kind, "action": config.pii.action_of(kind), **{role: findings[role][kind] for role in decided}}
             for kind in kinds
         ],
     )

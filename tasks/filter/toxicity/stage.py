@@ -54,6 +54,11 @@ def toxicity_model(
 def toxicity_signals(config: ToxicityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     """Score documents. Columns: `toxicity_score`, the expected toxic share of the text (the mean score of its pieces,
     weighted by length), and `toxicity_piece`, the highest score. Null for a text without words."""
+    score_texts(config, documents, model, out)
+
+
+def score_texts(config: ToxicityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
+    """Write the scores of documents under a model of `toxicity_model`."""
     from tasks.filter.classifier.workers import score_signals
     from tasks.filter.toxicity.measure import measure_toxicity
 

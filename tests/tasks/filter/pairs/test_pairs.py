@@ -1,4 +1,5 @@
-"""Personal data in instruction and preference pairs: the same rules and actions as for documents."""
+"""Instruction and preference pairs: the same rules and actions as for documents, for personal data and by choice
+others."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from storage.artifact import Artifact
-from storage.errors import DamagedArtifact, EmptyOutput
+from storage.errors import ConfigError, DamagedArtifact, EmptyOutput
 from storage.shards.documents import Verdict, read_ledger
 from storage.shards.lines import read_json_lines, write_json_lines
 from storage.store import Store
-from tasks.filter import filter_pairs
+from tasks.filter import FilterConfig, filter_pairs
+from tasks.filter.pairs.config import PairRules
 from tasks.filter.pairs.decide import Job, decide_pairs
 from tasks.filter.pairs.measure import GROUP, measure_pairs
 from tasks.filter.pii.config import PiiConfig
@@ -50,7 +53,7 @@ BETTER = preferred("better", "How do I reach her?", "I can't say.", f"Write to {
 def write(folder: Path, instructions: list[dict[str, Any]], preferences: list[dict[str, Any]]) -> Inputs:
     write_json_lines(folder / "instructions" / "pairs.jsonl", instructions)
     write_json_lines(folder / "preferences" / "pairs.jsonl", preferences)
-    return [Artifact.at(folder / "instructions"), Artifact.at(folder / "preferences"), None]
+    return [Artifact.at(folder / "instructions"), Artifact.at(folder / "preferences"), None, None]
 
 
 def run(folder: Path, inputs: Inputs, **config: Any) -> Output:
@@ -63,8 +66,8 @@ def test_labelled_rows_are_looked_through_too_and_keep_their_label(tmp_path: Pat
     row = {"id": "rated", "source": "users", "prompt": [said("user", f"Is {MAIL} right?")]}
     rated = {**row, "completion": [said("assistant", f"{MAIL} is.")], "label": False}
     write_json_lines(tmp_path / "labelled" / "pairs.jsonl", [rated])
-    instructions, preferences, _ = write(tmp_path, [PLAIN], [])
-    out = run(tmp_path, [instructions, preferences, Artifact.at(tmp_path / "labelled")])
+    instructions, preferences, *_ = write(tmp_path, [PLAIN], [])
+    out = run(tmp_path, [instructions, preferences, Artifact.at(tmp_path / "labelled"), None])
     (kept,) = pairs_in(out, "labelled")
     assert kept["label"] is False
     assert kept["completion"] == [said("assistant", "<EMAIL_ADDRESS> is.")]
@@ -132,7 +135,7 @@ def test_actions_drop_and_bound_whole_pairs_and_every_pair_is_accounted_for(tmp_
     assert few.counts["preferences"]["removed"] == {}
     kept = run(tmp_path / "keep", inputs, action="keep")
     assert pairs_in(kept, "instructions") == [PLAIN, LEAKING]
-    with pytest.raises(EmptyOutput, match=r"kept none of 1 instructions.*filter\.pii"):
+    with pytest.raises(EmptyOutput, match=r"kept none of 1 instructions.*filter"):
         run(tmp_path / "none", write(tmp_path, [LEAKING], []), actions={"EMAIL_ADDRESS": "drop"})
 
 
@@ -168,9 +171,98 @@ def test_signals_of_other_pairs_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a", [PLAIN], [])
     write(tmp_path / "b", [asked("other", "a", "b")], [])
     measure_pairs(PiiConfig(), first, tmp_path)
-    decide_pairs(PiiRules(), Job(first, tmp_path / FILE), tmp_path)
+    rules = PairRules(pii=PiiRules())
+    decide_pairs(rules, Job(first, {"pii": tmp_path / FILE}), tmp_path)
     with pytest.raises(DamagedArtifact):
-        decide_pairs(PiiRules(), Job(second, tmp_path / FILE), tmp_path)
+        decide_pairs(rules, Job(second, {"pii": tmp_path / FILE}), tmp_path)
     write_json_lines(second, [PLAIN, LEAKING])
     with pytest.raises(DamagedArtifact):
-        decide_pairs(PiiRules(), Job(second, tmp_path / FILE), tmp_path)
+        decide_pairs(rules, Job(second, {"pii": tmp_path / FILE}), tmp_path)
+
+
+QUESTION = "Which of these birds builds its nest on the ground and hides it under dry grass before the first warm days?"
+INSULT = "You are a stupid fucking idiot and everybody hates you."
+
+
+def with_benchmark(folder: Path, inputs: Inputs) -> Inputs:
+    row = {"id": "birds-0", "query": QUESTION, "choices": ["an owl", "a lark"], "gold": 1}
+    write_json_lines(folder / "benchmarks" / "birds.jsonl", [row])
+    return [*inputs[:3], Artifact.at(folder / "benchmarks")]
+
+
+def chosen(folder: Path, inputs: Inputs, *pairs: str, **filter_: Any) -> Output:
+    """The stage with the groups of `filter.pairs`."""
+    config = FilterConfig.model_validate({"pairs": [*pairs], **filter_}).pair_rules
+    assert config is not None
+    out = Output.at(folder, stage="pairs", runtime=runtime_of(workers=1))
+    filter_pairs.function(config, *inputs, out)
+    return out
+
+
+def test_questions_of_benchmarks_are_found_in_pairs_of_every_form(tmp_path: Path) -> None:
+    asking = asked("asking", f"Tell me: {QUESTION.upper()}", f"A lark. Write to {MAIL}.")
+    repeated = preferred("repeated", "Say something.", "No.", QUESTION)
+    write_json_lines(
+        tmp_path / "labelled" / "pairs.jsonl",
+        [{**preferred("rated", QUESTION, "", ""), "completion": [said("assistant", "An owl.")], "label": False}],
+    )
+    many = [asked(f"{number}", "Who?", "Nobody.") for number in range(GROUP)]
+    instructions, preferences, *_ = write(tmp_path, [*many, PLAIN, asking, LEAKING], [BETTER, repeated])
+    inputs = with_benchmark(tmp_path, [instructions, preferences, Artifact.at(tmp_path / "labelled")])
+    with pytest.raises(EmptyOutput, match="kept none of 1 labelled"):
+        chosen(tmp_path / "all", inputs, "contamination")
+    inputs[2] = None
+    out = chosen(tmp_path / "out", inputs, "contamination")
+    assert [pair["id"] for pair in pairs_in(out, "instructions")][GROUP:] == ["plain", "leaking"]
+    assert [pair["id"] for pair in pairs_in(out, "preferences")] == ["better"]
+    assert {(one.id, one.reason) for one in ledger_of(out)} == {
+        ("asking", "contamination.max_ngrams"),
+        ("repeated", "contamination.max_ngrams"),
+        ("leaking", "pii"),
+        ("better", "pii"),
+    }
+    bare = chosen(tmp_path / "bare", inputs, "contamination", pii=None)
+    assert pairs_in(bare, "instructions")[GROUP:] == [PLAIN, LEAKING]
+    assert "Personal data" not in bare.counts["tables"]
+    empty = tmp_path / "none"
+    empty.mkdir()
+    with pytest.raises(ConfigError, match="no benchmark questions"):
+        chosen(tmp_path / "without", [*inputs[:3], Artifact.at(empty)], "contamination")
+
+
+def test_toxic_answers_are_removed_but_not_prompts_and_rejected_answers(tmp_path: Path) -> None:
+    rude, provoked = asked("rude", "Who am I?", INSULT), asked("provoked", INSULT, "Let's stay polite.")
+    wordless = asked("wordless", "Six times seven?", "42")
+    taught = preferred("taught", "Who am I?", "A kind person.", INSULT)
+    inputs = write(tmp_path, [PLAIN, rude, provoked, wordless], [taught, preferred("bad", "Who?", INSULT, "Nobody.")])
+    out = chosen(tmp_path / "out", inputs, "toxicity")
+    assert pairs_in(out, "instructions") == [PLAIN, provoked, wordless]
+    assert pairs_in(out, "preferences") == [taught]
+    assert {(one.id, one.reason) for one in ledger_of(out)} == {
+        ("rude", "toxicity.max_score"),
+        ("bad", "toxicity.max_score"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("pairs", "filter_", "problem"),
+    [
+        (["contamination"], {"contamination": None}, "pairs names contamination, which is switched off"),
+        (["toxicity"], {"preset": "clean"}, "pairs names toxicity, which is switched off"),
+        (["quality"], {}, "'contamination' or 'toxicity'"),
+        (
+            ["toxicity"],
+            {"toxicity": {"measure": {"model": {"kind": "trained", "files": [{"path": "a", "positive": ["b"]}]}}}},
+            "trained on documents",
+        ),
+    ],
+)
+def test_pairs_pass_only_groups_that_are_on(pairs: list[str], filter_: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        FilterConfig.model_validate({"pairs": pairs, **filter_})
+
+
+def test_what_pairs_must_pass_changes_nothing_else() -> None:
+    usual, more = FilterConfig(), FilterConfig(pairs=["contamination"])
+    assert usual.pair_rules == usual.pii
+    assert more.texts.model_dump_json() == usual.model_dump_json()
