@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.ablate.laws.law import FARTHEST, Fitted, Predicted, distinct, interval
+from tasks.ablate.laws.law import EXPONENTS, FARTHEST, Fitted, Predicted, distinct, interval
 from tasks.ablate.laws.optimum import Best, HeldOut, best_size
 from tasks.ablate.scaling.config import RungConfig, ScalingConfig, SizeConfig
 from tasks.stage.display.figures import BLUE, GREY, ORANGE, new_figure, save_figure
 
 UNIT = "bits per byte"
+NOISY = 0.02  # noise of a training, as a share of its loss
 
 
 class Trained(NamedTuple):
@@ -151,6 +152,23 @@ def nearest(sizes: Sequence[SizeConfig], size: float) -> SizeConfig:
 def in_words(number: Predicted, digits: int = 4) -> str:
     """A number with its interval."""
     return f"{number.value:.{digits}f} ({number.low:.{digits}f} to {number.high:.{digits}f})"
+
+
+def doubts(fitted: Fitted) -> list[str]:
+    """Why the law may lead astray, each with a remedy."""
+    found = []
+    if fitted.noise > NOISY:
+        found.append(
+            f"trainings lie {fitted.noise:.1%} off the law by chance, and so may predictions: give more seeds "
+            "(--seeds 3) or larger budgets"
+        )
+    for axis, exponent in (("size", fitted.law.alpha), ("tokens", fitted.law.beta)):
+        if axis in fitted.axes and not 1.05 * EXPONENTS[0] < float(exponent) < EXPONENTS[1] / 1.05:
+            found.append(
+                f"the exponent of {axis} ends where the search does, at {float(exponent):.3g}, so how the loss falls "
+                f"with {axis} isn't known: give values that are further apart, or more seeds"
+            )
+    return found
 
 
 def sentence(fitted: Fitted, held_out: Sequence[HeldOut]) -> str:

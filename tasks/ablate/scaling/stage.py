@@ -12,6 +12,7 @@ from tasks.ablate.measures import text_measures
 from tasks.ablate.scaling.config import ScalingConfig
 from tasks.ablate.scaling.report import (
     Trained,
+    doubts,
     plot_ladder,
     rows_of_best,
     rows_of_held_out,
@@ -52,8 +53,8 @@ def scaling(config: ScalingConfig, text: Mapping[str, Artifact], out: Output) ->
     )
     if config.diverged:
         out.table("Diverged", [{"training": name, "how": how} for name, how in config.diverged.items()])
-    if fitted.reduced:
-        out.warn(fitted.reduced)
+    for problem in [*([fitted.reduced] if fitted.reduced else []), *doubts(fitted)]:
+        out.warn(problem)
     out.table("Ladder", rows_of_ladder(trained, fitted))
     out.table("Law", rows_of_law(fitted))
     if held_out:

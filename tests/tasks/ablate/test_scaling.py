@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
 from tasks.ablate.laws.law import Law
 from tasks.ablate.scaling import RungConfig, ScalingConfig, SizeConfig, TargetConfig, read_law, scaling
+from tasks.ablate.scaling.report import doubts
 from tasks.stage.output import Output
 from tests.tasks.ablate.test_stage import HELD_OUT, losses
 
@@ -29,7 +31,11 @@ def loss(of: SizeConfig, tokens: float, rate: float = 1.0) -> float:
 
 
 def ladder(
-    folder: Path, sizes: Sequence[SizeConfig] = SIZES[:4], rates: Sequence[float] = (), **config: Any
+    folder: Path,
+    sizes: Sequence[SizeConfig] = SIZES[:4],
+    rates: Sequence[float] = (),
+    noise: float = 0.002,
+    **config: Any,
 ) -> tuple[ScalingConfig, dict[str, Artifact]]:
     """The trainings of these sizes for each budget, and more of other rates, with their measured losses."""
     rungs = [RungConfig(of=of, tokens=int(budget / 6 / of.size), seed=0) for budget in BUDGETS for of in sizes]
@@ -39,7 +45,7 @@ def ladder(
     random = np.random.default_rng(0)
     text = {}
     for name, rung in named.items():
-        bits = loss(rung.of, rung.tokens, rung.rate) * np.exp(0.002 * random.standard_normal())
+        bits = loss(rung.of, rung.tokens, rung.rate) * np.exp(noise * random.standard_normal())
         text[name] = losses(folder / name, [bits] * len(HELD_OUT))
     return ScalingConfig(rungs=named, sizes=SIZES, **config), text
 
@@ -96,6 +102,21 @@ def test_a_ladder_of_one_size_says_that_its_law_is_reduced(tmp_path: Path) -> No
     assert [row["number"][0] for row in tables["Law"]] == ["E", "β", "n"]
     assert "Best size" not in tables
     assert tables["Predictions"][0]["bits per byte (95 %)"] == "another size or length than the law is of"
+
+
+def test_a_ladder_that_says_little_is_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    law = read_law(Artifact.at(fitted(tmp_path / "quiet", *ladder(tmp_path / "quiet")).path))
+    assert doubts(law) == []
+    (doubt,) = doubts(replace(law, noise=0.031))
+    assert doubt.startswith("trainings lie 3.1% off the law by chance")
+    (doubt,) = doubts(replace(law, law=law.law._replace(alpha=5.0)))
+    assert "exponent of size ends where the search does, at 5" in doubt
+    (doubt,) = doubts(replace(law, law=law.law._replace(beta=0.01)))
+    assert "how the loss falls with tokens" in doubt
+    warned: list[str] = []
+    monkeypatch.setattr(Output, "warn", lambda self, message: warned.append(message))
+    fitted(tmp_path / "loud", *ladder(tmp_path / "loud", noise=0.05))
+    assert any("off the law by chance" in warning for warning in warned)
 
 
 def test_a_damaged_law_is_named(tmp_path: Path) -> None:
