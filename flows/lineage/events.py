@@ -22,6 +22,7 @@ from storage.credentials import redact
 from storage.manifest import Manifest
 from storage.runs.record import RunRecord
 from storage.store import Store
+from tasks.stage.session import Step
 
 PRODUCER = "https://github.com/gristmill/gristmill"
 SCHEMA = f"{PRODUCER}/blob/main/flows/lineage/facets-1-0-0.json#/$defs"
@@ -139,12 +140,17 @@ def _job_facets(job: Job) -> dict[str, Any]:
     return facets
 
 
-def run_facet(record: RunRecord) -> dict[str, Any]:
-    """Which stages a run made, and which it took from the store."""
-    stages = [
-        {"name": name, "location": stage.location, "digest": stage.digest, "fromStore": stage.cached}
-        for name, stage in record.stages.items()
-    ]
+def run_facet(record: RunRecord, steps: Mapping[str, Step] | None = None) -> dict[str, Any]:
+    """Which artifacts a run made, and which it took from the store, by its steps. Without them it is the first of each
+    stage, by the record."""
+    found = [(name, stage.location, stage.digest, stage.cached) for name, stage in record.stages.items()]
+    if steps is not None:
+        found = [
+            (name, one.location, one.digest, one.location not in step.made if step.others else step.cached)
+            for name, step in steps.items()
+            for one in (step.artifact, *step.others)
+        ]
+    stages = [dict(zip(("name", "location", "digest", "fromStore"), one, strict=True)) for one in found]
     return {"gristmill_run": _own("GristmillRunRunFacet", record=record.id, stages=stages)}
 
 

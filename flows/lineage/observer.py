@@ -91,7 +91,8 @@ class Lineage(Renamed):
             for job in reversed(self._open.values()):
                 self._send(KINDS[state], job, error=message)
             self._open.clear()
-            self._send(KINDS[state], run, error=message, facets=events.run_facet(self._recorder.record_now()))
+            facets = events.run_facet(self._recorder.record_now(), dict(self._session.steps))
+            self._send(KINDS[state], run, error=message, facets=facets)
             self._trace()
         self._sender.close()
         self._say()
@@ -141,9 +142,9 @@ class Lineage(Renamed):
         yield from map(events.source, sources)
 
     def _names(self) -> dict[str, str]:
-        """The refs of the run's artifacts, by location."""
-        profile, steps = self._profile.name, self._session.steps
-        return {steps[name].artifact.location: f"{profile}/{name}" for name in [*steps]}
+        """The refs of the run's artifacts, by location. Those that a stage makes together have none."""
+        steps = [*self._session.steps.values()]
+        return {step.artifact.location: step.ref for step in steps if step.ref}
 
     def _dataset(self, location: str, names: dict[str, str]) -> Named:
         return Named(namespace_of(self._session.store), names.get(location, location))

@@ -38,6 +38,7 @@ class Step(NamedTuple):
     part_of: str = ""  # the stage that obtained it while working
     others: tuple[Artifact, ...] = ()  # artifacts obtained together with it
     made: frozenset[str] = frozenset()  # the locations of all those that were made, not stored
+    ref: str = ""  # that points at the artifact, if one does
 
     @property
     def worked(self) -> float:
@@ -82,9 +83,10 @@ class Session:
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float, waited: float = 0.0) -> None:
         """Point the profile's ref at the artifact, remember it for the summary, and report it to the observer."""
-        refs.move(self.store, f"{self.profile}/{stage}", artifact.location, artifact.digest)
-        name = self.name_of(stage)
-        step = Step(artifact, cached, "" if cached else self.reasons.get(name, ""), seconds, waited, self.within)
+        name, ref = self.name_of(stage), f"{self.profile}/{stage}"
+        refs.move(self.store, ref, artifact.location, artifact.digest)
+        why = "" if cached else self.reasons.get(name, "")
+        step = Step(artifact, cached, why, seconds, waited, self.within, ref=ref)
         self.steps[name] = step
         self.observer.finished(stage, artifact, cached=cached, seconds=step.worked)
 

@@ -26,6 +26,7 @@ from tasks.download import download
 from tasks.stage.config import StageConfig
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.session import Session, open_session
+from tests.flows.commands.test_cli import publish
 from tests.flows.commands.test_runs import profile_of, run_stages
 from tests.flows.lineage.receiver import check_life_cycle
 
@@ -99,6 +100,27 @@ def test_a_run_that_takes_all_from_the_store_claims_to_have_made_nothing(tmp_pat
     facet = events[1]["run"]["facets"]["gristmill_run"]
     assert facet["record"] == record.id
     assert [(stage["name"], stage["fromStore"]) for stage in facet["stages"]] == [("download", True)]
+
+
+def test_artifacts_are_named_by_their_refs_and_those_made_together_by_their_places(tmp_path: Path) -> None:
+    profile = profile_with_lineage(tmp_path)
+    store = session_of(profile).store
+    for text in ("one", "two"):
+        publish(store, "score", {"score.json": text.encode()}, of=text)
+    stored, made = (store.get(location) for location in store.locations())
+    with run(profile) as going:
+        arm = replace(going.session, profile="smoke-seed-1", names={"dpo": "dpo seed 1"})
+        arm.started("dpo", "it was never made")
+        arm.finished("dpo", stored, cached=False, seconds=1)
+        going.session.observer.started("score", "it was never made")
+        going.session.gathered("score", [(stored, True), (made, False)], seconds=1, waited=0)
+    events = events_of(tmp_path)
+    outputs = [
+        [dataset["name"] for dataset in event["outputs"]] for event in events if event["eventType"] == "COMPLETE"
+    ]
+    assert outputs == [["smoke-seed-1/dpo"], [made.location], []]
+    listed = events[-1]["run"]["facets"]["gristmill_run"]["stages"][1:]
+    assert [(one["location"], one["fromStore"]) for one in listed] == [(stored.location, True), (made.location, False)]
 
 
 def test_facets_of_our_own_have_our_schema(tmp_path: Path) -> None:
