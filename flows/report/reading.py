@@ -16,8 +16,10 @@ from storage.errors import DamagedArtifact, harmless, make_again
 from storage.manifest import Manifest
 
 LEFT_OUT = "(left out)"
-# Absolute paths, wherever they stand in a text, and those from a home; not the rest of an address
-_PATH = re.compile(r"file://[^\s'\",\])}]*|(?<![\w:/.~-])(?:~\w*)?/[^\s'\",\])}]+|\b[A-Za-z]:\\[^\s'\",\])}]*")
+# Absolute paths, wherever they stand in a text, and those from a home; not the rest of an address. A text that is one,
+# or has one in quotes, may have blanks in it
+_ROOT = r"(?:file://|(?:~\w*)?/(?!/)|[A-Za-z]:\\|\\\\)"
+_PATH = re.compile(rf"\A{_ROOT}.+|(?<='){_ROOT}[^']+|(?<=\"){_ROOT}[^\"]+|(?<![\w/.~-]){_ROOT}[^\s'\",\])}}]+")
 SEPARATORS = {0x2028: " ", 0x2029: " "}  # of lines, which end a line of JavaScript too
 
 

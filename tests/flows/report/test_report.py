@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -218,3 +219,28 @@ def test_hostile_names_reach_nobody_s_terminal(made: Made) -> None:
     with pytest.raises(GristmillError) as error:
         report_of(made.store, HOSTILE)
     assert not set(BIDI[0]) & set(str(error.value))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/home/jane roe/x",
+        "~jane/x",
+        "file:///home/jane/x",
+        "C:\\Users\\jane roe",
+        "\\\\host\\jane",
+        "/home/jane",
+        "nas:/jane",
+    ],
+)
+def test_a_release_names_no_place_on_a_disk_in_whatever_text(path: str) -> None:
+    for text in (
+        path,
+        f"['{path}', 'b']",
+        f'{{"a": "{path}"}}',
+        f"['{path[:-1]}…",
+        f"files={path.replace(' ', '')} and b",
+    ):
+        assert not {"jane", "roe", "Users"} & {*re.findall(r"\w+", cleaned(text, release=True))}
+    for text in ("https://host/a/b", "s3://b/a", "['hf://datasets/a']", "a/b at 5 / s"):
+        assert cleaned(text, release=True) == text
