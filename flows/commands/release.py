@@ -164,15 +164,15 @@ def register(
     """
     from flows.deployed.model_registry import Registry, place_in_store, place_of_copy
     from tasks.export.push.address import address
-    from tasks.export.release import find_release
+    from tasks.export.release import find_release, profile_of
 
-    profile = name.partition("@")[0].partition("/")[0]
+    opened = open_store(store)
+    profile = profile_of(opened, name)
     known = Registry(registry, model or profile, alias)
     known.check()
-    opened = open_store(store)
     artifact = find_release(opened, name)
     where = place_in_store(opened, artifact) if place is None else place_of_copy(address(place)[1])
-    version = known.register(opened, artifact, profile, where)
+    version = known.register(artifact, profile, where)
     named = " and ".join(known.aliases)
     console.print(
         f"{escape(known.shown)} has {escape(where)} as version {version} of {escape(known.model)}, as {named}."

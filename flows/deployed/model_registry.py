@@ -9,6 +9,7 @@ MLFLOW_TRACKING_PASSWORD, MLFLOW_TRACKING_TOKEN, or a platform's own.
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import os
 import re
@@ -20,14 +21,14 @@ from typing import Any
 
 from flows.lineage.datasets import place_of
 from flows.lineage.sending import reason
-from flows.records.figures import scores_of
+from flows.records.figures import scores_in
 from storage.artifact import Artifact
 from storage.credentials import decoded, has_credentials, redact
 from storage.errors import ConfigError, ServerError
 from storage.store import Store
+from tasks.export.release import RELEASED
 from tasks.training.tracking.trackers import PROJECT, check_installed
 
-RELEASED = "released"
 ENVIRONMENT = "environment"  # instead of an address: the variables of MLflow
 VARIABLES = ("MLFLOW_REGISTRY_URI", "MLFLOW_TRACKING_URI")
 SETTINGS = {  # unless they are set. A server that is away is seen after seconds, where MLflow would take minutes
@@ -80,8 +81,8 @@ class Registry:
             raise ConfigError(
                 f"The address {decoded(self.address)} holds a password or a token.", f"Set {CREDENTIALS}."
             )
-        if not self.model.strip() or set(self.model) & set("/:"):
-            raise ConfigError(f"A registered model can't be named {self.model!r}.", "Choose one without / and :.")
+        if not self.model.strip() or set(self.model) & set("/:'"):
+            raise ConfigError(f"A registered model can't be named {self.model!r}.", "Choose one without /, : and '.")
         if self.alias and not _ALIAS.fullmatch(self.alias):
             raise ConfigError(
                 f"{self.alias!r} is not an alias.", "Choose letters, digits, - and _, but neither `latest` nor `v1`."
@@ -96,15 +97,14 @@ class Registry:
         """A client of the registry. Within the block its failures become ServerError."""
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
-        errors = importlib.import_module("mlflow.exceptions")
         tracking = importlib.import_module("mlflow.tracking")
         given = {} if self.address == ENVIRONMENT else {"tracking_uri": self.uri, "registry_uri": self.uri}
         try:
             yield tracking.MlflowClient(**given)
-        except (errors.MlflowException, OSError, ValueError) as error:
+        except _failures() as error:
             raise ServerError(f"The registry {self.uri} {_said(error)}", _remedy(error)) from None
 
-    def register(self, store: Store, release: Artifact, profile: str, place: str) -> str:
+    def register(self, release: Artifact, profile: str, place: str) -> str:
         """Register a release of a profile that lies at `place`, and return its version. Raises ServerError."""
         named = {"profile": profile, **_tags(release, place)}
         with self._asked() as client:
@@ -112,7 +112,7 @@ class Registry:
                 client.create_registered_model(self.model, description=DESCRIPTION)
             found = _found(client, self.model, named)
             if found is None:
-                run = _run(client, self.model, store, release, named)
+                run = _run(client, self.model, release, named)
                 source = _source(place, run, self.uri)
                 card = _FRONT.sub("", release.file("README.md").read_text("utf-8"))[:MOST_CHARACTERS]
                 found = client.create_model_version(
@@ -131,6 +131,14 @@ def place_of_copy(to: str) -> str:
 def place_in_store(store: Store, release: Artifact) -> str:
     """The address of a release that was copied nowhere."""
     return place_of(store, release.location)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What MLflow's client raises for a server that is away or another, and for a database or its missing driver."""
+    errors = importlib.import_module("mlflow.exceptions")
+    wire = importlib.import_module("google.protobuf.json_format")
+    database = importlib.import_module("sqlalchemy.exc")
+    return (errors.MlflowException, wire.Error, database.SQLAlchemyError, ImportError, OSError, ValueError)
 
 
 def _model(client: Any, name: str) -> Any:
@@ -157,33 +165,33 @@ def _found(client: Any, model: str, named: Mapping[str, str]) -> Any:
             return None
 
 
-def _run(client: Any, model: str, store: Store, release: Artifact, named: Mapping[str, str]) -> str:
-    """The id of a run with the scores: the one of an interrupted registration, or a new one."""
+def _run(client: Any, model: str, release: Artifact, named: Mapping[str, str]) -> str:
+    """The id of a run with the scores: the one of an earlier registration, or a new one."""
     entities = importlib.import_module("mlflow.entities")
     experiment = client.get_experiment_by_name(PROJECT)
     place = experiment.experiment_id if experiment else client.create_experiment(PROJECT)
     known = client.search_runs([place], f"tags.digest = '{named['digest']}' and tags.registered = '{model}'")
     if known:
-        return str(known[0].info.run_id)
-    tags = {**named, "registered": model}
-    del tags["place"]  # of which a release may have several
-    made = client.create_run(place, run_name=f"{model} {release.location}", tags=tags)
-    run = str(made.info.run_id)
-    metrics = [entities.Metric(name, value, made.info.start_time, 0) for name, value in _scores(store, release).items()]
-    if metrics:
-        client.log_batch(run, metrics=metrics)
-    client.set_terminated(run)
+        found = known[0]
+    else:
+        tags = {**named, "registered": model}
+        del tags["place"]  # of which a release may have several
+        found = client.create_run(place, run_name=f"{model} {release.location}", tags=tags)
+    run = str(found.info.run_id)
+    if found.info.status != "FINISHED":  # new, or interrupted: a metric logged twice is one
+        metrics = [entities.Metric(name, value, found.info.start_time, 0) for name, value in _scores(release).items()]
+        if metrics:
+            client.log_batch(run, metrics=metrics)
+        client.set_terminated(run)
     return run
 
 
-def _scores(store: Store, release: Artifact) -> dict[str, float]:
+def _scores(release: Artifact) -> dict[str, float]:
     """The scores of every model that was evaluated, under names that MLflow takes."""
     assert release.manifest is not None
-    origin = release.manifest.origins.get("scores")
-    manifest = origin and store.manifest(origin.location)
-    if not origin or not manifest:
+    if "scores.json" not in release.manifest.files:
         return {}
-    scores = scores_of(Artifact(release.folder, manifest.digest, manifest))
+    scores = scores_in(json.loads(release.file("scores.json").read_text("utf-8"))["models"])
     return {
         re.sub(r"[^\w\-. /:]", "_", name): score.value for name, score in scores.items() if math.isfinite(score.value)
     }

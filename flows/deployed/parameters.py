@@ -170,7 +170,7 @@ def _model_name() -> dict[str, Any]:
     return {
         "description": "The name of the registered model. Empty: that of the profile.",
         "type": "string",
-        **_only("a name without / and :", {"pattern": r"^[^/:\x00-\x1f]*$"}),
+        **_only("a name without /, : and '", {"pattern": r"^[^/:'\x00-\x1f]*$"}),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from flows.deployed.approval import wait_for_resume
-from flows.deployed.model_registry import RELEASED, Registry, place_in_store, place_of_copy
+from flows.deployed.model_registry import Registry, place_in_store, place_of_copy
 from flows.deployed.parameters import Address, Alias, Hours, ModelName, Public, Ref, RegistryPlace, StorePlace
 from flows.deployed.run_lifecycle import told
 from flows.pages.names import name_as
@@ -19,7 +20,7 @@ from storage.credentials import guard
 from storage.errors import ConfigError, ServerError, StoreError
 from storage.store import Store
 from storage.units import size_of
-from tasks.export.release import find_release
+from tasks.export.release import RELEASED, find_release, profile_of
 from tasks.significance.gates import check_gates
 
 SCORES = "scores"
@@ -46,14 +47,14 @@ def promote(
 
     guard()
     end = destination(to, public)
-    profile = ref.partition("@")[0].partition("/")[0]
+    opened = Store(store)
+    opened.check_exists()
+    profile = profile_of(opened, ref)
     known = Registry(registry, model or profile, alias)
     if registry:
         known.check()
     elif model or alias:
         raise ConfigError("`model` and `alias` are of a registry, and none is named.", "Set `registry`, or clear them.")
-    opened = Store(store)
-    opened.check_exists()
     artifact = find_release(opened, ref)
     assert artifact.manifest is not None
     scores = artifact.manifest.origins.get(SCORES)
@@ -83,22 +84,24 @@ def promote(
     get_run_logger().info(done)
     if registry:
         place = place_of_copy(end.name) if isinstance(end, Copied) else place_in_store(opened, artifact)
-        version = register_copy(known, opened, artifact, ref, place, done)
+        version = register_copy(known, opened, artifact, ref, profile, place, done)
         get_run_logger().info("%s has it as version %s of %s", known.shown, version, known.model)
     return artifact.location
 
 
-def register_copy(known: Registry, store: Store, release: Artifact, ref: str, place: str, done: str) -> str:
+def register_copy(
+    known: Registry, store: Store, release: Artifact, ref: str, profile: str, place: str, done: str
+) -> str:
     """The version of a release that was copied to `place`. Raises ServerError, which says what is `done` and how to
     repeat the rest."""
     try:
-        return known.register(store, release, ref.partition("/")[0], place)
+        return known.register(release, profile, place)
     except ServerError as error:
         options = {"registry": known.address, "place": place, "store": store.url, "model": known.model}
-        named = " ".join(f"--{name} {value}" for name, value in {**options, "alias": known.alias}.items() if value)
+        named = [f"--{name}={value}" for name, value in {**options, "alias": known.alias}.items() if value]
         raise ServerError(
             f"{done}, but it is not registered. {error.message}",
-            f"{error.remedy} Then register it: gristmill release register {ref} {named}",
+            f"{error.remedy} Then register it: {shlex.join(['gristmill', 'release', 'register', ref, *named])}",
         ) from None
 
 

@@ -47,8 +47,13 @@ def _numbers(counts: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, 
 
 def scores_of(evaluation: Artifact) -> dict[str, Score]:
     """The scores of an evaluation: for each model, bits per byte and the headline of each task."""
-    manifest, scores = evaluation.manifest, dict[str, Score]()
-    models: Mapping[str, Any] = manifest.counts.get("scores", {}) if manifest else {}
+    manifest = evaluation.manifest
+    return scores_in(manifest.counts.get("scores", {}) if manifest else {})
+
+
+def scores_in(models: Mapping[str, Any]) -> dict[str, Score]:
+    """The same, of the scores in an evaluation's counts or a release's scores.json."""
+    scores = dict[str, Score]()
     for model, counts in models.items():
         if counts.get("bits_per_byte") is not None:
             scores[f"{model} bits per byte"] = Score(value=counts["bits_per_byte"])

@@ -15,6 +15,23 @@ if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
 
 
+RELEASED = "released"  # the refs of promoted releases begin with it, and their alias in a registry has its name
+
+
+def profile_of(store: Store, ref: str) -> str:
+    """The profile of a release: `tiny` of tiny/export@2 and of released/tiny, or the one that made export/KEY. Raises
+    StoreError."""
+    first, _, last = ref.partition("@")[0].partition("/")
+    if first != "export":
+        return last if first == RELEASED else first
+    location = refs.resolve(store, ref)
+    for name in refs.names(store):
+        profile, _, stage = name.partition("/")
+        if stage == "export" and any(entry.location == location for entry in refs.history(store, name)):
+            return profile
+    raise StoreError(f"{ref} is of no profile: no ref names it.", "Name a release by its ref, such as tiny/export.")
+
+
 def find_release(store: Store, ref: str) -> Artifact:
     """The release that a ref names, with every byte checked. Raises StoreError for another kind of artifact, and
     DamagedArtifact."""

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import GristmillError
+from storage.errors import GristmillError, StoreError
 from storage.store import Store
+from tasks.export.release import profile_of
 from tasks.export.release_folder import verify_folder
 from tests.flows.commands.test_cli import gristmill, publish
 
@@ -309,3 +310,13 @@ def test_save_says_in_a_sentence_where_it_can_t_write(made: Signed, tmp_path: Pa
     for place in (tmp_path / "file" / "x", Path("/proc/x"), tmp_path / ("x" * 300)):
         done = gristmill("release", "save", "tiny/export", str(place), f"--store={made.store}")
         assert (done.returncode, "can't be used" in done.stderr, "gc" in done.stderr) == (1, True, False), done.stderr
+
+
+def test_the_profile_of_a_release_is_known_by_each_of_its_names(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    first, second = (publish(store, "export", {"README.md": text}, of=text.decode()) for text in (b"one", b"two"))
+    names = ("tiny/export", "tiny/export@1", "released/tiny@2", first, second[:12])
+    assert {profile_of(store, name) for name in names} == {"tiny"}
+    (tmp_path / "store" / "refs" / "tiny" / "export.json").unlink()
+    with pytest.raises(StoreError, match="of no profile"):
+        profile_of(store, first)

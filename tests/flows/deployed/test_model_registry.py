@@ -6,7 +6,9 @@ Needs MLflow's server, which the extra `mlflow` doesn't bring: `pip install mlfl
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -93,7 +95,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     made = Store(str(tmp_path / "store"))
-    publish(made, "export", {"README.md": CARD.encode(), "model.safetensors": bytes(8)})
+    scores = json.dumps({"models": {"dpo": {"bits_per_byte": 1.5, "tasks": {"arc": {"value": 0.25}}}}})
+    publish(made, "export", {"README.md": CARD.encode(), "model.safetensors": bytes(8), "scores.json": scores.encode()})
     return made
 
 
@@ -122,11 +125,11 @@ def client_of(url: str) -> Any:
 def test_the_same_release_in_the_same_place_is_one_version(server: str, store: Store) -> None:
     release, known = release_of(store), Registry(server, "twice", "champion")
     known.check()
-    assert known.register(store, release, "tiny", "s3://bucket/model") == "1"
-    assert known.register(store, release, "tiny", "hf://me/model") == "2"
+    assert known.register(release, "tiny", "s3://bucket/model") == "1"
+    assert known.register(release, "tiny", "hf://me/model") == "2"
     asked = client_of(server)
     assert asked.get_model_version_by_alias("twice", "released").version == "2"
-    assert replace(known, alias="").register(store, release, "tiny", "s3://bucket/model") == "1"
+    assert replace(known, alias="").register(release, "tiny", "s3://bucket/model") == "1"
     assert asked.get_model_version_by_alias("twice", "released").version == "1"
     assert asked.get_model_version_by_alias("twice", "champion").version == "2"
     first, second = sorted(asked.search_model_versions("name = 'twice'"), key=lambda version: version.version)
@@ -150,10 +153,25 @@ def test_the_same_release_in_the_same_place_is_one_version(server: str, store: S
 
 
 @pytest.mark.soak
+def test_an_interrupted_registration_is_completed(server: str, store: Store) -> None:
+    release, asked = release_of(store), client_of(server)
+    known = Registry(server, "interrupted")
+    first = asked.get_model_version("interrupted", known.register(release, "tiny", "s3://bucket/model"))
+    asked.delete_model_version("interrupted", first.version)
+    asked.delete_run(first.run_id)
+    tags = {"digest": release.digest, "registered": "interrupted"}
+    begun = asked.create_run(asked.get_experiment_by_name("gristmill").experiment_id, tags=tags)
+    again = asked.get_model_version("interrupted", known.register(release, "tiny", "s3://bucket/model"))
+    assert again.run_id == begun.info.run_id
+    run = asked.get_run(again.run_id)
+    assert (run.info.status, run.data.metrics) == ("FINISHED", {"dpo arc": 0.25, "dpo bits per byte": 1.5})
+
+
+@pytest.mark.soak
 def test_a_folder_is_named_by_a_tag_as_a_server_takes_none_for_a_source(server: str, store: Store) -> None:
     known, release = Registry(server, "folder"), release_of(store)
     for place in (place_in_store(store, release), place_of_copy("some/folder")):
-        version = client_of(server).get_model_version("folder", known.register(store, release, "tiny", place))
+        version = client_of(server).get_model_version("folder", known.register(release, "tiny", place))
         assert version.tags["place"] == place
         assert place.startswith("file:///")
         assert version.source == f"runs:/{version.run_id}/release"
@@ -187,14 +205,14 @@ def test_a_server_with_users_refuses_others_and_no_password_is_shown(tmp_path: P
         ).raise_for_status()
         patched.setenv("MLFLOW_TRACKING_USERNAME", "admin")
         patched.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
-        assert known.register(store, release_of(store), "tiny", "s3://bucket/model") == "1"
+        assert known.register(release_of(store), "tiny", "s3://bucket/model") == "1"
         patched.setenv("MLFLOW_TRACKING_URI", url.replace("//", f"//admin:{PASSWORD}@"))
         assert Registry("environment", "tiny").shown == url.replace("//", "//***@")
         patched.setenv("MLFLOW_TRACKING_USERNAME", reader["username"])
         patched.setenv("MLFLOW_TRACKING_PASSWORD", reader["password"])
         known.check()
         with pytest.raises(ServerError, match="403"):
-            known.register(store, release_of(store), "tiny", "s3://bucket/other")
+            known.register(release_of(store), "tiny", "s3://bucket/other")
 
 
 @pytest.mark.parametrize(
@@ -207,6 +225,16 @@ def test_what_is_no_registry_is_said_before_anything_is_copied(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with receiving(mode) as other, pytest.raises(ServerError, match=said):
         Registry(f"http://127.0.0.1:{free_port()}" if mode == "away" else other.url, "tiny").check()
+
+
+@pytest.mark.parametrize("address", ["mysql://127.0.0.1:1/registry", "sqlite:///FOLDER/file/mlflow.db"])
+def test_a_database_that_can_not_be_opened_is_no_traceback(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlflow.store.db.utils.MAX_RETRY_COUNT", 0)
+    (tmp_path / "file").touch()
+    with pytest.raises(ServerError, match="failed"):
+        Registry(address.replace("FOLDER", str(tmp_path)), "tiny").check()
 
 
 @pytest.mark.soak
@@ -232,11 +260,11 @@ def test_a_copy_that_could_not_be_registered_is_named_with_the_command_for_the_r
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    known = Registry(f"http://127.0.0.1:{free_port()}", "tiny", "champion")
+    known = Registry(f"http://127.0.0.1:{free_port()}", "my model", "champion")
     with pytest.raises(ServerError) as failed:
-        register_copy(known, store, release_of(store), "tiny/export@1", "s3://bucket/model", "It is there")
+        register_copy(known, store, release_of(store), "tiny/export@1", "tiny", "s3://bucket/model", "It is there")
     assert failed.value.message.startswith("It is there, but it is not registered.")
-    command = failed.value.remedy.partition("Then register it: ")[2].split()
+    command = shlex.split(failed.value.remedy.partition("Then register it: ")[2])
     assert command[:4] == ["gristmill", "release", "register", "tiny/export@1"]
     again = gristmill(*command[1:])
     assert f"Error: The registry {known.address} refused the connection." in again.stderr, "the command is understood"
@@ -247,6 +275,7 @@ def test_a_copy_that_could_not_be_registered_is_named_with_the_command_for_the_r
     [
         (Registry("http://me:secret-word@host", "tiny"), r"\*\*\*@host holds a password"),
         (Registry("http://host", "a/b"), "can't be named 'a/b'"),
+        (Registry("http://host", "it's"), "can't be named \"it's\""),
         (Registry("http://host", "tiny", "latest"), "'latest' is not an alias"),
         (Registry("http://host", "tiny", "V2"), "'V2' is not an alias"),
         (Registry("environment", "tiny"), "No registry is set"),
