@@ -125,7 +125,7 @@ class Registry:
 
 def place_of_copy(to: str) -> str:
     """The address of a copy: a URL as it is, a folder as file:///…"""
-    return to if "://" in to else Path(to).expanduser().absolute().as_uri()
+    return to if "://" in to else Path(os.path.abspath(Path(to).expanduser())).as_uri()
 
 
 def place_in_store(store: Store, release: Artifact) -> str:

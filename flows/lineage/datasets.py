@@ -40,7 +40,7 @@ class Named(NamedTuple):
 
 def namespace_of(store: Store) -> str:
     """The address of a store: `file:///data/store`, or a bucket's URL."""
-    return Path(store.root).absolute().as_uri() if store.is_folder else store.url.rstrip("/")
+    return Path(os.path.abspath(store.root)).as_uri() if store.is_folder else store.url.rstrip("/")
 
 
 def place_of(store: Store, location: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.lineage.datasets import Named, _sources, place
+from flows.deployed.model_registry import place_of_copy
+from flows.lineage.datasets import Named, _sources, namespace_of, place
+from storage.store import Store
 
 HERE = os.getcwd()
 
@@ -49,3 +52,10 @@ def test_a_section_of_a_profile_names_its_sources(config: dict[str, Any], found:
     names = [Named("file", one) if isinstance(one, str) and one[0] == "/" else one for one in found]
     names = [Named("store:", one) if isinstance(one, str) else one for one in names]
     assert [*_sources(config, "store:")] == names
+
+
+def test_a_store_has_one_namespace_however_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    addresses = (str(tmp_path / "store"), "store", "./store", "../" + tmp_path.name + "/store/")
+    assert {namespace_of(Store(address)) for address in addresses} == {(tmp_path / "store").as_uri()}
+    assert {place_of_copy(address) for address in addresses} == {(tmp_path / "store").as_uri()}
