@@ -32,6 +32,8 @@ TOKENS_PER_PARAMETER = 20
 AROUND = (0.35, 0.6, 1.0, 1.7, 2.8)  # times the expected size
 LEAST_STEPS = 20
 MOST_TRAININGS = 200
+MOST_FLOPS = 1e30  # far more than was ever spent on a training
+GIVE = "Give computes in FLOPs, such as --budgets 1e12,3e12,1e13."
 RATES = (0.5, 2.0)  # times the profile's own, which is tried beside them
 NEVER = 10**9  # steps between validations
 FAMILY_WITHOUT_MUP = "gemma3"
@@ -94,15 +96,25 @@ def ladder_of(asked: AskedLadder) -> Ladder:
     """The ladder of a profile. Raises ConfigError for a profile that trains no new model, for budgets and sizes that
     tell no law, and for a target too far away."""
     profile = load(asked.profile, asked.overrides)
-    if not asked.budgets or min(asked.budgets) <= 0:
-        raise ConfigError("The ladder has no budget.", "Give computes in FLOPs, such as --budgets 1e12,3e12,1e13.")
+    if not asked.budgets:
+        raise ConfigError("The ladder has no budget.", GIVE)
+    targets = [] if asked.target is None else [asked.target]
+    for option, computes in (("--budgets", asked.budgets), ("--target", targets)):
+        for compute in computes:
+            if not 0 < compute <= MOST_FLOPS:
+                raise ConfigError(f"{option}: {compute:g} FLOPs are not between 0 and {MOST_FLOPS:g}.", GIVE)
     if not 1 <= asked.seeds <= MOST_SEEDS:
         raise ConfigError(f"{asked.seeds} seeds are not between 1 and {MOST_SEEDS}.", "One is usual for a ladder.")
     own = _target(profile)
     farthest = max(asked.target or 0, 6 * own.of.size * own.tokens, *asked.budgets)
     possible = sizes_up_to(profile, 4 * max(AROUND) * expected_size(farthest))
     rungs = _warmed(_points(asked, profile, possible), profile)
-    axes_of([Point(rung.of.size, rung.tokens, 1.0) for rung in rungs])
+    axes = axes_of([Point(rung.of.size, rung.tokens, 1.0) for rung in rungs])
+    if asked.target is not None and len(axes) == 1:
+        raise ConfigError(
+            f"--target seeks the best size, but the law of this ladder is of {axes[0]} only.",
+            "Name three widths or more by --sizes, give budgets further apart, or leave --target out.",
+        )
     _check_target(asked, max(rung.flops for rung in rungs))
     if asked.check_rate:
         shortest = {rung.of.width: rung for rung in sorted(rungs, key=_by_length, reverse=True)}
@@ -123,7 +135,7 @@ def ladder_of(asked: AskedLadder) -> Ladder:
         rungs=trained,
         sizes=possible,
         targets={profile.name: own},
-        computes=[asked.target] if asked.target else [],
+        computes=targets,
         beyond=asked.beyond,
         recipe=recipe_of(model_of(profile)[0]),
     )
@@ -186,7 +198,8 @@ def _warmed(rungs: Sequence[Rung], profile: Profile) -> list[Rung]:
 def _check_target(asked: AskedLadder, largest: float) -> None:
     if asked.target is not None and asked.target > FARTHEST * largest and not asked.beyond:
         raise ConfigError(
-            f"--target {asked.target:.3g} is {asked.target / largest:,.0f} × the largest training of the ladder.",
+            f"--target {asked.target:.3g} is more than {FARTHEST:g} × the largest training of the ladder, "
+            f"{largest:.3g} FLOPs.",
             f"Add a larger budget: a law is trusted up to {FARTHEST:g} ×. Or allow it with --beyond.",
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from models.config import MOST_WIDE
 from models.presets import ModelShape, count_parameters, derive, flops_per_token
 from profiles.schema import Profile
 from storage.errors import ConfigError
@@ -38,10 +39,9 @@ def settings_of(profile: Profile, width: int) -> dict[str, Any]:
     """The settings of pretrain.model for another width, and none for the profile's own. Raises ConfigError."""
     config, shape = model_of(profile)
     model, each = config.new_model, shape.width // shape.heads
-    if width % each or not width:
-        raise ConfigError(
-            f"A width of {width} is no multiple of {each}, that of a head.", f"Give {each}, {2 * each}, {3 * each}, …"
-        )
+    if width % each or not 0 < width <= MOST_WIDE:
+        how = f"no multiple of {each}, that of a head" if width % each else f"not between {each} and {MOST_WIDE:,}"
+        raise ConfigError(f"A width of {width} is {how}.", f"Give {each}, {2 * each}, {3 * each}, …")
     if width == shape.width:
         return {}
     share, heads = width / shape.width, width // each

@@ -136,7 +136,8 @@ class Fitted:
         """Raises ConfigError for a compute too far from the points, unless `beyond`."""
         if flops > FARTHEST * self.largest and not beyond:
             raise ConfigError(
-                f"{flops:.3g} FLOPs are {flops / self.largest:,.0f} × the largest training of the ladder.",
+                f"{flops:.3g} FLOPs are more than {FARTHEST:g} × the {self.largest:.3g} of the largest training of the "
+                "ladder.",
                 f"Add a larger budget: a law is trusted up to {FARTHEST:g} ×. Or allow it with --beyond.",
             )
 
@@ -170,6 +171,8 @@ def axes_of(points: Sequence[Point]) -> tuple[str, ...]:
     single = [axis for axis, count in counts.items() if count == 1]
     axes = tuple(axis for axis in counts if axis not in single)
     needed = 2 + 2 * len(axes)
+    if not axes and len(points) > 1:
+        raise ConfigError("All trainings have about the same size and tokens.", "Give budgets further apart, or sizes.")
     if not axes or len(points) < needed:
         raise ConfigError(
             f"A law in {' and '.join(axes) or 'size or tokens'} needs {max(4, needed)} trainings, and there are "

@@ -106,7 +106,7 @@ def rows_of_predictions(config: ScalingConfig, fitted: Fitted) -> list[dict[str,
         flops = 6 * of.size * tokens
         row = {"training": name, "size": of.name, "parameters": f"{of.parameters:,}", "tokens": f"{tokens:,.0f}"}
         if flops > FARTHEST * fitted.largest and not config.beyond:
-            said = f"{flops / fitted.largest:,.0f} × the largest training: too far"
+            said = f"more than {FARTHEST:g} × the largest training: too far"
         elif len(fitted.axes) == 1 and not _is_known(fitted, of, tokens):
             said = "another size or length than the law is of"
         else:

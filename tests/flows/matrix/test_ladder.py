@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -89,12 +90,17 @@ def test_sizes_of_other_families_keep_their_proportions() -> None:
     ("asked", "named"),
     [
         ({"budgets": []}, "no budget"),
+        *(({"budgets": [1e11, number]}, "--budgets: .* not between 0 and") for number in (0, -1, math.nan, math.inf)),
+        *(({"target": number}, "--target: .* not between 0 and") for number in (0.0, -1.0, math.nan, math.inf)),
+        ({"budgets": [4e11, 4.01e11, 4.02e11, 4.03e11], "sizes": [32]}, "the same size and tokens"),
+        ({"budgets": [*BUDGETS, 8e11], "sizes": [32], "target": 1e12}, "of tokens only"),
         ({"budgets": [1e6, 2e6]}, "shorter than 20 steps"),
         ({"budgets": [1e11]}, "needs"),
         ({"sizes": [40]}, "no multiple of 16"),
+        *(({"sizes": [width]}, "not between 16 and") for width in (0, -16, 1 << 40)),
         ({"sizes": [32, 64]}, "2 values of size"),
         ({"seeds": 0}, "0 seeds"),
-        ({"target": 1e14}, "250 × the largest training"),
+        ({"target": 1e14}, "more than 10 × the largest training"),
         ({"profile": "finetune", "overrides": []}, "trains no new model"),
     ],
 )
