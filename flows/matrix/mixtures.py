@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from flows.deployed.parameters import MOST_SEEDS
 from flows.estimates.arithmetic import shape_to_train
 from flows.matrix.arms import Arm, Matrix, matrix_from, seed_of
 from flows.matrix.earlier import Earlier
@@ -25,6 +28,8 @@ from tasks.ablate.mix import MixConfig
 from tasks.ablate.mix.swarm import LEAST_SLOT, Shares, default_runs, drawn, even, largest_shares, rounded
 
 LINK, MIXTURE = "pretrain", "pretrain.mixture"
+DRAWN = (MIXTURE, "pretrain.max_epochs", "pretrain.curriculum")  # of all runs: no settings of the proxy
+MOST_RUNS = 1000
 PROXY_SHARE = 0.25  # of the profile's steps, if the proxy isn't described
 EPOCHS = 4.0  # up to which repeated text is worth almost as much as new text (Muennighoff et al. 2023, section 6)
 NATURAL, PROPOSED, EVEN = "natural proportions", "proposed", "as even as the repeats allow"
@@ -58,9 +63,14 @@ class AskedMix:
             )
         names = list(self.sources) or profile.document_sources
         check_known("--sources", names, profile.document_sources)
-        if len({*names}) < 2:
+        check_once("--sources", names)
+        if len(names) < 2:
             raise ConfigError(f"One source of documents ({', '.join(names)}) has nothing to be mixed with.", "Add one.")
-        self.check_runs(len({*self.sources}) or 2)
+        if not 0 <= self.seeds <= MOST_SEEDS:
+            raise ConfigError(f"{self.seeds} seeds are not between 0 and {MOST_SEEDS}.", "Three to five are usual.")
+        if self.full and not self.seeds:
+            raise ConfigError("--full is of the check, which --seeds 0 leaves out.", "Leave one of them out.")
+        self.check_runs(len(self.sources) or 2)
         self.target_of(profile, names)
         self.small()
         return profile
@@ -72,18 +82,25 @@ class AskedMix:
                 f"{self.runs} runs are too few for {sources} sources.",
                 f"Give --runs {sources + 2} or more: the default is {default_runs(sources)}.",
             )
+        if self.runs is not None and self.runs > MOST_RUNS:
+            raise ConfigError(f"{self.runs:,} runs are more than {MOST_RUNS:,}.", "Give --runs a smaller number.")
 
     def small(self) -> Profile:
         """The profile at the size of the proxy. Raises ConfigError."""
-        for key in (one.partition("=")[0] for one in self.proxy):
+        for key, separator, _ in (one.partition("=") for one in self.proxy):
             if key.partition(".")[0] != "pretrain":
                 raise ConfigError(f"--proxy {key} is no setting of pretraining.", "Use --set for others.")
+            if not separator:
+                raise ConfigError(f"--proxy {key} lacks a value.", f"Write --proxy {key}=VALUE.")
+            if key.startswith(DRAWN):
+                raise ConfigError(f"--proxy {key}: mix itself sets it.", "--max-epochs limits the repeats.")
         return self.matrix([Arm(NATURAL, {})], range(1)).reference
 
     def target_of(self, profile: Profile, mixed: Sequence[str]) -> Target:
         """The sources whose held-out text is the target, or weights of these, of files and of benchmarks. By default
         those that are `mixed`. Raises ConfigError."""
         weights: dict[str, float | None] = {}
+        check_once("--target", [one.rpartition("=")[0] or one for one in self.target])
         for one in self.target:
             name, separator, weight = one.rpartition("=") if "=" in one else (one, "", "")
             try:
@@ -92,8 +109,10 @@ class AskedMix:
                 raise ConfigError(
                     f"--target {one}: {weight} is not a weight.", "Write --target NAME=NUMBER."
                 ) from error
-            if separator and not float(weight) > 0:
-                raise ConfigError(f"--target {one}: a weight is more than 0.", "Leave it out, or give it more.")
+            if separator and not 0 < float(weight) < math.inf:
+                raise ConfigError(
+                    f"--target {one}: a weight is a finite number above 0.", "Leave it out, or give another."
+                )
         if not weights:
             return list(mixed)
         known = [*profile.document_sources]
@@ -145,6 +164,12 @@ def check_known(option: str, names: Sequence[str], known: Sequence[str]) -> None
             )
 
 
+def check_once(option: str, names: Sequence[str]) -> None:
+    """Raises ConfigError for a name that comes twice."""
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise ConfigError(f"{option} names {twice[0]} twice.", "Name it once.")
+
+
 def grounds_of(asked: AskedMix, profile: Profile, tokens: Manifest | None) -> Grounds:
     """The grounds, by the counts of the token shards. Without these, as if all sources were alike, for a plan.
 
@@ -185,12 +210,18 @@ def target_on(asked: AskedMix, profile: Profile, grounds: Grounds) -> Target:
     """The target, by default of the sources that have enough held-out documents. Raises ConfigError for a target that
     has too few."""
     target = asked.target_of(profile, grounds.names)
+    measured = [name for name, documents in grounds.held_out.items() if documents]
+    if len(measured) == 1:
+        raise ConfigError(
+            f"Only documents of {measured[0]} are held out, so no source is measured on its own.",
+            "Raise tokenize.validation_share, or add documents.",
+        )
     few = [name for name in target if grounds.held_out.get(name, LEAST) < LEAST]
     if isinstance(target, list) and not asked.target and len(few) < len(target):
         return [name for name in target if name not in few]
-    if few or sum(number > 0 for number in grounds.held_out.values()) == 1:
+    if few:
         raise ConfigError(
-            f"Fewer than {LEAST} documents are held out of {', '.join(few) or 'all sources but one'}.",
+            f"Fewer than {LEAST} documents are held out of {', '.join(few)}.",
             "Raise tokenize.validation_share, or leave it out of the target.",
         )
     return target

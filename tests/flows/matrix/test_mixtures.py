@@ -11,6 +11,7 @@ import pytest
 
 from flows.matrix.earlier import Earlier
 from flows.matrix.mixtures import (
+    DRAWN,
     AskedMix,
     check_matrix,
     check_target,
@@ -48,11 +49,19 @@ def counted(**tokens: int) -> Manifest:
     [
         ({"sources": ("speeches", "spech")}, r"names spech.*Did you mean speeches"),
         ({"sources": ("speeches",)}, "One source of documents"),
+        ({"sources": ("speeches", "packages", "speeches")}, "--sources names speeches twice"),
+        ({"target": ("speeches=1", "speeches=2")}, "--target names speeches twice"),
+        ({"target": ("speeches=inf",)}, "speeches=inf: a weight is a finite number"),
+        ({"seeds": 201}, "201 seeds"),
+        ({"full": True, "seeds": 0}, "--full is of the check"),
+        ({"runs": 1001}, "1,001 runs are more than"),
+        *(({"proxy": (f"{key}=null",)}, f"--proxy {key}: mix itself sets it") for key in DRAWN),
+        ({"proxy": ("pretrain.steps",)}, "--proxy pretrain.steps lacks a value"),
         ({"runs": 3}, "3 runs are too few"),
         ({"runs": 4, "sources": ("speeches", "packages", "encyclopedia-en")}, r"4 runs are too few.*the default is 24"),
         ({"target": ("speeches", "books")}, r"--target names books"),
         ({"target": ("speeches=x",)}, "x is not a weight"),
-        ({"target": ("speeches=0",)}, "more than 0"),
+        ({"target": ("speeches=0",)}, "above 0"),
         ({"target": ("speeches=1", "packages")}, "with and without weights"),
         ({"target": ("arc_easy",)}, "no weights"),
         ({"proxy": ("tokenizer.vocab_size=512",)}, "--proxy tokenizer.vocab_size is no setting of pretraining"),
@@ -113,6 +122,9 @@ def test_a_target_needs_documents_that_are_held_out() -> None:
     assert target_on(asked(target=("speeches=3",)), ask.reference, grounds) == {"speeches": 3.0}
     with pytest.raises(ConfigError, match="Fewer than 5 documents are held out of packages"):
         target_on(asked(target=("speeches", "packages")), ask.reference, grounds)
+    for ask in (asked(), asked(target=("speeches=3",))):
+        with pytest.raises(ConfigError, match="Only documents of speeches are held out"):
+            target_on(ask, ask.reference, grounds._replace(held_out={"speeches": 20, "packages": 0}))
     with pytest.raises(ConfigError, match=r"gsm doesn't ask how likely.*that do: arc_easy"):
         check_target(ask.reference, {"gsm": 1.0, "speeches": 1.0}, ["arc_easy"])
 
