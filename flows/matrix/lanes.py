@@ -48,7 +48,7 @@ class Lane:
     """The run's side of a lane. `runtime` is that of its stages."""
 
     def __init__(self, runtime: Runtime, gpus: Sequence[str]) -> None:
-        self.runtime, self._ended = runtime, False
+        self.runtime, self._ready, self._ended = runtime, False, False
         self._process = subprocess.Popen(
             tied_to(os.getpid(), [sys.executable, "-m", "flows.matrix.lanes"]),
             env={**os.environ, **({VISIBLE: ",".join(gpus)} if gpus else {})},
@@ -76,7 +76,7 @@ class Lane:
             requests.write(order.model_dump_json() + "\n")
             requests.flush()
         for line in reports:
-            told = json.loads(line)
+            self._ready, told = True, json.loads(line)
             if "location" in told:
                 return str(told["location"])
             if "error" in told:
@@ -89,9 +89,10 @@ class Lane:
         raise LostProcess(f"The process that made {order.profile} ended with exit code {code}.", "Run it again.")
 
     def interrupt(self) -> None:
-        """Have the process end, as Ctrl-C would: a training keeps a checkpoint."""
+        """Have the process end, as Ctrl-C would: a training keeps a checkpoint. One that still imports its modules has
+        nothing to keep, and would print a traceback."""
         self._ended = True
-        self._process.send_signal(signal.SIGINT)  # does nothing once the process is gone
+        self._process.send_signal(signal.SIGINT if self._ready else signal.SIGKILL)  # does nothing once it is gone
 
     def wait(self) -> None:
         """Wait for the end of an interrupted process, and end what takes too long."""
@@ -103,6 +104,8 @@ class Lane:
 
 
 def _pass_on(told: dict[str, Any], observer: Observer) -> None:
+    if "ready" in told:
+        return
     if "progress" in told:
         observer.progressed(Progress(**told["progress"]))
     elif "warned" in told:
@@ -205,6 +208,7 @@ def main() -> None:
     """Make the stage of each order that comes in, until no more come."""
     guard()
     with stoppable():
+        emit(ready=True)
         for line in sys.stdin:
             try:
                 emit(location=make(Order.model_validate_json(line)).location)

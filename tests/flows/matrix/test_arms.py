@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from flows.matrix.arms import levels_of, link_of, matrix_of, named
 from flows.matrix.halving import announced, check_halving, shortened, steps_of
+from flows.matrix.lanes import lanes_of
 from flows.matrix.plan import plan_matrix
 from profiles.load import load
 from storage.errors import ConfigError
@@ -217,3 +219,10 @@ def test_some_arms_of_a_matrix_are_a_matrix() -> None:
     matrix = matrix_of("smoke", [], ["pretrain.weight_decay=[0, 0.2, 0.3]"], 2).only([0, 3])
     assert [arm.name for arm in matrix.arms] == ["smoke", "pretrain.weight_decay=0.3"]
     assert [[(one.arm, one.seed) for one in arm] for arm in matrix.members] == [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]
+
+
+def test_lanes_that_end_before_they_have_begun_say_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    for seconds in (0.2, 0.8):  # while they import
+        with lanes_of(load("smoke"), 2):
+            time.sleep(seconds)
+    assert capfd.readouterr() == ("", "")
