@@ -5,6 +5,8 @@ Only the files named here are read: neither code nor pickles.
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -91,17 +93,23 @@ def known_config(config: BaseConfig) -> Any:
         return None
     with suppress(*unreadable()):
         if config.gguf is not None:
-            from transformers import AutoConfig
-
             file = gguf_of(config)
-            known = AutoConfig.from_pretrained(
-                file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
-            )
+            state = file.stat()
+            known = copy.deepcopy(config_of_gguf(file, (state.st_ino, state.st_size, state.st_mtime_ns)))
         else:
             known = load_config(known_folder(config))
         check_sizes(known.to_dict(), {}, "base")  # else a module of a billion layers might be built
         return known
     return None
+
+
+@functools.cache
+def config_of_gguf(file: Path, state: tuple[int, ...]) -> Any:
+    """transformers' config of a GGUF file in this state. It reads the whole vocabulary, which takes seconds, and a plan
+    of many runs asks for each."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False)
 
 
 def known_folder(config: BaseConfig) -> Path:

@@ -15,6 +15,7 @@ from models.pretrained import load_pretrained
 from models.tokenizer import BASE_FIELD, load_tokenizer
 from storage.errors import GristmillError
 from tasks.base import BaseConfig, base
+from tasks.base.source import config_of_gguf, known_config
 from tasks.export import ExportConfig, check_formats
 from tasks.export.formats.gguf.file import write_gguf
 from tasks.stage.output import Output
@@ -64,6 +65,17 @@ def test_a_gguf_file_is_dequantized_and_keeps_its_tokenizer_and_its_template(
     one, other = (load_pretrained(folder)(ids).logits.log_softmax(-1) for folder in (model, theirs))
     assert 0 < (one - other).abs().max() < 0.05, "8 bits a weight"
     check_formats(ExportConfig(formats=["gguf-f16", "safetensors"]), model)
+
+
+def test_a_file_is_read_once_for_many_plans_and_again_when_it_changed(theirs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    for precision in ("f16", "f32"):
+        write_gguf(theirs, path, precision)
+        before = config_of_gguf.cache_info().misses
+        one, other = (known_config(BaseConfig(gguf=str(path))) for _ in range(2))
+        assert config_of_gguf.cache_info().misses == before + 1
+        assert one is not other, "a caller may change it"
+        assert one.hidden_size == other.hidden_size == 64
 
 
 def named(text: bytes, other: bytes) -> Callable[[Path], None]:
