@@ -47,8 +47,7 @@ with beginning():
 
     from flows.commands.documents.sample import sample
     from flows.commands.documents.takedown import forget, trace
-    from flows.commands.matrix import ablate, scaling
-    from flows.commands.matrix.mixtures import mix
+    from flows.commands.matrix import ablate, mix, scaling
     from flows.commands.process_setup import ask_this_machine_directly, check_edges, mind_streams, quiet_libraries
     from flows.commands.report import report
     from flows.options import (

@@ -12,7 +12,7 @@ from flows.report.drawing.page import Block, Cell, Chart, Figure, Page, Section,
 from flows.report.reading import cleaned, mapping, number, rows
 from storage.artifact import Artifact
 from storage.units import duration
-from tasks.ablate.laws.law import FARTHEST, Fitted, Law, distinct
+from tasks.ablate.laws.law import FARTHEST, Fitted, distinct
 from tasks.ablate.scaling import read_law
 from tasks.ablate.scaling.report import UNIT
 
@@ -85,8 +85,8 @@ def _charts(fitted: Fitted) -> Iterator[Chart]:
     said = "A dot is a training, and each line the law of a size."
     if len(fitted.axes) == 2:
         at = np.geomspace(points[0].flops, FARTHEST * fitted.largest, STEPS)
-        lines += _line(BEST, COMPUTE, at, _at_best(fitted.law, at))
-        low, high = np.quantile(_at_best(fitted.draws, at[:, None]), [0.025, 0.975], axis=1)
+        lines += _line(BEST, COMPUTE, at, fitted.law.best_loss(at))
+        low, high = np.quantile(fitted.draws.best_loss(at[:, None]), [0.025, 0.975], axis=1)
         band = [
             {COMPUTE: float(x), "low": float(one), "high": float(other)}
             for x, one, other in zip(at, low, high, strict=True)
@@ -104,12 +104,6 @@ def _charts(fitted: Fitted) -> Iterator[Chart]:
             lines += _line(f"{flops:.3g} {COMPUTE}", SIZE, at, fitted.law.loss(at, flops / 6 / at))
         said = "Each line is the law of a budget, whose lowest point is the best size."
         yield charts.scatter("Loss over size", shown, SIZE, UNIT, lines=lines, said=said)
-
-
-def _at_best(law: Law, flops: np.ndarray) -> np.ndarray:
-    """The loss of the best size for each compute."""
-    size = law.best_size(flops)
-    return np.asarray(law.loss(size, flops / 6 / size))
 
 
 def _line(name: str, x: str, at: np.ndarray, losses: np.ndarray) -> list[dict[str, Cell]]:

@@ -81,6 +81,11 @@ class Law(NamedTuple):
         total = self.alpha + self.beta
         return np.power(ratio, 1 / total) * np.power(flops / 6, self.beta / total)
 
+    def best_loss(self, flops: Number) -> Number:
+        """The loss of that size, with at least one parameter and one token."""
+        size = np.clip(self.best_size(flops), 1.0, flops / 6)
+        return self.loss(size, flops / 6 / size)
+
 
 class Predicted(NamedTuple):
     """A number with its 95 % interval."""

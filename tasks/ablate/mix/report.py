@@ -16,11 +16,15 @@ from tasks.stage.display.figures import BLUE, GREY, ORANGE, new_figure, save_fig
 def rows_of_laws(laws: Sequence[Tried], spread: float) -> list[dict[str, str]]:
     """A row for each law, the chosen one first. `spread` is the standard deviation of the target over the swarm, which
     is the error of no law at all."""
-    rows = [(one.law, one.spearman, one.rmse, f"{one.error:.4f}") for one in laws]
+    rows = [(one.law, one.spearman, one.rmse, _error(one.error)) for one in laws]
     return [
-        {"law": law, "Spearman": f"{rank:.3f}", "RMSE": f"{rmse:.4f}", "near the best": error}
+        {"law": law, "Spearman": f"{rank:.3f}", "RMSE": _error(rmse), "near the best": error}
         for law, rank, rmse, error in [*rows, ("the mean of all runs", 0.0, spread, "")]
     ]
+
+
+def _error(value: float) -> str:
+    return f"{value:.4f}" if value < 1000 else f"{value:.1e}"  # a law may explode where it has no data
 
 
 def rows_of_shares(found: Proposal) -> list[dict[str, str]]:

@@ -201,12 +201,10 @@ def plot_ladder(trained: Sequence[Trained], fitted: Fitted, best: Sequence[Best]
         left.plot([one.flops for one in mine], [one.loss for one in mine], "o", color=BLUE, markersize=4)
         left.plot(there, fitted.law.loss(size, there / 6 / size), color=GREY, linewidth=0.8)
     if len(fitted.axes) == 2:
-        drawn = fitted.draws.loss(*_at_best(fitted, computes[:, None], drawn=True))
+        drawn = fitted.draws.best_loss(computes[:, None])
         low, high = np.quantile(drawn, [0.025, 0.975], axis=1)
         left.fill_between(computes, low, high, color=ORANGE, alpha=0.2, linewidth=0)
-        left.plot(
-            computes, fitted.law.loss(*_at_best(fitted, computes)), color=ORANGE, linewidth=1.5, label="best size"
-        )
+        left.plot(computes, fitted.law.best_loss(computes), color=ORANGE, linewidth=1.5, label="best size")
         left.legend(frameon=False, fontsize=8)
     left.set(xscale="log", xlabel="FLOPs", ylabel=UNIT, title="compute")
     for group in distinct([one.flops for one in points]):
@@ -226,8 +224,3 @@ def plot_ladder(trained: Sequence[Trained], fitted: Fitted, best: Sequence[Best]
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, path)
-
-
-def _at_best(fitted: Fitted, flops: np.ndarray, *, drawn: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    size = (fitted.draws if drawn else fitted.law).best_size(flops)
-    return size, flops / 6 / size

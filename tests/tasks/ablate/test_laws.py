@@ -99,6 +99,17 @@ def test_intervals_hold_the_truth_of_a_training_of_eight_times_the_compute() -> 
     assert max(widths) < 0.06  # they say something
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_best_loss_is_a_number_wherever_the_search_for_exponents_ends() -> None:
+    at = np.geomspace(1e9, 1e14, 5)
+    for alpha, beta in product((0.01, 5.0), repeat=2):
+        for a, b in product((0.0, 1e-300, 1e30), (1e-300, 1e30)):
+            assert np.isfinite(Law(E=1.0, A=a, alpha=alpha, B=b, beta=beta).best_loss(at)).all()
+    law = Law(E=0.9, A=25.0, alpha=0.33, B=60.0, beta=0.30)
+    size = law.best_size(1e12)
+    assert law.best_loss(1e12) == pytest.approx(law.loss(size, 1e12 / 6 / size))
+
+
 def test_the_largest_trainings_are_predicted_from_the_others() -> None:
     errors = held_out_errors(ladder())
     assert [error.point.flops for error in errors] == pytest.approx([1e13] * 5)
