@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from storage.errors import OF_MANY, REBUILD
+
 DEFAULT_STORE = "store"
 STORELESS = (
     "dependencies",
@@ -100,7 +102,10 @@ def at_store(url: str) -> str:
 
 
 def as_given(remedy: str, words: Sequence[str]) -> str:
-    """A remedy whose commands name the store and the profile of the failed command (`words`, from the shell)."""
+    """A remedy whose commands name the store and the profile of the failed command (`words`, from the shell). A matrix
+    has damage that no run of its profile can mend."""
+    if words and words[0] in OF_MANY and remedy.startswith(REBUILD):
+        remedy = "`gristmill store verify` says how to mend it."
     store = store_of(_values("--set", words), "".join(_values("--store", words)[-1:]))
     profile = words[1] if len(words) > 1 and words[0] in OF_PROFILE and not words[1].startswith("-") else None
 

@@ -147,9 +147,12 @@ def no_artifact(location: str, url: str) -> StoreError:
 OF_MANY = ("ablate", "mix", "scaling")  # what compares many runs, made by a command of the same name
 
 
+REBUILD = "Rebuild it: `gristmill run PROFILE"  # how the remedy for one artifact begins
+
+
 def make_again(*stages: str) -> str:
     """The remedy for a damaged artifact of a stage."""
     if command := next((one for one in OF_MANY if one in stages), None):
         return f"Delete its folder in the store's `artifacts/`, and run the same `gristmill {command}` again."
     options = " ".join(f"--refresh {stage}" for stage in stages)
-    return f"Rebuild it: `gristmill run PROFILE {options}`. `gristmill store verify` prints the whole command."
+    return f"{REBUILD} {options}`. `gristmill store verify` prints the whole command."

@@ -29,7 +29,7 @@ from profiles.stage_names import STAGE_NAMES
 from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.errors import StoreError
+from storage.errors import OF_MANY, StoreError, make_again
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from storage.shards.documents import Document, Verdict, shard_name, write_documents, write_ledger
@@ -485,6 +485,13 @@ COMMANDS = {
 def test_commands_of_a_remedy_are_for_the_store_and_the_profile_at_hand(remedy: str, given: list[str]) -> None:
     assert as_given(remedy, ["run", "o.yaml", *given]) == COMMANDS[remedy]
     assert as_given(remedy, ["plan", "PROFILE"]) == remedy
+
+
+def test_damage_in_a_matrix_is_mended_by_what_verify_says() -> None:
+    assert as_given(make_again("pretrain"), ["run", "tiny"]).startswith("Rebuild it: `gristmill run tiny --refresh pre")
+    for command in OF_MANY:
+        said = as_given(make_again("pretrain"), [command, "tiny", "--store", "here"])
+        assert said == "`gristmill store verify --store here` says how to mend it."
 
 
 def test_every_command_takes_a_store_but_those_that_are_known_to_need_none() -> None:
