@@ -1,1 +1,1 @@
-"""Personal data in instruction and preference pairs, which document stages don't read."""
+"""Rules for instruction and preference pairs, which document stages don't read."""

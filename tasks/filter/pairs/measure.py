@@ -6,7 +6,7 @@ pairs' ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, make_again
+from storage.shards.documents import Document, write_documents
 from storage.shards.lines import read_json_lines
 from storage.shards.parquet import open_parquet, parquet_writer
 from tasks.filter.pii.config import PiiConfig
@@ -25,6 +26,12 @@ from tasks.filter.side_files import FILE, IDS, IdDigest
 Pair = dict[str, Any]
 TURNS = ("messages", "prompt", "chosen", "rejected", "completion")  # the lists of messages that a pair may have
 GROUP = 1024  # pairs in memory at a time, and in a row group of their signals
+
+
+def by_role(instructions: Artifact, preferences: Artifact, labelled: Artifact | None) -> dict[str, Artifact]:
+    """The pairs of a profile, by role."""
+    inputs = {"instructions": instructions, "preferences": preferences, "labelled": labelled}
+    return {role: pairs for role, pairs in inputs.items() if pairs is not None}
 
 
 def groups(path: Path) -> Iterator[list[Pair]]:
@@ -79,3 +86,22 @@ def files_by_name(pairs: Mapping[str, Artifact]) -> dict[str, Path]:
         for number, file in enumerate(artifact.files("*.jsonl"))
     }
     return dict(sorted(found.items()))
+
+
+def answers_of(pair: Pair) -> list[str]:
+    """The texts that a model learns to write: what the assistant says, but no rejected answer."""
+    turns = [*pair.get("messages", ()), *pair.get("chosen", ())]
+    if pair.get("label"):
+        turns += pair["completion"]
+    return [message["content"] for message in turns if message["role"] == "assistant"]
+
+
+def as_documents(pairs: Mapping[str, Artifact], texts: Callable[[Pair], list[str]], folder: Path) -> Artifact:
+    """Pairs as documents in `folder`, for signals that are measured on these: a row per pair, in the order of its
+    file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in files_by_name(pairs).items():
+        rows = (pair for group in groups(path) for pair in group)
+        documents = (Document(pair["id"], "\n\n".join(texts(pair)), pair["source"]) for pair in rows)
+        write_documents(folder / name, documents)
+    return Artifact.at(folder)

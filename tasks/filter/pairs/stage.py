@@ -1,4 +1,4 @@
-"""The stage `pairs`, and its signals: personal data, and by choice contamination and toxicity.
+"""The stage `pairs`: personal data in pairs, and by choice contamination and toxicity.
 
 Pairs are not documents: neither dedup nor the rules over texts see them, and new pairs must not make the filter copy
 the corpus again. So they have stages of their own, with sections of `filter` as their config.
@@ -12,64 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
-from tasks.filter.contamination.config import ContaminationConfig
 from tasks.filter.pairs.config import PairRules
-from tasks.filter.pii.config import PiiConfig
+from tasks.filter.pairs.contamination import pair_contamination
+from tasks.filter.pairs.pii import pair_signals
+from tasks.filter.pairs.toxicity import pair_toxicity
 from tasks.filter.pii.family import PiiRules
 from tasks.filter.pii.family import fingerprints as salt_of
-from tasks.filter.side_files import FILE
-from tasks.filter.toxicity.config import ToxicityConfig
 from tasks.filter.toxicity.family import FAMILY as TOXICITY
-from tasks.filter.toxicity.stage import fingerprints as model_of
-from tasks.shards import ShardResult, collect, map_shards
+from tasks.shards import ShardResult, map_shards
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
-
-
-@stage(version=6, name="pii_pairs", part_of="pairs", runtime=("data",))
-def pair_signals(
-    config: PiiConfig, instructions: Artifact, preferences: Artifact, labelled: Artifact | None, out: Output
-) -> None:
-    """Find personal data in instruction and preference pairs and labelled rows, as `pii` does in documents.
-
-    Writes for each role and file `pii`, a list of (entity, start, end, score), and `pii_findings`, a row per message.
-    """
-    from tasks.filter.pairs.measure import measure_pairs
-
-    for role, pairs in _by_role(instructions, preferences, labelled).items():
-        measured = map_shards(functools.partial(measure_pairs, config), pairs.files("*.jsonl"), out, role, "files")
-        collect(measured, FILE, out.path / role)
-
-
-@stage(version=1, name="contamination_pairs", part_of="pairs", runtime=("data",))
-def pair_contamination(
-    config: ContaminationConfig,
-    instructions: Artifact,
-    preferences: Artifact,
-    labelled: Artifact | None,
-    benchmarks: Artifact,
-    out: Output,
-) -> None:
-    """Find the n-grams that pairs share with benchmark questions, as `contamination` does in documents. A pair's texts
-    count as one. Writes the same files. Raises ConfigError without questions."""
-    from tasks.filter.pairs.documents import find_contamination_in_pairs
-
-    find_contamination_in_pairs(config, _by_role(instructions, preferences, labelled), benchmarks, out)
-
-
-def _model_of(config: ToxicityConfig) -> dict[str, str]:
-    return model_of(config.model)
-
-
-@stage(version=1, name="toxicity_pairs", part_of="pairs", runtime=("data", "compute"), sources=_model_of)
-def pair_toxicity(
-    config: ToxicityConfig, instructions: Artifact, preferences: Artifact, labelled: Artifact | None, out: Output
-) -> None:
-    """Score the answers in pairs as `toxicity` scores documents, except rejected answers. Writes the same columns."""
-    from tasks.filter.pairs.documents import score_answers
-
-    score_answers(config, _by_role(instructions, preferences, labelled), out)
 
 
 def check(config: PiiRules | PairRules, runtime: Runtime) -> None:
@@ -103,9 +56,10 @@ def filter_pairs(
     changed or removed pair. What was removed remains only in the artifact of `download`.
     """
     from tasks.filter.pairs.decide import LEDGER, PAIRS, decide_pairs, jobs_of
+    from tasks.filter.pairs.measure import by_role
 
     rules = PairRules.of(config)
-    pairs = _by_role(instructions, preferences, labelled)
+    pairs = by_role(instructions, preferences, labelled)
     jobs = jobs_of(pairs, _signals(rules, [instructions, preferences, labelled], benchmarks, out))
     decided: dict[str, list[ShardResult]] = {}
     for role, artifact in pairs.items():
@@ -129,11 +83,6 @@ def _signals(
     if rules.toxicity is not None:
         found["toxicity"] = out.obtain(pair_toxicity, rules.toxicity.measure, *pairs)
     return found
-
-
-def _by_role(instructions: Artifact, preferences: Artifact, labelled: Artifact | None) -> dict[str, Artifact]:
-    inputs = {"instructions": instructions, "preferences": preferences, "labelled": labelled}
-    return {role: pairs for role, pairs in inputs.items() if pairs is not None}
 
 
 def _link(target: Path, path: Path) -> None:
