@@ -11,6 +11,7 @@ runtime.py      the half that never does
 machine/        the cores and the memory that a process may use, and the energy that the host uses
 source.py       the digest of a stage's source code
 history.py      what a stage made before
+user_function.py   a user's own Python function, its digest and how it is loaded
 named_artifact.py  earlier artifacts that a config names
 environment.py  where an artifact was made
 display/        progress, tables, figures, and a page in Prefect

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from tasks.filter.classifier.config import ClassifierConfig
-from tasks.stage.config import StageConfig
+from tasks.stage.user_function import UserFunction
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 ERROR = "error"  # the column that says why a document has no values
@@ -16,20 +16,13 @@ SCORED_BY = "scored_by"  # the column that says which model of a cascade scored 
 SCORES = ("score", "highest", "lowest", "share", "first")  # a classifier's
 
 
-class PythonSignalConfig(StageConfig):
+class PythonSignalConfig(UserFunction):
     """A Python function over batches of documents, which returns a number for each, in one or more columns."""
 
     kind: Literal["python"] = "python"
-    file: str | None = Field(
-        None, min_length=1, description="Python file with the function, which is run. Its digest is part of the key"
-    )
+    section: ClassVar[str] = "filter.signals"
+
     function: str = Field("measure", pattern=r"^[A-Za-z_]\w*$", description="name of the function in `file`")
-    entry_point: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="in place of `file`, `package.module:function` of an installed package. Its version and the "
-        "module's source are part of the key",
-    )
     gets: Literal["texts", "documents"] = Field(
         "texts",
         description="the function's argument: a list of texts, or of mappings with id, text, source and metadata",
@@ -37,22 +30,14 @@ class PythonSignalConfig(StageConfig):
     columns: list[str] = Field(
         ["score"], min_length=1, description="names of the columns that it returns, in lower case"
     )
-    reads: list[str] = Field([], description="files that the function reads, whose digests are part of the key")
 
     @property
     def remark(self) -> str:
         """The column that the ledger quotes."""
         return ERROR
 
-    @property
-    def where(self) -> str:
-        """The function's name in messages."""
-        return self.entry_point or f"{self.file}:{self.function}"
-
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.file is None) == (self.entry_point is None):
-            raise ValueError("set one of them: a file, or an entry_point")
+    def _names_columns(self) -> Self:
         wrong = [name for name in self.columns if not NAME.fullmatch(name) or name == ERROR]
         if wrong or len(set(self.columns)) < len(self.columns):
             raise ValueError(

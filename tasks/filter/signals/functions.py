@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from storage.errors import SourceError
 from tasks.filter.signals.config import ERROR, PythonSignalConfig
-from tasks.filter.signals.hook import Caught, Function, load
+from tasks.stage.user_function import Caught, Function, load
 
 COLUMNS = ("text", "id", "source", "metadata")
 MANY = 16  # documents: if all of at least this many fail, the function is to blame

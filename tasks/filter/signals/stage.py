@@ -12,9 +12,9 @@ from tasks.filter.classifier.config import ClassifierConfig
 from tasks.filter.classifier.source import fingerprints as classifier_fingerprints
 from tasks.filter.side_files import read_signals, write_signals
 from tasks.filter.signals.config import ERROR, SCORED_BY, ClassifierSignalConfig, PythonSignalConfig, SignalConfig
-from tasks.filter.signals.hook import fingerprints as function_fingerprints
 from tasks.stage import stage
 from tasks.stage.output import Output
+from tasks.stage.user_function import fingerprints as function_fingerprints
 
 SHOWN = 20  # failures in the table
 
@@ -59,7 +59,7 @@ def signals(config: SignalConfig, documents: Artifact, model: Artifact | None, o
 def _call(config: PythonSignalConfig, documents: Artifact, out: Output) -> None:
     from tasks.filter.signals.functions import COLUMNS, measure_with
 
-    digests = json.dumps(sources(config), sort_keys=True)
+    digests = json.dumps(dict(signals.fingerprints(config)), sort_keys=True)  # those of the key
     measure = functools.partial(measure_with, config, digests)
     write_signals(measure, documents, out, columns=COLUMNS, isolated=True)
     _report_failures(config, documents, out)

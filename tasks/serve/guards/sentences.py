@@ -133,7 +133,7 @@ def own(name: str, rule: OwnRule) -> Sentences:
 
 def _function(config: PythonSignalConfig) -> Measure:
     from tasks.filter.signals.functions import measure_with
-    from tasks.filter.signals.hook import fingerprints, load
+    from tasks.stage.user_function import fingerprints, load
 
     digests = fingerprints(config)
     load(config, digests)  # so that a mistake ends the start

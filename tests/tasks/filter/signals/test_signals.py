@@ -21,11 +21,11 @@ from tasks.filter.families import rules
 from tasks.filter.side_files import read_signals
 from tasks.filter.signals.config import PythonSignalConfig
 from tasks.filter.signals.functions import measure_with
-from tasks.filter.signals.hook import fingerprints
 from tasks.filter.signals.stage import signals
 from tasks.stage.display.progress import Observer, Progress
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
+from tasks.stage.user_function import fingerprints
 from tests.runtimes import runtime_of
 from tests.tasks.filter.test_filter import questions
 

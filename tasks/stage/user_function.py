@@ -1,4 +1,4 @@
-"""Finds a user's function, digests its source and loads it.
+"""A user's own Python function: names it, digests its source and loads it.
 
 The code that runs is the code that was digested. A file's bytes are read once and hashed before they run, so a cached
 bytecode of an earlier version is never used. A package's module is imported in a worker process that has not imported
@@ -15,13 +15,44 @@ from importlib.abc import SourceLoader
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Self
+
+from pydantic import Field, model_validator
 
 from storage.digest_cache import remembered_digest
 from storage.errors import ConfigError, SourceError
-from tasks.filter.signals.config import PythonSignalConfig
+from tasks.stage.config import StageConfig
 
-Function = Callable[[list[Any]], Any]
+Function = Callable[..., Any]
+
+
+class UserFunction(StageConfig):
+    """A function in a file, or of an installed package. `section` of the profile names it, for errors."""
+
+    section: ClassVar[str]
+
+    file: str | None = Field(
+        None, min_length=1, description="Python file with the function, which is run. Its digest is part of the key"
+    )
+    function: str = Field(pattern=r"^[A-Za-z_]\w*$", description="name of the function in `file`")
+    entry_point: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="in place of `file`, `package.module:function` of an installed package. Its version and the "
+        "module's source are part of the key",
+    )
+    reads: list[str] = Field([], description="files that the function reads, whose digests are part of the key")
+
+    @property
+    def where(self) -> str:
+        """The function's name in messages."""
+        return self.entry_point or f"{self.file}:{self.function}"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.file is None) == (self.entry_point is None):
+            raise ValueError("set one of them: a file, or an entry_point")
+        return self
 
 
 class Caught:
@@ -61,10 +92,10 @@ class _BytesLoader(SourceLoader):
         return self.source
 
 
-def fingerprints(config: PythonSignalConfig) -> dict[str, str]:
+def fingerprints(config: UserFunction) -> dict[str, str]:
     """Digests of the function's source and of the files that it reads. Raises SourceError if one is missing."""
     files = [*([config.file] if config.file else []), *config.reads]
-    digests = {name: remembered_digest(_file(name)) for name in files}
+    digests = {name: remembered_digest(_file(config, name)) for name in files}
     if config.entry_point:
         module = config.entry_point.partition(":")[0]
         owners = packages_distributions().get(module.split(".")[0], [])
@@ -73,7 +104,7 @@ def fingerprints(config: PythonSignalConfig) -> dict[str, str]:
     return digests
 
 
-def load(config: PythonSignalConfig, digests: dict[str, str]) -> Function:
+def load(config: UserFunction, digests: dict[str, str]) -> Function:
     """Load the function. Raises ConfigError if this process finds another source than the one in the key, and
     SourceError for a source that can't be run or lacks the function."""
     changed = sorted(name for name, digest in fingerprints(config).items() if digests.get(name) != digest)
@@ -83,7 +114,7 @@ def load(config: PythonSignalConfig, digests: dict[str, str]) -> Function:
             "Give every worker the same files and packages, don't change them during a run, and run again.",
         )
     with Caught() as caught:
-        module = _run_file(config.file, digests) if config.file else importlib.import_module(_module_of(config))
+        module = _run_file(config, config.file, digests) if config.file else importlib.import_module(_module_of(config))
     if caught.error is not None:
         raise SourceError(
             f"{config.file or _module_of(config)} can't be run: {caught.message}.",
@@ -95,18 +126,18 @@ def load(config: PythonSignalConfig, digests: dict[str, str]) -> Function:
         known = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise SourceError(
             f"{config.file or _module_of(config)} lacks the function {name}. It has {', '.join(known) or 'none'}.",
-            "Correct the name under `filter.signals`.",
+            f"Correct the name under `{config.section}`.",
         )
     loaded: Function = function
     return loaded
 
 
-def _run_file(name: str, digests: dict[str, str]) -> Any:
-    path = _file(name)
+def _run_file(config: UserFunction, name: str, digests: dict[str, str]) -> Any:
+    path = _file(config, name)
     source = path.read_bytes()
     if hashlib.sha256(source).hexdigest() != digests[name]:
         raise ConfigError(f"{name} changed while it was read.", "Run again once nothing writes to it.")
-    spec = importlib.util.spec_from_loader(f"gristmill_signal_{path.stem}", _BytesLoader(path, source))
+    spec = importlib.util.spec_from_loader(f"gristmill_user_{path.stem}", _BytesLoader(path, source))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -114,15 +145,15 @@ def _run_file(name: str, digests: dict[str, str]) -> Any:
     return module
 
 
-def _module_of(config: PythonSignalConfig) -> str:
+def _module_of(config: UserFunction) -> str:
     return str(config.entry_point).partition(":")[0]
 
 
-def _file(name: str) -> Path:
+def _file(config: UserFunction, name: str) -> Path:
     path = Path(name).expanduser()
     if not path.is_file():
         where = "" if path.is_absolute() else f" in {Path.cwd()}, where the run started"
-        raise SourceError(f"{name} does not exist{where}.", "Check the paths under `filter.signals`.")
+        raise SourceError(f"{name} does not exist{where}.", f"Check the paths under `{config.section}`.")
     return path
 
 
