@@ -26,6 +26,7 @@ DESCRIPTIONS = "descriptions"  # the benchmark of titles that embedded sources h
 PairRole = Literal["instructions", "preferences", "labelled"]
 PAIR_ROLES: tuple[PairRole, ...] = get_args(PairRole)
 Role = Literal["documents", PairRole]
+OURS = {"id", "source", "messages", "prompt", "reference", "chosen", "rejected", "completion", "label"}  # of rows
 
 
 class EmbeddedSource(StageConfig):
@@ -70,6 +71,19 @@ class ExternalSource(StageConfig):
         None, description="form of the rows of pairs (null: recognised by the keys of each row)"
     )
     limit: int | None = Field(None, ge=1, description="maximum number of rows, from the first. Null for all")
+    fields: list[Annotated[str, Field(min_length=1)]] = Field(
+        [],
+        exclude_if=lambda fields: not fields,
+        description="further fields of instructions to keep, for rewards. Nothing trains on them or searches them",
+    )
+
+    @model_validator(mode="after")
+    def _fields_are_of_instructions(self) -> Self:
+        if self.fields and self.role != "instructions":
+            raise ValueError(f"fields are kept of instructions, not of {self.role}: leave fields out")
+        if taken := sorted({*self.fields} & OURS):
+            raise ValueError(f"a row has its own {taken[0]}: rename that field in the file, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _form_suits_role(self) -> Self:

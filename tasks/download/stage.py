@@ -48,6 +48,7 @@ from tasks.download.portions import (
     spans_of_hub,
 )
 from tasks.download.sources import embedded, files, hub
+from tasks.download.sources.metadata import to_json
 from tasks.download.sources.remote import Politeness
 from tasks.download.sources.rows import Refused, Row, describe_columns, nearest
 from tasks.download.sources.streams import unreadable
@@ -257,18 +258,19 @@ def _item(
         return row
     if source.role == "documents":
         return read_document(source, row, config, account.dropped)
-    return _pair(source, row, account.verdicts)
+    return _pair(source, row, config, account)
 
 
-def _pair(source: FileSource | HubSource, row: Row, verdicts: list[Verdict]) -> Values | Refused:
-    """The pair of a row. `verdicts` gets what was cut from it."""
+def _pair(source: FileSource | HubSource, row: Row, config: DownloadConfig, account: Account) -> Values | Refused:
+    """The pair of a row. `account` gets what was cut from it."""
     try:
         pair, cut = CONVERTERS[source.role](row.values, source.name, source.form)
     except BadDocument as error:
         return Refused.by(error, row.place)
     if cut:
-        verdicts.append(Verdict(pair["id"], source.name, "changed", cut, detail=row.place))
-    return pair
+        account.verdicts.append(Verdict(pair["id"], source.name, "changed", cut, detail=row.place))
+    fields = {name: value for name in source.fields if (value := row.values.get(name)) is not None}
+    return {**pair, **to_json(fields, config.max_metadata_bytes, source.name, account.dropped)}
 
 
 def _check_source(

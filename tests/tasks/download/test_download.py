@@ -192,6 +192,29 @@ def test_a_pair_that_cant_be_used_is_quarantined(row: dict[str, object], reason:
     assert [message["content"] for message in kept["messages"]] == [good["instruction"], good["output"]]
 
 
+def test_fields_of_instructions_are_kept_by_choice_and_reach_the_rows_of_post_training(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "1+1", "completion": "2", "tests": ["assert x == 2"], "level": 3, "other": "left out"},
+        {"prompt": "1+2", "completion": "3", "tests": None, "level": {"easy": [True]}},
+    ]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "texts.jsonl").write_bytes(lines(GOOD))
+
+    def read(**more: object) -> list[dict[str, object]]:
+        pairs = source(tmp_path / "data.jsonl", role="instructions", **more)
+        made = run(tmp_path / str(len(more)), source(tmp_path / "texts.jsonl", name="texts"), pairs)
+        return [*read_rows([made.path / "instructions" / "pairs.jsonl"])]
+
+    plain, kept = read(), read(fields=["tests", "level"])
+    assert kept == [{**plain[0], "tests": ["assert x == 2"], "level": 3}, {**plain[1], "level": {"easy": [True]}}]
+    assert {*plain[0]} == {"id", "source", "messages"}
+    assert "fields" not in source(tmp_path / "data.jsonl").model_dump(), "keys of artifacts from before stay valid"
+    with pytest.raises(ValidationError, match="fields are kept of instructions, not of documents"):
+        source(tmp_path / "data.jsonl", fields=["tests"])
+    with pytest.raises(ValidationError, match="a row has its own reference"):
+        source(tmp_path / "data.jsonl", role="instructions", fields=["reference"])
+
+
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     for name, content in (("a.jsonl", lines(GOOD[:2])), ("b.jsonl", b""), ("c.md", b"A"), ("d.txt", b"B")):
         (tmp_path / name).write_bytes(codecs.BOM_UTF8 + content)

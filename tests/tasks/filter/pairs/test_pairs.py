@@ -83,13 +83,12 @@ def ledger_of(out: Output) -> list[Verdict]:
 
 
 def test_it_is_replaced_in_every_message_under_the_same_id_and_noted(tmp_path: Path) -> None:
-    out = run(tmp_path, write(tmp_path, [PLAIN, LEAKING], [BETTER]))
-    assert pairs_in(out, "instructions") == [
-        PLAIN,
-        asked(
-            "leaking", "Who is <EMAIL_ADDRESS>?", "I don't know.", "Call <PHONE_NUMBER>.", "Not <EMAIL_ADDRESS> either."
-        ),
-    ]
+    fields = {"tests": ["assert x"], "level": {"easy": 3}}
+    out = run(tmp_path, write(tmp_path, [PLAIN, {**LEAKING, **fields}], [BETTER]))
+    replaced = asked(
+        "leaking", "Who is <EMAIL_ADDRESS>?", "I don't know.", "Call <PHONE_NUMBER>.", "Not <EMAIL_ADDRESS> either."
+    )
+    assert pairs_in(out, "instructions") == [PLAIN, {**replaced, **fields}], "fields for rewards stay as they are"
     assert pairs_in(out, "preferences") == [
         preferred("better", "How do I reach her?", "I can't say.", "Write to <EMAIL_ADDRESS>.")
     ]
