@@ -15,7 +15,7 @@ from tasks.endpoint.paid import answers_in
 from tasks.stage.history import ever_made
 from tasks.synthesise import SynthesiseConfig
 from tasks.synthesise.choose import Chosen, prompts_of, requests_of
-from tasks.synthesise.report import cost_of, money
+from tasks.synthesise.report import money
 from tasks.synthesise.stage import SHARDS, known_answers
 
 READ = 16  # shards
@@ -61,7 +61,7 @@ def _expected(profile: Profile, store: Store, line: PlannedStage, config: Synthe
     tokens_in = characters * share / CHARACTERS
     tokens_out = new * share * (tokens_each or config.max_new_tokens)
     price = profile.runtime.synthesise.price
-    cost = f", {money(cost_of(price, tokens_in, tokens_out))} by runtime.synthesise.price" if price else ""
+    cost = f", {money(price.of(tokens_in, tokens_out))} by runtime.synthesise.price" if price else ""
     return (
         f"{'' if whole else 'about '}{new * share:,.0f} new requests, and {(len(keys) - new) * share:,.0f} that are "
         f"answered already, on {len(about) * share:,.0f} documents. About {tokens_in:,.0f} tokens in and "

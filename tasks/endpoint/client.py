@@ -248,7 +248,7 @@ class Endpoint:
 
     def compare(self, questions: Sequence[Messages]) -> list[Reply]:
         """A or B for each question, or an unclear reply if the answer names neither or both."""
-        return [_letter(reply) for reply in self.say(questions)]
+        return [letter_of(reply) for reply in self.say(questions)]
 
     def _replies(self, requests: Iterable[tuple[Messages, int, float, int]]) -> list[Reply]:
         """The replies in order. After an error no further request is sent, and pending answers are awaited and kept."""
@@ -365,7 +365,7 @@ def _next(
     return request, found
 
 
-def _letter(reply: Reply) -> Reply:
+def letter_of(reply: Reply) -> Reply:
     """A or B if the reply names exactly one of them, else an unclear reply."""
     if reply.fault not in ("", "unfinished"):
         return reply

@@ -272,6 +272,17 @@ class PosttrainRuntime(RuntimeGroup):
     )
 
 
+class Price(RuntimeGroup):
+    """The price of an endpoint's tokens, in any currency."""
+
+    input: float = Field(0.0, ge=0, allow_inf_nan=False, description="of a million tokens of requests")
+    output: float = Field(0.0, ge=0, allow_inf_nan=False, description="of a million tokens of answers")
+
+    def of(self, tokens_in: float, tokens_out: float) -> float:
+        """The price of these numbers of tokens, of requests and of answers."""
+        return (tokens_in * self.input + tokens_out * self.output) / 1e6
+
+
 class EndpointRuntime(RuntimeGroup):
     """How requests are sent to an OpenAI-compatible endpoint."""
 
@@ -286,13 +297,11 @@ class EndpointRuntime(RuntimeGroup):
     backoff_seconds: float = Field(
         1, ge=0, description="pause before the first repetition, twice as long before each further one"
     )
-
-
-class Price(RuntimeGroup):
-    """The price of an endpoint's tokens, in any currency."""
-
-    input: float = Field(0.0, ge=0, allow_inf_nan=False, description="of a million tokens of requests")
-    output: float = Field(0.0, ge=0, allow_inf_nan=False, description="of a million tokens of answers")
+    price: Price | None = Field(
+        None,
+        description="price of the tokens of judges and of `feedback`, by which reports say the cost (null: they count "
+        "tokens). `synthesise` has its own",
+    )
 
 
 class SynthesiseRuntime(RuntimeGroup):

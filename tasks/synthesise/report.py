@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from storage.shards.documents import SYNTHETIC, Document
 from tasks.endpoint.client import Endpoint
 from tasks.stage.output import Output
-from tasks.stage.runtime import Price
 from tasks.synthesise.config import SOURCE, SynthesiseConfig
 from tasks.text import tally
 
-MILLION = 1_000_000
 UNANSWERED = ("refused_by_server", "repeated_request")
 SHOWN, LONGEST = 3, 200  # new documents on the stage's page, and characters of one
 
@@ -113,7 +111,7 @@ def _cost(account: Account, endpoint: Endpoint, out: Output) -> None:
     }
     price, told = out.runtime.synthesise.price, ""
     if price is not None and (any(tokens.values()) or not paid):
-        facts["cost"] = round(cost_of(price, *tokens.values()), 6)
+        facts["cost"] = round(price.of(*tokens.values()), 6)
         told = f", {money(facts['cost'])} by runtime.synthesise.price"
     out.fact(**facts)
     out.fact_table(
@@ -131,8 +129,3 @@ def _cost(account: Account, endpoint: Endpoint, out: Output) -> None:
 def money(cost: float) -> str:
     """An amount of money in words: with two digits after the point, or the first two of a small one."""
     return f"{cost:,.2f}" if cost >= 1 else f"{cost:.2g}"
-
-
-def cost_of(price: Price, tokens_in: float, tokens_out: float) -> float:
-    """The price of these numbers of tokens, of requests and of answers."""
-    return (tokens_in * price.input + tokens_out * price.output) / MILLION

@@ -65,8 +65,10 @@ def run(path: Path) -> None:
         )
     write_json_lines(spec.out / "preferences" / "pairs.jsonl", pairs)
     write_json_lines(spec.out / "transcripts.jsonl", transcripts)
-    facts = {"requests": len(paid), "requests_repeated": endpoint.repeated} if endpoint else {}
+    facts: dict[str, float] = {"requests": len(paid), "requests_repeated": endpoint.repeated} if endpoint else {}
     tokens = {name: paid.total(name) for name in ("prompt_tokens", "completion_tokens")} if endpoint else {}
+    if endpoint and spec.runtime.endpoint.price is not None:
+        facts["cost"] = round(spec.runtime.endpoint.price.of(*tokens.values()), 6)
     spec.finish(
         {
             "asked": len(transcripts),
