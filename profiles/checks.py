@@ -291,6 +291,18 @@ def judge_comes_first(profile: Sections) -> Iterator[str]:
             )
 
 
+def rewards_have_fields(profile: Sections) -> Iterator[str]:
+    """Fields of rows that rewards need are kept by some source."""
+    kept = {field for source in profile.download.sources for field in getattr(source, "fields", ())}
+    for name in profile.links:
+        for reward in getattr(getattr(profile, name), "rewards", ()):
+            for field in (field for field in reward.needs if field not in kept):
+                yield (
+                    f"{name}.rewards: {reward.title} needs the field {field} of rows, which no source keeps: write "
+                    f"`fields: [{field}]` for a source of instructions in download.sources, or correct the name"
+                )
+
+
 def feedback_comes_first(profile: Sections) -> Iterator[str]:
     """A link that learns from feedback comes after it."""
     for name in profile.links:
@@ -401,6 +413,7 @@ CHECKS: tuple[Check, ...] = (
     adapters_have_layers,
     experts_are_carried,
     judge_comes_first,
+    rewards_have_fields,
     feedback_comes_first,
     held_out_prompts_stay_out,
     released_link_exists,

@@ -36,7 +36,7 @@ def check_here(config: DraftConfig, runtime: Runtime) -> None:
 
 @stage(
     version=1,
-    runtime=("data", "compute", "training", "posttrain"),
+    runtime=("data", "compute", "training", "posttrain", "endpoint"),
     check=check,
     check_here=check_here,
     device_lock=own_turn,

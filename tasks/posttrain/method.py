@@ -6,13 +6,16 @@ A method is one file under methods/ and one row of its table. See methods/sft.py
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from storage.artifact import Artifact
 from tasks.posttrain.check import check_alone, check_here, check_runtime
 from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.rewards.config import Reward, measures_of
+from tasks.posttrain.rewards.outside import check_here as check_rewards_here
+from tasks.posttrain.rewards.outside import fingerprints
 from tasks.posttrain.rows.form import Row, RowForm
 from tasks.stage.decorator import Stage, stage
 from tasks.stage.output import Output
@@ -33,7 +36,8 @@ class TrainerParts(Generic[Config]):
 
     `arguments` go to TRL's config class, `common` (model, data, tokenizer, callbacks) to its trainer. `load_model`
     loads another copy of the starting model, as a reference, once TRL's config exists. `teacher` is the folder of the
-    model to imitate, and `judge` that of the reward model. No row has more than `max_length` tokens.
+    model to imitate, and `judge` that of the reward model. No row has more than `max_length` tokens. `digests` are
+    those of files outside the store, as in the artifact's key, and `scratch` is a folder that a resumed run has again.
     """
 
     config: Config
@@ -44,6 +48,8 @@ class TrainerParts(Generic[Config]):
     load_model: Callable[[], PreTrainedModel]
     teacher: Path | None = None
     judge: Path | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
+    scratch: Path = Path()
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,9 @@ class Method(Generic[Config]):
     validation, the manifest for the last validation. `summary` names further counts for the stage's summary line.
     `rows_of` is set if the form of rows depends on the config, and `facts` if a finished trainer has facts of the run
     to report.
+
+    `rewards_of` gives the rewards of a config, for methods that learn from them: their measures, their files in the key
+    and their checks follow from it.
 
     `check_rows` raises an error if the rendered rows, to train on and held out, are unusable as a whole.
 
@@ -91,6 +100,7 @@ class Method(Generic[Config]):
     rows_of: Callable[[Config], RowForm] | None = None
     facts: Callable[[Any], dict[str, float]] | None = None
     check_rows: Callable[[Config, Sequence[Row], Sequence[Row]], None] | None = None
+    rewards_of: Callable[[Config], Sequence[Reward]] | None = None
 
     def reads(self, roles: Collection[str]) -> str:
         """The part that it reads of an artifact with pairs of these roles."""
@@ -100,14 +110,23 @@ class Method(Generic[Config]):
         """The row form to render rows with under a config."""
         return self.rows if self.rows_of is None else self.rows_of(config)
 
+    def measures_of(self, config: Config) -> dict[str, str]:
+        """The measures under a config: those of the method, and of its rewards."""
+        return {**self.measures, **(measures_of(self.rewards_of(config)) if self.rewards_of else {})}
+
+    def fingerprints(self, config: Config) -> dict[str, str]:
+        """Digests of what the rewards read outside the store. Raises SourceError for a missing file."""
+        return fingerprints(self.rewards_of(config)) if self.rewards_of else {}
+
     def stage(self, version: int) -> Callable[[Callable[..., None]], Stage]:
         """The decorator `@stage` with the arguments that all methods share."""
         return stage(
             version=version,
-            runtime=("data", "compute", "training", "posttrain"),
+            runtime=("data", "compute", "training", "posttrain", "endpoint"),
+            sources=self.fingerprints if self.rewards_of else None,
             device_lock=own_turn,
             check=self.check_runtime,
-            check_here=check_here,
+            check_here=self.check_here,
             adopted=self.check_adopted,
         )
 
@@ -116,6 +135,12 @@ class Method(Generic[Config]):
         check_runtime(self.name, config, runtime)
         if self.alone:
             check_alone(self.name, runtime)
+
+    def check_here(self, config: Config, runtime: Runtime) -> None:
+        """Raises ConfigError and SourceError for what this machine lacks: devices, and what rewards need."""
+        check_here(config, runtime)
+        if self.rewards_of:
+            check_rewards_here(self.rewards_of(config), self.name)
 
     def check_adopted(self, config: Config, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
         """Check that a folder made elsewhere has a model/ with the tokenizer of the stage's starting model.

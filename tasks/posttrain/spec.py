@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from tasks.children.spec import ChildSpec
 
 
@@ -14,7 +16,7 @@ class PosttrainSpec(ChildSpec):
     `config` is that of the method, as JSON. `identity` is a SHA-256 over all that decides the weights: a checkpoint
     with another is refused. `base` names the model in the config of an adapter over it. `teacher` and `judge` are the
     folders of the model to imitate and of the reward model, and `reference` is the file with the log-probabilities of
-    the rows' answers, for methods that need it.
+    the rows' answers, for methods that need it. `digests` are those of files outside the store that rewards read.
     """
 
     method: str
@@ -25,4 +27,5 @@ class PosttrainSpec(ChildSpec):
     teacher: Path | None = None
     reference: Path | None = None
     judge: Path | None = None
+    digests: dict[str, str] = Field(default_factory=dict)
     identity: str

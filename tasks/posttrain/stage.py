@@ -13,14 +13,16 @@ from tasks.children.supervise import run_module
 from tasks.posttrain.check import processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
+from tasks.posttrain.rewards.outside import report_rewards
 from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
 from tasks.posttrain.rows.prepare import reasons_for_dropping, warning_of
 from tasks.posttrain.rows.row_sources import Pairs, digest_of, files_of
 from tasks.posttrain.spec import PosttrainSpec
+from tasks.stage.decorator import STAGES
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
 from tasks.training.model_folder import check_tokenizer
-from tasks.training.plots import plot_loss
+from tasks.training.plots import plot_loss, plot_parts
 from tasks.training.recovery.less_memory import run_with_less
 from tasks.training.recovery.remote_checkpoints import fetch_newest
 
@@ -47,6 +49,8 @@ def posttrain(
     for other in filter(None, (teacher, judge)):
         check_tokenizer(other.path, expected=digest)
         decisive += f" {other.digest}"
+    digests = dict(STAGES[method.name].fingerprints(config))  # those of the key, whatever was written since
+    decisive += "".join(f" {name} {digest}" for name, digest in sorted(digests.items()))
     split_files = split_rows(files_of(pairs), method.rows, out)
     rows, duplicates = drop_duplicates(split_files, config.deduplicate, out)
     spec = PosttrainSpec(
@@ -59,6 +63,7 @@ def posttrain(
         teacher=teacher and teacher.path.resolve(),
         judge=judge and judge.path.resolve(),
         reference=reference and reference.resolve(),
+        digests=digests,
         identity=hashlib.sha256(decisive.encode()).hexdigest(),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
@@ -85,7 +90,9 @@ def posttrain(
     first = [{"step": 0, **result["held_out"]["before"]}] if result["held_out"] else []
     unit = f"loss ({method.loss_unit})" if method.curve == "loss" else method.curve
     plot_loss([*first, *log], out.path / f"{method.curve}.png", title=method.name, unit=unit, measure=method.curve)
+    plot_parts([*first, *log], out.path / "rewards.png", method.measures_of(config).values())
     _report(method, log, [*first, *log], result, duplicates, out)
+    report_rewards(method.measures_of(config).values(), log, result["facts"], out)
     for folder in (spec.checkpoints, spec.faults):
         shutil.rmtree(folder, ignore_errors=True)
 

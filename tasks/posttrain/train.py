@@ -57,7 +57,7 @@ def train(path: Path) -> None:
     train_rows, held_out, dropped = render_rows(method, config, spec.rows, tokenizer, max_length, split)
     if spec.reference is not None:
         train_rows, held_out = (with_reference(rows, spec.reference) for rows in (train_rows, held_out))
-    log = LogCallback(spec, method.measures, method.curve)
+    log = LogCallback(spec, method.measures_of(config), method.curve)
     trainer = _trainer(spec, method, config, model, tokenizer, train_rows, held_out, max_length, log)
     checkpoint, resumed_at = _resume_point(trainer, spec)
     trainer.args.eval_on_start = bool(held_out) and checkpoint is None
@@ -163,7 +163,16 @@ def _trainer(
     bfloat16, runtime = bool(arguments["bf16"]), spec.runtime.posttrain
     load_again = functools.partial(load_frozen, spec.model, runtime, bfloat16=bfloat16)
     parts = TrainerParts(
-        config, spec.runtime, max_length, arguments, common, load_again, teacher=spec.teacher, judge=spec.judge
+        config,
+        spec.runtime,
+        max_length,
+        arguments,
+        common,
+        load_again,
+        teacher=spec.teacher,
+        judge=spec.judge,
+        digests=spec.digests,
+        scratch=spec.scratch,
     )
     trainer = method.make_trainer(parts)
     if config.quantized:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.stage.display.figures import BLUE, ORANGE, PALE, new_figure, save_figure
 
 SMOOTHED_ABOVE = 100  # rows
+SEVERAL = 2  # rewards: one is the curve of the sum
 
 
 def plot_loss(
@@ -41,6 +42,26 @@ def plot_loss(
             label="validation",
         )
     axes.set(xlabel="step", ylabel=unit, title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    save_figure(figure, path)
+
+
+def plot_parts(rows: Sequence[Mapping[str, Any]], path: Path, measures: Iterable[str]) -> None:
+    """Draw the rewards among the measures, as `_reward` ends their names, and those of validations as dashes, if there
+    are several."""
+    parts = [name for name in measures if name.endswith("_reward")]
+    if len(parts) < SEVERAL:
+        return
+    figure = new_figure(4)
+    axes = figure.subplots()
+    for number, name in enumerate(parts):
+        for measure, dashes, label in ((name, "-", name.removesuffix("_reward")), (f"validation_{name}", "--", None)):
+            points = [(row["step"], row[measure]) for row in rows if measure in row]
+            steps, values = zip(*points, strict=True) if points else ((), ())
+            shown = _smoothed(values) if len(points) > SMOOTHED_ABOVE else values
+            axes.plot(steps, shown, dashes, color=f"C{number}", linewidth=1.5, label=label)
+    axes.set(xlabel="step", ylabel="reward, before its weight", title="rewards (dashed: held out)")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     save_figure(figure, path)

@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
-from tasks.posttrain.rewards.config import KINDS, ExactReward, Reward
+from tasks.posttrain.rewards.config import ExactReward, Reward, check_names
+from tasks.posttrain.rewards.outside import check_rows, open_scorer
 from tasks.posttrain.rewards.watch import check_watch, check_watched
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prompt import PROMPT
@@ -68,9 +69,7 @@ class GrpoConfig(PosttrainConfig):
 
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
-        kinds = [reward.kind for reward in self.rewards]
-        if len(set(kinds)) < len(kinds):
-            raise ValueError("rewards names a kind twice, but measures are named by kind: use each kind once")
+        check_names(self.rewards)
         if self.adapter is not None:
             raise ValueError("grpo trains all weights: leave adapter out")
         check_watch(self)
@@ -84,7 +83,6 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
 
     from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.reward_model.model import Judge
-    from tasks.posttrain.rewards.score import Scorer
     from tasks.posttrain.rewards.trainer import WatchedGrpo
 
     config, given = parts.config, dict(parts.arguments)
@@ -104,16 +102,15 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
         disable_dropout=True,
     )
     device = parts.common["model"].device if arguments.use_cpu else "cuda"
-    scorer = Scorer(config.rewards, Judge.load(parts.judge, device) if parts.judge else None)
+    judge = Judge.load(parts.judge, device) if parts.judge else None
+    scorer = open_scorer(config.rewards, judge, parts.digests, parts.runtime, parts.scratch)
     trainer: Trainer = WatchedGrpo(config, scorer, args=arguments, **parts.common)
     return trainer
 
 
 def _check_rows(config: GrpoConfig, train: Sequence[Row], held_out: Sequence[Row]) -> None:
-    from tasks.posttrain.rewards.score import Scorer
-
     check_watched(config, len(train), len(held_out), "grpo")
-    Scorer(config.rewards).check_references([row["reference"] for row in train], "grpo")
+    check_rows(config.rewards, train, held_out, "grpo")
 
 
 GRPO = Method(
@@ -131,10 +128,11 @@ GRPO = Method(
         "entropy": "entropy",
         "completions/mean_length": "answer_tokens",
         "completions/clipped_ratio": "answers_cut",
-        **{f"rewards/{kind}/mean": f"{kind}_reward" for kind in KINDS},
     },
     curve="reward",
     check_rows=_check_rows,
+    rewards_of=lambda config: config.rewards,
+    facts=lambda trainer: trainer.scorer.facts(),
     alone=True,
 )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from storage.artifact import Artifact
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.ppo.config import PpoConfig
-from tasks.posttrain.rewards.config import ModelReward
+from tasks.posttrain.rewards.outside import check_rows, open_scorer
 from tasks.posttrain.rewards.watch import check_watched
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prompt import PROMPT
@@ -29,7 +29,6 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
     from tasks.posttrain.ppo.rollout import Sampler
     from tasks.posttrain.ppo.trainer import PpoTrainer
     from tasks.posttrain.reward_model.model import Judge, load_classifier
-    from tasks.posttrain.rewards.score import Scorer
 
     config, given, common = parts.config, dict(parts.arguments), dict(parts.common)
     for name in ("max_steps", "warmup_steps", "eval_steps"):  # they count rollouts, each of which takes several steps
@@ -43,14 +42,14 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
     for model in (common["model"], critic, reference):
         disable_dropout_in_model(model)
     tokenizer = common["processing_class"]
-    sampler = Sampler(
-        config, Scorer([ModelReward()], judge), reference, tokenizer, ends_of(common["model"], tokenizer), judge.mean
-    )
+    scorer = open_scorer(config.rewards, judge, parts.digests, parts.runtime, parts.scratch)
+    sampler = Sampler(config, scorer, reference, tokenizer, ends_of(common["model"], tokenizer), judge.mean)
     return PpoTrainer(sampler, critic, args=arguments, **common)
 
 
 def _check_rows(config: PpoConfig, train: Sequence[Row], held_out: Sequence[Row]) -> None:
     check_watched(config, len(train), len(held_out), "ppo")
+    check_rows(config.rewards, train, held_out, "ppo")
 
 
 PPO = Method(
@@ -70,11 +69,13 @@ PPO = Method(
         "value_loss": "value_loss",
         "clipped": "ratios_clipped",
         "answer_tokens": "answer_tokens",
-        "rewards/model/mean": "model_reward",
+        "rewards/model/mean": "model_reward",  # here for its place in the log
         "completions/mean_length": "answer_tokens",
     },
     curve="reward",
     check_rows=_check_rows,
+    rewards_of=lambda config: config.rewards,
+    facts=lambda trainer: trainer.scorer.facts(),
     alone=True,
 )
 

@@ -7,13 +7,24 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.rewards.config import ModelReward, Reward, check_names
 from tasks.posttrain.rewards.watch import check_watch
+
+
+def _model() -> list[Reward]:
+    return [ModelReward()]
 
 
 class PpoConfig(PosttrainConfig):
     """Answers are sampled, and learned from in several steps. The stage's starting model is the reference, and the
     critic starts as the reward model."""
 
+    rewards: list[Reward] = Field(
+        default_factory=_model,
+        min_length=1,
+        exclude_if=lambda rewards: rewards == _model(),
+        description="rewards of an answer, summed by weight. The last answer of a conversation is its reference",
+    )
     global_batch: int = Field(16, ge=1, description="prompts of a rollout, each with one answer")
     passes: int = Field(4, ge=1, description="steps that learn from a rollout, each from all of it")
     max_new_tokens: int = Field(64, ge=1, description="maximum tokens of an answer, which is cut there")
@@ -51,6 +62,7 @@ class PpoConfig(PosttrainConfig):
     def _can_be_done(self) -> Self:
         if self.adapter is not None:
             raise ValueError("ppo trains all weights: leave adapter out")
+        check_names(self.rewards)
         check_watch(self)
         if self.target_kl is not None and not self.beta:
             raise ValueError("target_kl adapts beta by a factor, which can't change 0: raise beta")

@@ -17,7 +17,7 @@ from models.conversation import Messages, answer_text, render
 from models.runtimes.greedy import cut, pad_left
 from models.tokenizer import padding_id
 from tasks.posttrain.ppo import equations
-from tasks.posttrain.rewards.score import Answer, Scorer
+from tasks.posttrain.rewards.score import Scorer, answer_to
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -51,16 +51,18 @@ class Sampler:
         log_reference_BT = log_probabilities(self.reference, ids_BL, mask_BL, width, self.config.temperature)
         values_BT = values_of(policy.critic, ids_BL, mask_BL, width) - self.mean
         texts = [answer_text(self.tokenizer, ids, self.ends) for ids in answers]
-        scored = [
-            Answer(row["prompt"], text, len(ids), row["reference"])
-            for row, text, ids in zip(rows, texts, answers, strict=True)
-        ]
-        score_B = torch.tensor(self.scorer.sums(scored), device=mask_BT.device)
+        scores = self.scorer.score(
+            [answer_to(row, text, len(ids)) for row, text, ids in zip(rows, texts, answers, strict=True)]
+        )
+        sums = scores.sums
+        score_B = torch.tensor([0.0 if each is None else each for each in sums], device=mask_BT.device)
+        rewarded_B = torch.tensor([each is not None for each in sums], device=mask_BT.device)
         kl_BT = equations.kl_of_tokens(log_old_BT, log_reference_BT, self.config.kl) * mask_BT
         rewards_BT = equations.rewards_of_tokens(score_B, kl_BT, coefficient, mask_BT)
         advantages_BT, returns_BT = equations.advantages_and_returns(
             rewards_BT, values_BT, mask_BT, discount=self.config.discount, decay=self.config.decay
         )
+        mask_BT = mask_BT * rewarded_B[:, None]  # an answer without a reward is not learned from
         rollout = {
             "ids": ids_BL,
             "mask": mask_BL,
@@ -72,12 +74,16 @@ class Sampler:
         }
         watched_BT = equations.kl_of_tokens(log_old_BT, log_reference_BT, "k3")
         measured = {
-            "reward": float(score_B.mean()),
-            "reward_std": float(score_B.std(correction=0)),
+            "reward": float(score_B[rewarded_B].mean()),
+            "reward_std": float(score_B[rewarded_B].std(correction=0)),
             "kl": float(equations.masked_mean(watched_BT, mask_BT)),
-            "kl_of_answer": float(kl_BT.sum(1).mean()),
-            "answer_tokens": float(mask_BT.sum(1).mean()),
+            "kl_of_answer": float(kl_BT.sum(1)[rewarded_B].mean()),
+            "answer_tokens": float(mask_BT.sum(1)[rewarded_B].mean()),
+            **scores.counts(),
         }
+        if len(self.scorer.rewards) > 1:
+            means = scores.means()
+            measured |= {f"rewards/{one.title}/mean": means[one.title] for one in scores.rewards if one.title in means}
         return rollout, measured
 
     def _answers(self, policy: PreTrainedModel, prompts: Sequence[Messages]) -> tuple[Tensor, Tensor, list[list[int]]]:

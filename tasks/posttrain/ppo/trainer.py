@@ -23,6 +23,7 @@ from tasks.posttrain.rewards.held_out import HeldOutRewards, seeded
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+COUNTED = ("/asked", "/failed", "/none")  # once a rollout, so that sums over steps are right
 ROLLOUT, STATE = "rollout.safetensors", "ppo.json"  # in a checkpoint
 
 
@@ -94,6 +95,8 @@ class PpoTrainer(HeldOutRewards, Trainer):
         """Log as the trainer does, with the measures of the rollout and of the step."""
         if "loss" in logs:
             logs |= {**self._of_rollout, **self._sums}
+            if (self.state.global_step - 1) % self.sampler.config.passes:
+                logs = {name: value for name, value in logs.items() if not name.endswith(COUNTED)}
             self._sums.clear()
         super().log(logs, start_time)
 

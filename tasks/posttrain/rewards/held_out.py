@@ -16,8 +16,8 @@ from transformers import Trainer
 
 from models.conversation import answer_text
 from models.runtimes.greedy import greedy
-from tasks.posttrain.rewards.score import Answer, Scorer
-from tasks.posttrain.rewards.watch import check_held_out, check_kl
+from tasks.posttrain.rewards.score import Scorer, answer_to
+from tasks.posttrain.rewards.watch import check_failures, check_held_out, check_kl
 
 
 @contextmanager
@@ -61,20 +61,21 @@ class HeldOutRewards(Trainer):
         prompts = [row["prompt"] for row in rows]
         ids = greedy(model, tokenizer, prompts, self.eos_token_ids, self.watched.max_new_tokens)
         texts = [answer_text(tokenizer, answer, self.eos_token_ids) for answer in ids]
-        answers = [
-            Answer(row["prompt"], text, len(tokens), row["reference"])
-            for row, text, tokens in zip(rows, texts, ids, strict=True)
-        ]
-        means = self.scorer.means(answers)
-        metrics = {"eval_reward": means.pop("reward")}
+        scores = self.scorer.score(
+            [answer_to(row, text, len(tokens)) for row, text, tokens in zip(rows, texts, ids, strict=True)]
+        )
+        means, counts = scores.means(), {f"eval_{name}": count for name, count in scores.counts().items()}
+        metrics = {"eval_reward": means.pop("reward"), **counts}
         metrics |= {f"eval_rewards/{kind}/mean": value for kind, value in means.items()}
         metrics["eval_completions/mean_length"] = sum(map(len, ids)) / len(ids)
-        self.state.log_history.append({"step": self.state.global_step, "eval_reward": metrics["eval_reward"]})
+        self.state.log_history.append({"step": self.state.global_step, "eval_reward": metrics["eval_reward"], **counts})
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        check_failures(self.state.log_history, self.scorer.rewards, self.section)
         check_held_out(self.state.log_history, self.watched.max_drop, self.section)
         return metrics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as the trainer does, then check the KL divergence, which is known only now."""
+        """Log as the trainer does, then check what is known only now: failed rewards and the KL divergence."""
         super().log(logs, start_time)
+        check_failures(self.state.log_history, self.scorer.rewards, self.section)
         check_kl(self.state.log_history, self.watched.max_kl, self.section)

@@ -1,36 +1,138 @@
-"""The rewards of a profile over a batch of answers: each kind by itself, and their weighted sum."""
+"""The rewards of a profile over a batch of answers: each by itself, and their weighted sum.
+
+A reward may have nothing to say of an answer (None), whose sum then has the others only. It may also fail: an answer
+for which a reward failed gets none at all, because a sum that lacks a part can't be compared with whole ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from models.conversation import Messages
-from storage.errors import ConfigError
+from storage.errors import ConfigError, EmptyOutput
 from tasks.posttrain.rewards import verify
-from tasks.posttrain.rewards.config import ExactReward, FormatReward, LengthReward, RegexReward, Reward
+from tasks.posttrain.rewards.config import ExactReward, FormatReward, LengthReward, ModelReward, RegexReward, Reward
 
 if TYPE_CHECKING:
     from tasks.posttrain.reward_model.model import Judge
 
+FEWEST = 2  # rewarded answers of a batch: one can't be compared
+
 
 class Answer(NamedTuple):
-    """An answer to a prompt: its text without special tokens, its number of tokens, and the reference."""
+    """An answer to a prompt: its text without special tokens, its number of tokens, the reference, and the fields of
+    its row."""
 
     prompt: Messages
     text: str
     tokens: int
     reference: str
+    fields: Mapping[str, Any] = {}
 
 
+class Failed(NamedTuple):
+    """Why a reward failed for an answer."""
+
+    why: str
+
+
+Value = float | None | Failed
+Rewarder = Callable[[Sequence[Answer]], Sequence[Value]]
+
+
+def answer_to(row: Mapping[str, Any], text: str, tokens: int) -> Answer:
+    """An answer to the prompt of a rendered row."""
+    return Answer(row["prompt"], text, tokens, row["reference"], json.loads(row.get("fields", "{}")))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The rewards of a batch, by name: None where an answer has none. `failed` counts failures by name, `broken` the
+    answers with one."""
+
+    rewards: Sequence[Reward]
+    parts: Mapping[str, Sequence[float | None]]
+    failed: Mapping[str, int]
+    broken: int
+
+    @property
+    def sums(self) -> list[float | None]:
+        """The weighted sum of each answer, None for one without any reward."""
+        weights = [reward.weight for reward in self.rewards]
+        return [_sum(weights, values) for values in zip(*self.parts.values(), strict=True)]
+
+    def counts(self) -> dict[str, float]:
+        """How many answers were asked about, failed, and got no reward though nothing failed, for rewards that may."""
+        measures: dict[str, float] = {}
+        for reward in self.rewards:
+            if reward.partial:
+                values, prefix = self.parts[reward.title], f"rewards/{reward.title}"
+                measures[f"{prefix}/asked"] = len(values)
+                measures[f"{prefix}/failed"] = self.failed[reward.title]
+                measures[f"{prefix}/none"] = values.count(None) - self.broken
+        return measures
+
+    def means(self) -> dict[str, float]:
+        """The mean of each reward over the answers that have it, and that of the weighted sum as `reward`."""
+        rewarded = sum(value is not None for value in self.sums)
+        means: dict[str, float] = {}
+        total = 0.0
+        for reward in self.rewards:
+            given = [value for value in self.parts[reward.title] if value is not None]
+            total += reward.weight * (sum(given) / rewarded)
+            if given:
+                means[reward.title] = sum(given) / len(given)
+        return {"reward": total, **means}
+
+
+def _sum(weights: Sequence[float], values: Sequence[float | None]) -> float | None:
+    given = [weight * value for weight, value in zip(weights, values, strict=True) if value is not None]
+    return sum(given) if given else None
+
+
+@dataclass
 class Scorer:
-    """The rewards of answers. Raises ConfigError for a reward that no answer could earn."""
+    """The rewards of answers. `others` computes rewards that need a process, a sandbox or an endpoint, by name.
+    `on_failure` gets the name of a reward, an answer and why the reward failed for it."""
 
-    def __init__(self, rewards: Sequence[Reward], judge: Judge | None = None) -> None:
-        self.rewards = rewards
-        self.judge = judge
+    rewards: Sequence[Reward]
+    judge: Judge | None = None
+    others: Mapping[str, Rewarder] = field(default_factory=dict)
+    on_failure: Callable[[str, Answer, str], None] = lambda name, answer, why: None
+    facts: Callable[[], dict[str, float]] = dict
 
-    def unweighted(self, reward: Reward, answers: Sequence[Answer]) -> list[float]:
+    def score(self, answers: Sequence[Answer]) -> Scores:
+        """All rewards of answers. Raises EmptyOutput if fewer than two of several answers have one."""
+        found = {reward.title: self.unweighted(reward, answers) for reward in self.rewards}
+        broken = {place for values in found.values() for place, one in enumerate(values) if isinstance(one, Failed)}
+        parts = {
+            title: [None if place in broken or isinstance(one, Failed) else one for place, one in enumerate(values)]
+            for title, values in found.items()
+        }
+        failures = [
+            (title, answer, one.why)
+            for title, values in found.items()
+            for answer, one in zip(answers, values, strict=True)
+            if isinstance(one, Failed)
+        ]
+        for failure in failures:
+            self.on_failure(*failure)
+        failed = Counter(title for title, _, _ in failures)
+        scores = Scores(self.rewards, parts, failed, len(broken))
+        rewarded = sum(value is not None for value in scores.sums)
+        if rewarded < min(FEWEST, len(answers)):
+            why = f" {failures[0][0]} failed first: {failures[0][2]}." if failures else ""
+            raise EmptyOutput(
+                f"{rewarded:,} of {len(answers):,} answers of a step have a reward.{why}",
+                "Correct the rewards that fail or return None, or give a step more prompts (global_batch).",
+            )
+        return scores
+
+    def unweighted(self, reward: Reward, answers: Sequence[Answer]) -> Sequence[Value]:
         """One reward of each answer, before its weight."""
         if isinstance(reward, ExactReward):
             return [verify.exact(reward, answer.text, answer.reference) for answer in answers]
@@ -40,21 +142,12 @@ class Scorer:
             return [verify.format_(reward, answer.text) for answer in answers]
         if isinstance(reward, LengthReward):
             return [verify.length(reward, answer.tokens) for answer in answers]
+        if not isinstance(reward, ModelReward):
+            return self.others[reward.title](answers)
         assert self.judge is not None, "the profile is checked for one"
         return self.judge.rewards(
             [[*answer.prompt, {"role": "assistant", "content": answer.text}] for answer in answers]
         )
-
-    def sums(self, answers: Sequence[Answer]) -> list[float]:
-        """The weighted sum of each answer."""
-        by_reward = [[reward.weight * value for value in self.unweighted(reward, answers)] for reward in self.rewards]
-        return [sum(values) for values in zip(*by_reward, strict=True)]
-
-    def means(self, answers: Sequence[Answer]) -> dict[str, float]:
-        """The mean reward of each kind, and that of the weighted sum as `reward`."""
-        by_kind: dict[str, list[float]] = {reward.kind: self.unweighted(reward, answers) for reward in self.rewards}
-        means = {kind: sum(values) / len(values) for kind, values in by_kind.items()}
-        return {"reward": sum(reward.weight * means[reward.kind] for reward in self.rewards), **means}
 
     def check_references(self, references: Sequence[str], section: str) -> None:
         """Raises ConfigError for a pattern that matches none of the references, so that no answer would be right."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from storage.errors import ConfigError, RewardHacking
+from storage.errors import ConfigError, RewardHacking, SourceError
+from tasks.posttrain.rewards.config import Reward
 
 RECENT = 10  # steps over which training rewards are averaged
+ENOUGH = 100  # answers over which a share of failures is judged, at least
 
 
 class Watched(Protocol):
@@ -77,6 +79,25 @@ def check_held_out(history: Sequence[Mapping[str, Any]], max_drop: float | None,
         if gamed
         else f"Lower {section}.learning_rate, or raise {section}.beta.",
     )
+
+
+def check_failures(history: Sequence[Mapping[str, Any]], rewards: Sequence[Reward], section: str) -> None:
+    """Raises SourceError if a reward failed for more than its share of all answers so far. `history` has the numbers of
+    answers asked about and failed, for each step and validation."""
+    for reward in rewards:
+        most = getattr(reward, "max_failed_share", None)
+        if most is None:
+            continue
+        asked, failed = (
+            int(sum(row.get(f"{at}rewards/{reward.title}/{what}", 0) for row in history for at in ("", "eval_")))
+            for what in ("asked", "failed")
+        )
+        if failed > most * max(asked, ENOUGH):
+            raise SourceError(
+                f"The reward {reward.title} failed for {failed:,} of {asked:,} answers, more than {most:g}, its "
+                "max_failed_share.",
+                f"Correct it, or raise max_failed_share in {section}.rewards. The log has the first failures.",
+            )
 
 
 def _courses(history: Sequence[Mapping[str, Any]]) -> str:

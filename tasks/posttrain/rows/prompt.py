@@ -1,10 +1,13 @@
 """Prompts with a reference: conversations whose last answer is what sampled answers are compared with.
 
+Other fields of a row are for rewards. They stay JSON, as a table's columns would have to agree in their types.
+
 The length of a row is that of its prompt. Callers subtract the room for an answer from `max_length`.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from models.conversation import TemplateFaultError, render
@@ -13,9 +16,11 @@ from tasks.posttrain.rows.form import OVERLONG, Dropped, Message, Row, RowForm, 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+OURS = ("id", "source", "messages")
+
 
 def render_prompt(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Row:
-    """`prompt`, as messages, and `reference`, the text of the answer to it."""
+    """`prompt`, as messages, `reference`, the text of the answer to it, and `fields`, the others of the row as JSON."""
     messages: list[Message] = row["messages"]
     if not messages or messages[-1]["role"] != "assistant" or not messages[-1]["content"].strip():
         raise Dropped("no_reference")
@@ -27,7 +32,8 @@ def render_prompt(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int)
         raise Dropped(str(fault)) from fault
     if len(ids) > max_length:
         raise Dropped(OVERLONG)
-    return {"prompt": prompt, "reference": messages[-1]["content"]}
+    fields = {name: value for name, value in row.items() if name not in OURS}
+    return {"prompt": prompt, "reference": messages[-1]["content"], "fields": json.dumps(fields)}
 
 
 # All tokens that bear loss are yet to be sampled, so the share says nothing here

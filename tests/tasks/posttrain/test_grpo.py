@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,21 @@ from models.runtimes.greedy import greedy
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.errors import RewardHacking
+from storage.errors import RewardHacking, SourceError
 from tasks.posttrain.methods.grpo import GRPO, GrpoConfig, grpo
 from tasks.posttrain.methods.reward import RewardConfig, reward
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.posttrain.pair_lengths import render_rows
+from tasks.posttrain.rewards.held_out import seeded
+from tasks.posttrain.rewards.score import Failed
+from tasks.posttrain.rows.prepare import read_rows
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
 from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt_and_resume
+from tests.tasks.posttrain.in_process import parts_of
 from tests.tasks.posttrain.sums import make_sums
-from tests.tasks.tiny_model import make_model, make_preferences
+from tests.tasks.tiny_model import make_model, make_preferences, write_rows
 
 CONFIG = GrpoConfig(
     epochs=0.4, global_batch=16, group=4, max_new_tokens=4, learning_rate=5e-4, validation_share=0.2, validation_every=4
@@ -100,6 +105,74 @@ def test_a_run_over_its_budget_ends_with_a_reason_and_keeps_its_last_checkpoint(
     config = CONFIG.model_copy(update={"max_kl": 1e-3, "learning_rate": 5e-3})
     with pytest.raises(RewardHacking, match=r"more than grpo\.max_kl, 0\.001"):
         grpo.function(config, tuned, sums, None, out)
+
+
+OWN = """
+import re
+
+def close(prompts, answers, rows):
+    numbers = [re.fullmatch(r" *(\\d+) *", answer) for answer in answers]
+    if any(number and number[1] == "7" for number in numbers):
+        raise ValueError("seven")
+    distances = [number and abs(int(number[1]) - int(row["sum"])) for number, row in zip(numbers, rows, strict=True)]
+    return [None if distance is None else 1 / (1 + distance) for distance in distances]
+"""
+
+
+def test_an_answer_without_a_reward_is_out_of_its_groups_mean_and_has_no_advantage(
+    model: Artifact, sums: Artifact, tmp_path: Path
+) -> None:
+    (tmp_path / "rewards.py").write_text("def reward(prompts, answers, rows):\n    return [0.0] * len(answers)\n")
+    own = {"kind": "python", "file": str(tmp_path / "rewards.py"), "name": "close"}
+    config = GrpoConfig.model_validate(
+        {"rewards": [own, {"kind": "exact"}], "global_batch": 2, "group": 4, "max_new_tokens": 2}
+        | {"scale": "none", "max_drop": None, "validation_share": 0}
+    )
+    rows, _, _ = render_rows(GRPO, config, sums.files("*.jsonl"), load_tokenizer(model.path), 128)
+    parts = parts_of(GRPO, config, model.path, rows[:2], tmp_path)
+    trainer: Any = GRPO.make_trainer(replace(parts, digests=GRPO.fingerprints(config), scratch=tmp_path))
+    values = [1.0, Failed("it broke"), 0.5, 0.0, None, 2.0, 4.0, 6.0]
+    trainer.scorer.others = {"close": lambda answers: values}
+    trainer.model.train()
+    with seeded(0, 0):
+        made = trainer._generate_and_score_completions([dict(row) for row in rows[:2] for _ in range(4)])
+    mean = (1.0 + 0.5 + 0.0) / 3
+    expected = [1.0 - mean, 0.0, 0.5 - mean, 0.0 - mean, 0.0 - 3, 2.0 - 3, 4.0 - 3, 6.0 - 3]
+    assert made["advantages"].tolist() == pytest.approx(expected), "no answer is right, so exact adds 0 to each"
+    measured = {name: values[-1] for name, values in trainer._metrics["train"].items() if name.startswith("rewards/")}
+    assert measured["rewards/close/mean"] == pytest.approx(13.5 / 6)
+    assert (measured["rewards/close/failed"], measured["rewards/close/none"]) == (1, 1)
+
+
+@pytest.mark.soak
+def test_it_learns_from_a_users_own_reward_and_counts_what_that_fails_for(
+    tuned: Artifact, sums: Artifact, tmp_path: Path
+) -> None:
+    (tmp_path / "rewards.py").write_text(OWN)
+    given = [{**row, "sum": row["messages"][-1]["content"]} for row in read_rows(sums.files("*.jsonl"))]
+    rows = Artifact.at(write_rows(tmp_path / "rows" / "all.jsonl", given))
+    own = {"kind": "python", "file": str(tmp_path / "rewards.py"), "function": "close", "name": "close"}
+    settings = {
+        **CONFIG.model_dump(),
+        "rewards": [{**own, "fields": ["sum"], "max_failed_share": 0.5}, {"kind": "exact"}],
+    }
+    config = GrpoConfig.model_validate({**settings, "epochs": 0.2})
+    out = output(tmp_path / "whole", "grpo")
+    grpo.function(config, tuned, rows, None, out)
+    log = read_log(out.path / "log.jsonl")
+    failed = sum(row["close_failed"] for row in log)
+    assert out.counts["close_failed"] == failed > 0
+    assert out.counts["close_none"] == sum(row["close_none"] for row in log)
+    assert out.facts["tables"]["Rewards that failed"][0]["error"] == "ValueError: seven"
+    assert {"validation_close_reward", "validation_exact_reward", "validation_close_failed"} <= out.counts.keys()
+    assert (out.path / "rewards.png").exists()
+    stopped = output(tmp_path / "stopped", "grpo")
+    interrupt_and_resume(grpo, config, (tuned, rows, None), stopped, at=2)  # type: ignore[arg-type]
+    assert tree_digest(list_files(stopped.path)) == tree_digest(list_files(out.path))
+    assert stopped.counts == out.counts
+    ends = GrpoConfig.model_validate({**settings, "rewards": [{**own, "max_failed_share": 0}]})
+    with pytest.raises(SourceError, match=r"The reward close failed for [1-9]\d* of \d+ answers, more than 0,"):
+        grpo.function(ends, tuned, rows, None, output(tmp_path / "ends", "grpo"))
 
 
 @pytest.mark.soak

@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from models.convert import load as load_model
+from models.pretrained import load_pretrained
+from models.runtimes.greedy import ends_of
+from models.tokenizer import load_tokenizer
 from profiles.load import load
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
@@ -16,6 +20,11 @@ from tasks.posttrain.methods.ppo import ppo
 from tasks.posttrain.methods.reward import RewardConfig, reward
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.posttrain.ppo.config import PpoConfig
+from tasks.posttrain.ppo.rollout import Sampler
+from tasks.posttrain.reward_model.model import load_classifier
+from tasks.posttrain.rewards.config import ExactReward, PythonReward
+from tasks.posttrain.rewards.held_out import seeded
+from tasks.posttrain.rewards.score import Failed, Scorer
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
 from tests.runtimes import runtime_of
@@ -104,6 +113,50 @@ def test_interrupted_between_two_rollouts_or_within_one_it_ends_with_the_same_by
     assert out.facts["resumed_from_step"] == every
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(learned.path))
     assert out.counts == learned.counts
+
+
+def test_an_answer_without_a_reward_is_not_learned_from_and_the_default_stays_out_of_the_key(tmp_path: Path) -> None:
+    assert "rewards" not in PpoConfig().model_dump()
+    folder = make_model(tmp_path / "model")
+    policy, tokenizer = load_pretrained(folder), load_tokenizer(folder)
+    policy.critic = load_classifier(folder, 0)
+    config = PpoConfig(max_new_tokens=4)
+    rows = [{"prompt": [{"role": "user", "content": text}], "reference": "2"} for text in ("1+1", "one", "2+0", "3-1")]
+
+    def sample(values: list[Any]) -> tuple[Any, dict[str, float]]:
+        other = PythonReward(file="rewards.py", weight=0.5)
+        scorer = Scorer([ExactReward(), other], others={"python": lambda answers: values})
+        sampler = Sampler(config, scorer, policy, tokenizer, ends_of(policy, tokenizer), 0.0)
+        with seeded(0, 0):
+            return sampler.sample(policy, rows, 0.1)
+
+    whole, measured = sample([1.0, 2.0, 3.0, 6.0])
+    assert (measured["reward"], measured["rewards/python/mean"], measured["rewards/exact/mean"]) == (1.5, 3, 0)
+    broken, measured = sample([1.0, Failed("it broke"), 3.0, 5.0])
+    assert (measured["reward"], measured["rewards/python/failed"]) == (1.5, 1)
+    assert torch.equal(broken["answer_mask"][[0, 2, 3]], whole["answer_mask"][[0, 2, 3]])
+    assert not broken["answer_mask"][1].any()
+    assert not broken["advantages"][1].any()
+    tokens = broken["answer_mask"].sum()
+    assert float(broken["advantages"].sum() / tokens) == pytest.approx(0, abs=1e-5), "whitened without that answer"
+
+
+@pytest.mark.soak
+def test_several_rewards_are_logged_by_name(
+    tuned: Artifact, instructions: Artifact, judge: Artifact, tmp_path: Path
+) -> None:
+    (tmp_path / "rewards.py").write_text(
+        "async def reward(prompts, answers, rows):\n    return [None if 'e' in answers[0] else len(answers[0]) / 100]\n"
+    )
+    rewards = [{"kind": "model"}, {"kind": "python", "file": str(tmp_path / "rewards.py"), "weight": 2}]
+    config = PpoConfig.model_validate({**CONFIG.model_dump(), "rewards": rewards, "epochs": 0.2, "validation_every": 3})
+    out = output(tmp_path / "made", "ppo")
+    ppo.function(config, tuned, instructions, judge, out)
+    log = read_log(out.path / "log.jsonl")
+    assert [row for row in log if "python_none" in row] == log[:: config.passes]
+    assert out.counts["python_none"] == sum(row.get("python_none", 0) for row in log)
+    assert {"model_reward", "python_reward"} <= log[0].keys()
+    assert (out.path / "rewards.png").exists()
 
 
 @pytest.mark.soak

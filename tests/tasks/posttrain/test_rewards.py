@@ -71,8 +71,10 @@ def test_form_and_length_do_not_ask_what_is_right() -> None:
 def test_rewards_are_summed_by_weight() -> None:
     scorer = Scorer([ExactReward(weight=2), LengthReward(target=4, weight=-0.5)])
     answers = [Answer([], "7", 4, "7"), Answer([], "8", 2, "7")]
-    assert scorer.means(answers) == {"reward": 2 * 0.5 - 0.5 * 0.75, "exact": 0.5, "length": 0.75}
-    assert scorer.sums(answers) == [2 * 1 - 0.5 * 1, 2 * 0 - 0.5 * 0.5]
+    scores = scorer.score(answers)
+    assert scores.means() == {"reward": 2 * 0.5 - 0.5 * 0.75, "exact": 0.5, "length": 0.75}
+    assert scores.sums == [2 * 1 - 0.5 * 1, 2 * 0 - 0.5 * 0.5]
+    assert scores.counts() == {}, "nothing to count: each answer has these"
     blind = Scorer([RegexReward(pattern=r"#### (\d+)")])
     blind.check_references(["none", "#### 7"], "grpo")
     with pytest.raises(ConfigError, match="matches none of 2 references"):
@@ -101,7 +103,10 @@ def test_a_pattern_that_never_ends_is_told_of(monkeypatch: pytest.MonkeyPatch) -
         ({"validation_share": 0}, "max_drop needs held-out prompts"),
         ({"rewards": [{"kind": "regex", "pattern": "("}]}, "is not a regular expression"),
         ({"rewards": [{"kind": "regex", "pattern": "a"}]}, "needs a group"),
-        ({"rewards": [{"kind": "exact"}, {"kind": "exact"}]}, "names a kind twice"),
+        ({"rewards": [{"kind": "exact"}, {"kind": "exact"}]}, "rewards has exact twice"),
+        ({"rewards": [{"kind": "exact"}, {"kind": "length", "target": 3, "name": "exact"}]}, "rewards has exact twice"),
+        ({"rewards": [{"kind": "exact", "name": "validation"}]}, "would be that of a validation's measure"),
+        ({"rewards": [{"kind": "python"}]}, "set one of them: a file, or an entry_point"),
         ({"beta": 0}, "max_kl needs a reference"),
         ({"adapter": {"rank": 4}}, "grpo trains all weights"),
         ({"group": 1}, "greater than or equal to 2"),
@@ -119,6 +124,15 @@ def test_rewards_of_a_judge_need_one_before_them() -> None:
         with pytest.raises(ConfigError, match="grpo learns from a reward model, but no reward comes before it"):
             load("tiny", settings)
     assert load("tiny", [*asked, "reward={}"]).links == ("sft", "dpo", "reward", "grpo")
+
+
+def test_fields_that_rewards_need_are_kept_by_a_source() -> None:
+    tests = "grpo.rewards=[{kind: tests}]"
+    source = "{kind: files, name: mine, paths: [a.jsonl], role: instructions, fields: [tests]}"
+    for settings in ([tests], ["grpo.rewards=[{kind: python, file: rewards.py, fields: [tests]}]"]):
+        with pytest.raises(ConfigError, match="needs the field tests of rows, which no source keeps"):
+            load("tiny", settings)
+    assert load("tiny", [tests, f"download.sources=[{{kind: embedded}}, {source}]"]).grpo is not None
 
 
 @pytest.mark.parametrize(
