@@ -49,11 +49,13 @@ def program() -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as the current one, with the lists and the secret that snippets name."""
+    """A folder as the current one, with the files and the secret that snippets name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lists").mkdir()
     for name in ("hosts", "urls", "words-in-addresses", "soft-words", "bad-words-en", "bad-words-de"):
         (tmp_path / "lists" / f"{name}.txt").write_text("entry\n")
+    (tmp_path / "rewards.py").write_text("def close(prompts, answers, rows):\n    return [0.0] * len(answers)\n")
+    (tmp_path / "rubric.txt").write_text("An answer is short.\n")
     monkeypatch.setenv("GRISTMILL_SALT", "a salt for tests")
     return tmp_path
 
