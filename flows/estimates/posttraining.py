@@ -2,7 +2,7 @@
 
 For supervised fine-tuning and preferences it is the most: a step on rows of `max_length` tokens, or as long as the
 longest that the sources show, traced with the module of transformers (models/memory/tuned.py). For links that sample,
-or that hold a second model, it is the least: what the states of the model take.
+or that hold a second model, it is the least: what the states of the model and the frozen models take.
 """
 
 from __future__ import annotations
@@ -121,13 +121,14 @@ def _longest(profile: Profile, name: str, theirs: Any) -> int:
 
 
 def _least(profile: Profile, name: str, parameters: int, *, cuda: bool) -> int:
-    """The states of the model. An adapter's are left out."""
+    """The states of the model, and the models beside it. An adapter's states are left out."""
     config: PosttrainConfig = getattr(profile, name)
     ways = profile.runtime.training.processes if divided(profile) else 1
     if config.adapter is not None:
         states = parameters // 2 if config.quantized else WHOLE * parameters // ways
     else:
         states = _states(profile, parameters)
+    states += WHOLE * parameters // ways * config.frozen_models
     if cuda:
         return states
     return states + (WHOLE * parameters if ways > 1 else 0) + LIBRARIES + TRL

@@ -48,12 +48,7 @@ FIXED: dict[str, Any] = {
     "use_weighting": False,
     "sync_ref_model": False,
     # of GRPO
-    "num_iterations": 1,
-    "epsilon": 0.2,
     "delta": None,
-    "epsilon_high": None,
-    "importance_sampling_level": "token",
-    "mask_truncated_completions": False,
     "multi_objective_aggregation": "sum_then_normalize",
     "off_policy_mask_threshold": None,
     "top_entropy_quantile": 1.0,

@@ -57,6 +57,11 @@ class PosttrainConfig(StageConfig):
         return False
 
     @property
+    def frozen_models(self) -> int:
+        """Models as large as the trained one that are in memory beside it: a reference, a judge."""
+        return 0
+
+    @property
     def quantized(self) -> bool:
         """Whether the model below the adapter is quantized."""
         return self.adapter is not None and self.adapter.quantize != "none"

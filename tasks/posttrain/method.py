@@ -80,7 +80,8 @@ class Method(Generic[Config]):
     `load` loads the model to train, unless that is the causal one of the folder. If its last argument is true, it
     leaves the weights unread, as the engine divides them. `conclude` measures the saved model, on one process, and
     `report` reports that in the stage. `curve` is the measure that is plotted and whose best value is reported: the
-    lowest loss, or the highest of another. A method that is `alone` trains in one process.
+    lowest loss, or the highest of another. `drawn` names further measures to plot, in a grid. A method that is `alone`
+    trains in one process.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Method(Generic[Config]):
     conclude: Callable[[Trained], dict[str, Any]] | None = None
     report: Callable[[dict[str, Any], Output], None] | None = None
     curve: str = "loss"
+    drawn: tuple[str, ...] = ()
     alone: bool = False
     rows_of: Callable[[Config], RowForm] | None = None
     facts: Callable[[Any], dict[str, float]] | None = None

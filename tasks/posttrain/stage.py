@@ -22,7 +22,7 @@ from tasks.stage.decorator import STAGES
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
 from tasks.training.model_folder import check_tokenizer
-from tasks.training.plots import plot_loss, plot_parts
+from tasks.training.plots import plot_loss, plot_measures, plot_parts
 from tasks.training.recovery.less_memory import run_with_less
 from tasks.training.recovery.remote_checkpoints import fetch_newest
 
@@ -91,6 +91,8 @@ def posttrain(
     unit = f"loss ({method.loss_unit})" if method.curve == "loss" else method.curve
     plot_loss([*first, *log], out.path / f"{method.curve}.png", title=method.name, unit=unit, measure=method.curve)
     plot_parts([*first, *log], out.path / "rewards.png", method.measures_of(config).values())
+    if method.drawn:
+        plot_measures([*first, *log], out.path / "measures.png", title=method.name, measures=method.drawn)
     _report(method, log, [*first, *log], result, duplicates, out)
     report_rewards(method.measures_of(config).values(), log, result["facts"], out)
     for folder in (spec.checkpoints, spec.faults):

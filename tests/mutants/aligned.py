@@ -321,6 +321,28 @@ ALIGNED = (
         fails=("tests/tasks/posttrain/test_rewards.py::test_a_pattern_compares_what_it_finds_last",),
     ),
     Mutant(
+        name="grpo-cut-answers-in-divisor",
+        about="grpo: answers that are left out of the loss count in what it is divided by",
+        path="tasks/posttrain/rewards/trainer.py",
+        before="return loss * (divided_by / answers)",
+        after="return loss",
+        fails=(
+            "tests/tasks/posttrain/test_grpo_losses.py::"
+            "test_losses_are_those_of_the_papers_and_divide_by_what_they_sum_over",
+        ),
+    ),
+    Mutant(
+        name="grpo-forgets-its-answers",
+        about="grpo: a run that resumes within a batch of answers samples others",
+        path="tasks/posttrain/rewards/trainer.py",
+        before="self._step = self.state.global_step * micro_steps",
+        after="self._step = 0",
+        fails=(
+            "tests/tasks/posttrain/test_grpo_losses.py::"
+            "test_killed_in_sampling_in_scoring_or_in_an_update_it_resumes_exactly",
+        ),
+    ),
+    Mutant(
         name="grpo-budget-unwatched",
         about="grpo: how far a policy is from its reference is read off the first step alone",
         path="tasks/posttrain/rewards/watch.py",

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
-from tasks.posttrain.rewards.config import ExactReward, Reward, check_names
+from tasks.posttrain.rewards.config import OVERLONG, ExactReward, OverlongConfig, Reward, check_names
 from tasks.posttrain.rewards.outside import check_rows, open_scorer
 from tasks.posttrain.rewards.watch import check_watch, check_watched
 from tasks.posttrain.rows.form import Row
@@ -21,6 +21,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transformers import Trainer
+
+
+Loss = Literal["dapo", "grpo", "dr_grpo", "gspo", "rloo", "cispo"]
+CLIPS = 0.2, 0.28  # below and above 1: clip-higher (Yu et al. 2025)
+CLIPS_OF = {"gspo": (3e-4, 4e-4)}  # of a ratio per token over a whole answer (Zheng et al. 2025, §5.1)
+UNSCALED = ("dr_grpo", "rloo")
+DRAWN = (
+    "answer_tokens",
+    "answers_cut",
+    "entropy",
+    "kl",
+    "groups_alike",
+    "groups_refilled",
+    "ratios_clipped_low",
+    "ratios_clipped_high",
+)
 
 
 def _exact() -> list[Reward]:
@@ -41,15 +57,41 @@ class GrpoConfig(PosttrainConfig):
     max_new_tokens: int = Field(64, ge=1, description="maximum tokens of an answer, which is cut there")
     temperature: float = Field(1.0, gt=0, description="temperature of samples (held-out prompts are answered greedily)")
     learning_rate: float = Field(1e-5, gt=0, le=1000, description="peak, reached after the warmup")
-    loss: Literal["grpo", "dr_grpo", "dapo"] = Field(
-        "grpo",
-        description="what token losses are averaged over. grpo: each answer, then the answers. dapo: all tokens of a "
-        "batch. dr_grpo: max_new_tokens, so that long answers have more weight (Liu et al. 2025)",
+    loss: Loss = Field(
+        "dapo",
+        description="what is learned from an answer's advantage. dapo: mean over all tokens of a batch (Yu et al. "
+        "2025). grpo: mean over each answer, then over the answers (Shao et al. 2024). dr_grpo: sum over each answer "
+        "divided by max_new_tokens, then the mean (Liu et al. 2025). gspo: as grpo, with one ratio for an answer "
+        "(Zheng et al. 2025). rloo: sum over each answer, then the mean, and advantages over the group's other answers "
+        "(Ahmadian et al. 2024). cispo: as dapo, with the ratio as a bounded weight (MiniMax 2025)",
     )
-    scale: Literal["group", "batch", "none"] = Field(
-        "group",
+    scale: Literal["group", "batch", "none"] | None = Field(
+        None,
         description="divisor of a reward minus the mean of its group: the standard deviation of the group or the "
-        "batch, or none (as Dr. GRPO, and as RLOO but for the factor (group − 1) / group)",
+        "batch, or none (default: none for dr_grpo and rloo, group for the others)",
+    )
+    updates: int = Field(1, ge=1, description="steps that learn from a batch of answers, each from all of it")
+    clip_low: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="with several updates, how far a probability's ratio may fall below 1 and its answer still be made "
+        "less likely (default: 0.2, and 3e-4 for gspo)",
+    )
+    clip_high: float | None = Field(
+        None, gt=0, description="likewise, how far it may rise above 1 (default: 0.28, and 4e-4 for gspo)"
+    )
+    mask_cut: bool = Field(
+        False, description="leave answers that max_new_tokens cut out of the loss, in its sum and in its divisor"
+    )
+    overlong: OverlongConfig | None = Field(
+        None, description="a penalty for answers that come close to max_new_tokens (null: none)"
+    )
+    refills: int = Field(
+        0,
+        ge=0,
+        description="how often a step may replace groups whose answers all earn the same, by groups of further prompts "
+        "(dynamic sampling, Yu et al. 2025)",
     )
     beta: float = Field(0.04, ge=0, description="strength of the penalty for the KL divergence from the reference")
     max_kl: float | None = Field(
@@ -67,11 +109,38 @@ class GrpoConfig(PosttrainConfig):
     def judged(self) -> bool:
         return any(reward.kind == "model" for reward in self.rewards)
 
+    @property
+    def frozen_models(self) -> int:
+        return int(self.beta > 0 and self.adapter is None) + self.judged
+
+    @property
+    def divisor(self) -> str:
+        """What advantages are divided by: `scale`, or the default of the loss."""
+        return self.scale or ("none" if self.loss in UNSCALED else "group")
+
+    @property
+    def clips(self) -> tuple[float, float]:
+        """How far a ratio may leave 1, downwards and upwards."""
+        low, high = CLIPS_OF.get(self.loss, CLIPS)
+        return self.clip_low or low, self.clip_high or high
+
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
         check_names(self.rewards)
-        if self.adapter is not None:
-            raise ValueError("grpo trains all weights: leave adapter out")
+        if self.adapter is not None and self.adapter.dropout:
+            raise ValueError("adapter.dropout would differ between sampling and learning: set it to 0")
+        if self.updates == 1 and (self.clip_low is not None or self.clip_high is not None):
+            raise ValueError("clip_low and clip_high need several updates: in the first, all ratios are 1")
+        if self.loss == "cispo" and self.clip_low is not None:
+            raise ValueError("clip_low doesn't apply to cispo, which bounds ratios from above only: leave it out")
+        if self.loss == "rloo" and self.divisor != "none":
+            raise ValueError(
+                f"scale {self.divisor} doesn't apply to rloo, whose advantages aren't divided: leave it out"
+            )
+        if self.overlong is not None and OVERLONG in (reward.title for reward in self.rewards):
+            raise ValueError(f"a reward is called {OVERLONG}, as the penalty of long answers: give it another name")
+        if self.overlong is not None and self.overlong.start >= self.max_new_tokens:
+            raise ValueError("overlong.start must be below max_new_tokens, where answers are cut")
         check_watch(self)
         if not self.beta and self.max_kl is not None:
             raise ValueError("max_kl needs a reference, and beta 0 has none: set max_kl to null, or raise beta")
@@ -83,10 +152,14 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
 
     from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.reward_model.model import Judge
-    from tasks.posttrain.rewards.trainer import WatchedGrpo
+    from tasks.posttrain.rewards.trainer import LOSSES, WatchedGrpo
 
     config, given = parts.config, dict(parts.arguments)
     given["per_device_train_batch_size"] *= config.group  # TRL counts answers
+    for name in ("max_steps", "warmup_steps", "eval_steps"):  # they count batches, each of which takes several steps
+        given[name] *= config.updates
+    loss, (low, high) = LOSSES[config.loss], config.clips
+    penalty = [] if config.overlong is None else [config.overlong.penalty]
     arguments = arguments_of(
         GRPOConfig,
         given,
@@ -94,10 +167,15 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
         num_generations_eval=1,
         max_completion_length=config.max_new_tokens,
         temperature=config.temperature,
-        loss_type=config.loss,
-        scale_rewards=config.scale,
+        loss_type=loss.of_trl,
+        importance_sampling_level=loss.ratio,
+        num_iterations=config.updates,
+        epsilon=low,
+        epsilon_high=high + loss.clipped_around,
+        mask_truncated_completions=config.mask_cut,
+        scale_rewards=config.divisor,
         beta=config.beta,
-        reward_weights=[reward.weight for reward in config.rewards],
+        reward_weights=[*(reward.weight for reward in config.rewards), *penalty],
         shuffle_dataset=False,
         disable_dropout=True,
     )
@@ -128,8 +206,14 @@ GRPO = Method(
         "entropy": "entropy",
         "completions/mean_length": "answer_tokens",
         "completions/clipped_ratio": "answers_cut",
+        "clip_ratio/low_mean": "ratios_clipped_low",
+        "clip_ratio/high_mean": "ratios_clipped_high",
+        "cispo_clip_ratio": "ratios_clipped_high",
+        "groups_refilled": "groups_refilled",
+        f"rewards/{OVERLONG}/mean": f"{OVERLONG}_reward",
     },
     curve="reward",
+    drawn=DRAWN,
     check_rows=_check_rows,
     rewards_of=lambda config: config.rewards,
     facts=lambda trainer: trainer.scorer.facts(),
@@ -137,13 +221,13 @@ GRPO = Method(
 )
 
 
-@GRPO.stage(version=3)
+@GRPO.stage(version=4)
 def grpo(config: GrpoConfig, model: Artifact, instructions: Artifact, judge: Artifact | None, out: Output) -> None:
     """Group relative policy optimisation (Shao et al. 2024): several answers are sampled for each prompt, and an
     answer's advantage is its reward minus the mean of its group.
 
     Reads model/, conversations, and the reward model if one of the rewards is its. Writes model/ in the same format,
-    log.jsonl and reward.png. Samples depend only on the seed and the step: killed at any instant, it resumes from its
-    last checkpoint, bit for bit on a CPU.
+    log.jsonl, reward.png and measures.png, and with an adapter adapter/. Samples depend only on the seed and the step:
+    killed at any instant, it resumes from its last checkpoint, bit for bit on a CPU.
     """
     posttrain(GRPO, config, model, instructions, out, judge=judge)

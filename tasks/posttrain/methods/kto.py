@@ -37,6 +37,10 @@ class KtoConfig(PreferenceConfig):
         1.0, gt=0, description="the same for others (the paper keeps the ratio of the summed weights between 1 and 4/3)"
     )
 
+    @property
+    def frozen_models(self) -> int:
+        return int(self.adapter is None)
+
     @model_validator(mode="after")
     def _others_are_in_the_batch(self) -> Self:
         if self.loss == "kto" and self.global_batch == 1:

@@ -58,6 +58,10 @@ class PpoConfig(PosttrainConfig):
     def judged(self) -> bool:
         return True
 
+    @property
+    def frozen_models(self) -> int:
+        return 2
+
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
         if self.adapter is not None:

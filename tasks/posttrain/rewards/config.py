@@ -13,6 +13,7 @@ from tasks.sandbox.config import SandboxConfig
 from tasks.stage.config import StageConfig
 from tasks.stage.user_function import UserFunction
 
+OVERLONG = "overlong"  # the name of that penalty among the rewards
 KINDS = ("exact", "regex", "format", "length", "model", "python", "tests", "judge")
 
 
@@ -79,6 +80,14 @@ class _Patterned(_Weighted):
     @property
     def _needs_group(self) -> bool:
         return False
+
+
+class OverlongConfig(StageConfig):
+    """Long answers lose reward before they are cut (Yu et al. 2025, equation 13): nothing up to `start` tokens, and
+    from there linearly more up to `penalty` at max_new_tokens. Held-out rewards are without it."""
+
+    start: int = Field(ge=0, description="tokens of an answer up to which nothing is lost")
+    penalty: float = Field(1.0, gt=0, description="what an answer of max_new_tokens loses")
 
 
 class ExactReward(_Weighted):

@@ -68,6 +68,8 @@ class HeldOutRewards(Trainer):
         metrics = {"eval_reward": means.pop("reward"), **counts}
         metrics |= {f"eval_rewards/{kind}/mean": value for kind, value in means.items()}
         metrics["eval_completions/mean_length"] = sum(map(len, ids)) / len(ids)
+        cut = sum(tokens[-1] not in self.eos_token_ids for tokens in ids)
+        metrics["eval_completions/clipped_ratio"] = cut / len(ids)
         self.state.log_history.append({"step": self.state.global_step, "eval_reward": metrics["eval_reward"], **counts})
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         check_failures(self.state.log_history, self.scorer.rewards, self.section)

@@ -55,6 +55,11 @@ SET = {
     "scale_rewards",
     "reward_weights",
     "shuffle_dataset",
+    "num_iterations",
+    "epsilon",
+    "epsilon_high",
+    "importance_sampling_level",
+    "mask_truncated_completions",
 }
 # Without effect on a loss: how rows are read, that ours are rendered, how another program samples answers
 NO_LOSS = {

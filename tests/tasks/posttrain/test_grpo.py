@@ -83,7 +83,7 @@ def test_held_out_rewards_are_those_of_greedy_answers_before_along_and_after(
         assert measured["reward"] == measured["exact_reward"] == pytest.approx(right / len(held_out), abs=1e-6)
     assert learned.counts["validation_reward"] == table[-1]["reward"]
     assert all(row["kl"] >= 0 for row in log)
-    assert (learned.path / "reward.png").exists()
+    assert all((learned.path / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in ("reward", "measures"))
 
 
 @pytest.mark.soak
@@ -95,6 +95,26 @@ def test_interrupted_and_resumed_it_draws_the_same_answers_and_ends_with_the_sam
     assert out.facts["resumed_from_step"] == 3
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(learned.path))
     assert out.counts == learned.counts
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("quantize", ["none", "nf4"])
+def test_an_adapter_learns_resumes_within_a_batch_and_is_merged(
+    quantize: str, tuned: Artifact, sums: Artifact, tmp_path: Path
+) -> None:
+    settings = {"updates": 2, "refills": 1, "learning_rate": 5e-3, "adapter": {"rank": 8, "quantize": quantize}}
+    config = GrpoConfig.model_validate({**CONFIG.model_dump(), "epochs": 0.2, **settings})
+    whole, out = output(tmp_path / "whole", "grpo"), output(tmp_path / "resumed", "grpo")
+    grpo.function(config, tuned, sums, None, whole)
+    interrupt_and_resume(grpo, config, (tuned, sums, None), out, at=5)  # type: ignore[arg-type]
+    assert out.facts["resumed_from_step"] == 3, "of two for each batch of answers"
+    assert tree_digest(list_files(out.path)) == tree_digest(list_files(whole.path))
+    log = read_log(whole.path / "log.jsonl")
+    assert len(log) == 8
+    assert log[0]["kl"] == pytest.approx(0, abs=1e-6), "the reference is the base"
+    assert [row["reward"] for row in log[::2]] == [row["reward"] for row in log[1::2]]
+    assert {path.name for path in (whole.path / "adapter").iterdir()} >= {"adapter_model.safetensors"}
+    assert whole.counts["merged_logit_difference"] < 1e-4
 
 
 @pytest.mark.soak
@@ -119,7 +139,7 @@ def close(prompts, answers, rows):
 """
 
 
-def test_an_answer_without_a_reward_is_out_of_its_groups_mean_and_has_no_advantage(
+def test_an_answer_without_a_reward_is_out_of_its_groups_mean_and_out_of_the_loss(
     model: Artifact, sums: Artifact, tmp_path: Path
 ) -> None:
     (tmp_path / "rewards.py").write_text("def reward(prompts, answers, rows):\n    return [0.0] * len(answers)\n")
@@ -139,6 +159,9 @@ def test_an_answer_without_a_reward_is_out_of_its_groups_mean_and_has_no_advanta
     mean = (1.0 + 0.5 + 0.0) / 3
     expected = [1.0 - mean, 0.0, 0.5 - mean, 0.0 - mean, 0.0 - 3, 2.0 - 3, 4.0 - 3, 6.0 - 3]
     assert made["advantages"].tolist() == pytest.approx(expected), "no answer is right, so exact adds 0 to each"
+    assert made["completion_mask"].any(1).tolist() == [True, False, *[True] * 6]
+    assert made["answers_in_loss"] == 7
+    assert made["num_items_in_batch"] == made["completion_mask"].sum()
     measured = {name: values[-1] for name, values in trainer._metrics["train"].items() if name.startswith("rewards/")}
     assert measured["rewards/close/mean"] == pytest.approx(13.5 / 6)
     assert (measured["rewards/close/failed"], measured["rewards/close/none"]) == (1, 1)
