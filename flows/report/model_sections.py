@@ -52,6 +52,11 @@ def training(one: Training) -> Iterator[Block]:
         ]
         if one.stage == "pretrain" and len(rates) > 1:
             yield charts.line("Learning rate", rates, "step", "learning rate")
+    for name, values in one.measures.items():
+        words = name.replace("validation", "held-out").replace("_", " ")
+        points: list[dict[str, Cell]] = [{"step": step, words: value} for step, value in values]
+        if len(points) > 1:
+            yield charts.line(f"{words.capitalize()} of {title}", points, "step", words)
     if one.events:
         yield Table([{k: _plain(v) for k, v in event.items()} for event in one.events], "Faults, and what was done")
     dropped: list[dict[str, Cell]] = [{"reason": name, "pairs": count} for name, count in one.dropped.items() if count]
@@ -75,6 +80,10 @@ def _figures(one: Training) -> Iterator[Figure]:
         yield Figure("Validation loss", f"{one.after:.3f}", before)
     elif "train_loss" in one.figures:
         yield Figure("Training loss", f"{one.figures['train_loss']:.3f}")
+    if "validation_reward" in one.figures:
+        first = one.figures.get("initial_validation_reward")
+        was = "" if first is None else f"from {first:.3f}"
+        yield Figure("Held-out reward", f"{one.figures['validation_reward']:.3f}", was)
     if "validation_preference_accuracy" in one.figures:
         yield Figure("Preferences right", f"{one.figures['validation_preference_accuracy']:.0%}", "of held-out pairs")
     if one.tokens_per_second:

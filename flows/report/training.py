@@ -64,7 +64,8 @@ class Sample(BaseModel):
 
 
 class Training(BaseModel):
-    """A training: its result, its losses before and after on held-out data, its speed, and what disturbed it."""
+    """A training: its result, its losses before and after on held-out data, its speed, and what disturbed it.
+    `measures` are those of learning from rewards, by step."""
 
     stage: str
     key: str
@@ -80,10 +81,26 @@ class Training(BaseModel):
     utilisation: float | None = None
     steps_in_a_point: int = 1
     curve: list[Point] = []
+    measures: dict[str, list[tuple[int, float]]] = {}
     events: list[dict[str, Any]] = []
     samples: list[Sample] = []
 
 
+# In log.jsonl, of a step and of held-out prompts
+MEASURES = (
+    "reward",
+    "validation_reward",
+    "answer_tokens",
+    "validation_answer_tokens",
+    "answers_cut",
+    "validation_answers_cut",
+    "entropy",
+    "kl",
+    "groups_alike",
+    "groups_refilled",
+    "ratios_clipped_low",
+    "ratios_clipped_high",
+)
 FIGURES = (
     "parameters",
     "steps",
@@ -94,6 +111,8 @@ FIGURES = (
     "validation_bits_per_byte",
     "validation_token_accuracy",
     "validation_preference_accuracy",
+    "initial_validation_reward",
+    "validation_reward",
     "best_validation_loss",
     "best_validation_step",
     "skipped_batches",
@@ -160,6 +179,7 @@ def _training(stage: str, manifest: Manifest, artifact: Artifact | None, *, samp
         utilisation=number(facts.get("mfu_data_sheet")) or number(facts.get("mfu_measured")),
         steps_in_a_point=span,
         curve=list(_curve(log, table(manifest, "Validation"), span)),
+        measures=_measures(log, span) if any("reward" in row for row in log) else {},
         events=[dict(event) for event in rows(facts.get("events"))],
         samples=list(_samples(artifact))[:SAMPLES] if samples else [],
     )
@@ -195,6 +215,19 @@ def _curve(log: Sequence[Mapping[str, Any]], validated: Sequence[Mapping[str, An
                 at(row).validation = round(validation, PLACES)
     for step in sorted(points):
         yield points[step]
+
+
+def _measures(log: Sequence[Mapping[str, Any]], span: int) -> dict[str, list[tuple[int, float]]]:
+    """The mean of each measure over each `span` steps, at the last of these."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for first in range(0, len(log), span):
+        part = log[first : first + span]
+        for name in MEASURES:
+            values = [value for row in part if (value := number(row.get(name))) is not None]
+            if values:
+                mean = round(sum(values) / len(values), PLACES)
+                found.setdefault(name, []).append((whole(part[-1].get("step")) or 0, mean))
+    return found
 
 
 def _samples(artifact: Artifact | None) -> Iterator[Sample]:

@@ -70,6 +70,28 @@ def test_every_count_is_there_and_adds_up(made: Made, report: Report) -> None:
     assert training.events[0]["step"] == 700
 
 
+def test_a_training_by_rewards_has_the_curves_of_its_measures(tmp_path: Path) -> None:
+    def log(folder: Path) -> None:
+        rows = [{"step": step, "loss": 0.0, "reward": step / 1000, "entropy": 1.5} for step in range(1, 1001)]
+        for row in rows[::100]:
+            row["validation_reward"] = 0.5
+        (folder / "log.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    made = Made(tmp_path)
+    made.put("grpo", {"initial_validation_reward": 0.25, "validation_reward": 0.5}, files=log)
+    found = report_of(made.store, "tiny/grpo")
+    measures = found.trainings[0].measures
+    assert {name: len(points) for name, points in measures.items()} == {
+        "reward": 500,
+        "validation_reward": 10,
+        "entropy": 500,
+    }
+    assert measures["reward"][-1] == (1000, 0.9995)
+    page = str(page_of(found))
+    for drawn in ("Reward of GRPO", "Held-out reward of GRPO", "Entropy of GRPO", "from 0.250"):
+        assert drawn in page
+
+
 def test_two_gpus_for_an_hour_cost_two_hours_of_one_and_only_measured_energy_counts(made: Made, report: Report) -> None:
     by_stage = {one.stage: one for one in report.costs.stages}
     assert by_stage["pretrain"].usd == 2 * 3.00, "the table's price of an H100"
