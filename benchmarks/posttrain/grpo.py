@@ -1,22 +1,27 @@
-"""`python -m benchmarks.posttrain.grpo`: does GRPO raise the share of right answers, and how far does the model go
-for it?
+"""`python -m benchmarks.posttrain.grpo`: does GRPO raise the share of right answers, how far does the model go for it,
+and how long does that take, with all weights and with LoRA?
 
 A small model learns sums of two digits by SFT, from a right and a wrong answer to each question, so that it knows both
 and prefers neither. GRPO then rewards exact answers to the questions of its training. Measured are greedy answers to
 questions that it was not rewarded for, before and after, for each seed, and the 95 % interval of the mean gain
 (Student's t). The sums are generated, each asked for in four ways, and a hash of the question holds a fifth of them out
 of GRPO, and of SFT too: a seed decides first weights, orders and samples, never the data.
+
+Of each seed all arms start from the same model and have the same prompts. `full` trains all weights by the loss `grpo`
+in six epochs. `short` trains them by `dapo` in two. `lora` trains an adapter by `dapo` in two, at four times the rate.
+Seconds are those of the training, with its validations and without the start of its process.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import DATA
-from benchmarks.posttrain.seeds import model_of, parser_of, print_mean, runtime_of, tuned
+from benchmarks.posttrain.seeds import made, model_of, parser_of, print_mean, runtime_of, tuned
 from models.config import ModelConfig
 from storage.artifact import Artifact
 from storage.shards.documents import Document, write_documents
@@ -28,22 +33,36 @@ from tasks.tokenizer import TokenizerConfig, train_tokenizer
 from tasks.training.logs import read_log
 
 QUESTIONS = ("{}+{}", "{} plus {}", "add {} and {}", "sum of {} and {}")
+ARMS = ("full", "short", "lora")
 BELOW = 10
 VOCABULARY = 300
 
 
 def main() -> None:
-    """Train and measure, and print the table."""
+    """Train and measure, and print the tables."""
     options = asked("grpo", __doc__, epochs=6, beta=0.04, learning_rate=5e-4)
-    print("| seed | before | after | gain | largest KL of a step | KL of the last step | steps |")
-    print("|---|---|---|---|---|---|---|")
-    gains = []
-    for seed in range(options.seeds):
-        before, after, kl = trained(options, seed)
-        gains.append(after - before)
-        shares = f"{before:.1%} | {after:.1%} | {after - before:+.1%}"
-        print(f"| {seed} | {shares} | {max(kl):.3f} | {kl[-1]:.3f} | {len(kl)} |", flush=True)
-    print_mean("mean gain", gains, "+.1%")
+    print("| seed | arm | before | after | gain | largest KL of a step | KL of the last step | steps | seconds |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    gains: dict[str, list[float]] = {arm: [] for arm in options.arms}
+    seconds: dict[str, list[float]] = {arm: [] for arm in options.arms}
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        for arm in options.arms:
+            out = trained(options, arm, seed)
+            before, after = out.counts["initial_validation_reward"], out.counts["validation_reward"]
+            gains[arm].append(after - before)
+            seconds[arm].append(out.facts["training_seconds"])
+            kl = [row["kl"] for row in read_log(out.path / "log.jsonl")]
+            shares = f"{before:.1%} | {after:.1%} | {after - before:+.1%}"
+            divergence = f"{max(kl):.3f} | {kl[-1]:.3f}"
+            print(f"| {seed} | {arm} | {shares} | {divergence} | {len(kl)} | {seconds[arm][-1]:.1f} |", flush=True)
+    for arm in options.arms if options.seeds > 1 else ():
+        print_mean(f"mean gain of {arm}", gains[arm], "+.1%")
+    *others, last = options.arms
+    for other in others if options.seeds > 1 else ():
+        print_mean(f"{last} less {other}", [b - a for a, b in zip(gains[other], gains[last], strict=True)], "+.1%")
+        ratios = [b / a for a, b in zip(seconds[other], seconds[last], strict=True)]
+        spread = f"median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}"
+        print(f"\nseconds of {last} over those of {other}: {spread}")
 
 
 def asked(method: str, about: str | None, *, epochs: float, beta: float, learning_rate: float) -> argparse.Namespace:
@@ -53,28 +72,41 @@ def asked(method: str, about: str | None, *, epochs: float, beta: float, learnin
     parser.add_argument("--epochs", type=float, default=epochs, help=f"of {method.upper()} over its prompts")
     parser.add_argument("--beta", type=float, default=beta)
     parser.add_argument("--learning-rate", type=float, default=learning_rate)
+    if method == "grpo":
+        parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+        parser.add_argument("--first-seed", type=int, default=0)
     parser.set_defaults(folder=DATA / "grpo")  # PPO's models are those of GRPO
     return parser.parse_args()
 
 
-def trained(options: argparse.Namespace, seed: int) -> tuple[float, float, list[float]]:
-    """The share of right greedy answers to held-out prompts before and after GRPO, and the KL divergence of each step,
-    in nats a token."""
-    out = Output.at(options.folder / str(seed) / "grpo", stage="grpo", runtime=runtime_of(options.threads))
-    config = GrpoConfig(
-        validation_share=0.2,
-        seed=seed,
-        global_batch=32,
-        epochs=options.epochs,
-        group=8,
-        max_new_tokens=4,
-        learning_rate=options.learning_rate,
-        beta=options.beta,
-    )
+def trained(options: argparse.Namespace, arm: str, seed: int) -> Output:
+    """What `grpo` leaves under an arm; made once in a folder."""
+    shared: dict[str, Any] = {
+        "validation_share": 0.2,
+        "seed": seed,
+        "global_batch": 32,
+        "group": 8,
+        "max_new_tokens": 4,
+        "max_drop": None,
+    }
+    config = GrpoConfig.model_validate({**shared, "beta": options.beta, **settings_of(options, arm)})
     right = Artifact.at(make_sums(options.folder / "right", wrong=False))
-    grpo.function(config, knowing(options.folder, options.sft_epochs, options.threads, seed), right, None, out)
-    kl = [row["kl"] for row in read_log(out.path / "log.jsonl")]
-    return out.counts["initial_validation_reward"], out.counts["validation_reward"], kl
+    model = knowing(options.folder, options.sft_epochs, options.threads, seed)
+    return made(
+        options.folder / str(seed) / arm / "grpo",
+        runtime_of(options.threads),
+        lambda out: grpo.function(config, model, right, None, out),
+    )
+
+
+def settings_of(options: argparse.Namespace, arm: str) -> dict[str, Any]:
+    """What differs between the arms."""
+    if arm == "full":
+        return {"loss": "grpo", "epochs": options.epochs, "learning_rate": options.learning_rate}
+    quick = {"loss": "dapo", "epochs": options.epochs / 3}
+    if arm == "short":
+        return {**quick, "learning_rate": options.learning_rate}
+    return {**quick, "learning_rate": 4 * options.learning_rate, "adapter": {"rank": 16, "alpha": 32}}
 
 
 def knowing(folder: Path, sft_epochs: float, threads: int, seed: int) -> Artifact:
@@ -99,9 +131,9 @@ def make_base(folder: Path, seed: int, runtime: Runtime) -> Path:
         texts = [f"{row['messages'][0]['content']} is {row['messages'][1]['content']}." for row in sums()]
         documents = (Document.new(text, "sums") for text in texts)
         write_documents(folder / "tokenizer" / "documents" / "00000.parquet", documents)
-        made = Output.at(folder / "tokenizer", stage="tokenizer", runtime=runtime)
+        out = Output.at(folder / "tokenizer", stage="tokenizer", runtime=runtime)
         given = Artifact.at(folder / "tokenizer" / "documents")
-        train_tokenizer.function(TokenizerConfig(vocab_size=VOCABULARY), given, made)
+        train_tokenizer.function(TokenizerConfig(vocab_size=VOCABULARY), given, out)
     torch.manual_seed(seed)
     shape = derive(ModelConfig(family="llama", depth=2, width=64, heads=4, context=64), VOCABULARY)
     save(Transformer(shape), folder / str(seed) / "base", tokenizer)
