@@ -72,8 +72,8 @@ class Caught:
 
     @property
     def message(self) -> str:
-        """The error on one line: its type, and the first line of its text."""
-        line = str(self.error).strip().split("\n")[0][:200]
+        """The error on one line: its type, and the first line of its text, which can be written as UTF-8."""
+        line = str(self.error).strip().split("\n")[0][:200].encode(errors="backslashreplace").decode()
         return f"{type(self.error).__name__}: {line}" if line else type(self.error).__name__
 
 

@@ -10,6 +10,7 @@ import inspect
 import math
 import os
 import socket
+import struct
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,10 +32,14 @@ def serve(channel: socket.socket) -> None:
     except GristmillError as error:
         send(channel, {"error": type(error).__name__, "message": error.message, "remedy": error.remedy})
         return
+    process = os.getpid()
     one_by_one = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     send(channel, {"one_by_one": one_by_one})
     while (batch := receive(channel)) is not None:
-        send(channel, asyncio.run(_each(function, config, batch)) if one_by_one else _together(function, batch))
+        reply = asyncio.run(_each(function, config, batch)) if one_by_one else _together(function, batch)
+        if os.getpid() != process:
+            os._exit(0)  # a fork that the function made and that returned too: a second reply would be the next batch's
+        send(channel, reply)
 
 
 def loaded(config: PythonReward, digests: dict[str, str]) -> Function:
@@ -52,14 +57,15 @@ def loaded(config: PythonReward, digests: dict[str, str]) -> Function:
 
 def _together(function: Function, batch: Sequence[Any]) -> Reply:
     """The numbers of one call with all answers."""
+    count = len(batch[1])  # before the function can change its lists
     with Caught() as caught:
         returned = function(*batch)
         numbers = returned.tolist() if hasattr(returned, "tolist") else returned
         if isinstance(numbers, str | bytes | Mapping):
             raise TypeError(f"it returned a {type(numbers).__name__}, not a list of numbers")
         numbers = list(numbers)
-        if len(numbers) != len(batch[1]):
-            raise ValueError(f"it returned {len(numbers)} values for {len(batch[1])} answers")
+        if len(numbers) != count:
+            raise ValueError(f"it returned {len(numbers)} values for {count} answers")
     return _failed(caught) if caught.error is not None else _checked(numbers)
 
 
@@ -91,9 +97,11 @@ def _checked(values: Sequence[Any]) -> Reply:
     numbers: list[float | None] = []
     why: list[str] = []
     for value in values:
-        value = value.item() if hasattr(value, "item") else value  # numpy's and torch's numbers
+        number = None
         with Caught() as caught:
+            value = value.item() if hasattr(value, "item") else value  # numpy's and torch's numbers
             number = None if value is None else float(value)
+            struct.pack("<f", number or 0.0)  # rewards are summed in float32: larger ones would be infinite there
         fault = caught.message if caught.error is not None else ""
         if not isinstance(value, bool | int | float | None):
             fault = f"it returned a {type(value).__name__}, not a number"

@@ -37,7 +37,13 @@ def reward(prompts, answers, rows):
             time.sleep(60)
         if answer == "short":
             return []
-        special = {"none": None, "nan": math.nan, "word": "one", "true": True}
+        if answer == "odd":
+            raise ValueError("\\ud800")
+        if answer == "fork" and not os.fork():
+            sys.exit()
+        special = {
+            "none": None, "nan": math.nan, "word": "one", "true": True, "long": 10**400, "beyond": 1e300, "fork": 0.25,
+        }
         values.append(special.get(answer, 0.5) if answer in special else 1 / (1 + abs(int(answer) - row["level"])))
     return values
 
@@ -80,7 +86,9 @@ def test_each_failure_costs_its_own_answer_only(tmp_path: Path) -> None:
     function = FunctionReward(own(tmp_path, seconds=0.7))
     try:
         assert function(answers("4", "5", "none", "true")) == [1.0, 0.5, None, 1.0]
-        found = function(answers("4", "raise", "nan", "word", "short", "exit", "die", "sleep", "3"))
+        found = function(
+            answers("4", "raise", "nan", "word", "short", "exit", "die", "sleep", "odd", "long", "beyond", "3")
+        )
         assert [one if isinstance(one, float) else one.why for one in found if one is not None] == [
             1.0,
             "KeyError: 'no such thing'",
@@ -90,10 +98,27 @@ def test_each_failure_costs_its_own_answer_only(tmp_path: Path) -> None:
             "SystemExit: enough",
             "its process ended with the exit code 3",
             "it took longer than 0.7 s",
+            "ValueError: \\ud800",
+            "OverflowError: int too large to convert to float",
+            "OverflowError: float too large to pack with f format",
             0.5,
         ]
     finally:
         function.close()
+
+
+def test_a_function_may_fork_and_change_its_lists(tmp_path: Path) -> None:
+    source = CLOSE + "\ndef clearing(prompts, answers, rows):\n    return [float(answers.pop(0)) for _ in rows]\n"
+    file = written(tmp_path, source)
+    forking = FunctionReward(PythonReward(file=file))
+    clearing = FunctionReward(PythonReward(file=file, function="clearing"))
+    try:
+        assert forking(answers("fork", "4")) == [0.25, 1.0]
+        assert forking(answers("4", "5")) == [1.0, 0.5], "not what the fork would have replied to the first call"
+        assert clearing(answers("4", "5")) == [4.0, 5.0]
+    finally:
+        forking.close()
+        clearing.close()
 
 
 @pytest.mark.parametrize("name", ["slowly", pytest.param("of_a_class", marks=pytest.mark.soak)])
