@@ -163,7 +163,7 @@ def test_the_table_holds_each_folder_and_each_field_of_the_config() -> None:
     fields.remove("form")  # mathematics asks whether formulas are counted
     assert len(fields) == len(set(fields)), "a section belongs to one family"
     own = {name for name, field in FilterConfig.model_fields.items() if field.annotation not in (bool, int, float)}
-    assert own - {"repair", "preset", "signals", "measures", "measured_last"} == set(fields)
+    assert own - {"repair", "preset", "pairs", "signals", "measures", "measured_last"} == set(fields)
     assert isinstance(FilterConfig().form, FormConfig)
     assert FilterConfig.model_fields["repair"].annotation == RepairConfig | None
 
