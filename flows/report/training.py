@@ -14,6 +14,7 @@ from flows.report.reading import counted, mapping, number, rows, table, whole
 from storage.artifact import Artifact
 from storage.manifest import Manifest
 from storage.shards.lines import read_json_lines
+from tasks.posttrain.rewards.config import DRAWN
 from tasks.training.chain import LINKS
 
 POINTS = 500  # of a curve: the mean of equal spans of steps, so that a long training draws as fast as a short one
@@ -87,20 +88,7 @@ class Training(BaseModel):
 
 
 # In log.jsonl, of a step and of held-out prompts
-MEASURES = (
-    "reward",
-    "validation_reward",
-    "answer_tokens",
-    "validation_answer_tokens",
-    "answers_cut",
-    "validation_answers_cut",
-    "entropy",
-    "kl",
-    "groups_alike",
-    "groups_refilled",
-    "ratios_clipped_low",
-    "ratios_clipped_high",
-)
+MEASURES = [f"{of}{name}" for name in ("reward", *DRAWN) for of in ("", "validation_")]
 FIGURES = (
     "parameters",
     "steps",

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
-from tasks.posttrain.rewards.config import OVERLONG, ExactReward, OverlongConfig, Reward, check_names
+from tasks.posttrain.rewards.config import DRAWN, OVERLONG, ExactReward, OverlongConfig, Reward, check_names
 from tasks.posttrain.rewards.outside import check_rows, open_scorer
 from tasks.posttrain.rewards.watch import check_watch, check_watched
 from tasks.posttrain.rows.form import Row
@@ -27,16 +27,6 @@ Loss = Literal["dapo", "grpo", "dr_grpo", "gspo", "rloo", "cispo"]
 CLIPS = 0.2, 0.28  # below and above 1: clip-higher (Yu et al. 2025)
 CLIPS_OF = {"gspo": (3e-4, 4e-4)}  # of a ratio per token over a whole answer (Zheng et al. 2025, §5.1)
 UNSCALED = ("dr_grpo", "rloo")
-DRAWN = (
-    "answer_tokens",
-    "answers_cut",
-    "entropy",
-    "kl",
-    "groups_alike",
-    "groups_refilled",
-    "ratios_clipped_low",
-    "ratios_clipped_high",
-)
 
 
 def _exact() -> list[Reward]:

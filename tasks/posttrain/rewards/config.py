@@ -13,6 +13,16 @@ from tasks.sandbox.config import SandboxConfig
 from tasks.stage.config import StageConfig
 from tasks.stage.user_function import UserFunction
 
+DRAWN = (  # measures of a step, besides its rewards
+    "answer_tokens",
+    "answers_cut",
+    "entropy",
+    "kl",
+    "groups_alike",
+    "groups_refilled",
+    "ratios_clipped_low",
+    "ratios_clipped_high",
+)
 OVERLONG = "overlong"  # the name of that penalty among the rewards
 KINDS = ("exact", "regex", "format", "length", "model", "python", "tests", "judge")
 

@@ -61,7 +61,7 @@ def gristmill(*arguments: str) -> subprocess.CompletedProcess[str]:
 def publish(
     store: Store, stage: str, files: dict[str, bytes], *origins: str, profile: str = "tiny", **config: object
 ) -> str:
-    """An artifact with these files, made of others, and its ref PROFILE/STAGE moved to it."""
+    """Publish an artifact with these files, and move the ref PROFILE/STAGE to it. `origins` are its inputs."""
     payload = KeyPayload(stage=stage, version=1, config=config, inputs={})
     folder = store.workspace(stage, payload.key()) / "out"
     for name, data in files.items():

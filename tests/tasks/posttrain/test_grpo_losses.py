@@ -23,7 +23,7 @@ from tasks.posttrain.rewards.trainer import LOSSES
 from tests.tasks.posttrain.in_process import parts_of
 from tests.tasks.tiny_model import ANIMALS, make_model, question
 
-ENDS = list(range(100, 190))  # so many ids end an answer that a model with random weights ends some of them
+ENDS = list(range(100, 190))  # enough for a model with random weights to end some answers
 ROWS = [{"prompt": question(animal), "reference": animal} for animal in ANIMALS]
 BATCH, GROUP, LENGTH = 4, 4, 5
 CONFIG: dict[str, Any] = {
@@ -63,7 +63,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trainer_of(model: Path, folder: Path, steps: int, micro_batch: int = 2, **settings: Any) -> Any:
-    """Ours, for so many batches."""
+    """Our trainer, for `steps` batches."""
     config = GrpoConfig.model_validate({**CONFIG, "epochs": steps * BATCH / len(ROWS), **settings})
     parts = parts_of(GRPO, config, model, ROWS, folder, micro_batch=micro_batch)
     if config.adapter is not None:
