@@ -30,8 +30,14 @@ def domain(powercap: Path, number: str, name: str, microjoules: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "name").write_text(f"{name}\n")
     (folder / "max_energy_range_uj").write_text("100000000\n")
-    (folder / "energy_uj").write_text(f"{microjoules}\n")
+    count(folder / "energy_uj", microjoules)
     return folder / "energy_uj"
+
+
+def count(counter: Path, microjoules: int) -> None:
+    """In one step, as the kernel's files change: a thread reads them meanwhile, and a failed read ends its count."""
+    (counter.parent / "next").write_text(f"{microjoules}\n")
+    (counter.parent / "next").replace(counter)
 
 
 def test_packages_and_memory_are_summed_by_kind_and_cores_within_a_package_are_not(tmp_path: Path) -> None:
@@ -40,7 +46,7 @@ def test_packages_and_memory_are_summed_by_kind_and_cores_within_a_package_are_n
     within = domain(tmp_path, "0:0", "core", 0)
     used = Energy(tmp_path, NO_GPU)
     for path in (*counters, within):
-        path.write_text("12500000\n")
+        count(path, 12_500_000)
     assert used.joules == {"cpu": 5.0, "memory": 12.5}
 
 
@@ -51,8 +57,7 @@ def test_a_counter_that_comes_round_is_read_before_it_does_so_twice(
     counter = domain(tmp_path, "0", "package-0", 99_000_000)
     used = Energy(tmp_path, NO_GPU)
     for value in (60_000_000, 20_000_000, 80_000_000):  # 61 J, 60 J, 60 J later
-        (tmp_path / "next").write_text(f"{value}\n")
-        (tmp_path / "next").replace(counter)  # in one step, as the kernel's files change
+        count(counter, value)
         time.sleep(0.1)
     assert used.joules == {"cpu": 181.0}
 
