@@ -1,13 +1,17 @@
 """Fine-tuning on conversations of uneven lengths, a row for each and packed: `python -m benchmarks.posttrain.packing`.
 
-Forward and backward passes of the micro-batches that `sft` would make, in CPU seconds of this process. So a machine
-that is busy with something else counts for less.
+Forward and backward passes of the micro-batches that `sft` would make, in CPU seconds of a process, so a machine that
+is busy with something else counts for less, and the memory that they add to it. Packed rows are kept apart by a mask,
+as transformers does it, or by attention of each conversation, as `sft` does where the model can.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import multiprocessing
 import random
+import resource
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,20 +20,25 @@ import torch
 from torch import nn
 
 from models.kernels.cross_entropy import IGNORED
+from tasks.posttrain.attention.isolation import isolate
 from tasks.posttrain.conversations.collate import collate
 from tasks.posttrain.conversations.layout import Layout, packed, padded, tokens_and_places
 
-SHAPES = {  # vocabulary, width, feed-forward, depth, heads, shared heads, context, conversations
-    "1.3M": (4096, 128, 384, 4, 4, 2, 256, 64),
-    "SmolLM2-135M": (49152, 576, 1536, 30, 9, 3, 2048, 16),
+# vocabulary, width, feed-forward, depth, heads, shared heads, context, conversations, their median length
+SHAPES = {
+    "1.3M": (4096, 128, 384, 4, 4, 2, 256, 64, 100),
+    "1.3M long": (4096, 128, 384, 4, 4, 2, 32768, 32, 1000),
+    "SmolLM2-135M": (49152, 576, 1536, 30, 9, 3, 2048, 16, 100),
 }
+PACKING = ("no", "by a mask", "yes")
 
 
-def measure(shape: str, global_batch: int, micro_batches: list[int]) -> list[list[str]]:
-    """Rows of the table: for each micro-batch without packing and with it."""
-    vocabulary, width, feed_forward, depth, heads, shared, context, count = SHAPES[shape]
+def measure(shape: str, global_batch: int, micro_batch: int, packing: str, threads: int) -> list[str]:
+    """A row of the table."""
+    vocabulary, width, feed_forward, depth, heads, shared, context, count, median = SHAPES[shape]
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -44,30 +53,20 @@ def measure(shape: str, global_batch: int, micro_batches: list[int]) -> list[lis
         )
     )
     drawn = random.Random(0)
-    lengths = [min(context, max(16, round(drawn.lognormvariate(4.6, 0.9)))) for _ in range(count)]
+    lengths = [min(context, max(16, round(median * drawn.lognormvariate(0, 0.9)))) for _ in range(count)]
     conversations = [[drawn.randrange(vocabulary) for _ in range(length)] for length in lengths]
-    rows = []
-    for micro_batch in micro_batches:
-        layouts = {
-            "no": padded(count, micro_batch, global_batch // micro_batch, 1),
-            "yes": packed(lengths, global_batch, context, micro_batch, 1),
-        }
-        for packing, layout in layouts.items():
-            seconds = _seconds(lambda: _pass(model, conversations, layout, packing == "yes"))  # noqa: B023
-            tokens, places = tokens_and_places(layout.batches, lengths)
-            rows.append(
-                [
-                    shape,
-                    f"{context:,}",
-                    str(micro_batch),
-                    packing,
-                    str(len(layout.batches)),
-                    str(sum(map(len, layout.batches))),
-                    f"{1 - tokens / places:.1%}",
-                    f"{tokens / seconds:,.0f}",
-                ]
-            )
-    return rows
+    if packing == "no":
+        layout = padded(count, micro_batch, global_batch // micro_batch, 1)
+    else:
+        layout = packed(lengths, global_batch, context, micro_batch, 1)
+    if packing == "yes":
+        isolate(model)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seconds = _seconds(lambda: _pass(model, conversations, layout, packing != "no"))
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e6
+    tokens, places = tokens_and_places(layout.batches, lengths)
+    counts = f"{context:,}", str(micro_batch), packing, str(len(layout.batches)), str(sum(map(len, layout.batches)))
+    return [shape, *counts, f"{1 - tokens / places:.1%}", f"{tokens / seconds:,.0f}", f"{peak:.2f}"]
 
 
 def _seconds(work: Callable[[], None], times: int = 2) -> float:
@@ -101,13 +100,14 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=16)
     parser.add_argument("--micro-batch", type=int, nargs="+", default=[16, 4, 1])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--packing", nargs="+", choices=PACKING, default=[*PACKING])
     asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    names = ["model", "context", "micro-batch", "packing", "passes", "rows", "padding", "tokens a CPU second"]
+    names = ["model", "context", "micro-batch", "packing", "passes", "rows", "padding", "tokens a CPU second", "GB"]
     print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
-    for shape in asked.shapes:
-        for row in measure(shape, asked.global_batch, asked.micro_batch):
-            print(f"| {' | '.join(row)} |", flush=True)
+    for shape, micro_batch, packing in itertools.product(asked.shapes, asked.micro_batch, asked.packing):
+        with multiprocessing.get_context("spawn").Pool(1) as process:  # its peak memory is that of this row alone
+            row = process.apply(measure, (shape, asked.global_batch, micro_batch, packing, asked.threads))
+        print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ config.py           the settings that every method has
 method.py           what a method is
 methods/            the methods, one file each
 rows/               row forms, one file each
+attention/          attention of rows with several conversations
 conversations/      what sft adds to TRL's trainer: packed rows, noise
 preference/         trainers and losses of the methods that learn from preferences
 reference/          log-probabilities of the pairs under the starting model, as an artifact

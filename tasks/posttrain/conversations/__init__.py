@@ -2,7 +2,6 @@
 
 layout.py      which conversations are in which row of which micro-batch
 collate.py     rows as tensors
-isolation.py   a test of whether a model keeps conversations in one row apart
 noise.py       NEFTune's noise
 speed.py       tokens a second, and the share of padding
 trainer.py     the trainer with all of these

@@ -53,7 +53,7 @@ def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
     from trl import SFTConfig, SFTTrainer
 
     from tasks.posttrain.arguments import arguments_of
-    from tasks.posttrain.conversations.isolation import IsolationCheck, check_isolation
+    from tasks.posttrain.attention.isolation import Isolation, isolate
     from tasks.posttrain.conversations.noise import EmbeddingNoise
     from tasks.posttrain.conversations.speed import Speed
     from tasks.posttrain.conversations.trainer import ConversationTrainer
@@ -65,7 +65,7 @@ def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
     packing, config, common = parts.runtime.posttrain.packing, parts.config, dict(parts.common)
     divided = divides(parts.runtime.posttrain)
     if packing and not divided:
-        check_isolation(common["model"])
+        isolate(common["model"])
     layout, lengths, supervised = _laid_out(parts)
     if (held_out := common["eval_dataset"]) is not None:
         common["eval_dataset"] = held_out.select(_longest_first(held_out))
@@ -77,7 +77,7 @@ def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
         noise = EmbeddingNoise(trainer.model.get_input_embeddings(), config.neftune_alpha, config.seed)
     trainer.lay_out(layout, Speed(layout, lengths, supervised), noise, packed=packing)
     if packing and divided:
-        trainer.add_callback(IsolationCheck())
+        trainer.add_callback(Isolation())
     return trainer
 
 

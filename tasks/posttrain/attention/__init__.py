@@ -1,0 +1,5 @@
+"""Attention within rows that hold several conversations, or that several processes share.
+
+apart.py      attention that keeps conversations in one row apart without a mask
+isolation.py  sets it, and tests that a model keeps them apart
+"""
