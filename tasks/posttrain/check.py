@@ -34,6 +34,7 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
         "zero_stage": {"ddp": zero == 0, "deepspeed": zero > 0, "fsdp": zero in (0, 3)}[engine],
         "offload": settings.offload == "none" or engine == "deepspeed",
         "compile": settings.compile == "off" or engine == "ddp",
+        "context_parallel": settings.context_parallel == 1 or engine in ("ddp", "fsdp"),
     }
     for setting, honoured in possible.items():
         if not honoured:
@@ -44,6 +45,7 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
                 else f"Choose an engine that can: `gristmill profile schema` names them for {setting}.",
             )
     processes = processes_of(runtime)
+    _check_context(runtime, processes)
     if config.quantized and (engine != "ddp" or settings.compile != "off"):
         setting, value = ("engine", engine) if engine != "ddp" else ("compile", settings.compile)
         raise ConfigError(
@@ -57,6 +59,29 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
         )
     if processes is not None:
         row_share(name, config, runtime, processes)
+
+
+def _check_context(runtime: Runtime, processes: int | None) -> None:
+    settings = runtime.posttrain
+    ranks = settings.context_parallel
+    if processes is not None and processes % ranks:
+        raise ConfigError(
+            f"runtime.posttrain.context_parallel is {ranks}, which {processes} processes can't be divided by.",
+            "Set runtime.training.processes to a multiple of it.",
+        )
+    if ranks > 1 and settings.compile != "off":
+        raise ConfigError(
+            f"runtime.posttrain.compile is {settings.compile}, which context_parallel can't do.", "Set it to off."
+        )
+
+
+def check_whole_rows(name: str, runtime: Runtime) -> None:
+    """Raises ConfigError for context parallelism, which the stage `name` can't do."""
+    if runtime.posttrain.context_parallel > 1:
+        raise ConfigError(
+            f"runtime.posttrain.context_parallel is {runtime.posttrain.context_parallel}, but {name} needs whole rows.",
+            f"Set it to 1 for this stage: `gristmill stage {name} PROFILE --set runtime.posttrain.context_parallel=1`.",
+        )
 
 
 def check_alone(name: str, runtime: Runtime) -> None:
@@ -101,10 +126,11 @@ def check_room(name: str, config: PosttrainConfig, max_length: int) -> None:
 
 
 def row_share(name: str, config: PosttrainConfig, runtime: Runtime, processes: int) -> BatchShare:
-    """Each process's share of the rows of a global batch. Raises ConfigError if they can't be shared evenly."""
+    """The share of a global batch's rows that each process has, or each group that shares rows. Raises ConfigError if
+    the batch can't be divided evenly."""
     return share_batch(
         config.global_batch,
-        processes,
+        processes // runtime.posttrain.context_parallel,
         micro_batch=runtime.posttrain.micro_batch,
         default=lambda share: math.gcd(share, MICRO_BATCH),
         names=(f"{name}.global_batch", "runtime.posttrain.micro_batch"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from storage.artifact import Artifact
-from tasks.posttrain.check import check_alone, check_here, check_runtime
+from tasks.posttrain.check import check_alone, check_here, check_runtime, check_whole_rows
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.rewards.config import Reward, measures_of
 from tasks.posttrain.rewards.outside import check_here as check_rewards_here
@@ -81,7 +81,8 @@ class Method(Generic[Config]):
     leaves the weights unread, as the engine divides them. `conclude` measures the saved model, on one process, and
     `report` reports that in the stage. `curve` is the measure that is plotted and whose best value is reported: the
     lowest loss, or the highest of another. `drawn` names further measures to plot, in a grid. A method that is `alone`
-    trains in one process.
+    trains in one process. One that `shares_rows` reads TRL's fused head only, so that processes can share the tokens of
+    a row.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Method(Generic[Config]):
     curve: str = "loss"
     drawn: tuple[str, ...] = ()
     alone: bool = False
+    shares_rows: bool = False
     rows_of: Callable[[Config], RowForm] | None = None
     facts: Callable[[Any], dict[str, float]] | None = None
     check_rows: Callable[[Config, Sequence[Row], Sequence[Row]], None] | None = None
@@ -137,6 +139,8 @@ class Method(Generic[Config]):
         check_runtime(self.name, config, runtime)
         if self.alone:
             check_alone(self.name, runtime)
+        if not self.shares_rows:
+            check_whole_rows(self.name, runtime)
 
     def check_here(self, config: Config, runtime: Runtime) -> None:
         """Raises ConfigError and SourceError for what this machine lacks: devices, and what rewards need."""

@@ -28,6 +28,7 @@ class ExactMeans(Trainer):
     count that each measure is a mean over. A measure that it doesn't name is a mean over the count of "loss"."""
 
     means_over: ClassVar[Mapping[str, str]]
+    context_parallel = 1  # processes that share rows (attention/context.py)
     _metrics: dict[str, dict[str, list[float]]]  # TRL's: a value for each batch, over all processes
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -51,6 +52,16 @@ class ExactMeans(Trainer):
         batches, self._repeated = held_out_batches(
             len(dataset), self.args.eval_batch_size, self.args.process_index, self.args.world_size
         )
+        return DataLoader(dataset, batch_sampler=batches, collate_fn=self.data_collator)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The micro-batches of this process, which are those of all that share its rows."""
+        if self.context_parallel == 1:
+            return super().get_train_dataloader()
+        dataset: Any = self.train_dataset
+        size, ranks = self.args.per_device_train_batch_size, self.context_parallel
+        starts = range(self.args.process_index // ranks * size, len(dataset), self.args.world_size // ranks * size)
+        batches = [list(range(start, start + size)) for start in starts]
         return DataLoader(dataset, batch_sampler=batches, collate_fn=self.data_collator)
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **settings: Any) -> Any:

@@ -16,6 +16,7 @@ from models.tokenizer import copy_tokenizer, load_tokenizer
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import own_device
 from tasks.posttrain.arguments import training_arguments, uses_bfloat16, uses_cuda
+from tasks.posttrain.attention.context import share_context
 from tasks.posttrain.batches import training_order
 from tasks.posttrain.callback import LogCallback
 from tasks.posttrain.check import max_length_of
@@ -181,6 +182,7 @@ def _trainer(
     trainer.train_dataset = trainer.train_dataset.select(training_order(config, len(train_rows)))
     check_engine(trainer, runtime)
     sum_gradients_in_float32(trainer, runtime)
+    share_context(trainer, runtime)
     if divides(runtime):
         read_weights(trainer, spec.model, bfloat16=bfloat16)
     trainer.remove_callback(PrinterCallback)

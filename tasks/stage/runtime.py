@@ -265,6 +265,12 @@ class PosttrainRuntime(RuntimeGroup):
         None, ge=1, description="rows in a forward pass. The global batch stays what the profile says"
     )
     recompute: Literal["none", "full"] = Field("none", description="activation checkpointing of every block")
+    context_parallel: int = Field(
+        1,
+        ge=1,
+        description="sft, dpo, orpo, cpo: processes that each hold a part of every row's tokens, and exchange them for "
+        "heads in attention (Ulysses, with engine ddp or fsdp): for rows whose activations fit no device",
+    )
     packing: bool = Field(
         False,
         description="sft: several conversations in a row of up to max_length tokens, kept apart, in place of padding. "

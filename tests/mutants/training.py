@@ -347,7 +347,7 @@ TRAINING = (
     Mutant(
         name="context-heads-of-another",
         about="engine, context parallelism: heads come back to the tokens of another rank",
-        path="tasks/pretrain/engines/parallel/context.py",
+        path="models/kernels/exchange.py",
         before="return mine_RBTHD.permute(1, 2, 0, 3, 4).reshape(batch, tokens, heads, size)",
         after="return mine_RBTHD.flip(0).permute(1, 2, 0, 3, 4).reshape(batch, tokens, heads, size)",
         fails=("tests/tasks/pretrain/engines/test_engines.py::test_every_engine_learns_what_one_process_learns",),

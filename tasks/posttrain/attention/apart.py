@@ -10,21 +10,37 @@ Shapes: B rows, T tokens, H heads, K heads of keys, D head size.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from models.kernels.attention import Mask, attend, mask_of, takes_documents, window_mask
+from models.kernels.exchange import attend_to_all
 
 PACKED = "packed_conversations"  # the name under which transformers knows this attention
 LAYERS = {"full_attention", "sliding_attention"}  # other kinds have masks of their own
 # Arguments that other kernels take and this one doesn't: a bound on scores (Gemma 2), and sinks (gpt-oss)
 CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
+
+
+class Shared(NamedTuple):
+    """Rows that the ranks of a group share: the positions of the whole rows, and the tokens of this rank."""
+
+    group: ProcessGroup
+    ranks: int
+    positions_BT: Tensor
+    span: slice
+
+
+# Of the last forward pass, and not an argument of it: recomputation in the backward pass needs it again
+shared: Shared | None = None
 
 
 def can_attend_apart(config: Any) -> bool:
@@ -54,18 +70,35 @@ def attend_apart(
         return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
     if position_ids is None or any(others.get(name) is not None for name in CHANGES_SCORES):
         raise TypeError(f"{type(module).__name__} has no positions, or changes scores")
-    batch, size = len(query), query.shape[-1]
-    positions_BT = position_ids.expand(batch, -1)
-    if dropout == 0 and takes_documents(query, size):
+    positions_BT = (shared.positions_BT if shared else position_ids).expand(len(query), -1)
+    attend_rows = functools.partial(_attend_rows, positions_BT, dropout, scaling, sliding_window)
+    parts = [part.transpose(1, 2) for part in (query, key, value)]
+    if shared is None:
+        return attend_rows(*parts), None
+    return attend_to_all(attend_rows, *parts, group=shared.group, ranks=shared.ranks), None
+
+
+def _attend_rows(
+    positions_BT: Tensor,
+    dropout: float,
+    scaling: float | None,
+    window: int | None,
+    q_BTHD: Tensor,
+    k_BTKD: Tensor,
+    v_BTKD: Tensor,
+) -> Tensor:
+    """Whole rows, of all heads or of some."""
+    size = q_BTHD.shape[-1]
+    if dropout == 0 and takes_documents(q_BTHD, size):
         if scaling is not None:
-            query = query * (scaling * size**0.5)  # the kernels divide by the root of the head size
-        mask = _mask(query, positions_BT, sliding_window, size)
-        return attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask), None
+            q_BTHD = q_BTHD * (scaling * size**0.5)  # the kernels divide by the root of the head size
+        return attend(q_BTHD, k_BTKD, v_BTKD, _mask(q_BTHD, positions_BT, window, size))
+    q_BHTD, k_BKTD, v_BKTD = (part.transpose(1, 2) for part in (q_BTHD, k_BTKD, v_BTKD))
     rows = [
-        _attend_row(q_HTD, k_KTD, v_KTD, positions_T, dropout, scaling, sliding_window)
-        for q_HTD, k_KTD, v_KTD, positions_T in zip(query, key, value, positions_BT, strict=True)
+        _attend_row(q_HTD, k_KTD, v_KTD, positions_T, dropout, scaling, window)
+        for q_HTD, k_KTD, v_KTD, positions_T in zip(q_BHTD, k_BKTD, v_BKTD, positions_BT, strict=True)
     ]
-    return torch.stack(rows).transpose(1, 2), None
+    return torch.stack(rows).transpose(1, 2)
 
 
 _masks: dict[int | None, tuple[Tensor, Mask]] = {}  # of the last batch, by window: all layers share them

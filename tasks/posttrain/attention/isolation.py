@@ -32,17 +32,24 @@ class Isolation(TrainerCallback):
 
 
 def isolate(model: PreTrainedModel, *, bfloat16: bool = False) -> None:
-    """Set attention that needs no mask if the model gives the same logits with it. Raises ConfigError unless it keeps
-    conversations apart with its own."""
+    """Have it keep conversations apart, without a mask if it can. Raises ConfigError if it can't at all."""
+    if not attends_apart(model, bfloat16=bfloat16):
+        check_isolation(model, model.config._attn_implementation, bfloat16=bfloat16)
+
+
+def attends_apart(model: PreTrainedModel, *, bfloat16: bool = False) -> bool:
+    """Whether a model gives the same logits with attention that needs no mask. If so, that attention is set."""
     own = model.config._attn_implementation
-    if can_attend_apart(model.config):
-        try:
-            check_isolation(model, PACKED, bfloat16=bfloat16)
-        except ConfigError:
-            model.set_attn_implementation(own)
-        else:
-            return
-    check_isolation(model, own, bfloat16=bfloat16)
+    if own == PACKED:
+        return True
+    if not can_attend_apart(model.config):
+        return False
+    try:
+        check_isolation(model, PACKED, bfloat16=bfloat16)
+    except ConfigError:
+        model.set_attn_implementation(own)
+        return False
+    return True
 
 
 def check_isolation(model: PreTrainedModel, packed: str, *, bfloat16: bool = False) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tasks.posttrain.attention import apart
+
 Segments = Sequence[Sequence[tuple[int, int]]]  # for each row, the places and lengths of its conversations
 
 
@@ -29,7 +31,14 @@ class EmbeddingNoise:
         embedding.register_forward_hook(torch.compiler.disable(self._add))
 
     def _add(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        return output + self.of(self.segments, output) if module.training else output
+        if not module.training:
+            return output
+        shared = apart.shared
+        if shared is None:
+            return output + self.of(self.segments, output)
+        rows, tokens = shared.positions_BT.shape
+        whole = output.new_empty(()).expand(rows, tokens, output.shape[-1])
+        return output + self.of(self.segments, whole)[:, shared.span]
 
     def of(self, segments: Segments, like_BTC: Tensor) -> Tensor:
         """The noise for a batch (B, T, C), with 0 on padding."""

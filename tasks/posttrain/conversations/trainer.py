@@ -46,7 +46,7 @@ class ConversationTrainer(ExactMeans):
         """The micro-batches of this process."""
         if not self.packed and self.noise is None:
             return super().get_train_dataloader()
-        batches = self.layout.of_process(self.args.process_index)
+        batches = self.layout.of_process(self.args.process_index // self.context_parallel)
         pad_id: Any = self.processing_class.pad_token_id
         return loader(self.train_dataset, batches, pad_id, packed=self.packed)
 

@@ -78,6 +78,7 @@ CPO = Method(
     pairs="preferences",
     rows=PREFERENCE,
     make_trainer=_make_trainer,
+    shares_rows=True,
     loss_unit="nats a pair",
     measures={
         "mean_token_accuracy": "token_accuracy",

@@ -74,6 +74,7 @@ DPO = Method(
     pairs="preferences",
     rows=PREFERENCE,
     make_trainer=_make_trainer,
+    shares_rows=True,
     loss_unit="nats a pair",
     measures={
         "mean_token_accuracy": "token_accuracy",

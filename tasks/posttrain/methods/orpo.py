@@ -51,6 +51,7 @@ ORPO = Method(
     pairs="preferences",
     rows=PREFERENCE,
     make_trainer=_make_trainer,
+    shares_rows=True,
     loss_unit="nats",
     measures={
         "mean_token_accuracy": "token_accuracy",

@@ -94,7 +94,7 @@ def _laid_out(parts: TrainerParts[SftConfig]) -> tuple[Layout, list[int], list[i
     supervised = [sum(label != IGNORED for label in row[1:]) for row in labels]
     lengths, supervised = [lengths[number] for number in order], [supervised[number] for number in order]
     micro_batch = parts.arguments["per_device_train_batch_size"]
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = int(os.environ.get("WORLD_SIZE", "1")) // parts.runtime.posttrain.context_parallel
     if parts.runtime.posttrain.packing:
         laid_out = layout.packed(lengths, parts.config.global_batch, parts.max_length, micro_batch, processes)
     else:
@@ -117,6 +117,7 @@ SFT = Method(
     rows=INSTRUCTION,
     rows_of=lambda config: instructions(config.loss_on, config.overlong),
     make_trainer=_make_trainer,
+    shares_rows=True,
     loss_unit="nats a token",
     measures={"mean_token_accuracy": "token_accuracy"},
     facts=lambda trainer: trainer.speed.facts(),

@@ -248,9 +248,9 @@ def test_two_processes_of_any_engine_learn_what_one_does(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("engine", ["zero 3", "fsdp"])
+@pytest.mark.parametrize("engine", ["zero 3", "fsdp", "context"])
 def test_dpo_and_its_reference_are_sharded_too(engine: str, tuned: Output, aligned: Output, tmp_path: Path) -> None:
-    out = output(tmp_path, "dpo", processes=2, **ENGINES[engine])
+    out = output(tmp_path, "dpo", processes=2, **{**ENGINES, "context": {"context_parallel": 2}}[engine])
     inputs = (Artifact.at(tuned.path / "model"), Artifact.at(make_preferences(tmp_path / "pairs")))
     interrupt_and_resume(dpo, DPO, inputs, out, at=5)
     assert out.facts["resumed_from_step"] == 4
@@ -322,6 +322,12 @@ def test_a_file_that_was_replaced_by_code_is_refused_and_does_not_run(
         ({"engine": "fsdp", "offload": "optimizer", "processes": 2}, "offload is optimizer, which the engine fsdp"),
         ({"engine": "fsdp", "compile": "default", "processes": 2}, "compile is default, which the engine fsdp"),
         ({"engine": "fsdp"}, "engine is fsdp, which shards a model over processes, but only one is set"),
+        (
+            {"engine": "deepspeed", "zero_stage": 2, "processes": 2, "context_parallel": 2},
+            "context_parallel is 2, which the engine deepspeed",
+        ),
+        ({"processes": 3, "context_parallel": 2}, "context_parallel is 2, which 3 processes can't be divided by"),
+        ({"processes": 2, "context_parallel": 2, "compile": "default"}, "compile is default, which context_parallel"),
         ({"processes": 3}, "sft.global_batch is 16, which 3 processes can't share evenly"),
     ],
     ids=str,

@@ -3,5 +3,5 @@
 tensor.py       tensor parallelism: heads and feed-forward rows
 vocabulary.py   its embedding and output layer
 context.py      context parallelism: tokens
-collectives.py  their collectives, with gradients
+collectives.py  sums over processes, with gradients
 """

@@ -1,5 +1,4 @@
-"""Collectives with gradients: all-reduce in one direction only, around the sharded layers of tensor parallelism, and
-the exchange of tokens for heads of context parallelism."""
+"""All-reduce in one direction only, around the sharded layers of tensor parallelism."""
 
 from __future__ import annotations
 
@@ -37,23 +36,3 @@ class AllReduceForward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
-
-
-class AllToAll(torch.autograd.Function):
-    """Send part i of the first dimension to rank i, and put what that rank sends in its place. Its own inverse."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _exchanged(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _exchanged(gradient, ctx.group), None
-
-
-def _exchanged(x: Tensor, group: ProcessGroup) -> Tensor:
-    sent = x.contiguous()
-    received = torch.empty_like(sent)
-    torch.distributed.all_to_all_single(received, sent, group=group)
-    return received

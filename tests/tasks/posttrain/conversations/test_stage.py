@@ -33,6 +33,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "fsdp": {"processes": 2, "engine": "fsdp", "zero_stage": 3, "recompute": "full"},
     "zero 2": {"processes": 2, "engine": "deepspeed", "zero_stage": 2, "offload": "optimizer", "micro_batch": 1},
     "zero 3": {"processes": 2, "engine": "deepspeed", "zero_stage": 3, "micro_batch": 2},
+    "context": {"processes": 2, "context_parallel": 2, "micro_batch": 4},
+    "context, fsdp": {"processes": 2, "context_parallel": 2, "engine": "fsdp", "zero_stage": 3, "recompute": "full"},
     "compiled": {"compile": "default"},
 }
 
