@@ -5,7 +5,7 @@ Shapes: B prompts, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,7 @@ from models.conversation import Messages, render
 from models.tokenizer import padding_id
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerFast
 
 ROWS = 32  # prompts in a batch
 
@@ -34,15 +34,20 @@ def greedy(
     prompts: Sequence[Messages],
     ends: Sequence[int],
     max_new_tokens: int,
+    *,
+    rows: int = ROWS,
+    choose: Callable[[int, int, int], LogitsProcessor] | None = None,
 ) -> list[list[int]]:
-    """The greedy answer to each prompt, with the token that ends it, if reached."""
+    """The greedy answer to each prompt, with the token that ends it, if reached. `choose` changes the logits of the
+    prompts of a batch, from one number to another, after so many tokens of the longest."""
     was_training = model.training
     model.eval()
     answers: list[list[int]] = []
     rendered = [render(tokenizer, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
     pad = padding_id(tokenizer)
-    for start in range(0, len(rendered), ROWS):
-        ids_BT, mask_BT = pad_left(rendered[start : start + ROWS], pad)
+    for start in range(0, len(rendered), rows):
+        ids_BT, mask_BT = pad_left(rendered[start : start + rows], pad)
+        processors = [choose(start, start + rows, ids_BT.shape[1])] if choose else []
         generated: Any = model.generate(
             input_ids=ids_BT.to(model.device),
             attention_mask=mask_BT.to(model.device),
@@ -53,6 +58,7 @@ def greedy(
             temperature=None,
             top_p=None,
             top_k=None,
+            logits_processor=processors,
         )
         answers += [cut(row, ends) for row in generated[:, ids_BT.shape[1] :].tolist()]
     model.train(was_training)

@@ -84,18 +84,15 @@ def check_whole_rows(name: str, runtime: Runtime) -> None:
         )
 
 
-def check_alone(name: str, runtime: Runtime) -> None:
-    """Raises ConfigError for more than one process, and for torch.compile, under which answers can't be sampled."""
-    if processes_of(runtime) != 1:
-        raise ConfigError(
-            f"{name} samples and trains in one process, but runtime.training.processes is "
-            f"{runtime.training.processes}, or several hosts are set.",
-            f"Set it to 1 for this stage: `gristmill stage {name} PROFILE --set runtime.training.processes=1`.",
-        )
-    if runtime.posttrain.compile != "off":
-        raise ConfigError(
-            f"runtime.posttrain.compile is {runtime.posttrain.compile}, which {name} can't do.", "Set it to off."
-        )
+def check_sampling(name: str, runtime: Runtime) -> None:
+    """Raises ConfigError for DeepSpeed and torch.compile, under which answers can't be sampled."""
+    settings = runtime.posttrain
+    for setting, value, others in (("engine", "deepspeed", "fsdp or ddp"), ("compile", "default", "off")):
+        if getattr(settings, setting) == value:
+            raise ConfigError(
+                f"runtime.posttrain.{setting} is {value}, under which {name} can't sample answers.",
+                f"Set it to {others}.",
+            )
 
 
 def check_here(config: PosttrainConfig, runtime: Runtime) -> None:

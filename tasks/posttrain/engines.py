@@ -12,12 +12,15 @@ are read a tensor at a time, and each rank keeps its part.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from models.memory import REDUCE_BUCKET
@@ -156,13 +159,38 @@ def callable_beside(trainer: Trainer, model: Any) -> Any:
     return model if trainer.is_fsdp_enabled else model.to(trainer.args.device)
 
 
-def read_weights(trainer: Trainer, folder: Path, *, bfloat16: bool) -> None:
+@contextmanager
+def whole_weights(model: Any) -> Iterator[None]:
+    """Gives each rank the whole weights of a model that FSDP has divided, so that ranks sample answers of other numbers
+    and lengths without meeting."""
+    from torch.distributed.fsdp import FSDPModule
+
+    divided: list[Any] = [part for part in model.modules() if isinstance(part, FSDPModule)]
+    states = [part._get_fsdp_state() for part in divided]
+    for state in states[:1]:
+        state._lazy_init()  # as the first forward pass of the whole would: PEFT samples with a part of it
+    reshards = [any(group._reshard_after_forward for group in state._fsdp_param_groups) for state in states]
+    for part in divided:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part, reshard in zip(divided, reshards, strict=True):
+            part.set_reshard_after_forward(reshard, recurse=False)
+            part.reshard()
+
+
+def read_weights(trainer: Trainer, folder: Path, *, bfloat16: bool, critic: Path | None = None) -> None:
     """Have the trainer's model, whose weights are still in the folder, divided and read: at once for ZeRO 3, and for
-    FSDP when the trainer divides it."""
+    FSDP when the trainer divides it. `critic` is the folder of the critic beside it, if any."""
     if trainer.is_deepspeed_enabled:
         _partition(trainer.model, folder, bfloat16=bfloat16)
         return
     weights, prepare = weights_for(_bare(trainer.model), folder), trainer.accelerator.prepare
+    if critic is not None:
+        of_critic = weights_for(trainer.model.critic, critic)
+        weights = chain(weights, ((f"critic.{name}", value) for name, value in of_critic))
 
     def prepare_and_fill(*parts: Any, **settings: Any) -> Any:
         prepared = prepare(*parts, **settings)
@@ -196,17 +224,28 @@ def _partition(model: Any, folder: Path, *, bfloat16: bool) -> None:
 @torch.no_grad()
 def _fill_shards(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
     """Read the weights of a model that FSDP has divided."""
-
-    def keep(parameter: Any, value: Tensor) -> None:
-        held, mesh = parameter.to_local(), parameter.device_mesh
-        share = -(-len(value) // mesh.size())  # rounded up, as fully_shard does: the last rank may have fewer rows
-        start = min(mesh.get_local_rank() * share, len(value))
-        held.copy_(value[start : start + len(held)])
-
     for parameter, magnitudes, value in _of_parameters(model, weights):
-        keep(parameter, value)
+        put(parameter, value)
         if magnitudes is not None:
-            keep(magnitudes, _magnitudes(model, value))
+            put(magnitudes, _magnitudes(model, value))
+
+
+@torch.no_grad()
+def put(parameter: Any, value: Tensor) -> None:
+    """Set a parameter, or this rank's part of one that FSDP has divided."""
+    if not isinstance(parameter.data, DTensor):
+        parameter.copy_(value)
+        return
+    held, mesh = parameter.to_local(), parameter.device_mesh
+    share = -(-len(value) // mesh.size())  # rounded up, as fully_shard does: the last rank may have fewer rows
+    start = min(mesh.get_local_rank() * share, len(value))
+    held.copy_(value[start : start + len(held)])
+
+
+def whole(parameter: Any) -> Tensor:
+    """A parameter, gathered if FSDP has divided it."""
+    found: Tensor = parameter.full_tensor() if isinstance(parameter.data, DTensor) else parameter
+    return found
 
 
 def _of_parameters(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[Any, Any, Tensor]]:

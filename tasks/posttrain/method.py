@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from storage.artifact import Artifact
-from tasks.posttrain.check import check_alone, check_here, check_runtime, check_whole_rows
+from tasks.posttrain.check import check_here, check_runtime, check_sampling, check_whole_rows
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.rewards.config import Reward, measures_of
 from tasks.posttrain.rewards.outside import check_here as check_rewards_here
@@ -80,9 +80,9 @@ class Method(Generic[Config]):
     `load` loads the model to train, unless that is the causal one of the folder. If its last argument is true, it
     leaves the weights unread, as the engine divides them. `conclude` measures the saved model, on one process, and
     `report` reports that in the stage. `curve` is the measure that is plotted and whose best value is reported: the
-    lowest loss, or the highest of another. `drawn` names further measures to plot, in a grid. A method that is `alone`
-    trains in one process. One that `shares_rows` reads TRL's fused head only, so that processes can share the tokens of
-    a row.
+    lowest loss, or the highest of another. `drawn` names further measures to plot, in a grid. A method that
+    `samples` has the model answer prompts as it trains. One that `shares_rows` reads TRL's fused head only, so that
+    processes can share the tokens of a row.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Method(Generic[Config]):
     report: Callable[[dict[str, Any], Output], None] | None = None
     curve: str = "loss"
     drawn: tuple[str, ...] = ()
-    alone: bool = False
+    samples: bool = False
     shares_rows: bool = False
     rows_of: Callable[[Config], RowForm] | None = None
     facts: Callable[[Any], dict[str, float]] | None = None
@@ -137,8 +137,8 @@ class Method(Generic[Config]):
     def check_runtime(self, config: Config, runtime: Runtime) -> None:
         """Raises ConfigError for runtime settings that this method can't honour."""
         check_runtime(self.name, config, runtime)
-        if self.alone:
-            check_alone(self.name, runtime)
+        if self.samples:
+            check_sampling(self.name, runtime)
         if not self.shares_rows:
             check_whole_rows(self.name, runtime)
 

@@ -81,11 +81,8 @@ def posttrain(
     def run(spec: PosttrainSpec) -> dict[str, Any]:
         return run_module("tasks.posttrain.train", spec, out, on_line=on_line)
 
-    if method.alone:  # samples depend on the rows of a forward pass, so these must not change to save memory
-        result = run(spec)
-    else:
-        share = row_share(method.name, config, out.runtime, processes_of(out.runtime) or 1)
-        result = run_with_less(spec, out, share, run)
+    share = row_share(method.name, config, out.runtime, processes_of(out.runtime) or 1)
+    result = run_with_less(spec, out, share, run)
     log = read_log(out.path / "log.jsonl")
     first = [{"step": 0, **result["held_out"]["before"]}] if result["held_out"] else []
     unit = f"loss ({method.loss_unit})" if method.curve == "loss" else method.curve

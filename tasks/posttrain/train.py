@@ -42,6 +42,9 @@ from tasks.training.states_only import refusing_code, states_only
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer
 
+# Fewer rows in a forward pass, and recomputation, have been tried by less_memory.py
+LESS_MEMORY = "Shard over more processes (runtime.posttrain.engine), or lower max_length."
+
 
 @for_any_shape()
 def train(path: Path) -> None:
@@ -64,7 +67,7 @@ def train(path: Path) -> None:
     trainer.args.eval_on_start = bool(held_out) and checkpoint is None
     started = time.perf_counter()
     with (
-        memory_named(f"{spec.method}: memory ran out", _less_memory(method)),
+        memory_named(f"{spec.method}: memory ran out", LESS_MEMORY),
         hosts_named(spec.runtime.training),
         refusing_code(checkpoint or spec.checkpoints),
         states_only(deepspeed=trainer.is_deepspeed_enabled),
@@ -78,12 +81,6 @@ def train(path: Path) -> None:
     if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
-
-
-def _less_memory(method: Method[Any]) -> str:
-    if method.alone:  # for other methods, less_memory.py has already tried this
-        return "Lower runtime.posttrain.micro_batch, or set runtime.posttrain.recompute to full."
-    return "Shard over more processes (runtime.posttrain.engine), or lower max_length."
 
 
 def _load_model(spec: PosttrainSpec, method: Method[Any], config: PosttrainConfig) -> PreTrainedModel:
@@ -184,7 +181,8 @@ def _trainer(
     sum_gradients_in_float32(trainer, runtime)
     share_context(trainer, runtime)
     if divides(runtime):
-        read_weights(trainer, spec.model, bfloat16=bfloat16)
+        critic = spec.judge if hasattr(trainer.model, "critic") else None
+        read_weights(trainer, spec.model, bfloat16=bfloat16, critic=critic)
     trainer.remove_callback(PrinterCallback)
     return trainer
 

@@ -11,7 +11,7 @@ from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rewards.config import DRAWN, OVERLONG, ExactReward, OverlongConfig, Reward, check_names
 from tasks.posttrain.rewards.outside import check_rows, open_scorer
-from tasks.posttrain.rewards.watch import check_watch, check_watched
+from tasks.posttrain.rewards.watch import check_dropout, check_watch, check_watched
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prompt import PROMPT
 from tasks.posttrain.stage import posttrain
@@ -117,8 +117,7 @@ class GrpoConfig(PosttrainConfig):
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
         check_names(self.rewards)
-        if self.adapter is not None and self.adapter.dropout:
-            raise ValueError("adapter.dropout would differ between sampling and learning: set it to 0")
+        check_dropout(self.adapter)
         if self.updates == 1 and (self.clip_low is not None or self.clip_high is not None):
             raise ValueError("clip_low and clip_high need several updates: in the first, all ratios are 1")
         if self.loss == "cispo" and self.clip_low is not None:
@@ -142,6 +141,7 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
 
     from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.reward_model.model import Judge
+    from tasks.posttrain.rewards.score import Scorer
     from tasks.posttrain.rewards.trainer import LOSSES, WatchedGrpo
 
     config, given = parts.config, dict(parts.arguments)
@@ -169,10 +169,11 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
         shuffle_dataset=False,
         disable_dropout=True,
     )
-    device = parts.common["model"].device if arguments.use_cpu else "cuda"
-    judge = Judge.load(parts.judge, device) if parts.judge else None
-    scorer = open_scorer(config.rewards, judge, parts.digests, parts.runtime, parts.scratch)
-    trainer: Trainer = WatchedGrpo(config, scorer, args=arguments, **parts.common)
+    scorer = Scorer(config.rewards)
+    if not arguments.process_index:
+        judge = Judge.load(parts.judge, arguments.device) if parts.judge else None
+        scorer = open_scorer(config.rewards, judge, parts.digests, parts.runtime, parts.scratch)
+    trainer: Trainer = WatchedGrpo(config, scorer, parts.load_model, args=arguments, **parts.common)
     return trainer
 
 
@@ -207,11 +208,11 @@ GRPO = Method(
     check_rows=_check_rows,
     rewards_of=lambda config: config.rewards,
     facts=lambda trainer: trainer.scorer.facts(),
-    alone=True,
+    samples=True,
 )
 
 
-@GRPO.stage(version=4)
+@GRPO.stage(version=5)
 def grpo(config: GrpoConfig, model: Artifact, instructions: Artifact, judge: Artifact | None, out: Output) -> None:
     """Group relative policy optimisation (Shao et al. 2024): several answers are sampled for each prompt, and an
     answer's advantage is its reward minus the mean of its group.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from storage.artifact import Artifact
 from tasks.posttrain.method import Method, TrainerParts
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 
 
 def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
-    from transformers import TrainingArguments
+    from transformers import TrainingArguments, set_seed
     from trl.trainer.utils import disable_dropout_in_model
 
     from models.runtimes.greedy import ends_of
     from tasks.posttrain.arguments import arguments_of
+    from tasks.posttrain.engines import callable_beside, divides
+    from tasks.posttrain.ppo.policy import join
     from tasks.posttrain.ppo.rollout import Sampler
     from tasks.posttrain.ppo.trainer import PpoTrainer
-    from tasks.posttrain.reward_model.model import Judge, load_classifier
+    from tasks.posttrain.reward_model.model import MEAN_FIELD, Judge, load_classifier
+    from tasks.posttrain.rewards.score import Scorer
 
     config, given, common = parts.config, dict(parts.arguments), dict(parts.common)
     for name in ("max_steps", "warmup_steps", "eval_steps"):  # they count rollouts, each of which takes several steps
@@ -36,15 +39,29 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
     measured = given["eval_strategy"] != "no"
     arguments = arguments_of(TrainingArguments, given, remove_unused_columns=False, eval_on_start=measured)
     assert parts.judge is not None, "the profile is checked for one"
-    device: Any = "cpu" if arguments.use_cpu else "cuda"
-    judge, critic = Judge.load(parts.judge, device), load_classifier(parts.judge, 0)
-    reference = parts.load_model().to(device).eval().requires_grad_(False)
-    for model in (common["model"], critic, reference):
+    policy, adapter, tokenizer = common.pop("model"), common.pop("peft_config", None), common["processing_class"]
+    ends, reference = ends_of(policy, tokenizer), None
+    critic = load_classifier(parts.judge, 0, read=not divides(parts.runtime.posttrain))
+    if adapter is None:
+        reference = parts.load_model().eval().requires_grad_(False)
+    else:
+        import peft
+
+        set_seed(config.seed)
+        policy = peft.get_peft_model(policy, adapter)
+    for model in filter(None, (policy, critic, reference)):
         disable_dropout_in_model(model)
-    tokenizer = common["processing_class"]
-    scorer = open_scorer(config.rewards, judge, parts.digests, parts.runtime, parts.scratch)
-    sampler = Sampler(config, scorer, reference, tokenizer, ends_of(common["model"], tokenizer), judge.mean)
-    return PpoTrainer(sampler, critic, args=arguments, **common)
+    join(policy, critic, config.temperature, adapter)
+    scorer = Scorer(config.rewards)
+    if not arguments.process_index:
+        judge = Judge.load(parts.judge, arguments.device)
+        scorer = open_scorer(config.rewards, judge, parts.digests, parts.runtime, parts.scratch)
+    mean, learned = float(getattr(critic.config, MEAN_FIELD, 0.0)), arguments.per_device_train_batch_size
+    sampler = Sampler(config, scorer, reference, tokenizer, ends, mean, learned)
+    trainer = PpoTrainer(sampler, model=policy, args=arguments, **common)
+    if reference is not None:
+        callable_beside(trainer, reference)
+    return trainer
 
 
 def _check_rows(config: PpoConfig, train: Sequence[Row], held_out: Sequence[Row]) -> None:
@@ -76,16 +93,17 @@ PPO = Method(
     check_rows=_check_rows,
     rewards_of=lambda config: config.rewards,
     facts=lambda trainer: trainer.scorer.facts(),
-    alone=True,
+    samples=True,
 )
 
 
-@PPO.stage(version=3)
+@PPO.stage(version=4)
 def ppo(config: PpoConfig, model: Artifact, instructions: Artifact, judge: Artifact, out: Output) -> None:
     """Proximal policy optimisation (Schulman et al. 2017) as for human feedback (Stiennon et al. 2020, Ouyang et al.
     2022): an answer's reward comes with its last token, and divergence from the reference is penalised at each token.
 
-    Reads model/, conversations and the reward model. Writes model/ in the same format, log.jsonl and reward.png.
+    Reads model/, conversations and the reward model. Writes model/ in the same format, log.jsonl and reward.png, and
+    with an adapter adapter/.
     Samples depend only on the seed and the step: killed at any instant, it resumes from its last checkpoint, bit for
     bit on a CPU.
     """

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.rewards.config import ModelReward, Reward, check_names
-from tasks.posttrain.rewards.watch import check_watch
+from tasks.posttrain.rewards.watch import check_dropout, check_watch
 
 
 def _model() -> list[Reward]:
@@ -60,12 +60,11 @@ class PpoConfig(PosttrainConfig):
 
     @property
     def frozen_models(self) -> int:
-        return 2
+        return 1 + int(self.adapter is None)
 
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
-        if self.adapter is not None:
-            raise ValueError("ppo trains all weights: leave adapter out")
+        check_dropout(self.adapter)
         check_names(self.rewards)
         check_watch(self)
         if self.target_kl is not None and not self.beta:

@@ -11,12 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import gather
 from torch import Tensor
+from trl.trainer.utils import use_adapter
 
 from models.conversation import Messages, answer_text, render
-from models.runtimes.greedy import cut, pad_left
+from models.runtimes.greedy import pad_left
 from models.tokenizer import padding_id
+from tasks.posttrain.engines import whole_weights
 from tasks.posttrain.ppo import equations
+from tasks.posttrain.ppo.policy import log_probabilities
+from tasks.posttrain.rewards.ranks import gathered, on_first, share_of
+from tasks.posttrain.rewards.sampling import sample
 from tasks.posttrain.rewards.score import Scorer, answer_to
 
 if TYPE_CHECKING:
@@ -30,30 +36,30 @@ Rollout = dict[str, Tensor]  # all with B rows, so that micro-batches are slices
 @dataclass(frozen=True)
 class Sampler:
     """Samples answers and rewards them. The critic starts as the reward model, so `mean` is subtracted from its values
-    as from rewards."""
+    as from rewards. Without a `reference`, that is the policy without its adapter. `learned` answers are in a forward
+    pass of the training, and so in one here."""
 
     config: PpoConfig
     scorer: Scorer
-    reference: PreTrainedModel
+    reference: PreTrainedModel | None
     tokenizer: PreTrainedTokenizerFast
     ends: Sequence[int]
     mean: float
+    learned: int
 
     @torch.no_grad()
     def sample(
-        self, policy: PreTrainedModel, rows: Sequence[dict[str, Any]], coefficient: float
+        self, policy: Any, rows: Sequence[dict[str, Any]], coefficient: float, name: str
     ) -> tuple[Rollout, dict[str, float]]:
-        """One answer to each row's prompt, and the measures of these answers."""
-        ids_BL, mask_BL, answers = self._answers(policy, [row["prompt"] for row in rows])
+        """One answer to each row's prompt, and the measures of these answers, the same on every process. Each samples
+        and measures its share of them. Rollouts of other names are independent."""
+        ids_BL, mask_BL, answers = self._answers(policy, [row["prompt"] for row in rows], name)
         width = max(map(len, answers))
         mask_BT = mask_BL[:, -width:].float()
-        log_old_BT = log_probabilities(policy, ids_BL, mask_BL, width, self.config.temperature)
-        log_reference_BT = log_probabilities(self.reference, ids_BL, mask_BL, width, self.config.temperature)
-        values_BT = values_of(policy.critic, ids_BL, mask_BL, width) - self.mean
+        log_old_BT, log_reference_BT, values_BT = self._measured(policy, ids_BL, mask_BL, width)
         texts = [answer_text(self.tokenizer, ids, self.ends) for ids in answers]
-        scores = self.scorer.score(
-            [answer_to(row, text, len(ids)) for row, text, ids in zip(rows, texts, answers, strict=True)]
-        )
+        given = [answer_to(row, text, len(ids)) for row, text, ids in zip(rows, texts, answers, strict=True)]
+        scores = on_first(lambda: self.scorer.score(given))
         sums = scores.sums
         score_B = torch.tensor([0.0 if each is None else each for each in sums], device=mask_BT.device)
         rewarded_B = torch.tensor([each is not None for each in sums], device=mask_BT.device)
@@ -86,47 +92,38 @@ class Sampler:
             measured |= {f"rewards/{one.title}/mean": means[one.title] for one in scores.rewards if one.title in means}
         return rollout, measured
 
-    def _answers(self, policy: PreTrainedModel, prompts: Sequence[Messages]) -> tuple[Tensor, Tensor, list[list[int]]]:
+    def _answers(self, policy: Any, prompts: Sequence[Messages], name: str) -> tuple[Tensor, Tensor, list[list[int]]]:
         """Prompts with answers, the mask of both, and the answers, each with the token that ends it."""
-        pad = padding_id(self.tokenizer)
+        pad, here = padding_id(self.tokenizer), share_of(len(prompts))
         rendered = [render(self.tokenizer, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
         ids_BP, mask_BP = (each.to(policy.device) for each in pad_left(rendered, pad))
-        ids_BL: Any = policy.generate(
-            input_ids=ids_BP,
-            attention_mask=mask_BP,
-            do_sample=True,
-            temperature=self.config.temperature,
-            top_k=0,
-            top_p=1.0,
-            max_new_tokens=self.config.max_new_tokens,
-            pad_token_id=pad,
-            eos_token_id=list(self.ends),
-        )
-        answers = [cut(row, self.ends) for row in ids_BL[:, ids_BP.shape[1] :].tolist()]
+        with whole_weights(policy):
+            mine = sample(
+                policy,
+                self.tokenizer,
+                prompts[here],
+                [f"{name} {place}" for place in range(len(prompts))][here],
+                self.ends,
+                self.config.max_new_tokens,
+                temperature=self.config.temperature,
+                learned=self.learned,
+            )
+        answers = gathered(mine)
         width = max(map(len, answers))
         answer_BT = torch.tensor([[*row, *[pad] * (width - len(row))] for row in answers], device=policy.device)
         mask_BT = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in answers], device=policy.device)
         return torch.cat([ids_BP, answer_BT], 1), torch.cat([mask_BP, mask_BT], 1), answers
 
-
-def log_probabilities(
-    model: PreTrainedModel, ids_BL: Tensor, mask_BL: Tensor, width: int, temperature: float
-) -> Tensor:
-    """The log-probability of each of the last `width` tokens, given those before it."""
-    output = model(input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions(mask_BL), use_cache=False)
-    logits_BTV = output.logits[:, -width - 1 : -1].float() / temperature
-    return logits_BTV.log_softmax(-1).gather(-1, ids_BL[:, -width:, None])[..., 0]
-
-
-def values_of(critic: PreTrainedModel, ids_BL: Tensor, mask_BL: Tensor, width: int) -> Tensor:
-    """The critic's value before each of the last `width` tokens."""
-    states_BLD = critic.base_model(
-        input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions(mask_BL), use_cache=False
-    ).last_hidden_state
-    values_BT: Tensor = critic.score(states_BLD[:, -width - 1 : -1])[..., 0].float()
-    return values_BT
-
-
-def positions(mask_BL: Tensor) -> Tensor:
-    """Positions that start at 0 with the prompt, not with the padding before it."""
-    return (mask_BL.cumsum(1) - 1).clamp(min=0)
+    def _measured(self, policy: Any, ids_BL: Tensor, mask_BL: Tensor, width: int) -> list[Tensor]:
+        """For each token of the answers its log-probability under the policy and the reference, and the value before
+        it."""
+        here, parts = share_of(len(ids_BL)), []
+        for ids, mask in zip(ids_BL[here].split(self.learned), mask_BL[here].split(self.learned), strict=True):
+            log_BT, values_BT = policy(ids=ids, mask=mask, answer=width)
+            if self.reference is None:
+                with use_adapter(policy, adapter_name=None):
+                    (log_reference_BT,) = policy(ids=ids, mask=mask, answer=width, values=False)
+            else:
+                log_reference_BT = log_probabilities(self.reference, ids, mask, width, self.config.temperature)
+            parts.append((log_BT, log_reference_BT, values_BT - self.mean))
+        return [gather(torch.cat(each).contiguous()) for each in zip(*parts, strict=True)]

@@ -9,31 +9,31 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import Trainer
 
+from tasks.posttrain.engines import put, whole
 from tasks.posttrain.ppo import equations
-from tasks.posttrain.ppo.rollout import Rollout, Sampler, log_probabilities, values_of
-from tasks.posttrain.rewards.held_out import HeldOutRewards, seeded
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from tasks.posttrain.ppo.policy import part
+from tasks.posttrain.ppo.rollout import Rollout, Sampler
+from tasks.posttrain.rewards.held_out import HeldOutRewards
 
 COUNTED = ("/asked", "/failed", "/none")  # once a rollout, so that sums over steps are right
-ROLLOUT, STATE = "rollout.safetensors", "ppo.json"  # in a checkpoint
+ROLLOUT, STATE, CRITIC = "rollout.safetensors", "ppo.json", "critic.safetensors"  # in a checkpoint
 
 
 class PpoTrainer(HeldOutRewards, Trainer):
-    """One process. `train_dataset` has the prompts of all rollouts, in order."""
+    """`train_dataset` has the prompts of all rollouts, in order. Every process has whole rollouts, and learns from its
+    share of each."""
 
     section = "ppo"
     loss_is_scaled_for_ga = True  # a micro-batch's loss is already its share of the mean over the rollout
 
-    def __init__(self, sampler: Sampler, critic: PreTrainedModel, *, model: PreTrainedModel, **settings: Any) -> None:
+    def __init__(self, sampler: Sampler, *, model: Any, **settings: Any) -> None:
         self.sampler, self.watched, self.scorer = sampler, sampler.config, sampler.scorer
         self.eos_token_ids = list(sampler.ends)
         self.coefficient = sampler.config.beta
@@ -41,33 +41,31 @@ class PpoTrainer(HeldOutRewards, Trainer):
         self._of_rollout: dict[str, float] = {}
         self._sums: dict[str, float] = defaultdict(float)
         self._micro_batch = 0
-        model.critic = critic
         super().__init__(model=model, data_collator=lambda rows: {"rows": torch.tensor(len(rows))}, **settings)
 
     def train(self, *args: Any, **settings: Any) -> Any:
         """Train as the trainer does, then remove the critic."""
         result = super().train(*args, **settings)
-        del self.accelerator.unwrap_model(self.model_wrapped).critic
+        part(self.accelerator.unwrap_model(self.model_wrapped))
         return result
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """A micro-batch of the step's rollout, which is sampled at its first micro-batch. The data loader's rows are
         ignored: they only make the trainer count."""
-        share, self._micro_batch = self._micro_batch, self._micro_batch + 1
-        share %= self.args.gradient_accumulation_steps
-        if share == 0 and self.state.global_step % self.sampler.config.passes == 0:
+        shares, number = self.args.gradient_accumulation_steps, self._micro_batch
+        self._micro_batch = (number + 1) % shares
+        if number == 0 and self.state.global_step % self.sampler.config.passes == 0:
             self._sample(self.state.global_step // self.sampler.config.passes)
-        return {
-            name: values.chunk(self.args.gradient_accumulation_steps)[share] for name, values in self._rollout.items()
-        }
+        place, ways = self.args.process_index * shares + number, self.args.world_size * shares
+        return {name: values.chunk(ways)[place] for name, values in self._rollout.items()}
 
     def _sample(self, number: int) -> None:
         batch = self.sampler.config.global_batch
         rows = list(self.train_dataset.select(range(number * batch, (number + 1) * batch)))
         policy = self.accelerator.unwrap_model(self.model)
         policy.eval()
-        with seeded(self.args.seed, self.state.global_step):
-            self._rollout, self._of_rollout = self.sampler.sample(policy, rows, self.coefficient)
+        name = f"{self.args.seed} {self.state.global_step}"
+        self._rollout, self._of_rollout = self.sampler.sample(policy, rows, self.coefficient, name)
         policy.train()
         self._of_rollout["coefficient"] = self.coefficient
         config = self.sampler.config
@@ -79,9 +77,9 @@ class PpoTrainer(HeldOutRewards, Trainer):
         """The clipped policy loss plus the weighted clipped value loss (Schulman et al. 2017, equation 9, without
         entropy), each a mean over the tokens of all answers of the rollout."""
         config, mask_BT = self.sampler.config, inputs["answer_mask"]
-        width, tokens = mask_BT.shape[1], self._rollout["answer_mask"].sum()
-        log_policy_BT = log_probabilities(model, inputs["ids"], inputs["mask"], width, config.temperature)
-        values_BT = values_of(model.critic, inputs["ids"], inputs["mask"], width) - self.sampler.mean
+        tokens = self._rollout["answer_mask"].sum()
+        log_policy_BT, values_BT = model(ids=inputs["ids"], mask=inputs["mask"], answer=mask_BT.shape[1])
+        values_BT = values_BT - self.sampler.mean
         policy_BT = equations.policy_losses(log_policy_BT, inputs["log_old"], inputs["advantages"], config.clip)
         value_BT = equations.value_losses(values_BT, inputs["values"], inputs["returns"], config.value_clip)
         policy_loss, value_loss = ((losses_BT * mask_BT).sum() / tokens for losses_BT in (policy_BT, value_BT))
@@ -89,12 +87,14 @@ class PpoTrainer(HeldOutRewards, Trainer):
         self._sums["policy_loss"] += float(policy_loss.detach())
         self._sums["value_loss"] += float(value_loss.detach())
         self._sums["clipped"] += float((beyond_BT * mask_BT).sum() / tokens)
-        return policy_loss + config.value_weight * value_loss
+        # Engines take the mean over the processes, each of which has the sum over its share
+        return (policy_loss + config.value_weight * value_loss) * self.args.world_size
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as the trainer does, with the measures of the rollout and of the step."""
         if "loss" in logs:
-            logs |= {**self._of_rollout, **self._sums}
+            sums = self.accelerator.reduce(torch.tensor([*self._sums.values()], device=self.args.device), "sum")
+            logs |= {**self._of_rollout, **dict(zip(self._sums, sums.tolist(), strict=True))}
             if (self.state.global_step - 1) % self.sampler.config.passes:
                 logs = {name: value for name, value in logs.items() if not name.endswith(COUNTED)}
             self._sums.clear()
@@ -102,9 +102,14 @@ class PpoTrainer(HeldOutRewards, Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        (folder / STATE).write_text(json.dumps({"coefficient": self.coefficient, "of_rollout": self._of_rollout}))
-        save_file({name: values.contiguous() for name, values in self._rollout.items()}, folder / ROLLOUT)
+        critic = self._trained_of_critic()
+        states = {name: whole(value).detach().cpu().contiguous() for name, value in critic.items()}
+        if self.is_world_process_zero():
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            (folder / STATE).write_text(json.dumps({"coefficient": self.coefficient, "of_rollout": self._of_rollout}))
+            save_file({name: values.contiguous() for name, values in self._rollout.items()}, folder / ROLLOUT)
+            if states:
+                save_file(states, folder / CRITIC)
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -112,3 +117,13 @@ class PpoTrainer(HeldOutRewards, Trainer):
             state = json.loads((Path(checkpoint) / STATE).read_text())
             self.coefficient, self._of_rollout = state["coefficient"], state["of_rollout"]
             self._rollout = load_file(Path(checkpoint) / ROLLOUT, device=str(self.args.device))
+            if critic := self._trained_of_critic():
+                states = load_file(Path(checkpoint) / CRITIC)
+                for name, parameter in critic.items():
+                    put(parameter, states[name])
+
+    def _trained_of_critic(self) -> dict[str, Any]:
+        """What is trained of the critic, by name, if the checkpoints of an adapter leave it out."""
+        model = self.accelerator.unwrap_model(self.model)
+        trained = {name: value for name, value in model.critic.named_parameters() if value.requires_grad}
+        return trained if hasattr(model, "peft_config") else {}

@@ -1,21 +1,24 @@
 """Seeded samples, and watched rewards on held-out prompts, for all trainers that sample answers.
 
-Samples are drawn from a generator seeded with the run's seed and the step, never from the state that a process happens
-to be in. So a run that was killed draws the same samples again.
+Random numbers depend on the run's seed and the step, never on the state that a process happens to be in. So a run that
+was killed draws the same ones again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from transformers import Trainer
 
-from models.conversation import answer_text
+from models.conversation import answer_text, render
 from models.runtimes.greedy import greedy
+from tasks.posttrain.engines import whole_weights
+from tasks.posttrain.rewards.ranks import gathered, on_first, share_of
 from tasks.posttrain.rewards.score import Scorer, answer_to
 from tasks.posttrain.rewards.watch import check_failures, check_held_out, check_kl
 
@@ -54,16 +57,28 @@ class HeldOutRewards(Trainer):
     scorer: Scorer
     eos_token_ids: list[int]
 
+    def train(self, *args: Any, **settings: Any) -> Any:
+        """Train as the trainer does. Afterwards its rows are batches, with the reference as the answer."""
+        result = super().train(*args, **settings)
+        self.data_collator = self._collate
+        return result
+
+    def _collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        (row,) = rows
+        messages = [*row["prompt"], {"role": "assistant", "content": row["reference"]}]
+        ids = torch.tensor([render(self.processing_class, messages)["input_ids"]])
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Answer the held-out prompts, reward the answers, call the callbacks, and check the held-out reward."""
         rows: list[dict[str, Any]] = list(self.eval_dataset)
         tokenizer, model = self.processing_class, self.accelerator.unwrap_model(self.model)
-        prompts = [row["prompt"] for row in rows]
-        ids = greedy(model, tokenizer, prompts, self.eos_token_ids, self.watched.max_new_tokens)
+        prompts = [row["prompt"] for row in rows[share_of(len(rows))]]
+        with whole_weights(self.model):
+            ids = gathered(greedy(model, tokenizer, prompts, self.eos_token_ids, self.watched.max_new_tokens))
         texts = [answer_text(tokenizer, answer, self.eos_token_ids) for answer in ids]
-        scores = self.scorer.score(
-            [answer_to(row, text, len(tokens)) for row, text, tokens in zip(rows, texts, ids, strict=True)]
-        )
+        given = [answer_to(row, text, len(tokens)) for row, text, tokens in zip(rows, texts, ids, strict=True)]
+        scores = on_first(lambda: self.scorer.score(given))
         means, counts = scores.means(), {f"eval_{name}": count for name, count in scores.counts().items()}
         metrics = {"eval_reward": means.pop("reward"), **counts}
         metrics |= {f"eval_rewards/{kind}/mean": value for kind, value in means.items()}

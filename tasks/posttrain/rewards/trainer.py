@@ -19,11 +19,15 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
 from models.conversation import Messages, answer_text, render
+from tasks.posttrain.engines import callable_beside, whole_weights
 from tasks.posttrain.rewards.config import OVERLONG, OverlongConfig
 from tasks.posttrain.rewards.held_out import HeldOutRewards, Watched, seeded
+from tasks.posttrain.rewards.ranks import gathered, on_first, share_of
+from tasks.posttrain.rewards.sampling import sample
 from tasks.posttrain.rewards.score import Scorer, answer_to
 
 # Measures that TRL takes per token of a micro-batch, if each token has a ratio
@@ -86,12 +90,18 @@ class Learned(Watched, Protocol):
 
 
 class WatchedGrpo(HeldOutRewards, GRPOTrainer):
-    """Runs in one process and samples a whole global batch of prompts at once, for one step or for several. A
-    checkpoint between these also contains the answers, since the policy that sampled them is gone."""
+    """Samples a whole global batch of prompts at once, for one step or for several. A checkpoint between these also
+    contains the answers, since the policy that sampled them is gone.
+
+    Each process samples and learns from its share of the prompts. All know all groups and their rewards, so that they
+    agree on what is refilled and on what losses are divided by. `reference` loads the model that the divergence is
+    measured from, unless an adapter is trained: then it is the model without that."""
 
     section = "grpo"
 
-    def __init__(self, config: Learned, scorer: Scorer, **settings: Any) -> None:
+    def __init__(
+        self, config: Learned, scorer: Scorer, reference: Callable[[], Any], *, args: GRPOConfig, **settings: Any
+    ) -> None:
         self.config, self.watched, self.scorer = config, config, scorer
         self._rows = settings["train_dataset"]  # all, where train_dataset will be those of the run in their order
         self._groups: list[Group] = []
@@ -99,27 +109,16 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         self._tokens: list[float] = []  # in the loss of each micro-batch of this step
         self._counts: Counter[str] = Counter()  # of answers that a reward was asked about, in this batch
         names = [*(reward.title for reward in scorer.rewards), *([OVERLONG] if config.overlong else [])]
-        super().__init__(reward_funcs=[_named(name) for name in names], **settings)
-
-    def train(self, *args: Any, **settings: Any) -> Any:
-        """Train as the trainer does. Afterwards its rows are batches, with the reference as the answer."""
-        result = super().train(*args, **settings)
-        self.data_collator = self._collate
-        return result
-
-    def _collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        (row,) = rows
-        messages = [*row["prompt"], {"role": "assistant", "content": row["reference"]}]
-        ids = torch.tensor([render(self.processing_class, messages)["input_ids"]])
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-    def _tokenize_prompts(self, prompts: list[Messages]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        """Render prompts as all stages do: TRL would parse control tokens in a prompt's text."""
-        ids = [render(self.processing_class, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
-        return ids, None, {}
+        beta, args.beta = args.beta, 0.0  # else TRL loads a reference, whole, on every process
+        super().__init__(reward_funcs=[_named(name) for name in names], args=args, **settings)
+        self.beta = args.beta = beta
+        if beta and "peft_config" not in settings:
+            self.ref_model = callable_beside(self, reference().eval().requires_grad_(False))
+            disable_dropout_in_model(self.ref_model)
+            add_fused_lm_head(self.ref_model, temperature=self.temperature)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        """TRL's, with a seed for each step: it samples at the first micro-batch of a batch. The measures of the answers
+        """TRL's, with a seed for each step, as it shuffles at the first micro-batch of a batch. The measures of answers
         are those of each step that learns from them."""
         with seeded(self.args.seed, self.state.global_step):
             inputs = super()._prepare_inputs(generation_batch)
@@ -131,17 +130,18 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         """TRL's, over groups that were sampled, rewarded and refilled before. Each row of `inputs` is there once for
         each answer."""
         self._counts.clear()
-        self._groups = self._sample(inputs[:: self.num_generations])
+        self._groups = self._sample(gathered(inputs[:: self.num_generations]), "")
         refilled = self._refill()
+        mine = self._mine
         output: dict[str, Any] = super()._generate_and_score_completions(
-            [dict(group.row) for group in self._groups for _ in group.ids]
+            [dict(group.row) for group in mine for _ in group.ids]
         )
-        given = torch.cat([~group.rewards.isnan().all(1) for group in self._groups])
+        given = torch.cat([~group.rewards.isnan().all(1) for group in mine])
         output["completion_mask"] = output["completion_mask"] * given.unsqueeze(1)
-        output["num_items_in_batch"] = output["completion_mask"].sum()
-        output["answers_in_loss"] = output["completion_mask"].any(1).sum()
+        in_loss = torch.stack([output["completion_mask"].sum(), output["completion_mask"].any(1).sum()])
+        output["num_items_in_batch"], output["answers_in_loss"] = self.accelerator.reduce(in_loss, "sum")
         if self.config.loss == "rloo":
-            scored = torch.stack([(~group.rewards.isnan().all(1)).sum() for group in self._groups])
+            scored = torch.stack([(~group.rewards.isnan().all(1)).sum() for group in mine])
             others = scored / (scored - 1).clamp(min=1)
             output["advantages"] = output["advantages"] * others.repeat_interleave(self.num_generations)
         lengths = [len(ids) for group in self._groups for ids in group.ids]
@@ -155,45 +155,68 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         self._of_rollout = {name: values[-1] for name, values in metrics.items() if not math.isnan(values[-1])}
         return output
 
-    def _sample(self, rows: Sequence[Mapping[str, Any]]) -> list[Group]:
-        """A group of answers to each row's prompt, with their rewards."""
-        size = self.num_generations
+    @property
+    def _mine(self) -> list[Group]:
+        """The groups that this process learns from."""
+        return self._groups[share_of(len(self._groups))]
+
+    def _sample(self, rows: Sequence[Mapping[str, Any]], name: str) -> list[Group]:
+        """A group of answers to each row's prompt, with their rewards. Answers differ by step, by `name` and by place,
+        and each process samples some of them."""
+        size, tokenizer = self.num_generations, self.processing_class
         repeated = [row for row in rows for _ in range(size)]
-        prompts = [row["prompt"] for row in repeated]
-        prompt_ids, ids, *_ = super()._generate(prompts)
-        texts = [answer_text(self.processing_class, answer, self.eos_token_ids) for answer in ids]
+        names = [f"{self.args.seed} {self.state.global_step} {name} {place}" for place in range(len(repeated))]
+        here = share_of(len(repeated))
+        with whole_weights(self.model):
+            mine = sample(
+                self.accelerator.unwrap_model(self.model),
+                tokenizer,
+                [row["prompt"] for row in repeated[here]],
+                names[here],
+                self.eos_token_ids,
+                self.watched.max_new_tokens,
+                temperature=self.temperature,
+                learned=self.args.per_device_train_batch_size,
+            )
+        ids = gathered(mine)
+        texts = [answer_text(tokenizer, answer, self.eos_token_ids) for answer in ids]
         answers: list[Messages] = [[{"role": "assistant", "content": text}] for text in texts]
-        rewards = self._rewards_of(repeated, texts, ids)
+        rewards, counts = on_first(lambda: self._rewards_of(repeated, texts, ids))
+        self._counts.update(counts)
+        rewards = rewards.to(self.accelerator.device)
         parts = [slice(start, start + size) for start in range(0, len(repeated), size)]
         return [
-            Group(row, prompt_ids[part.start], ids[part], answers[part], rewards[part])
+            Group(row, self._rendered(row), ids[part], answers[part], rewards[part])
             for row, part in zip(rows, parts, strict=True)
         ]
 
+    def _rendered(self, row: Mapping[str, Any]) -> list[int]:
+        ids: list[int] = render(self.processing_class, row["prompt"], add_generation_prompt=True)["input_ids"]
+        return ids
+
     def _rewards_of(
         self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], ids: Sequence[Sequence[int]]
-    ) -> Tensor:
-        """The rewards of answers, NaN for one that an answer doesn't have: TRL leaves these out of its means. An answer
-        without any has no part in the mean of its group, nor in the loss."""
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The rewards of answers, and counts of these. A reward that an answer doesn't have is NaN: TRL leaves these
+        out of its means. An answer without any has no part in the mean of its group, nor in the loss."""
         scores = self.scorer.score([answer_to(*each) for each in zip(rows, texts, map(len, ids), strict=True)])
-        self._counts.update(scores.counts())
         parts = [*scores.parts.values()]
         if self.config.overlong is not None:
             penalties = [penalty(self.config.overlong, self.watched.max_new_tokens, len(answer)) for answer in ids]
             known = [total is not None for total in scores.sums]
             parts.append([one if kept else None for one, kept in zip(penalties, known, strict=True)])
         columns = [[math.nan if value is None else value for value in part] for part in parts]
-        return torch.tensor(columns, dtype=torch.float32, device=self.accelerator.device).T.contiguous()
+        return torch.tensor(columns, dtype=torch.float32).T.contiguous(), scores.counts()
 
     def _refill(self) -> int:
         """Replace groups whose answers all earn the same, as often as the config says. Returns how many were."""
         further, refilled = self._further_rows(), 0
-        for _ in range(self.config.refills):
+        for attempt in range(self.config.refills):
             alike = [place for place, group in enumerate(self._groups) if self._is_alike(group)]
             rows = list(islice(further, len(alike)))
             if not rows:
                 break
-            for place, group in zip(alike, self._sample(rows), strict=False):
+            for place, group in zip(alike, self._sample(rows, f"refill {attempt}"), strict=False):
                 self._groups[place] = group
             refilled += len(rows)
         return refilled
@@ -214,14 +237,14 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
                 yield rows[number]
 
     def _generate(self, prompts: list[Messages]) -> tuple[Any, ...]:
-        """What was sampled, as TRL's returns it."""
-        prompt_ids = [group.prompt_ids for group in self._groups for _ in group.ids]
-        ids = [answer for group in self._groups for answer in group.ids]
-        answers = [answer for group in self._groups for answer in group.answers]
+        """What was sampled of this process's prompts, as TRL's returns it."""
+        prompt_ids = [group.prompt_ids for group in self._mine for _ in group.ids]
+        ids = [answer for group in self._mine for answer in group.ids]
+        answers = [answer for group in self._mine for answer in group.answers]
         return prompt_ids, ids, None, answers, None, {}, None, []
 
     def _calculate_rewards(self, *_: Any) -> Tensor:
-        """What was rewarded, as TRL's returns it."""
+        """What was rewarded, on all processes, as TRL's returns it."""
         return torch.cat([group.rewards for group in self._groups])
 
     def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
@@ -237,7 +260,10 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as TRL does, with means over the tokens of a step, where TRL's are over micro-batches, and without the
         mean of a reward that no answer of the step has."""
-        metrics, tokens = self._metrics["train"], max(1.0, sum(self._tokens))
+        metrics = self._metrics["train"]
+        if self._tokens:
+            self._tokens = self.accelerator.reduce(torch.tensor(self._tokens, device=self.args.device), "sum").tolist()
+        tokens = max(1.0, sum(self._tokens))
         for name in OF_TOKENS if LOSSES[self.config.loss].ratio == "token" else OF_TOKENS[:2]:
             if len(values := metrics.get(name, [])) == len(self._tokens) > 1:
                 pairs = zip(values, self._tokens, strict=True)
@@ -251,13 +277,15 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         super()._save_checkpoint(model, trial)
         if self.state.global_step % self.config.updates:
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-            (folder / STATE).write_text(json.dumps(self._of_rollout))
             tensors = {
-                f"{number}.{name}": value.contiguous().clone()
+                f"{self.args.process_index}.{number}.{name}": value.cpu().contiguous().clone()
                 for number, batch in enumerate(self._buffered_inputs)
                 for name, value in batch.items()
             }
-            save_file(tensors, folder / ROLLOUT)
+            parts = gathered([*tensors.items()])
+            if self.is_world_process_zero():
+                (folder / STATE).write_text(json.dumps(self._of_rollout))
+                save_file(dict(parts), folder / ROLLOUT)
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -270,8 +298,9 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
             tensors = load_file(Path(checkpoint) / ROLLOUT, device=str(self.args.device))
             buffer: list[dict[str, Tensor]] = [{} for _ in range(micro_steps)]
             for name, value in tensors.items():
-                number, _, key = name.partition(".")
-                buffer[int(number)][key] = value
+                process, number, key = name.split(".", 2)
+                if int(process) == self.args.process_index:
+                    buffer[int(number)][key] = value
             self._buffered_inputs = buffer
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from storage.errors import ConfigError, RewardHacking, SourceError
 from tasks.posttrain.rewards.config import Reward
+from tasks.training.adapters.config import LoraConfig
 
 RECENT = 10  # steps over which training rewards are averaged
 ENOUGH = 100  # answers over which a share of failures is judged, at least
@@ -32,6 +33,12 @@ def check_watch(config: Watched) -> None:
     """Raises ValueError for a watch over held-out prompts in a profile that holds out none."""
     if config.max_drop is not None and not config.validation_share:
         raise ValueError("max_drop needs held-out prompts: raise validation_share, or set max_drop to null")
+
+
+def check_dropout(adapter: LoraConfig | None) -> None:
+    """Raises ValueError for an adapter with dropout."""
+    if adapter is not None and adapter.dropout:
+        raise ValueError("adapter.dropout would differ between sampling and learning: set it to 0")
 
 
 def check_watched(config: Watched, train: int, held_out: int, section: str) -> None:
