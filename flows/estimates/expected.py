@@ -149,11 +149,11 @@ class Expected:
             return None
         vocabulary = self._vocabulary
         longest = self._training.context if self._training else math.inf
-        sequences = 2 if METHODS[line.name].pairs == "preferences" else 1
+        sequences = 2 if line.name in METHODS and METHODS[line.name].pairs == "preferences" else 1
         return min(longest * sequences, rows.mean / bytes_per_token(vocabulary))
 
     def _rows_in(self, line: PlannedStage) -> Rows | None:
-        method = METHODS.get(line.name)
+        method = METHODS.get("distill" if line.name == "draft" else line.name)
         if method is None:
             return None
         pairs = self._pairs or rows_of(self._profile.download)  # for an estimate of only this stage

@@ -89,6 +89,11 @@ LAWS: dict[str, Law] = {
     "pretrain": Law(9.0, {GFLOP: 0.0082, STEPS: 0.02}),
     **dict.fromkeys(("sft", "distill"), _SHORT),
     **dict.fromkeys(("orpo", "cpo", "kto", "dpo", "reward"), _PAIRED),
+    "grpo": _SHORT._replace(each={**_SHORT.each, WRITTEN: 0.012}),
+    "ppo": _PAIRED._replace(each={**_PAIRED.each, WRITTEN: 0.012}),
+    "prune": Law(4.0, {GFLOP: 0.0175, WEIGHTS: 0.06}),
+    "feedback": Law(3.0, {GFLOP: 0.0175, WRITTEN: 0.012}),
+    "draft": Law(6.0, {GFLOP: 0.0175, STEPS: 0.02, WEIGHTS: 0.06}),
     "evaluate": Law(1.5, {GFLOP: 0.0115, QUESTIONS: 0.0025, MODELS: 0.5}),
     "export": Law(2.0, {FORMATS: 1.0, WRITTEN: 0.06, WEIGHTS: 0.08, GFLOP: 0.012}),
 }

@@ -1,8 +1,9 @@
 """The memory that post-training needs, for each link of the chain.
 
-For supervised fine-tuning and preferences it is the most: a step on rows of `max_length` tokens, or as long as the
-longest that the sources show, traced with the module of transformers (models/memory/tuned.py). For links that sample,
-or that hold a second model, it is the least: what the states of the model and the frozen models take.
+It is the most: a step on rows of `max_length` tokens, or as long as the longest that the sources show, traced with the
+module of transformers (models/memory/tuned.py), and the models that aren't trained. A link that samples answers may
+need more for those than for a step. For a model that can't be traced it is the least: what the states of it and the
+frozen models take.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ from tasks.posttrain.check import MEASURED_ROWS, processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 
-ROWS = {"sft": 1, "orpo": 2, "cpo": 2, "dpo": 2}  # of a pair
+ROWS = {"sft": 1, "orpo": 2, "cpo": 2, "dpo": 2, "kto": 1, "reward": 2, "distill": 1, "grpo": 1, "ppo": 1}  # of a pair
+HEADS: dict[str, Any] = {"reward": "score", "distill": "student", "ppo": "policy"}  # of models/memory/tuned.py
 TRL = 120_000_000  # bytes of TRL and its trainer's libraries, in a process on a CPU
 WHOLE = 4  # bytes a parameter in float32
 DENSE = 0.75  # bytes a token of the text with most tokens, beside usual text
 ONE_ANSWER = 0.5  # of a pair with two, and its prompt
+AT_ONCE = 8  # as in tasks/posttrain/rewards/sampling.py, which imports torch
+DISTRIBUTION = 28  # bytes for each id of a token that is sampled: its logit, probability, their sums
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,9 @@ def needs(
     found, (theirs, context) = {}, _start(profile, shape)
     for name in links:
         if name in METHODS:
-            most: Need | str = "a step of it isn't traced"
-            if name in ROWS:
-                most = "its base isn't on this machine"
-                if theirs is not None:
-                    most = _most(profile, name, theirs, context, cuda=cuda)
+            most: Need | str = "its base isn't on this machine"
+            if theirs is not None:
+                most = _most(profile, name, theirs, context, cuda=cuda)
             if isinstance(most, str):
                 most = Need(_least(profile, name, parameters, cuda=cuda), why=most)
             found[name] = most
@@ -93,30 +95,50 @@ def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool)
         return "steps over quantized weights aren't traced"
     most = min(config.max_length or context, context)
     packed = name == "sft" and profile.runtime.posttrain.packing
-    length = most if packed else min(most, _longest(profile, name, theirs))
+    length = most if packed else min(most, _longest(profile, name, theirs) + config.generated_tokens)
     adapt = None if config.adapter is None else partial(inject, name, config.adapter)
-    measured = MEASURED_ROWS if config.validation_share else 0
+    rows, samples = ROWS[name] * getattr(config, "group", 1), METHODS[name].samples
+    measured = MEASURED_ROWS if config.validation_share and not samples else 0
     with suppress(UntracedError, ShapeError, ConfigError, *unreadable()):
-        shape = TunedShape.of(theirs, adapt, rows=ROWS[name], measured=measured)
+        shape = TunedShape.of(theirs, adapt, rows=rows, measured=measured, head=HEADS.get(name, "folded"))
+        shape, whole = replace(shape, context=length), count_parameters(TunedShape.of(theirs))
         setup = _setup(profile, config, name, cuda=cuda)
         setup = replace(setup, trained=shape.learned / count_parameters(shape))
-        bytes_ = most_memory(replace(shape, context=length), setup)
+        bytes_, libraries = most_memory(shape, setup), 0 if cuda else LIBRARIES
+        if name == "ppo":  # the critic, trained too
+            bytes_ += most_memory(replace(shape, head="score"), setup) - libraries
+        ways = profile.runtime.training.processes if divided(profile) else 1
+        frozen = WHOLE * whole // ways * config.frozen_models
+        bytes_ += frozen
+        if samples:
+            answers = min(AT_ONCE * rows * setup.micro_batch, rows * setup.micro_batch * setup.micro_steps)
+            states = _states(profile, round(setup.trained * whole)) + WHOLE * round((1 - setup.trained) * whole)
+            bytes_ = max(bytes_, libraries + (1 + (name == "ppo")) * states + frozen + _cache(theirs, answers, length))
         if not cuda:  # an adapter is laid over another copy, whose file is mapped
             bytes_ += TRL + (WHOLE * count_parameters(shape) if adapt else 0)
-        count = ROWS[name] * setup.micro_batch
+        count = rows * setup.micro_batch
         seen = "" if length == most else ", about the longest in the sources"
         return Need(bytes_, f"{count:,} {'row' if count == 1 else 'rows'} of {length:,} tokens{seen}")
     return "its module can't be run without numbers, as a mixture of experts can't"
 
 
+def _cache(theirs: Any, answers: int, length: int) -> int:
+    """Keys and values of answers that are sampled together, and the distributions of their next tokens."""
+    config = theirs.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    kept = 2 * WHOLE * width * config.num_hidden_layers * length
+    return int(answers * (kept + DISTRIBUTION * config.vocab_size))
+
+
 def _longest(profile: Profile, name: str, theirs: Any) -> int:
     """Tokens of the longest row, by the bytes of those that the sources show. A large number if they show none."""
-    rows = Rows(longest=math.inf)
+    rows, read = Rows(longest=math.inf), METHODS[name].reads(profile.download.roles)
     with suppress(SourceError):
-        rows = rows_of(profile.download).get(METHODS[name].reads(profile.download.roles), rows)
+        rows = rows_of(profile.download).get(read, rows)
     if not math.isfinite(rows.longest) or not rows.longest:
         return sys.maxsize
-    share = ONE_ANSWER if ROWS[name] > 1 else 1.0
+    share = ONE_ANSWER if read == "preferences" else 1.0
     return math.ceil(share * rows.longest / (DENSE * bytes_per_token(theirs.get_text_config().vocab_size)))
 
 

@@ -31,6 +31,7 @@ MB, BILLION = 1e6, 1e9
 FLOAT32 = 4  # bytes of a number
 QUESTION_TOKENS = 300  # of a question with all its answers, about
 VALIDATIONS = 10  # of a training that doesn't set them
+ANSWERED = 32  # prompts that are answered together
 Config = Mapping[str, Any]
 
 
@@ -99,6 +100,56 @@ def _posttraining(config: Config, seen: Seen) -> Work | None:
     return {GFLOP: forward * (back * trained + validations * held_out + reference), STEPS: steps}
 
 
+def _sampling(config: Config, seen: Seen) -> Work | None:
+    """A training on its own answers, at their longest: they are sampled, read by each model, and learned from."""
+    if seen.pairs is None or seen.parameters is None:
+        return None
+    held_out = seen.pairs * float(config.get("validation_share") or 0)
+    batch, longest = float(config.get("global_batch") or 16), float(config.get("max_new_tokens") or 0)
+    rollouts = max(1.0, (seen.pairs - held_out) * float(config.get("epochs") or 1) / batch)
+    every, updates = config.get("validation_every"), float(config.get("updates") or config.get("passes") or 1)
+    validations = 1 + (max(1, rollouts // every) if every else min(VALIDATIONS, rollouts))
+    answers, trained = batch * float(config.get("group") or 1), 2 if "passes" in config else 1  # a critic too
+    back = 2 if config.get("adapter") else 3
+    passes = answers * rollouts * trained * (updates * back + 2) + validations * held_out
+    forward = 2 * seen.parameters * ((seen.pair_tokens or 0.0) + longest) / BILLION
+    batches = rollouts + validations * max(1.0, held_out / ANSWERED)
+    return {GFLOP: forward * passes, STEPS: rollouts * updates, WRITTEN: batches * longest}
+
+
+def _prune(config: Config, seen: Seen) -> Work | None:
+    if seen.parameters is None:
+        return None
+    rows = float(config.get("calibration_rows") or 0) + 2 * float(config.get("measured_rows") or 0)
+    forward = 2 * seen.parameters * QUESTION_TOKENS / BILLION
+    return {GFLOP: forward * rows, WEIGHTS: FLOAT32 * seen.parameters / MB}
+
+
+def _feedback(config: Config, seen: Seen) -> Work | None:
+    """Of a model that is asked here. A step is a token of a batch."""
+    if seen.parameters is None or config.get("endpoint"):
+        return None
+    samples = float(config.get("samples") or 0)
+    asked = samples * samples if config.get("mode") == "judge" else 3.0  # each two, in both orders
+    answers = float(config.get("prompts") or 0) * asked
+    longest = float(config.get("max_new_tokens") or 0)
+    forward = 2 * seen.parameters * (QUESTION_TOKENS + longest) / BILLION
+    return {GFLOP: forward * answers, WRITTEN: answers / ANSWERED * longest}
+
+
+def _draft(config: Config, seen: Seen) -> Work | None:
+    """Pruned, then distilled, as if it were as large as the model that it drafts for."""
+    parts = [_prune(config["prune"], seen)] if config.get("prune") else []
+    parts += [_posttraining(config["distill"], seen)] if config.get("distill") else []
+    known = [part for part in parts if part]
+    units = {unit for part in known for unit in part}
+    return (
+        {unit: sum(part.get(unit, 0.0) for part in known) for unit in sorted(units)}
+        if len(known) == len(parts)
+        else None
+    )
+
+
 def _evaluation(config: Config, seen: Seen) -> Work | None:
     if seen.models is None or seen.questions is None:
         return None
@@ -151,7 +202,10 @@ WORK: dict[str, Callable[[Config, Seen], Work | None]] = {
     "pairs": _pairs,
     "pretrain": _pretraining,
     "base": _base,
-    **dict.fromkeys(METHODS, _posttraining),
+    **{name: _sampling if method.samples else _posttraining for name, method in METHODS.items()},
+    "prune": _prune,
+    "feedback": _feedback,
+    "draft": _draft,
     "evaluate": _evaluation,
     "export": _export,
 }

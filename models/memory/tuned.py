@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,12 +22,17 @@ TILE = 4096, 32_768  # tokens and ids of the vocabulary
 FOLDED_FORWARD, FOLDED_BACKWARD, CAPPED = 3.25, 7.25, 1.0
 
 
+# TRL's head, all logits of a policy, those of a student and its teacher, or a number for each text
+Head = Literal["folded", "policy", "student", "score"]
+
+
 @dataclass(frozen=True)
 class TunedShape(TracedShape):
     """A shape whose steps are those of post-training, with rows of the whole context."""
 
     rows: int = 1  # of a pair: 2 for a preferred and a rejected answer
     measured: int = 0  # pairs in a forward pass of validation
+    head: Head = "folded"
 
     @property
     def spread(self) -> float:
@@ -63,9 +68,21 @@ class TunedShape(TracedShape):
         with torch.autocast("cpu", torch.bfloat16) if form.autocast else nullcontext():
             seen = model.base_model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False)
             hidden_NC = seen.last_hidden_state[:, :-1].flatten(0, 1)
+            if self.head == "score":
+                return hidden_NC.sum()
+            if self.head != "folded":
+                return _of_logits(model.get_output_embeddings()(hidden_NC), self.head)
             capped = getattr(self.config.get_text_config(), "final_logit_softcapping", None) is not None
             losses_N: Tensor = _Head.apply(hidden_NC, model.get_output_embeddings().weight, form, capped)  # type: ignore[no-untyped-call]
             return losses_N.sum()
+
+
+def _of_logits(logits_NV: Tensor, head: Head) -> Tensor:
+    log_NV = logits_NV.float().log_softmax(-1)
+    if head == "policy":
+        return log_NV.gather(-1, torch.zeros(len(log_NV), 1, dtype=torch.int64)).sum()
+    theirs_NV = torch.empty_like(logits_NV).float().log_softmax(-1)
+    return (theirs_NV.exp() * (theirs_NV - log_NV)).sum()
 
 
 class _Head(torch.autograd.Function):

@@ -58,7 +58,7 @@ class PosttrainConfig(StageConfig):
 
     @property
     def frozen_models(self) -> int:
-        """Models as large as the trained one that are in memory beside it: a reference, a judge."""
+        """Models as large as the trained one that are in memory beside it: a reference, a judge, a teacher."""
         return 0
 
     @property

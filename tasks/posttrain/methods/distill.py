@@ -41,6 +41,10 @@ class DistillConfig(PosttrainConfig):
         0.0, ge=0, lt=1, description="weight of the answers' own cross-entropy (the rest is the divergence's)"
     )
 
+    @property
+    def frozen_models(self) -> int:
+        return 1
+
 
 def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
     import torch

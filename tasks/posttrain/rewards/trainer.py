@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
-from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
+from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model, split_tensor_dict
 
 from models.conversation import Messages, answer_text, render
 from tasks.posttrain.engines import callable_beside, whole_weights
@@ -29,6 +29,7 @@ from tasks.posttrain.rewards.held_out import HeldOutRewards, Watched, seeded
 from tasks.posttrain.rewards.ranks import gathered, on_first, share_of
 from tasks.posttrain.rewards.sampling import sample
 from tasks.posttrain.rewards.score import Scorer, answer_to
+from tasks.training.checkpoint_marker import refusal
 
 # Measures that TRL takes per token of a micro-batch, if each token has a ratio
 OF_TOKENS = ("kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean", "cispo_clip_ratio")
@@ -137,6 +138,9 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
             [dict(group.row) for group in mine for _ in group.ids]
         )
         given = torch.cat([~group.rewards.isnan().all(1) for group in mine])
+        if self.mask_truncated_completions:  # TRL also keeps those whose last token happens to be the padding's
+            ended = [ids[-1] in self.eos_token_ids for group in mine for ids in group.ids]
+            given &= torch.tensor(ended, device=given.device)
         output["completion_mask"] = output["completion_mask"] * given.unsqueeze(1)
         in_loss = torch.stack([output["completion_mask"].sum(), output["completion_mask"].any(1).sum()])
         output["num_items_in_batch"], output["answers_in_loss"] = self.accelerator.reduce(in_loss, "sum")
@@ -278,9 +282,8 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         if self.state.global_step % self.config.updates:
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             tensors = {
-                f"{self.args.process_index}.{number}.{name}": value.cpu().contiguous().clone()
-                for number, batch in enumerate(self._buffered_inputs)
-                for name, value in batch.items()
+                f"{self.args.process_index}.{name}": _joined([batch[name] for batch in self._buffered_inputs])
+                for name in self._buffered_inputs[0]
             }
             parts = gathered([*tensors.items()])
             if self.is_world_process_zero():
@@ -296,12 +299,17 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         if self.state.global_step % self.config.updates:
             self._of_rollout = json.loads((Path(checkpoint) / STATE).read_text())
             tensors = load_file(Path(checkpoint) / ROLLOUT, device=str(self.args.device))
-            buffer: list[dict[str, Tensor]] = [{} for _ in range(micro_steps)]
-            for name, value in tensors.items():
-                process, number, key = name.split(".", 2)
-                if int(process) == self.args.process_index:
-                    buffer[int(number)][key] = value
-            self._buffered_inputs = buffer
+            held = [(*name.split(".", 1), value) for name, value in tensors.items()]
+            if (processes := len({process for process, *_ in held})) != self.args.world_size:
+                raise refusal(Path(checkpoint), f"runtime.training.processes {processes}, within a batch of answers")
+            mine = {name: value for process, name, value in held if process == str(self.args.process_index)}
+            rows_first = dict(sorted(mine.items(), key=lambda item: -item[1].ndim))  # TRL counts those of the first
+            self._buffered_inputs = split_tensor_dict(rows_first, micro_steps)  # as many as fit into memory now
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """A tensor of all micro-batches, or the number that they share."""
+    return torch.cat([*parts]).cpu() if parts[0].ndim else parts[0].cpu().clone()
 
 
 def _named(title: str) -> Callable[..., list[float]]:

@@ -185,7 +185,9 @@ def test_losses_and_updates_are_those_of_trl_for_twenty_steps(loss: str, model: 
     check_as_trl(loss, 10, model, tmp_path)
 
 
-def of_paper(loss: str, now: Any, old: Any, groups: Sequence[Any], *, masked: bool, beta: float) -> Tensor:
+def of_paper(
+    loss: str, now: Any, old: Any, groups: Sequence[Any], ends: Sequence[int], *, masked: bool, beta: float
+) -> Tensor:
     """The loss of a batch as the papers write it, in double precision, an answer at a time. The model that sampled the
     answers is the reference too."""
     terms, tokens = [], 0
@@ -194,7 +196,7 @@ def of_paper(loss: str, now: Any, old: Any, groups: Sequence[Any], *, masked: bo
         mean = sum(rewards) / GROUP
         deviation = math.sqrt(sum((one - mean) ** 2 for one in rewards) / (GROUP - 1)) + 1e-4
         for ids, reward in zip(group.ids, rewards, strict=True):
-            if masked and ids[-1] not in ENDS:
+            if masked and ids[-1] not in ends:
                 continue
             advantage = {"dr_grpo": reward - mean, "rloo": reward - (sum(rewards) - reward) / (GROUP - 1)}.get(
                 loss, (reward - mean) / deviation
@@ -240,7 +242,7 @@ def test_losses_are_those_of_the_papers_and_divide_by_what_they_sum_over(
     torch.stack(losses).sum().backward()
     now, old = (load_pretrained(model).double() for _ in range(2))
     now.load_state_dict(ours.model.state_dict())
-    expected = of_paper(loss, now, old, groups, masked=masked, beta=beta)
+    expected = of_paper(loss, now, old, groups, ours.eos_token_ids, masked=masked, beta=beta)
     expected.backward()
     assert float(sum(losses)) == pytest.approx(float(expected), abs=1e-5)
     for one, other in zip(ours.model.parameters(), now.parameters(), strict=True):

@@ -13,14 +13,22 @@ from models.tokenizer import DIGEST_FIELD, copy_tokenizer, load_tokenizer, token
 from profiles.load import load
 from tasks.base.source import parameters_of_base
 from tasks.posttrain.methods import METHODS
+from tasks.posttrain.reward_model.model import load_classifier
 from tasks.posttrain.rows.form import Dropped
+from tasks.posttrain.rows.prompt import PROMPT
 from tasks.posttrain.spec import PosttrainSpec
 from tests.models.measured import peaks_of
 from tests.models.test_resident import MIDDLE, NEAR
 from tests.tasks.tiny_model import make_tokenizer, question, write_rows
 
-LENGTH, ROWS = 512, 16
-ROLES = ("documents", "instructions", "preferences")
+LENGTH, ROWS, SAMPLED = 512, 16, 64
+ROLES = ("documents", "instructions", "preferences", "labelled")
+REWARDS = "[{kind: length, target: 8}]"
+FURTHER: dict[str, list[str]] = {
+    "grpo": [f"grpo.rewards={REWARDS}", "grpo.group=4", "grpo.max_drop=null", "grpo.max_kl=null"],
+    "ppo": ["reward={}", "ppo.max_kl=null"],
+    "kto": ["kto.loss=apo_zero"],
+}
 IN_TWO = "runtime.training.processes=2"
 # Section, family, whether it has an adapter, overrides of the profile
 CASES: dict[str, tuple[str, str, bool, tuple[str, ...]]] = {
@@ -30,6 +38,13 @@ CASES: dict[str, tuple[str, str, bool, tuple[str, ...]]] = {
     "sft, phi, recomputed": ("sft", "phi", False, ("micro_batch=4", "recompute=full")),
     "orpo, gemma2": ("orpo", "gemma2", False, ("micro_batch=1",)),
     "cpo, LoRA": ("cpo", "llama", True, ("micro_batch=2",)),
+    "kto": ("kto", "llama", False, ("micro_batch=2",)),
+    "reward": ("reward", "llama", False, ("micro_batch=2",)),
+    "distill": ("distill", "llama", False, ("micro_batch=2",)),
+    "grpo": ("grpo", "llama", False, ("micro_batch=1",)),
+    "grpo, LoRA": ("grpo", "llama", True, ("micro_batch=1",)),
+    "ppo": ("ppo", "llama", False, ("micro_batch=2",)),
+    "ppo, LoRA": ("ppo", "llama", True, ("micro_batch=2",)),
     "sft, DDP": ("sft", "llama", False, ("micro_batch=2", IN_TWO)),
     "sft, FSDP": ("sft", "llama", False, ("micro_batch=2", IN_TWO, "engine=fsdp", "zero_stage=3")),
     "sft, ZeRO 3": ("sft", "llama", False, ("micro_batch=2", IN_TWO, "engine=deepspeed", "zero_stage=3")),
@@ -52,6 +67,13 @@ def made(folder: Path, family: str) -> Path:
     return folder / "base"
 
 
+def judged(base: Path, folder: Path) -> Path:
+    """A reward model of the base's shape."""
+    load_classifier(base, 0).save_pretrained(folder)
+    copy_tokenizer(base, folder)
+    return folder
+
+
 def longest(number: int, method: str, base: Path) -> dict[str, Any]:
     """The longest pair of its kind that fits."""
     tokenizer, form = load_tokenizer(base), METHODS[method].rows
@@ -60,13 +82,17 @@ def longest(number: int, method: str, base: Path) -> dict[str, Any]:
     while True:
         row: dict[str, Any] = {"id": str(number), "source": "test"}
         said = {"role": "assistant", "content": text}
-        if method == "sft":
+        if form is PROMPT:
+            row["messages"] = [{"role": "user", "content": text}, {"role": "assistant", "content": "so"}]
+        elif method in ("sft", "distill"):
             row["messages"] = [*question("fox", number), said]
+        elif method == "kto":
+            row |= {"prompt": question("fox", number), "completion": [said], "label": bool(number % 2)}
         else:
             other = {"role": "assistant", "content": f"{text}!"}
             row |= {"prompt": question("fox", number), "chosen": [said], "rejected": [other]}
         try:
-            form.render(row, tokenizer, LENGTH)
+            form.render(row, tokenizer, LENGTH - (SAMPLED if form is PROMPT else 0))
         except Dropped:
             return fitting
         fitting, text = row, f"{text} lives in the wood, they say"
@@ -80,6 +106,7 @@ def test_the_peak_of_a_process_is_near_the_plan(name: str, tmp_path: Path) -> No
     ranks = 2 if IN_TWO in chosen else 1
     settings = [one if "." in one else f"runtime.posttrain.{one}" for one in chosen]
     batch = ranks * int(settings[0].rpartition("=")[2])
+    settings += FURTHER.get(method, [])
     settings += [f"{method}.adapter={{rank: 8}}" if adapted else f"{method}.adapter=null", f"base={{folder: {base}}}"]
     settings += [
         f"{method}.global_batch={batch}",
@@ -100,6 +127,8 @@ def test_the_peak_of_a_process_is_near_the_plan(name: str, tmp_path: Path) -> No
         rows=list(rows.iterdir()),
         identity="mine",
         runtime=profile.runtime,
+        teacher=base if method == "distill" else None,
+        judge=judged(base, tmp_path / "judge") if method == "ppo" else None,
         scratch=tmp_path / "scratch",
         out=tmp_path / "out",
     )

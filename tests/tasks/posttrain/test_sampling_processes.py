@@ -90,7 +90,9 @@ def config_of(method: str, settings: dict[str, Any]) -> Any:
 STAGES = {"grpo": grpo, "ppo": ppo}
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.soak) for name in CASES])
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.soak) for name in CASES]
+)
 def test_two_processes_sample_and_learn_as_one_does(
     name: str, model: Artifact, sums: Artifact, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
