@@ -20,10 +20,10 @@ from tasks.posttrain.methods.ppo import ppo
 from tasks.posttrain.methods.reward import RewardConfig, reward
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.posttrain.ppo.config import PpoConfig
+from tasks.posttrain.ppo.policy import join
 from tasks.posttrain.ppo.rollout import Sampler
 from tasks.posttrain.reward_model.model import load_classifier
 from tasks.posttrain.rewards.config import ExactReward, PythonReward
-from tasks.posttrain.rewards.held_out import seeded
 from tasks.posttrain.rewards.score import Failed, Scorer
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
@@ -49,13 +49,15 @@ def output(folder: Path, stage: str, **runtime: Any) -> Output:
     return Output.at(folder, stage=stage, runtime=runtime_of(group="posttrain", **settings))
 
 
-def test_it_needs_a_judge_before_it_and_one_process() -> None:
+def test_it_needs_a_judge_before_it_and_an_engine_that_can_sample() -> None:
     for settings in (["ppo={}"], ["ppo={}", "reward={}", "chain=[sft, dpo, ppo, reward]"]):
         with pytest.raises(ConfigError, match="ppo learns from a reward model, but no reward comes before it"):
             load("tiny", settings)
     assert load("tiny", ["ppo={}", "reward={}"]).links == ("sft", "dpo", "reward", "ppo")
-    with pytest.raises(ConfigError, match="ppo samples and trains in one process"):
-        ppo.check_runtime(PpoConfig(), runtime_of(group="posttrain", processes=2))
+    with pytest.raises(ConfigError, match="engine is deepspeed, under which ppo can't sample answers"):
+        ppo.check_runtime(PpoConfig(), runtime_of(group="posttrain", processes=2, engine="deepspeed", zero_stage=1))
+    with pytest.raises(ValueError, match="dropout would differ between sampling and learning"):
+        PpoConfig.model_validate({"adapter": {"dropout": 0.1}})
     with pytest.raises(ValueError, match="target_kl adapts beta by a factor"):
         PpoConfig(beta=0, target_kl=1)
 
@@ -119,16 +121,15 @@ def test_an_answer_without_a_reward_is_not_learned_from_and_the_default_stays_ou
     assert "rewards" not in PpoConfig().model_dump()
     folder = make_model(tmp_path / "model")
     policy, tokenizer = load_pretrained(folder), load_tokenizer(folder)
-    policy.critic = load_classifier(folder, 0)
-    config = PpoConfig(max_new_tokens=4)
+    reference, config = load_pretrained(folder), PpoConfig(max_new_tokens=4)
+    join(policy, load_classifier(folder, 0), config.temperature, None)
     rows = [{"prompt": [{"role": "user", "content": text}], "reference": "2"} for text in ("1+1", "one", "2+0", "3-1")]
 
     def sample(values: list[Any]) -> tuple[Any, dict[str, float]]:
         other = PythonReward(file="rewards.py", weight=0.5)
         scorer = Scorer([ExactReward(), other], others={"python": lambda answers: values})
-        sampler = Sampler(config, scorer, policy, tokenizer, ends_of(policy, tokenizer), 0.0)
-        with seeded(0, 0):
-            return sampler.sample(policy, rows, 0.1)
+        sampler = Sampler(config, scorer, reference, tokenizer, ends_of(policy, tokenizer), 0.0, learned=2)
+        return sampler.sample(policy, rows, 0.1, "0 0")
 
     whole, measured = sample([1.0, 2.0, 3.0, 6.0])
     assert (measured["reward"], measured["rewards/python/mean"], measured["rewards/exact/mean"]) == (1.5, 3, 0)

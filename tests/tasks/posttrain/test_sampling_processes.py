@@ -113,15 +113,37 @@ def test_two_processes_sample_and_learn_as_one_does(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [name for name in CASES if "DDP" not in name or "LoRA" in name])
-def test_killed_within_a_rollout_two_processes_resume_exactly(
-    name: str, model: Artifact, sums: Artifact, tmp_path: Path, request: pytest.FixtureRequest
+@pytest.mark.parametrize("grace", [0.0, 300.0], ids=["killed", "asked to stop"])
+@pytest.mark.parametrize("name", ["grpo, FSDP", "grpo, DDP, LoRA", "ppo, FSDP", "ppo, DDP, LoRA", "ppo, FSDP, LoRA"])
+def test_stopped_within_a_rollout_two_processes_resume_exactly(
+    name: str, grace: float, model: Artifact, sums: Artifact, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     method, engine, settings = CASES[name]
-    config, inputs = config_of(method, settings), inputs_of(method, model, sums, request)
-    whole, killed = (output(tmp_path / part, method, processes=2, **engine) for part in ("whole", "killed"))
+    config, inputs = config_of(method, {"epochs": 0.03, **settings}), inputs_of(method, model, sums, request)
+    whole, stopped = (output(tmp_path / part, method, processes=2, **engine) for part in ("whole", "stopped"))
     STAGES[method].function(config, *inputs, whole)
-    interrupt_and_resume(STAGES[method], config, inputs, killed, at=4)
-    assert killed.facts["resumed_from_step"] == 3
-    assert tree_digest(list_files(killed.path)) == tree_digest(list_files(whole.path))
-    assert killed.counts == whole.counts
+    interrupt_and_resume(STAGES[method], config, inputs, stopped, at=4, grace=grace)
+    assert stopped.facts["resumed_from_step"] in ((3,) if not grace else (3, 4, 5))
+    assert tree_digest(list_files(stopped.path)) == tree_digest(list_files(whole.path))
+    assert stopped.counts == whole.counts
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("method", STAGES)
+def test_memory_that_runs_out_within_a_rollout_changes_only_rounding(
+    method: str,
+    model: Artifact,
+    sums: Artifact,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config, inputs = config_of(method, {"epochs": 0.03}), inputs_of(method, model, sums, request)
+    whole, healed = (output(tmp_path / part, method, micro_batch=4) for part in ("whole", "healed"))
+    STAGES[method].function(config, *inputs, whole)
+    monkeypatch.setenv("GRISTMILL_FAULTS", "oom@4")
+    STAGES[method].function(config, *inputs, healed)
+    assert healed.facts["out_of_memory"] == 1
+    weights, others = (load(out.path / "model").state_dict() for out in (healed, whole))
+    for at in weights:
+        torch.testing.assert_close(weights[at], others[at], rtol=0, atol=1e-5)
