@@ -37,10 +37,6 @@ class KtoConfig(PreferenceConfig):
         1.0, gt=0, description="the same for others (the paper keeps the ratio of the summed weights between 1 and 4/3)"
     )
 
-    @property
-    def frozen_models(self) -> int:
-        return int(self.adapter is None)
-
     @model_validator(mode="after")
     def _others_are_in_the_batch(self) -> Self:
         if self.loss == "kto" and self.global_batch == 1:
@@ -57,7 +53,7 @@ def _make_trainer(parts: TrainerParts[KtoConfig]) -> Trainer:
     from tasks.posttrain.preference.labelled import LabelledMeans
 
     config, settings = parts.config, {}
-    if config.adapter is not None:  # the reference is the model with its adapter disabled
+    if config.adapter is not None:
         disable_dropout_in_model(parts.common["model"])
         settings["disable_dropout"] = False  # True would disable the adapter's dropout too
     arguments = arguments_of(
@@ -65,17 +61,14 @@ def _make_trainer(parts: TrainerParts[KtoConfig]) -> Trainer:
         parts.arguments,
         **settings,
         loss_type="apo_zero_unpaired",  # the only one for which TRL doesn't pair answers with other prompts
+        precompute_ref_log_probs=True,
         beta=config.beta,
         desirable_weight=config.desirable_weight,
         undesirable_weight=config.undesirable_weight,
         max_length=config.max_length or context_of(parts.common["model"].config),  # for mismatched answers: rows fit
     )
     trainer: Trainer = LabelledMeans(
-        ref_model=parts.load_model() if config.adapter is None else None,
-        args=arguments,
-        global_batch=config.global_batch,
-        divergence=config.loss == "kto",
-        **parts.common,
+        args=arguments, global_batch=config.global_batch, divergence=config.loss == "kto", **parts.common
     )
     return trainer
 

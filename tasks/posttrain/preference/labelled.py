@@ -5,22 +5,30 @@ to other prompts of the batch. TRL pairs prompts with such answers once, in bloc
 over a micro-batch. So other micro-batches would give another model. Here the prompts of a global batch get each other's
 answers, and the point is the mean over all of them, measured before the first micro-batch is learned from. For held-out
 rows, it is the mean over all of these.
+
+At the start the model is its own reference. So all log-probabilities under the reference are measured then, in batches
+of the training, and checkpoints contain them. No second model is in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import TrainerCallback
 from trl import KTOTrainer
-from trl.trainer.utils import use_adapter
 
+from tasks.posttrain.batches import held_out_batches
 from tasks.posttrain.preference.losses import kto_losses
+from tasks.posttrain.preference.pairs import no_reference
 from tasks.posttrain.reference.score import answer_log_probabilities
 from tasks.posttrain.token_means import ExactMeans
 
+REFERENCE = "reference.safetensors"  # in a checkpoint
 PARTS = ("input_ids", "attention_mask", "completion_mask")
 
 
@@ -38,10 +46,13 @@ class LabelledMeans(ExactMeans, KTOTrainer):
     train_dataset: Any
     eval_dataset: Any
 
-    def __init__(self, *args: Any, global_batch: int, divergence: bool, **settings: Any) -> None:
+    def __init__(self, *, args: Any, global_batch: int, divergence: bool, **settings: Any) -> None:
         self._global_batch, self._divergence = global_batch, divergence
         self._point: Tensor | None = None  # z₀ of the current batch, or of the held-out rows in a validation
-        super().__init__(*args, **settings)
+        self._known: dict[str, Tensor] = {}  # log-probabilities under the reference, of rows in the order of training
+        super().__init__(ref_model=no_reference(args, settings), args=args, **settings)
+        self.ref_model = None
+        self.add_callback(_AtStart(self))
         if self.eval_dataset is not None:
             self.eval_dataset = self._with_others(self.eval_dataset, len(self.eval_dataset))
 
@@ -59,6 +70,14 @@ class LabelledMeans(ExactMeans, KTOTrainer):
     def get_batch_samples(self, *args: Any) -> Any:
         """The micro-batches of a step. Measures the step's reference point first."""
         batches, items = super().get_batch_samples(*args)
+        steps, size, world = (
+            self.args.gradient_accumulation_steps,
+            self.args.per_device_train_batch_size,
+            self.args.world_size,
+        )
+        for number, batch in enumerate(batches, self.state.global_step * steps):
+            start = (number * world + self.args.process_index) * size
+            batch |= {name: self._known[f"train.{name}"][start : start + size] for name in self._columns}
         if self._divergence and batches:
             self._point = self._mean_log_ratio(batches)
         return batches, items
@@ -74,6 +93,10 @@ class LabelledMeans(ExactMeans, KTOTrainer):
 
     def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
         """Nothing to prepare: rows are rendered, and known to fit."""
+        return dataset
+
+    def _precompute_ref_logps(self, dataset: Any, *_: Any) -> Any:
+        """Nothing yet: the engine doesn't hold the model."""
         return dataset
 
     def _with_others(self, dataset: Any, block: int) -> Any:
@@ -93,7 +116,8 @@ class LabelledMeans(ExactMeans, KTOTrainer):
         for batch in batches:
             other = self._prepare_inputs({name: batch[f"KL_{name}"] for name in PARTS})
             with self.compute_loss_context_manager():
-                ratio = answer_log_probabilities(self.model_wrapped, other) - self._under_reference(other)
+                ratio = answer_log_probabilities(self.model_wrapped, other)
+                ratio = ratio - batch["ref_KL_logps"].to(ratio.device)
             ratios.append(ratio.double().sum())
             rows.append(ratio.new_tensor(len(ratio), dtype=torch.double))
         sums = self.accelerator.reduce(torch.stack([torch.stack(ratios), torch.stack(rows)]), "sum")
@@ -102,19 +126,57 @@ class LabelledMeans(ExactMeans, KTOTrainer):
         total, number = sums.sum(1)
         return (total / number).clamp(min=0).float()
 
+    @property
+    def _columns(self) -> list[str]:
+        """TRL's names of the log-probabilities under the reference: of an answer, and of another prompt's."""
+        return ["ref_logps", "ref_KL_logps"] if self._divergence else ["ref_logps"]
+
+    def measure_reference(self) -> None:
+        """Measure the log-probabilities of all rows under the model as it is, unless they are known from before."""
+        if not self._known:
+            learning = self.model.training
+            self.model.eval()
+            size, place, world = self.args.per_device_train_batch_size, self.args.process_index, self.args.world_size
+            blocks = [range(start, start + size) for start in range(0, len(self.train_dataset), size)][place::world]
+            self._known |= self._measured("train", self.train_dataset, blocks, 0)
+            if self.eval_dataset is not None:
+                held_out, same = held_out_batches(len(self.eval_dataset), self.args.eval_batch_size, place, world)
+                self._known |= self._measured("eval", self.eval_dataset, held_out, same)
+            self.model.train(learning)
+        if self.eval_dataset is not None:
+            for name in self._columns:
+                self.eval_dataset = self.eval_dataset.add_column(name, self._known[f"eval.{name}"].tolist())
+
     @torch.no_grad()
-    def _under_reference(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """The log-probabilities under the reference model, which is the model without its adapter if it has one."""
-        if self.ref_model is not None:
-            return answer_log_probabilities(self.ref_model, batch)
-        with use_adapter(self.accelerator.unwrap_model(self.model), adapter_name=None):
-            return answer_log_probabilities(self.model_wrapped, batch)
+    def _measured(self, part: str, rows: Any, batches: Sequence[Sequence[int]], same: int) -> dict[str, Tensor]:
+        """The log-probabilities of rows, on every process, from each one's batches. All have the last `same` ones."""
+        names = {"ref_logps": "", "ref_KL_logps": "KL_"}
+        found = {name: torch.zeros(len(rows), device=self.args.device) for name in self._columns}
+        for number, places in enumerate(batches):
+            batch = self._prepare_inputs(self.data_collator([rows[place] for place in places]))
+            for name, values in found.items():
+                given = {key: batch[f"{names[name]}{key}"] for key in PARTS}
+                with self.compute_loss_context_manager():
+                    sums = answer_log_probabilities(self.model_wrapped, given)
+                if number < len(batches) - same or not self.args.process_index:
+                    values[list(places)] = sums
+            self.callback_handler.on_prediction_step(self.args, self.state, self.control)  # reports progress
+        return {f"{part}.{name}": self.accelerator.reduce(values, "sum").cpu() for name, values in found.items()}
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.is_world_process_zero():
+            save_file(self._known, Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / REFERENCE)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        self._known = load_file(Path(checkpoint) / REFERENCE)
 
     def _compute_loss(self, model: Any, inputs: Any, return_outputs: bool) -> Any:
         """TRL's loss, with the measured point. A logged mean over no rows gets no weight later."""
         desirable = inputs["label"].bool()
         sums = answer_log_probabilities(model, inputs)
-        ratios = sums - self._under_reference(inputs)
+        ratios = sums - inputs["ref_logps"]
         point = sums.new_zeros(()) if self._point is None else self._point
         weights = torch.where(desirable, self.desirable_weight, self.undesirable_weight)
         loss = (weights * kto_losses(ratios, desirable, point, self.beta)).mean()
@@ -126,3 +188,14 @@ class LabelledMeans(ExactMeans, KTOTrainer):
                 kept[f"{measure}/{name}"].append(total / max(1.0, number))
         kept["kl"].append(float(point))
         return (loss, None) if return_outputs else loss
+
+
+class _AtStart(TrainerCallback):
+    """Has the reference measured once the engine holds the model, before it learns anything."""
+
+    def __init__(self, trainer: LabelledMeans) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Measure it."""
+        self.trainer.measure_reference()

@@ -45,9 +45,7 @@ class PairMeans(ExactMeans, DPOTrainer):
     }
 
     def __init__(self, *, args: DPOConfig, **settings: Any) -> None:
-        # Under FSDP, TRL would load a reference, whole, on every rank
-        reference = _smallest() if args.fsdp and "peft_config" not in settings else None
-        super().__init__(ref_model=reference, args=args, **settings)
+        super().__init__(ref_model=no_reference(args, settings), args=args, **settings)
         self.ref_model = None
 
     def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -66,8 +64,11 @@ class PairMeans(ExactMeans, DPOTrainer):
         return dataset
 
 
-def _smallest() -> LlamaForCausalLM:
-    """A model that takes no memory."""
+def no_reference(args: Any, settings: Mapping[str, Any]) -> LlamaForCausalLM | None:
+    """The reference for a trainer of TRL that needs none. Under FSDP it would load one, whole, on every rank, unless it
+    is given a model: this takes no memory."""
+    if not args.fsdp or "peft_config" in settings:
+        return None
     sizes = {"hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 1}
     return LlamaForCausalLM(LlamaConfig(vocab_size=2, **sizes))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +150,11 @@ def test_the_loss_of_kto_is_that_of_its_paper_about_a_point_over_the_whole_batch
         }
     )
     parts = parts_of(KTO, config, model, rows, tmp_path, micro_batch=2)
-    trainer: Any = KTO.make_trainer(replace(parts, load_model=lambda: reference))
-    dataset = trainer._with_others(trainer.train_dataset, 6)
+    trainer: Any = KTO.make_trainer(parts)
+    trainer.train_dataset = dataset = trainer._with_others(trainer.train_dataset, 6)
+    trainer.model.load_state_dict(reference.state_dict())
+    trainer.measure_reference()
+    trainer.model.load_state_dict(policy.state_dict())
     batches = [trainer.data_collator([dataset[row] for row in block]) for block in ((0, 1), (2, 3), (4, 5))]
     trainer.model.train()
     with_point, _ = trainer.get_batch_samples(iter(batches), 3, "cpu")

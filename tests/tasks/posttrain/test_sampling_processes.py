@@ -32,16 +32,14 @@ COMMON: dict[str, Any] = {
     "max_kl": None,
     "max_drop": None,
 }
-GRPO: dict[str, Any] = {
-    **COMMON,
-    "epochs": 0.02,
-    "rewards": [{"kind": "length", "target": 1}],
-    "group": 2,
-    "refills": 1,
-    "updates": 2,
-    "beta": 0.02,
-}
+GRPO: dict[str, Any] = {**COMMON, "epochs": 0.02, "group": 2, "refills": 1, "updates": 2, "beta": 0.02}
 PPO: dict[str, Any] = {**COMMON, "epochs": 0.02, "passes": 2}
+OWN = """
+def reward(prompts, answers, rows):
+    if any(len(answer) > 30 for answer in answers):
+        raise ValueError("long")
+    return [None if len(answer) < 4 else min(1.0, len(set(answer)) // 3 / 3) for answer in answers]
+"""
 # Of the method, the engine and the config's further settings
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "grpo, DDP": ("grpo", {}, {}),
@@ -83,8 +81,12 @@ def inputs_of(method: str, model: Artifact, sums: Artifact, request: pytest.Fixt
     return (model, sums, request.getfixturevalue("judge") if method == "ppo" else None)
 
 
-def config_of(method: str, settings: dict[str, Any]) -> Any:
-    return GrpoConfig.model_validate({**GRPO, **settings}) if method == "grpo" else PpoConfig(**{**PPO, **settings})
+def config_of(method: str, settings: dict[str, Any], folder: Path) -> Any:
+    if method == "ppo":
+        return PpoConfig.model_validate({**PPO, **settings})
+    (folder / "rewards.py").write_text(OWN)
+    own = {"kind": "python", "file": str(folder / "rewards.py"), "max_failed_share": 0.9}
+    return GrpoConfig.model_validate({**GRPO, "rewards": [own], **settings})
 
 
 STAGES = {"grpo": grpo, "ppo": ppo}
@@ -97,7 +99,7 @@ def test_two_processes_sample_and_learn_as_one_does(
     name: str, model: Artifact, sums: Artifact, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     method, engine, settings = CASES[name]
-    config, inputs = config_of(method, settings), inputs_of(method, model, sums, request)
+    config, inputs = config_of(method, settings, tmp_path), inputs_of(method, model, sums, request)
     one, two = output(tmp_path / "1", method), output(tmp_path / "2", method, processes=2, micro_batch=1, **engine)
     for out in (one, two):
         STAGES[method].function(config, *inputs, out)
@@ -119,7 +121,7 @@ def test_stopped_within_a_rollout_two_processes_resume_exactly(
     name: str, grace: float, model: Artifact, sums: Artifact, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     method, engine, settings = CASES[name]
-    config, inputs = config_of(method, {"epochs": 0.03, **settings}), inputs_of(method, model, sums, request)
+    config, inputs = config_of(method, {"epochs": 0.03, **settings}, tmp_path), inputs_of(method, model, sums, request)
     whole, stopped = (output(tmp_path / part, method, processes=2, **engine) for part in ("whole", "stopped"))
     STAGES[method].function(config, *inputs, whole)
     interrupt_and_resume(STAGES[method], config, inputs, stopped, at=4, grace=grace)
@@ -138,7 +140,7 @@ def test_memory_that_runs_out_within_a_rollout_changes_only_rounding(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config, inputs = config_of(method, {"epochs": 0.03}), inputs_of(method, model, sums, request)
+    config, inputs = config_of(method, {"epochs": 0.03}, tmp_path), inputs_of(method, model, sums, request)
     whole, healed = (output(tmp_path / part, method, micro_batch=4) for part in ("whole", "healed"))
     STAGES[method].function(config, *inputs, whole)
     monkeypatch.setenv("GRISTMILL_FAULTS", "oom@4")
