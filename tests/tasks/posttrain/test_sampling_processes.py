@@ -36,9 +36,9 @@ GRPO: dict[str, Any] = {**COMMON, "epochs": 0.02, "group": 2, "refills": 1, "upd
 PPO: dict[str, Any] = {**COMMON, "epochs": 0.02, "passes": 2}
 OWN = """
 def reward(prompts, answers, rows):
-    if any(len(answer) > 30 for answer in answers):
-        raise ValueError("long")
-    return [None if len(answer) < 4 else min(1.0, len(set(answer)) // 3 / 3) for answer in answers]
+    if any("x" in answer for answer in answers):
+        raise ValueError("x")
+    return [None if "j" in answer else len(set(answer)) / 9 for answer in answers]
 """
 # Of the method, the engine and the config's further settings
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -107,7 +107,7 @@ def test_two_processes_sample_and_learn_as_one_does(
     assert len(ours) == len(theirs) >= 4
     for mine, other in zip(ours, theirs, strict=True):
         assert mine == pytest.approx(other, abs=2e-5, rel=1e-3)
-        for measure in ("reward", "answer_tokens", "groups_refilled", "validation_answer_tokens"):
+        for measure in ("reward", "answer_tokens", "groups_refilled", "python_failed", "validation_reward"):
             assert mine.get(measure) == pytest.approx(other.get(measure), abs=1e-6), "the answers are the same"
     weights, others = (load(out.path / "model").state_dict() for out in (two, one))
     for at in weights:
