@@ -43,8 +43,8 @@ def on_first(work: Callable[[], Made]) -> Made:
     if not rank:
         try:
             outcome = [(work(), None)]
-        except GristmillError as error:
-            outcome = [(None, error)]
+        except GristmillError as raised:
+            outcome = [(None, raised)]
     if world > 1:
         distributed.broadcast_object_list(outcome)
     ((made, error),) = outcome

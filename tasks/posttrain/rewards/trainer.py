@@ -171,18 +171,7 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         repeated = [row for row in rows for _ in range(size)]
         names = [f"{self.args.seed} {self.state.global_step} {name} {place}" for place in range(len(repeated))]
         here = share_of(len(repeated))
-        with whole_weights(self.model):
-            mine = sample(
-                self.accelerator.unwrap_model(self.model),
-                tokenizer,
-                [row["prompt"] for row in repeated[here]],
-                names[here],
-                self.eos_token_ids,
-                self.watched.max_new_tokens,
-                temperature=self.temperature,
-                learned=self.args.per_device_train_batch_size,
-            )
-        ids = gathered(mine)
+        ids = gathered(self._answered([row["prompt"] for row in repeated[here]], names[here]))
         texts = [answer_text(tokenizer, answer, self.eos_token_ids) for answer in ids]
         answers: list[Messages] = [[{"role": "assistant", "content": text}] for text in texts]
         rewards, counts = on_first(lambda: self._rewards_of(repeated, texts, ids))
@@ -193,6 +182,20 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
             Group(row, self._rendered(row), ids[part], answers[part], rewards[part])
             for row, part in zip(rows, parts, strict=True)
         ]
+
+    def _answered(self, prompts: Sequence[Messages], names: Sequence[str]) -> list[list[int]]:
+        """An answer to each prompt, by this process. Its random numbers are those of its name."""
+        with whole_weights(self.model):
+            return sample(
+                self.accelerator.unwrap_model(self.model),
+                self.processing_class,
+                prompts,
+                names,
+                self.eos_token_ids,
+                self.watched.max_new_tokens,
+                temperature=self.temperature,
+                learned=self.args.per_device_train_batch_size,
+            )
 
     def _rendered(self, row: Mapping[str, Any]) -> list[int]:
         ids: list[int] = render(self.processing_class, row["prompt"], add_generation_prompt=True)["input_ids"]
