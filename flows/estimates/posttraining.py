@@ -101,7 +101,8 @@ def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool)
     measured = MEASURED_ROWS if config.validation_share and not samples else 0
     with suppress(UntracedError, ShapeError, ConfigError, *unreadable()):
         shape = TunedShape.of(theirs, adapt, rows=rows, measured=measured, head=HEADS.get(name, "folded"))
-        shape, whole = replace(shape, context=length), count_parameters(TunedShape.of(theirs))
+        share = math.ceil(length / profile.runtime.posttrain.context_parallel)
+        shape, whole = replace(shape, context=share), count_parameters(TunedShape.of(theirs))
         setup = _setup(profile, config, name, cuda=cuda)
         setup = replace(setup, trained=shape.learned / count_parameters(shape))
         bytes_, libraries = most_memory(shape, setup), 0 if cuda else LIBRARIES

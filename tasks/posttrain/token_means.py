@@ -49,8 +49,9 @@ class ExactMeans(Trainer):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """The held-out rows: each is in one batch of one process, but every process has the last few."""
         dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        ranks = self.context_parallel
         batches, self._repeated = held_out_batches(
-            len(dataset), self.args.eval_batch_size, self.args.process_index, self.args.world_size
+            len(dataset), self.args.eval_batch_size, self.args.process_index // ranks, self.args.world_size // ranks
         )
         return DataLoader(dataset, batch_sampler=batches, collate_fn=self.data_collator)
 
@@ -101,7 +102,10 @@ class ExactMeans(Trainer):
         if not batches:
             return None
         shared, all_have = batches[: len(batches) - self._repeated], batches[len(batches) - self._repeated :]
-        parts = [self.accelerator.gather(torch.cat(shared))] if shared else []
+        parts = []
+        if shared:
+            rows_of_processes = self.accelerator.gather(torch.cat(shared)).unflatten(0, (self.args.world_size, -1))
+            parts = [rows_of_processes[:: self.context_parallel].flatten(0, 1)]
         rows: list[list[float]] = torch.cat([*parts, *all_have]).tolist()
         return rows
 
@@ -114,7 +118,7 @@ class ExactMeans(Trainer):
         sums = torch.stack([torch.stack(list(batch.values())) for batch in seen])
         sums = self.accelerator.reduce(sums, "sum")
         if repeated:
-            sums[-repeated:] /= self.args.world_size
+            sums[-repeated:] /= self.args.world_size / self.context_parallel
         return dict(zip(seen[0], sums.T.tolist(), strict=True))
 
 

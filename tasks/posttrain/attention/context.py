@@ -2,7 +2,7 @@
 
 A group of them trains on the same rows. Each computes the layers and the log-probabilities of its own tokens, and
 attention sees all of them (models/kernels/exchange.py). Then every process gets the log-probabilities of the whole row,
-so each method's loss and measures stay as they are. Validation shares nothing: each process measures other rows.
+so each method's loss and measures stay as they are.
 
 Rows are padded on the right, so causal attention needs no mask.
 """
@@ -72,7 +72,7 @@ def share_context(trainer: Trainer, runtime: PosttrainRuntime) -> None:
     trainer.context_parallel = ranks  # of ExactMeans
     groups = [torch.distributed.new_group([*range(first, first + ranks)]) for first in range(0, size, ranks)]
     bare.forward = functools.wraps(bare.forward)(
-        functools.partial(_forward, bare, bare.forward, groups[rank // ranks], rank % ranks, ranks)
+        functools.partial(_forward, bare.forward, groups[rank // ranks], rank % ranks, ranks)
     )
 
 
@@ -96,7 +96,6 @@ def _refusal(model: Any, why: str) -> ConfigError:
 
 
 def _forward(
-    model: Any,
     whole: Callable[..., Any],
     group: ProcessGroup,
     rank: int,
@@ -105,9 +104,9 @@ def _forward(
     fused_lm_head: bool = False,
     **inputs: Any,
 ) -> Any:
-    """The forward pass of a model with TRL's head. In training it takes this process's share of the tokens, and gives
-    what the head says of all: (B, T - 1), zero where there is no label."""
-    if not (fused_lm_head and model.training):
+    """The forward pass of a model with TRL's head. It takes this process's share of the tokens, and gives what the head
+    says of all: (B, T - 1), zero where there is no label."""
+    if not fused_lm_head:
         apart.shared = None
         return whole(*args, fused_lm_head=fused_lm_head, **inputs)
     ids_BT, labels_BT = inputs.pop("input_ids"), inputs.pop("labels")
