@@ -116,7 +116,8 @@ class PpoTrainer(HeldOutRewards, Trainer):
         if checkpoint is not None:
             state = json.loads((Path(checkpoint) / STATE).read_text())
             self.coefficient, self._of_rollout = state["coefficient"], state["of_rollout"]
-            self._rollout = load_file(Path(checkpoint) / ROLLOUT, device=str(self.args.device))
+            rollout = load_file(Path(checkpoint) / ROLLOUT)
+            self._rollout = {name: values.to(self.args.device) for name, values in rollout.items()}
             if critic := self._trained_of_critic():
                 states = load_file(Path(checkpoint) / CRITIC)
                 for name, parameter in critic.items():

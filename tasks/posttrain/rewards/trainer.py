@@ -301,11 +301,15 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         self._step = self.state.global_step * micro_steps
         if self.state.global_step % self.config.updates:
             self._of_rollout = json.loads((Path(checkpoint) / STATE).read_text())
-            tensors = load_file(Path(checkpoint) / ROLLOUT, device=str(self.args.device))
+            tensors = load_file(Path(checkpoint) / ROLLOUT)
             if (processes := len({name.partition(".")[0] for name in tensors})) != self.args.world_size:
                 raise refusal(Path(checkpoint), f"runtime.training.processes {processes}, within a batch of answers")
             own = f"{self.args.process_index}."
-            mine = {name.removeprefix(own): value for name, value in tensors.items() if name.startswith(own)}
+            mine = {
+                name.removeprefix(own): value.to(self.args.device)
+                for name, value in tensors.items()
+                if name.startswith(own)
+            }
             rows_first = dict(sorted(mine.items(), key=lambda item: -item[1].ndim))  # TRL counts those of the first
             self._buffered_inputs = split_tensor_dict(rows_first, micro_steps)  # as many as fit into memory now
 

@@ -11,6 +11,7 @@ import torch
 from models.convert import load
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
+from storage.errors import LostProcess
 from tasks.posttrain.methods.grpo import GrpoConfig, grpo
 from tasks.posttrain.methods.ppo import ppo
 from tasks.posttrain.methods.reward import RewardConfig, reward
@@ -115,17 +116,30 @@ def test_two_processes_sample_and_learn_as_one_does(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("grace", [0.0, 300.0], ids=["killed", "asked to stop"])
+@pytest.mark.parametrize("how", ["killed", "asked to stop"])
 @pytest.mark.parametrize("name", ["grpo, FSDP", "grpo, DDP, LoRA", "ppo, FSDP", "ppo, DDP, LoRA", "ppo, FSDP, LoRA"])
 def test_stopped_within_a_rollout_two_processes_resume_exactly(
-    name: str, grace: float, model: Artifact, sums: Artifact, tmp_path: Path, request: pytest.FixtureRequest
+    name: str,
+    how: str,
+    model: Artifact,
+    sums: Artifact,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     method, engine, settings = CASES[name]
     config, inputs = config_of(method, {"epochs": 0.03, **settings}, tmp_path), inputs_of(method, model, sums, request)
     whole, stopped = (output(tmp_path / part, method, processes=2, **engine) for part in ("whole", "stopped"))
     STAGES[method].function(config, *inputs, whole)
-    interrupt_and_resume(STAGES[method], config, inputs, stopped, at=4, grace=grace)
-    assert stopped.facts["resumed_from_step"] in ((3,) if not grace else (3, 4, 5))
+    if how == "killed":
+        monkeypatch.setenv("GRISTMILL_FAULTS", "kill:1@5")
+        with pytest.raises(LostProcess):
+            STAGES[method].function(config, *inputs, stopped)
+        STAGES[method].function(config, *inputs, stopped)
+        assert stopped.facts["resumed_from_step"] == 3
+    else:
+        interrupt_and_resume(STAGES[method], config, inputs, stopped, at=4, grace=300.0)
+        assert stopped.facts["resumed_from_step"] >= 3
     assert tree_digest(list_files(stopped.path)) == tree_digest(list_files(whole.path))
     assert stopped.counts == whole.counts
 
