@@ -27,7 +27,7 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
     from models.runtimes.greedy import ends_of
     from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.engines import callable_beside, divides
-    from tasks.posttrain.ppo.policy import join
+    from tasks.posttrain.ppo.policy import attach
     from tasks.posttrain.ppo.rollout import Sampler
     from tasks.posttrain.ppo.trainer import PpoTrainer
     from tasks.posttrain.reward_model.model import MEAN_FIELD, Judge, load_classifier
@@ -51,7 +51,7 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
         policy = peft.get_peft_model(policy, adapter)
     for model in filter(None, (policy, critic, reference)):
         disable_dropout_in_model(model)
-    join(policy, critic, config.temperature, adapter)
+    attach(policy, critic, config.temperature, adapter)
     scorer = Scorer(config.rewards)
     if not arguments.process_index:
         judge = Judge.load(parts.judge, arguments.device)

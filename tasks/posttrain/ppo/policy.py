@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def join(policy: Any, critic: PreTrainedModel, temperature: float, adapter: LoraConfig | None) -> None:
+def attach(policy: Any, critic: PreTrainedModel, temperature: float, adapter: LoraConfig | None) -> None:
     """Make the critic a part of the policy. With an adapter, the critic gets one like the policy's, beside its frozen
     weights, and its head is trained.
 
@@ -36,7 +36,7 @@ def join(policy: Any, critic: PreTrainedModel, temperature: float, adapter: Lora
     policy.forward = forward_both
 
 
-def part(policy: Any) -> None:
+def detach(policy: Any) -> None:
     """Remove the critic."""
     del policy.critic, policy.forward
 

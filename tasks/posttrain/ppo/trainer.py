@@ -18,7 +18,7 @@ from transformers import Trainer
 
 from tasks.posttrain.engines import put, whole
 from tasks.posttrain.ppo import equations
-from tasks.posttrain.ppo.policy import part
+from tasks.posttrain.ppo.policy import detach
 from tasks.posttrain.ppo.rollout import Rollout, Sampler
 from tasks.posttrain.rewards.held_out import HeldOutRewards
 
@@ -46,7 +46,7 @@ class PpoTrainer(HeldOutRewards, Trainer):
     def train(self, *args: Any, **settings: Any) -> Any:
         """Train as the trainer does, then remove the critic."""
         result = super().train(*args, **settings)
-        part(self.accelerator.unwrap_model(self.model_wrapped))
+        detach(self.accelerator.unwrap_model(self.model_wrapped))
         return result
 
     def _prepare_inputs(self, inputs: Any) -> Any:

@@ -9,6 +9,8 @@ rubric.py            a judge behind an endpoint
 outside.py           what these three need: files in the key, checks, and how they start
 score.py             all rewards of a profile over a batch of answers, and their weighted sum
 watch.py             failures, the KL budget and the held-out reward, which end a run
-held_out.py          for every trainer that samples: seeded samples, and rewards on held-out prompts
+sampling.py          answers, each with random numbers of its own
+ranks.py             what each of several processes does of a batch of answers
+held_out.py          for every trainer that samples: rewards on held-out prompts
 trainer.py           TRL's GRPOTrainer with all of these
 """

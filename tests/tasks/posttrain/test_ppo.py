@@ -20,7 +20,7 @@ from tasks.posttrain.methods.ppo import ppo
 from tasks.posttrain.methods.reward import RewardConfig, reward
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.posttrain.ppo.config import PpoConfig
-from tasks.posttrain.ppo.policy import join
+from tasks.posttrain.ppo.policy import attach
 from tasks.posttrain.ppo.rollout import Sampler
 from tasks.posttrain.reward_model.model import load_classifier
 from tasks.posttrain.rewards.config import ExactReward, PythonReward
@@ -122,7 +122,7 @@ def test_an_answer_without_a_reward_is_not_learned_from_and_the_default_stays_ou
     folder = make_model(tmp_path / "model")
     policy, tokenizer = load_pretrained(folder), load_tokenizer(folder)
     reference, config = load_pretrained(folder), PpoConfig(max_new_tokens=4)
-    join(policy, load_classifier(folder, 0), config.temperature, None)
+    attach(policy, load_classifier(folder, 0), config.temperature, None)
     rows = [{"prompt": [{"role": "user", "content": text}], "reference": "2"} for text in ("1+1", "one", "2+0", "3-1")]
 
     def sample(values: list[Any]) -> tuple[Any, dict[str, float]]:
