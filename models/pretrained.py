@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from models.runtimes.virtual_tokens import FOLDER, read_virtual_tokens, virtual_tokens
+
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
@@ -25,13 +27,17 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def load_pretrained(folder: Path, **options: Any) -> PreTrainedModel:
-    """The model of a folder, in float32 unless the `options` of transformers say otherwise.
+    """The model of a folder, in float32 unless the `options` of transformers say otherwise, with its virtual tokens, if
+    any, before every text.
 
     Raises OSError for a folder without safetensors: neither pickled weights nor files elsewhere are opened.
     """
     from transformers import AutoModelForCausalLM
 
-    return _load(AutoModelForCausalLM, folder, options)
+    model = _load(AutoModelForCausalLM, folder, options)
+    if virtual_tokens(model.config):
+        read_virtual_tokens(model, folder / FOLDER)
+    return model
 
 
 def load_classifier(folder: Path, **options: Any) -> PreTrainedModel:
@@ -303,8 +309,9 @@ def head_size(config: Any) -> int:
 
 
 def context_of(config: Any) -> int:
-    """The most tokens that a model sees at a time. Raises ValueError for a config that doesn't say."""
+    """The most tokens that a model sees at a time, without virtual ones. Raises ValueError for a config that doesn't
+    say."""
     context = getattr(config, "max_position_embeddings", None)
     if not isinstance(context, int):
         raise ValueError("it lacks max_position_embeddings")
-    return context
+    return context - virtual_tokens(config)

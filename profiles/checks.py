@@ -16,11 +16,11 @@ from storage.errors import ConfigError
 from tasks.evaluate.config import ORIGINAL
 from tasks.evaluate.learning_curves.snapshots import check_steps, snapshot_name
 from tasks.evaluate.side_by_side.config import names_of
-from tasks.export import BEST
+from tasks.export import BEST, HOLD_VIRTUAL
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 from tasks.significance.gate_config import BITS, unknown_models, unknown_tasks
-from tasks.training.adapters.config import LAYERS, why_not_apart
+from tasks.training.adapters.config import LAYERS, LoraConfig, why_not_apart
 from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE, LINKS
 
 Check = Callable[[Sections], Iterator[str]]
@@ -235,9 +235,11 @@ def answers_have_room(profile: Sections) -> Iterator[str]:
         config = getattr(profile, name)
         if not isinstance(config, PosttrainConfig):
             continue
-        length = config.max_length or context
-        if context and length and length > context:
-            yield f"{name}.max_length is {length:,}, but pretrain.model.context is {context:,}"
+        virtual = config.virtual_tokens
+        length = config.max_length or (context and context - virtual)
+        if context and length is not None and not 0 < length <= context - virtual:
+            of_it = f", of which the adapter takes {virtual:,}" if virtual else ""
+            yield f"{name}.max_length is {length:,}, but pretrain.model.context is {context:,}{of_it}"
         elif length and config.generated_tokens >= length:
             yield (
                 f"{name}.max_new_tokens is {config.generated_tokens:,}, which leaves none of {length:,} tokens for a "
@@ -252,16 +254,50 @@ def adapters_have_layers(profile: Sections) -> Iterator[str]:
     family = profile.pretrain.model.family
     for name in profile.links:
         adapter = getattr(getattr(profile, name), "adapter", None)
-        if adapter is not None and family == "qwen3_moe" and adapter.targets is None:
+        if not isinstance(adapter, LoraConfig):
+            continue
+        if family == "qwen3_moe" and adapter.targets is None:
             yield (
                 f"{name}.adapter would leave out the experts of a qwen3_moe, which aren't linear layers: name layers "
                 f"to train in {name}.adapter.targets ({', '.join(LAYERS[family])}), or leave adapter out"
             )
-        if adapter is not None and (unknown := adapter.unknown_targets(family)):
+        if unknown := adapter.unknown_targets(family):
             yield (
                 f"{name}.adapter.targets has {', '.join(unknown)}, but the linear layers of a {family} are "
                 f"{', '.join(LAYERS[family])}"
             )
+
+
+def virtual_tokens_stay_beside(profile: Sections) -> Iterator[str]:
+    """Virtual tokens can't be merged: no link trains the model after them, and few formats hold them."""
+    learns = {name: getattr(getattr(profile, name), "virtual_tokens", 0) for name in profile.links}
+    for number, name in enumerate(profile.links):
+        after = profile.links[number + 1 :]
+        if not learns[name]:
+            continue
+        kind = f"{name}.adapter learns a {getattr(profile, name).adapter.kind}, which can't be merged into the model"
+        if after:
+            yield (
+                f"{kind}, so {', '.join(after)} can't continue with it: make {name} the last link, or give it a LoRA "
+                "adapter (kind: lora)"
+            )
+        if (shape := _shape(profile)) and shape.windowed:
+            yield f"{kind}, and layers of a {shape.family} see only a window, which loses it: give it a LoRA adapter"
+        for one in profile.evaluate.models if profile.evaluate else ():
+            if one.link == name and one.format not in HOLD_VIRTUAL:
+                yield f"{kind}, so evaluate.models.{one.name} can't be in {one.format}: leave it out"
+        if profile.export and (profile.export.link or profile.links[-1]) in (name, BEST):
+            formats = profile.export.formats
+            if wrong := [one for one in formats if one not in HOLD_VIRTUAL]:
+                yield (
+                    f"{kind}, so export.formats can't have {', '.join(wrong)}: choose {' or '.join(HOLD_VIRTUAL)}, "
+                    "release an earlier link (export.link), or give it a LoRA adapter"
+                )
+            elif {*HOLD_VIRTUAL} <= {*formats}:
+                yield f"export.formats has {' and '.join(HOLD_VIRTUAL)}, which both hold the adapter: choose one"
+            if profile.export.speculation or profile.draft:
+                what = "export.speculation" if profile.export.speculation else "draft"
+                yield f"{kind}, and {what} guesses tokens without it: leave it out"
 
 
 def experts_are_carried(profile: Sections) -> Iterator[str]:
@@ -411,6 +447,7 @@ CHECKS: tuple[Check, ...] = (
     teacher_comes_before,
     answers_have_room,
     adapters_have_layers,
+    virtual_tokens_stay_beside,
     experts_are_carried,
     judge_comes_first,
     rewards_have_fields,

@@ -394,12 +394,12 @@ def _explain(error: ValidationError, above: tuple[str, ...] = (), root: type[Bas
             wanted = "; ".join(filter(None, [_description(location, root), pattern])) or message
             lines.append(f"{path} = {problem['input']!r} has the wrong form: {wanted}")
         elif problem["type"] == "union_tag_invalid":
-            key = context["discriminator"].strip("'")
+            key = context["discriminator"].strip("'_()")  # a field, or our function `_kind`
             lines.append(
                 f"{path}.{key} = {context['tag']!r} is unknown: choose one of {_choices(context['expected_tags'])}"
             )
         elif problem["type"] == "union_tag_not_found":
-            key = context["discriminator"].strip("'")
+            key = context["discriminator"].strip("'_()")  # a field, or our function `_kind`
             lines.append(f"{path}.{key} is missing: it says which keys the others are")
         elif problem["type"] == "literal_error":
             lines.append(f"{path} = {problem['input']!r} is unknown: choose one of {_choices(context['expected'])}")

@@ -26,6 +26,7 @@ from tasks.base.source import known_config, unreadable
 from tasks.posttrain.check import MEASURED_ROWS, processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
+from tasks.training.adapters.config import LoraConfig
 
 ROWS = {"sft": 1, "orpo": 2, "cpo": 2, "dpo": 2, "kto": 1, "reward": 2, "distill": 1, "grpo": 1, "ppo": 1}  # of a pair
 HEADS: dict[str, Any] = {"reward": "score", "distill": "student", "ppo": "policy"}  # of models/memory/tuned.py
@@ -93,10 +94,12 @@ def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool)
     config: PosttrainConfig = getattr(profile, name)
     if config.quantized:
         return "steps over quantized weights aren't traced"
+    if config.virtual_tokens:
+        return "steps with virtual tokens aren't traced"
     most = min(config.max_length or context, context)
     packed = name == "sft" and profile.runtime.posttrain.packing
     length = most if packed else min(most, _longest(profile, name, theirs) + config.generated_tokens)
-    adapt = None if config.adapter is None else partial(inject, name, config.adapter)
+    adapt = partial(inject, name, config.adapter) if isinstance(config.adapter, LoraConfig) else None
     rows, samples = ROWS[name] * getattr(config, "group", 1), METHODS[name].samples
     measured = MEASURED_ROWS if config.validation_share and not samples else 0
     with suppress(UntracedError, ShapeError, ConfigError, *unreadable()):

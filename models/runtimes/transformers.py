@@ -15,6 +15,7 @@ from models.pretrained import load_pretrained
 from models.runtimes.greedy import ends_of
 from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, RuntimeFault
 from models.runtimes.token_runtime import TokenizedRuntime
+from models.runtimes.virtual_tokens import FIELD
 from models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -37,7 +38,11 @@ def load_model(folder: Path, device: str = "cpu", **options: Any) -> PreTrainedM
 def _adapted(model: PreTrainedModel, adapter: Path) -> Any:
     from peft import PeftModel
 
-    return PeftModel.from_pretrained(model, adapter, torch_device=str(model.device)).eval()
+    adapted: Any = PeftModel.from_pretrained(model, adapter, torch_device=str(model.device)).eval()
+    settings = adapted.active_peft_config
+    if settings.is_prompt_learning:
+        setattr(model.config, FIELD, settings.num_virtual_tokens)
+    return adapted
 
 
 class TransformersRuntime(TokenizedRuntime):
@@ -59,7 +64,7 @@ class TransformersRuntime(TokenizedRuntime):
 
     @torch.no_grad()
     def all_log_probabilities(self, ids: Sequence[int]) -> AllLogProbabilities:
-        logits_TV = self.model(self._row(ids)).logits[0].float()
+        logits_TV = self.model(self._row(ids)).logits[0, -len(ids) :].float()  # PEFT's have those of a prompt too
         # For 49,152 tokens torch's own log_softmax, in float32, is off by 1e-5 throughout
         for rows in logits_TV.split(ROWS):
             rows -= torch.logsumexp(rows.double(), -1, keepdim=True).float()

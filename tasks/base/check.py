@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from models.pretrained import StoredTensor, context_of, load_config, load_pretrained, stored_tensors
+from models.runtimes.virtual_tokens import FIELD
 from storage.errors import SourceError
 from tasks.base.malformed import AGAIN, BELONGS, check_json, check_numbers, check_whole, fault_of, lacking, read_json
 
@@ -68,6 +69,11 @@ def check_format(folder: Path, what: str, remedy: str) -> Any:
                 f"The {what} has its own code, named by auto_map in {name}, which is never run.",
                 f"Remove auto_map if transformers itself knows the architecture, or choose another {what}.",
             )
+    if FIELD in config:
+        raise SourceError(
+            f"The {what} has virtual tokens before every text, which no stage can train further.",
+            f"Use the {what} that they were trained over, or train a LoRA adapter in their place.",
+        )
     if "quantization_config" in config:
         raise SourceError(f"The {what} is quantized, and can't be used as it is.", "Use the model in full precision.")
     if not any(folder.glob("model*.safetensors")):

@@ -14,7 +14,7 @@ signature.py  signatures by SSH keys
 push/         pushes a saved release to a hub, a bucket or a folder
 """
 
-from tasks.export.config import BEST, ExportConfig
+from tasks.export.config import BEST, HOLD_VIRTUAL, ExportConfig
 from tasks.export.stage import check_formats, export
 
-__all__ = ["BEST", "ExportConfig", "check_formats", "export"]
+__all__ = ["BEST", "HOLD_VIRTUAL", "ExportConfig", "check_formats", "export"]

@@ -21,6 +21,7 @@ def _known(name: str) -> str:
 
 
 BEST = "best"  # the link that the pipeline chooses
+HOLD_VIRTUAL = ("safetensors", "adapter")  # the formats that hold virtual tokens: beside their base, or without it
 FormatName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": list(FORMATS)})]
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from models.pretrained import load_config
+from models.runtimes.virtual_tokens import virtual_tokens
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.children.devices import check_device_here
@@ -16,7 +18,7 @@ from tasks.export.card.licences import licence_text, notice
 from tasks.export.card.modelfile import modelfile
 from tasks.export.card.page import model_card, parity_rows
 from tasks.export.card.speculation import speculation_rows
-from tasks.export.config import ExportConfig
+from tasks.export.config import HOLD_VIRTUAL, ExportConfig
 from tasks.export.formats import FORMATS
 from tasks.export.formats.config import write_config
 from tasks.export.formats.gguf import Gguf
@@ -64,6 +66,12 @@ def export(
     from tasks.export.run import ExportSpec
 
     digest = check_tokenizer(model.path)
+    unfit = [name for name in config.formats if name not in HOLD_VIRTUAL]
+    if unfit and virtual_tokens(load_config(model.path)):
+        raise ConfigError(
+            f"The model has virtual tokens before every text, which {', '.join(unfit)} can't hold.",
+            f"Choose {' or '.join(HOLD_VIRTUAL)}.",
+        )
     if beneath:
         check_tokenizer(beneath[BASE].path, expected=digest)
     if draft:

@@ -46,6 +46,8 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
             )
     processes = processes_of(runtime)
     _check_context(runtime, processes)
+    if config.virtual_tokens:
+        check_virtual(name, runtime)
     if config.quantized and (engine != "ddp" or settings.compile != "off"):
         setting, value = ("engine", engine) if engine != "ddp" else ("compile", settings.compile)
         raise ConfigError(
@@ -95,6 +97,25 @@ def check_sampling(name: str, runtime: Runtime) -> None:
             )
 
 
+def check_virtual(name: str, runtime: Runtime) -> None:
+    """Raises ConfigError for settings under which a model can't read virtual tokens before its text."""
+    settings = runtime.posttrain
+    needed = {
+        "engine": "ddp",
+        "compile": "off",
+        "recompute": "none",
+        "context_parallel": 1,
+        **({"packing": False} if name == "sft" else {}),
+    }
+    for setting, value in needed.items():
+        if getattr(settings, setting) != value:
+            given, wanted = (str(one).lower() for one in (getattr(settings, setting), value))
+            raise ConfigError(
+                f"{name}.adapter learns virtual tokens, which runtime.posttrain.{setting} {given} can't do.",
+                f"Set it to {wanted}: `--set runtime.posttrain.{setting}={wanted}`.",
+            )
+
+
 def check_here(config: PosttrainConfig, runtime: Runtime) -> None:
     """Raises ConfigError for a hostfile or a GPU that this machine doesn't have."""
     check_hosts_here(runtime.training)
@@ -102,11 +123,15 @@ def check_here(config: PosttrainConfig, runtime: Runtime) -> None:
 
 
 def max_length_of(name: str, config: Limited, context: int) -> int:
-    """Maximum tokens of a rendered pair. Raises ConfigError for more than the model's context."""
+    """Maximum tokens of a rendered pair. Raises ConfigError for more than the model's context, less the virtual tokens
+    that precede them."""
+    virtual = config.virtual_tokens if isinstance(config, PosttrainConfig) else 0
+    context -= virtual
     most = config.max_length or context
-    if most > context:
+    if most > context or context < 1:
+        of_it = f", less the {virtual:,} virtual tokens of {name}.adapter" if virtual else ""
         raise ConfigError(
-            f"{name}.max_length is {most}, but the model's context is {context}.",
+            f"{name}.max_length is {most}, but the model's context is {context}{of_it}.",
             f"Lower it to {context}, or pretrain a model with a longer context (pretrain.model.context).",
         )
     return most

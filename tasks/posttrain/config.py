@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from tasks.stage.config import StageConfig
-from tasks.training.adapters.config import LoraConfig
+from tasks.training.adapters.config import AdapterConfig, LoraConfig, VirtualTokens
 
 Deduplicate = Literal["exact", "near", "none"]
 LearnsFrom = Literal["downloaded", "feedback", "both"]
@@ -15,6 +15,8 @@ LearnsFrom = Literal["downloaded", "feedback", "both"]
 
 class PosttrainConfig(StageConfig):
     """The optimizer, and which rows are used. Each method adds its loss."""
+
+    takes_virtual_tokens: ClassVar[bool] = False
 
     epochs: float = Field(1.0, gt=0, description="passes over the pairs")
     global_batch: int = Field(16, ge=1, description="pairs a step, over all processes and micro-batches")
@@ -36,7 +38,7 @@ class PosttrainConfig(StageConfig):
         0.05, ge=0, lt=1, description="share of pairs held out, by hash of their id. Pairs with one prompt go together"
     )
     validation_every: int | None = Field(None, ge=1, description="steps between validations (default: about 10 a run)")
-    adapter: LoraConfig | None = Field(
+    adapter: AdapterConfig | None = Field(
         None,
         exclude_if=lambda adapter: adapter is None,  # so that keys from before this field stay valid
         description="adapter to train beside the frozen model (null: none, all weights of the model are trained)",
@@ -64,18 +66,31 @@ class PosttrainConfig(StageConfig):
     @property
     def quantized(self) -> bool:
         """Whether the model below the adapter is quantized."""
-        return self.adapter is not None and self.adapter.quantize != "none"
+        return isinstance(self.adapter, LoraConfig) and self.adapter.quantize != "none"
+
+    @property
+    def virtual_tokens(self) -> int:
+        """Virtual tokens that are trained before every text."""
+        return self.adapter.tokens if isinstance(self.adapter, VirtualTokens) else 0
+
+    @model_validator(mode="after")
+    def _trains_such_an_adapter(self) -> Self:
+        if self.virtual_tokens and not self.takes_virtual_tokens:
+            raise ValueError("virtual tokens are trained by sft, orpo, cpo, kto and dpo only: give it a LoRA adapter")
+        return self
 
     @model_validator(mode="after")
     def _decays_matrices_only(self) -> Self:
         """Weight decay and DoRA exclude each other: the trainer would decay DoRA's magnitudes as if matrices."""
-        if self.adapter is not None and self.adapter.dora and self.weight_decay:
+        if isinstance(self.adapter, LoraConfig) and self.adapter.dora and self.weight_decay:
             raise ValueError("weight_decay is on matrices only, and dora trains vectors too: use only one of them")
         return self
 
 
 class PreferenceConfig(PosttrainConfig):
     """The settings of methods that learn from preferences."""
+
+    takes_virtual_tokens: ClassVar[bool] = True
 
     learns_from: LearnsFrom | None = Field(
         None,

@@ -8,7 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from models.pretrained import load_config
+from models.runtimes.virtual_tokens import virtual_tokens
 from storage.artifact import Artifact
+from storage.errors import ConfigError
 from tasks.children.supervise import run_module
 from tasks.posttrain.check import processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
@@ -45,6 +48,11 @@ def posttrain(
     """
     method.check_runtime(config, out.runtime)
     digest = check_tokenizer(model.path)
+    if virtual_tokens(load_config(model.path)):
+        raise ConfigError(
+            f"{method.name} can't train a model with virtual tokens before every text: they aren't part of its weights.",
+            "Start from the model that they were trained over.",
+        )
     decisive = f"{method.name} {config.model_dump_json()} {model.digest} {digest_of(pairs)}"
     for other in filter(None, (teacher, judge)):
         check_tokenizer(other.path, expected=digest)
@@ -82,7 +90,7 @@ def posttrain(
         return run_module("tasks.posttrain.train", spec, out, on_line=on_line)
 
     share = row_share(method.name, config, out.runtime, processes_of(out.runtime) or 1)
-    result = run_with_less(spec, out, share, run)
+    result = run_with_less(spec, out, share, run, recomputes=not config.virtual_tokens)
     log = read_log(out.path / "log.jsonl")
     first = [{"step": 0, **result["held_out"]["before"]}] if result["held_out"] else []
     unit = f"loss ({method.loss_unit})" if method.curve == "loss" else method.curve
@@ -124,7 +132,8 @@ def _report(
         out.count(split_pairs=split["rows"], parts=split["parts"])
     if adapter := result["adapter"]:
         out.count(**adapter)
-        summary.append(f"{adapter['trainable_share']:.2%} of the parameters trained")
+        virtual = f", in {adapter['virtual_tokens']:,} virtual tokens" if "virtual_tokens" in adapter else ""
+        summary.append(f"{adapter['trainable_share']:.2%} of the parameters trained{virtual}")
     curves = (f"{of}_{method.curve}" for of in ("train", "initial_validation", "validation"))
     for name in (*curves, *method.summary):
         if name in out.counts:
@@ -151,7 +160,10 @@ def _report(
     }
     if adapter:
         numbers["parameters trained"] = f"{adapter['trained_parameters']:,} of {adapter['parameters']:,}"
-        numbers["largest difference of a logit, merged"] = f"{adapter['merged_logit_difference']:.1e}"
+        if (difference := adapter.get("merged_logit_difference")) is not None:
+            numbers["largest difference of a logit, merged"] = f"{difference:.1e}"
+        else:
+            numbers["virtual tokens before every text"] = adapter["virtual_tokens"]
     out.table(out.stage.upper(), [{"measure": name, "value": value} for name, value in numbers.items()])
 
 

@@ -29,9 +29,11 @@ from tasks.posttrain.pair_lengths import render_rows
 from tasks.posttrain.reference.table import with_reference
 from tasks.posttrain.rows.form import Row, mean_tokens
 from tasks.posttrain.spec import PosttrainSpec
+from tasks.training.adapters.config import LoraConfig
 from tasks.training.adapters.lora import peft_config
 from tasks.training.adapters.quantized import as_rounded, load_nf4, train_in_float32
 from tasks.training.adapters.save import merge, proof_batches, save_adapter
+from tasks.training.adapters.virtual import begin_as_text, save_beside, virtual_config
 from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.device_peak import peak_memory
 from tasks.training.logs import cut_log
@@ -156,7 +158,11 @@ def _trainer(
         "callbacks": [log],
     }
     if config.adapter is not None:
-        common["peft_config"] = peft_config(spec.method, config.adapter, model)
+        common["peft_config"] = (
+            peft_config(spec.method, config.adapter, model)
+            if isinstance(config.adapter, LoraConfig)
+            else virtual_config(config.adapter)
+        )
     arguments = training_arguments(spec, config, len(train_rows), len(held_out))
     bfloat16, runtime = bool(arguments["bf16"]), spec.runtime.posttrain
     load_again = functools.partial(load_frozen, spec.model, runtime, bfloat16=bfloat16)
@@ -175,6 +181,8 @@ def _trainer(
     trainer = method.make_trainer(parts)
     if config.quantized:
         train_in_float32(trainer.model)
+    if config.virtual_tokens:
+        begin_as_text(trainer.model, config.seed)
     # To the trainer a whole run is one epoch: each of its own epochs would end with a whole step on a short batch
     trainer.train_dataset = trainer.train_dataset.select(training_order(config, len(train_rows)))
     check_engine(trainer, runtime)
@@ -203,7 +211,7 @@ def _resume_point(trainer: Trainer, spec: PosttrainSpec) -> tuple[Path | None, i
 
 def _save(trainer: Trainer, spec: PosttrainSpec, config: PosttrainConfig) -> dict[str, Any]:
     """Save the whole model as safetensors with the tokenizer's own files: no pickled arguments, no times. With an
-    adapter, save the merged model and, beside it, adapter/. Returns the counts of the adapter.
+    adapter, save adapter/, and the model with it: merged, or beside it. Returns the counts of the adapter.
 
     Gathering from FSDP copies a tied weight once per name. The copies are made one again, so that it is saved once.
     """
@@ -224,8 +232,11 @@ def _save(trainer: Trainer, spec: PosttrainSpec, config: PosttrainConfig) -> dic
             folder, settings = spec.out / "adapter", model.peft_config["default"]
             save_adapter(settings, state, load_pretrained(spec.model), spec.base, folder)
             base = as_rounded(spec.model, model.get_base_model()) if config.quantized else load_pretrained(spec.model)
-            merged, adapter = merge(spec.method, base, folder, proof_batches(trainer))
-            merged.save_pretrained(spec.out / "model")
+            if config.virtual_tokens:
+                adapter = save_beside(base, folder, spec.out / "model", proof_batches(trainer))
+            else:
+                merged, adapter = merge(spec.method, base, folder, proof_batches(trainer))
+                merged.save_pretrained(spec.out / "model")
         copy_tokenizer(spec.model, spec.out / "model")
         (spec.out / "log.jsonl").write_bytes(spec.log.read_bytes())
     return adapter

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from models.pretrained import load_config
 from models.runtimes.llama_server import LlamaServerSpec
+from models.runtimes.virtual_tokens import virtual_tokens
 from storage.errors import ConfigError, ServerError
 from tasks.export.formats import FORMATS, GUESSED
 from tasks.export.formats.adapter.gguf import FILE
@@ -177,6 +179,11 @@ def make_engine(
     if draft is not None and not draft.exists():
         raise ConfigError(f"The release {release.name} holds no draft.", "Set engine.draft to false, or add `draft`.")
     if kind == "vllm":
+        if virtual_tokens(load_config(FORMATS[format].path(release.folder))):
+            raise ConfigError(
+                f"{release.name} has virtual tokens before every text, which vLLM doesn't read.",
+                "Talk to it with `gristmill chat`, which uses transformers, or train a LoRA adapter in their place.",
+            )
         if shutil.which(chosen.vllm.program) is None:
             raise ConfigError(
                 f"{chosen.vllm.program} is not installed.", "Install vLLM, or set engine.vllm.program to its path."

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from models.runtimes.virtual_tokens import FIELD
 from models.tokenizer import BASE_FIELD
 from tasks.export.card.front_matter import front_matter, released_scores
 from tasks.export.card.licences import WARNING, bound, by_licence, licence_sections, stated, warnings
@@ -35,6 +36,7 @@ SHAPE = (
     "max_position_embeddings",
     "n_positions",
     "sliding_window",
+    FIELD,
 )
 _MARKUP = re.compile(r"[\\`*_\[\]|]")
 PREFERENCES = ("dpo", "orpo", "cpo", "kto", "ppo", "grpo")
@@ -82,7 +84,7 @@ def model_card(
         *(f"> **{WARNING.strip()}** {one}" for one in warnings(bound(provenance))),
         f"A model of {result['parameters']:,} parameters, made by Gristmill: {_history(model, provenance)}.",
         "## Usage",
-        *usage(result["formats"], modelfile=modelfile, remarks=remarks or {}),
+        *usage(result["formats"], modelfile=modelfile, remarks=remarks or {}, virtual=FIELD in model),
         *_samples(result.get("samples", []), result.get("answers", [])),
         *speculative_decoding(result.get("speculation", {}), config.speculation),
         "## Licences",

@@ -24,6 +24,11 @@ prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_
 made = model.generate(**prompt, max_new_tokens=64, do_sample=False)
 print(tokenizer.decode(made[0, prompt["input_ids"].shape[1]:], skip_special_tokens=True))
 ```"""
+_OVER_BASE = (
+    "model = AutoModelForCausalLM.from_pretrained(folder)\n",
+    "from peft import PeftModel\n\n"
+    'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder), f"{folder}/adapter")\n',
+)
 _PLAIN_PROGRAMS = {
     "vLLM": "vllm serve .",
     "TGI": "text-generation-launcher --model-id .",
@@ -32,16 +37,17 @@ _PLAIN_PROGRAMS = {
 _OLLAMA = {"Ollama": "ollama create my-model -f Modelfile && ollama run my-model"}
 
 
-def usage(formats: Collection[str], *, modelfile: bool, remarks: Mapping[str, str]) -> list[str]:
-    """The paragraphs of the section. `remarks` qualify formats that don't run everywhere."""
+def usage(formats: Collection[str], *, modelfile: bool, remarks: Mapping[str, str], virtual: bool) -> list[str]:
+    """The paragraphs of the section. `remarks` qualify formats that don't run everywhere. With `virtual` tokens beside
+    the weights, only PEFT reads the whole model."""
     remarked = {name: f" ({remark})" for name, remark in remarks.items()}
     loading = [{"format": name, "how to load": FORMATS[name].loading + remarked.get(name, "")} for name in formats]
     parts = [
         markdown_table(loading),
         "Paths are relative to this folder. Prompts go through the chat template that each format carries.",
     ]
-    programs = {**(_PLAIN_PROGRAMS if PLAIN in formats else {}), **(_OLLAMA if modelfile else {})}
-    parts += [_CHAT] if PLAIN in formats else []
+    programs = {**(_PLAIN_PROGRAMS if PLAIN in formats and not virtual else {}), **(_OLLAMA if modelfile else {})}
+    parts += [_CHAT.replace(*_OVER_BASE) if virtual else _CHAT] if PLAIN in formats else []
     if programs:
         rows = [{"program": program, "command": f"`{command}`"} for program, command in programs.items()]
         parts += ["These programs read the same files. The release was not proved in them:", markdown_table(rows)]

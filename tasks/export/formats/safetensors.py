@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.pretrained import INDEX, stored_weights
+from models.runtimes.virtual_tokens import FIELD, FOLDER, SETTINGS, WEIGHTS
 from models.tokenizer import TOKENIZER_FILES
 from storage.shards.arrays import Float32
 from tasks.export.formats.config import write_config
@@ -50,7 +51,8 @@ class Safetensors(GuessedFormat):
 
     def files(self, release: Path) -> list[Path]:
         weights = list(release.glob("model*.safetensors"))
-        others = [release / name for name in (INDEX, "config.json", GENERATION, *TOKENIZER_FILES)]
+        beside = [f"{FOLDER}/{name}" for name in (SETTINGS, WEIGHTS)] if _virtual(release) else []
+        others = [release / name for name in (INDEX, "config.json", GENERATION, *TOKENIZER_FILES, *beside)]
         return sorted([*weights, *(path for path in others if path.is_file())]) if weights else []
 
     def check(self, model: Path) -> None:
@@ -63,6 +65,15 @@ class Safetensors(GuessedFormat):
         if (source.folder / GENERATION).is_file():
             shutil.copyfile(source.folder / GENERATION, release / GENERATION)
         write_tokenizer(source.folder, release)
+        if _virtual(source.folder):
+            shutil.copytree(source.folder / FOLDER, release / FOLDER)
+
+    def remark(self, model: Path) -> str | None:
+        tokens = _virtual(model)
+        over = (
+            f"the base. PEFT loads the {tokens:,} virtual tokens in {FOLDER}/ over it, and without them it is untrained"
+        )
+        return over if tokens else None
 
     def check_range(self, model: Path, dtype: str) -> None:
         if dtype != "auto":
@@ -87,3 +98,9 @@ class Safetensors(GuessedFormat):
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
         return stored_weights(release)
+
+
+def _virtual(folder: Path) -> int:
+    """The number of virtual tokens beside the model of a folder."""
+    config = folder / "config.json"
+    return json.loads(config.read_text(encoding="utf-8")).get(FIELD, 0) if config.is_file() else 0

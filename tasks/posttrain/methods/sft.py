@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 class SftConfig(PosttrainConfig):
     """Cross-entropy on the assistant's tokens, and nothing else."""
+
+    takes_virtual_tokens: ClassVar[bool] = True
 
     # The defaults are left out of keys, so keys from before these fields stay valid
     loss_on: LossOn = Field(

@@ -20,5 +20,7 @@ class ReferenceConfig(StageConfig):
     @classmethod
     def of(cls, config: PosttrainConfig) -> ReferenceConfig:
         """The settings from a method's config."""
-        quantize = config.adapter.quantize if config.adapter else "none"
-        return cls(max_length=config.max_length, precision=config.precision, quantize=quantize)
+        quantize = "nf4" if config.quantized else "none"
+        return cls.model_validate(
+            {"max_length": config.max_length, "precision": config.precision, "quantize": quantize}
+        )

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from storage.errors import ConfigError, RewardHacking, SourceError
 from tasks.posttrain.rewards.config import Reward
-from tasks.training.adapters.config import LoraConfig
+from tasks.training.adapters.config import AnyAdapter, LoraConfig
 
 RECENT = 10  # steps over which training rewards are averaged
 ENOUGH = 100  # answers over which a share of failures is judged, at least
@@ -35,9 +35,9 @@ def check_watch(config: Watched) -> None:
         raise ValueError("max_drop needs held-out prompts: raise validation_share, or set max_drop to null")
 
 
-def check_dropout(adapter: LoraConfig | None) -> None:
+def check_dropout(adapter: AnyAdapter | None) -> None:
     """Raises ValueError for an adapter with dropout."""
-    if adapter is not None and adapter.dropout:
+    if isinstance(adapter, LoraConfig) and adapter.dropout:
         raise ValueError("adapter.dropout would differ between sampling and learning: set it to 0")
 
 

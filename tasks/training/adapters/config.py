@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
+from storage.errors import ConfigError
 from tasks.stage.config import StageConfig
 
 LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -41,7 +42,50 @@ class LoraConfig(StageConfig):
         return [target for target in self.targets or () if target.rpartition(".")[2] not in LAYERS[family]]
 
 
-def why_not_apart(adapters: Mapping[str, LoraConfig | None]) -> str:
+class VirtualTokens(StageConfig):
+    """Trained vectors before every text. They can't be merged into weights."""
+
+    tokens: int = Field(16, ge=1, description="virtual tokens. They take as many positions of the context")
+
+
+class PrefixConfig(VirtualTokens):
+    """Prefix tuning (Li & Liang 2021): keys and values of virtual tokens are learned in every layer."""
+
+    kind: Literal["prefix"] = "prefix"
+
+
+class PromptConfig(VirtualTokens):
+    """Prompt tuning (Lester et al. 2021): embeddings of virtual tokens are learned."""
+
+    kind: Literal["prompt"] = "prompt"
+
+
+def _kind(adapter: Any) -> str:
+    return str(adapter.get("kind", "lora") if isinstance(adapter, dict) else getattr(adapter, "kind", "lora"))
+
+
+AdapterConfig = Annotated[
+    Annotated[LoraConfig, Tag("lora")]
+    | Annotated[PrefixConfig, Tag("prefix")]
+    | Annotated[PromptConfig, Tag("prompt")],
+    Discriminator(_kind),
+]
+AnyAdapter = LoraConfig | VirtualTokens
+
+
+def check_sight(section: str, config: Any) -> None:
+    """Raises ConfigError for a model with layers that see only a window of the text, and so lose what begins it."""
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    if window and "sliding_attention" in kinds and window < config.max_position_embeddings:
+        raise ConfigError(
+            f"{section}.adapter learns virtual tokens before a text, but layers of this {config.model_type} see "
+            f"{window:,} tokens of {config.max_position_embeddings:,} only.",
+            "Train a LoRA adapter instead (kind: lora).",
+        )
+
+
+def why_not_apart(adapters: Mapping[str, AnyAdapter | None]) -> str:
     """Why links that were trained one after another with these adapters can't be released as one adapter over the
     starting model of the first, and what to do about it, or "" if they can."""
     if not adapters:
@@ -49,6 +93,11 @@ def why_not_apart(adapters: Mapping[str, LoraConfig | None]) -> str:
     for name, adapter in adapters.items():
         if adapter is None:
             return f"{name} trains all weights: give it an adapter"
+        if isinstance(adapter, VirtualTokens):
+            alone = len(adapters) == 1
+            return (
+                "" if alone else f"{name} learns virtual tokens over an adapter, and one can't hold both: leave one out"
+            )
         if adapter.dora:
             return f"{name}.adapter.dora scales the base's own rows, which no sum of adapters does: set it to false"
         if adapter.quantize != "none":

@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING
 
 from models.pretrained import empty_model
 from storage.errors import ConfigError
-from tasks.training.adapters.config import LoraConfig
+from tasks.training.adapters.config import AnyAdapter, LoraConfig, check_sight
 
 if TYPE_CHECKING:
     import peft
     from transformers import PreTrainedModel
 
 
-def check_adapters(adapters: Mapping[str, LoraConfig | None], folder: Path) -> None:
+def check_adapters(adapters: Mapping[str, AnyAdapter | None], folder: Path) -> None:
     """Raises ConfigError for an adapter of these sections that can't be laid over the model of a folder. Reads only its
     config."""
     chosen = {name: adapter for name, adapter in adapters.items() if adapter is not None}
     model = empty_model(folder) if chosen else None
     for section, adapter in chosen.items():
         assert model is not None
-        targets_of(section, adapter, model)
+        if isinstance(adapter, LoraConfig):
+            targets_of(section, adapter, model)
+        else:
+            check_sight(section, model.config)
 
 
 def _other_matrices(model: PreTrainedModel, layers: Collection[str]) -> list[str]:

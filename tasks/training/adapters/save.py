@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from models.runtimes.virtual_tokens import VALUES, WEIGHTS
 from storage.errors import TrainingError
 
 if TYPE_CHECKING:
-    from peft import LoraConfig
+    from peft import PeftConfig
     from transformers import PreTrainedModel, Trainer
 
-WEIGHTS = "adapter_model.safetensors"  # the name that PEFT looks for
 TOLERANCE = 1e-4  # largest difference of a logit,
 RELATIVE = 2e-5  # or this share of the largest logit if more: float32 rounds in every layer (SmolLM2-135M: 1.8e-4)
 MEASURED_ROWS = 8
@@ -30,7 +30,7 @@ Batch = Mapping[str, Tensor]
 
 
 def save_adapter(
-    config: LoraConfig, state: Mapping[str, Tensor], base: PreTrainedModel, name: str, folder: Path
+    config: PeftConfig, state: Mapping[str, Tensor], base: PreTrainedModel, name: str, folder: Path
 ) -> None:
     """Write adapter_config.json and adapter_model.safetensors: the same bytes for the same weights, without any path.
 
@@ -42,10 +42,12 @@ def save_adapter(
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    # Without save_embedding_layers, PEFT would look for the base model on the hub
-    weights = get_peft_model_state_dict(
-        get_peft_model(base, config), state_dict=dict(state), save_embedding_layers=False
-    )
+    if config.is_prompt_learning:
+        weights = {VALUES: state["prompt_encoder.default.embedding.weight"]}
+    else:  # without save_embedding_layers, PEFT would look for the base model on the hub
+        weights = get_peft_model_state_dict(
+            get_peft_model(base, config), state_dict=dict(state), save_embedding_layers=False
+        )
     tensors = {name: value.detach().to("cpu", torch.float32).contiguous() for name, value in weights.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     settings: dict[str, Any] = config.to_dict()  # type: ignore[no-untyped-call]
@@ -79,9 +81,9 @@ def merge(
     }
     trained = sum(number for name, number in numbers.items() if "lora_" in name or ".modules_to_save." in name)
     parameters = sum(numbers.values())
-    before = _logits(model, batches)
+    before = logits_of(model, batches)
     merged: PreTrainedModel = model.merge_and_unload()
-    after = _logits(merged, batches)
+    after = logits_of(merged, batches)
     difference = max(float((one - other).abs().max()) for one, other in zip(before, after, strict=True))
     allowed = max(TOLERANCE, RELATIVE * max(float(one.abs().max()) for one in before))
     if not difference <= allowed:  # true for NaN too
@@ -110,12 +112,12 @@ def proof_batches(trainer: Trainer) -> list[Batch]:
     return [trainer.data_collator([rows[number]]) for number in range(min(len(rows), MEASURED_ROWS))]
 
 
-def _logits(model: torch.nn.Module, batches: Sequence[Batch]) -> list[Tensor]:
-    """The logits of the first MEASURED_TOKENS of each row, without padding."""
+def logits_of(model: torch.nn.Module, batches: Sequence[Batch]) -> list[Tensor]:
+    """The logits of the first MEASURED_TOKENS of each row, without padding and virtual tokens."""
     logits_of_rows = []
     for batch in batches:
         ids, mask = (batch[name][:, :MEASURED_TOKENS] for name in ("input_ids", "attention_mask"))
         with torch.no_grad():
-            logits = model(input_ids=ids, attention_mask=mask).logits
+            logits = model(input_ids=ids, attention_mask=mask).logits[:, -ids.shape[1] :]
         logits_of_rows.append(logits[mask.bool()])
     return logits_of_rows

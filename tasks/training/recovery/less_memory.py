@@ -19,9 +19,12 @@ from tasks.training.recovery.out_of_memory import kills, true_fault
 Spec = TypeVar("Spec", bound=ChildSpec)
 
 
-def run_with_less(spec: Spec, out: Output, share: BatchShare, run: Callable[[Spec], dict[str, Any]]) -> dict[str, Any]:
+def run_with_less(
+    spec: Spec, out: Output, share: BatchShare, run: Callable[[Spec], dict[str, Any]], *, recomputes: bool = True
+) -> dict[str, Any]:
     """The result of `run`, which is called again with less in memory until it fits. `share` is a process's share of a
-    global batch. Raises what `run` does if nothing is left to change."""
+    global batch, and `recomputes` says whether activations can be recomputed. Raises what `run` does if nothing is left
+    to change."""
     rows, healed = share.micro_batch, 0
     while True:
         killed = kills()
@@ -31,7 +34,7 @@ def run_with_less(spec: Spec, out: Output, share: BatchShare, run: Callable[[Spe
             return result
         except (OutOfMemory, LostProcess) as error:
             fault = true_fault(error, kills() - killed)
-            change = _less(rows, share, spec.runtime.posttrain) if isinstance(fault, OutOfMemory) else None
+            change = _less(rows, share, spec.runtime.posttrain, recomputes) if isinstance(fault, OutOfMemory) else None
             if change is None:
                 if fault is error:
                     raise
@@ -42,8 +45,8 @@ def run_with_less(spec: Spec, out: Output, share: BatchShare, run: Callable[[Spe
             spec = spec.model_copy(update={"runtime": spec.runtime.with_changes("posttrain", **{setting: value})})
 
 
-def _less(rows: int, share: BatchShare, runtime: PosttrainRuntime) -> tuple[str, int | str] | None:
+def _less(rows: int, share: BatchShare, runtime: PosttrainRuntime, recomputes: bool) -> tuple[str, int | str] | None:
     """The setting to change and its new value, or None if nothing is left to change."""
     if rows > 1:
         return "micro_batch", next(size for size in range(rows // 2, 0, -1) if share.sequences % size == 0)
-    return ("recompute", "full") if runtime.recompute == "none" else None
+    return ("recompute", "full") if recomputes and runtime.recompute == "none" else None

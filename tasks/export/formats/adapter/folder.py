@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from models.runtimes.virtual_tokens import FOLDER
 from storage.errors import ConfigError, StoreError
 from storage.shards.arrays import Float32
 from tasks.export.formats.companion_files import companion_settings
@@ -77,14 +79,19 @@ class Adapter(OverBase):
 
         adapted, folder = self.given(source), self.path(release)
         folder.mkdir()
-        settings = [settings_of(one) for one in adapted.adapters]
-        factors = joined([read_factors(one) for one in adapted.adapters])
-        save_file(as_tensors(factors), folder / WEIGHTS, metadata={"format": "pt"})
+        if (source.folder / FOLDER).is_dir():  # virtual tokens
+            shutil.copyfile(source.folder / FOLDER / WEIGHTS, folder / WEIGHTS)
+            written = json.loads((source.folder / FOLDER / CONFIG).read_text(encoding="utf-8"))
+        else:
+            settings = [settings_of(one) for one in adapted.adapters]
+            factors = joined([read_factors(one) for one in adapted.adapters])
+            save_file(as_tensors(factors), folder / WEIGHTS, metadata={"format": "pt"})
+            written, rank = settings[0], factors.rank
+            if len(settings) > 1:
+                targets = sorted({target for one in settings for target in one["target_modules"]})
+                written |= {"r": rank, "lora_alpha": rank, "use_rslora": False, "target_modules": targets}
         name, revision = hub_name(adapted.name)
-        written = settings[0] | {"base_model_name_or_path": name, "revision": revision}
-        if len(settings) > 1:
-            targets = sorted({target for one in settings for target in one["target_modules"]})
-            written |= {"r": factors.rank, "lora_alpha": factors.rank, "use_rslora": False, "target_modules": targets}
+        written |= {"base_model_name_or_path": name, "revision": revision}
         text = json.dumps(written, indent=2, sort_keys=True, ensure_ascii=False)
         (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
         write_tokenizer(source.folder, folder)
@@ -110,10 +117,11 @@ class Adapter(OverBase):
         }
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
-        """The base's tensors with the changes added."""
-        from tasks.export.formats.adapter.factors import base_matrices, read_factors
+        """The base's tensors with the changes added. Virtual tokens change none."""
+        from tasks.export.formats.adapter.factors import LowRank, base_matrices, read_factors
 
-        factors = read_factors(self.path(release))
+        virtual = (model / FOLDER).is_dir()
+        factors = LowRank(1.0, {}) if virtual else read_factors(self.path(release))
         for name, layer, values in base_matrices(self.opened_over.base, factors.layers):
             change: Any = factors.change(layer) if layer else 0
             yield name, values + (change.T if layer and factors.transposed else change)
