@@ -58,9 +58,8 @@ def keys_and_values(model: PreTrainedModel, embeddings_NC: Tensor) -> Tensor:
     cache = DynamicCache()  # of the whole text in each layer, whatever the layer sees of it
     with torch.no_grad():
         whole: Any = model
-        whole(
-            inputs_embeds=embeddings_NC[None].to(model.dtype), past_key_values=cache, use_cache=True, logits_to_keep=1
-        )
+        given = embeddings_NC[None].to(model.dtype)
+        whole(inputs_embeds=given, past_key_values=cache, use_cache=True, logits_to_keep=1)
     layers: Any = cache.layers
     return torch.stack([torch.stack([layer.keys[0], layer.values[0]]) for layer in layers])
 

@@ -50,7 +50,7 @@ def posttrain(
     digest = check_tokenizer(model.path)
     if virtual_tokens(load_config(model.path)):
         raise ConfigError(
-            f"{method.name} can't train a model with virtual tokens before every text: they aren't part of its weights.",
+            f"{method.name} can't train a model with virtual tokens: they aren't part of its weights.",
             "Start from the model that they were trained over.",
         )
     decisive = f"{method.name} {config.model_dump_json()} {model.digest} {digest_of(pairs)}"

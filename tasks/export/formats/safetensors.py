@@ -70,10 +70,7 @@ class Safetensors(GuessedFormat):
 
     def remark(self, model: Path) -> str | None:
         tokens = _virtual(model)
-        over = (
-            f"the base. PEFT loads the {tokens:,} virtual tokens in {FOLDER}/ over it, and without them it is untrained"
-        )
-        return over if tokens else None
+        return f"the base, over which PEFT loads the {tokens:,} virtual tokens of {FOLDER}/" if tokens else None
 
     def check_range(self, model: Path, dtype: str) -> None:
         if dtype != "auto":

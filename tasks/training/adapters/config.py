@@ -94,10 +94,8 @@ def why_not_apart(adapters: Mapping[str, AnyAdapter | None]) -> str:
         if adapter is None:
             return f"{name} trains all weights: give it an adapter"
         if isinstance(adapter, VirtualTokens):
-            alone = len(adapters) == 1
-            return (
-                "" if alone else f"{name} learns virtual tokens over an adapter, and one can't hold both: leave one out"
-            )
+            both = f"{name} learns virtual tokens over an adapter, and no folder of PEFT holds both: leave one out"
+            return both if len(adapters) > 1 else ""
         if adapter.dora:
             return f"{name}.adapter.dora scales the base's own rows, which no sum of adapters does: set it to false"
         if adapter.quantize != "none":

@@ -50,7 +50,7 @@ def save_adapter(
         )
     tensors = {name: value.detach().to("cpu", torch.float32).contiguous() for name, value in weights.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    settings: dict[str, Any] = config.to_dict()  # type: ignore[no-untyped-call]
+    settings: dict[str, Any] = config.to_dict()
     settings |= {"base_model_name_or_path": name, "inference_mode": True}
     in_order = {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
     (folder / "adapter_config.json").write_text(json.dumps(in_order, indent=2, sort_keys=True) + "\n")
