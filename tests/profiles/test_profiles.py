@@ -478,6 +478,7 @@ def test_a_profile_in_another_encoding_is_told_to_be_utf_8(tmp_path: Path) -> No
 
 
 MIXTURE = ["pretrain.model.family=qwen3_moe", "pretrain.model.feed_forward=null"]
+PROMPT = ["dpo=null", "sft.adapter={kind: prompt, tokens: 8}"]
 SAMPLED = (
     "{language: {validation_tokens: 8192}, gates: [{task: bits_per_byte, no_worse_than: original}], tasks: [arc_easy]}"
 )
@@ -519,6 +520,27 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
         (["grpo={max_new_tokens: 256}"], "grpo.max_new_tokens is 256, which leaves none of 256 tokens for a prompt"),
         (["sft.max_length=300"], "sft.max_length is 300, but pretrain.model.context is 256"),
         (["sft.adapter={rank: 4, targets: [q_proj, nope]}"], "targets has nope, but the linear layers of a llama are"),
+        (
+            ["sft.adapter={kind: prefix}"],
+            "sft.adapter learns a prefix, which can't be merged into the model, so dpo can't continue with it: make sft "
+            "the last link, or give it a LoRA adapter (kind: lora)",
+        ),
+        (["sft.adapter={kind: prefix}", "dpo=null"], "so export.formats can't have int8, int4, gguf-f16, gguf-q8_0,"),
+        (
+            [*PROMPT, "export.formats=[safetensors]", "sft.max_length=250"],
+            "sft.max_length is 250, but pretrain.model.context is 256, of which the adapter takes 8",
+        ),
+        (
+            [*PROMPT, "export.formats=[safetensors]", "pretrain.model.family=mistral"],
+            "layers of a mistral see only a window, which loses it",
+        ),
+        (
+            [*PROMPT, "export=null", "evaluate.models=[{name: small, link: sft, format: int8}]"],
+            "so evaluate.models.small can't be in int8",
+        ),
+        ([*PROMPT, "export.formats=[safetensors]", "draft={}"], "and draft guesses tokens without it"),
+        (["grpo={adapter: {kind: prefix}}"], "virtual tokens are trained by sft, orpo, cpo, kto and dpo only"),
+        (["sft.adapter={kind: suffix}"], "sft.adapter.kind = 'suffix' is unknown: choose one of lora, prefix"),
         ([*MIXTURE, "export.formats=[int8, gguf-f16, onnx]"], "formats has int8, onnx, which can't hold the experts"),
         ([*MIXTURE, "sft.adapter={rank: 4}"], "sft.adapter would leave out the experts of a qwen3_moe"),
         ([*MIXTURE, "prune={layers: 1}"], "prune can't cut a qwen3_moe"),

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from models.pretrained import context_of
+from models.runtimes.virtual_tokens import virtual_tokens
 from storage.errors import ConfigError, OutOfMemory
 from tasks.evaluate.score.encoding import ChatEncoding
 from tasks.evaluate.score.packed import Row, rows_of
@@ -50,7 +51,8 @@ class PackedModel(ChatEncoding, HFLM):
         self.packs = _plain_attention(model)
         self.proved = False
         self.beginnings = Beginnings(model)
-        self.shares: bool | None = None  # whether answers may follow a shared beginning. None: not proved yet
+        # Whether answers may follow a shared beginning. None: not proved yet. Generation would cut off virtual tokens
+        self.shares: bool | None = False if virtual_tokens(model.config) else None
 
     def _loglikelihood_tokens(
         self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None
