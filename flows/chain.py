@@ -15,6 +15,7 @@ from tasks.evaluate import EvaluateConfig
 from tasks.evaluate.learning_curves.snapshots import chosen_snapshots
 from tasks.export import BEST
 from tasks.posttrain.feedback import FeedbackConfig
+from tasks.posttrain.merge import MergeConfig
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.methods.distill import DistillConfig
 from tasks.posttrain.rows.row_sources import Pairs
@@ -68,6 +69,9 @@ class Chain:
         inputs: dict[str, Input | Pairs] = {"model": last}
         if isinstance(config, FeedbackConfig) and not config.asks_model:
             inputs["model"] = None
+        if isinstance(config, MergeConfig):
+            named = {name: self.models[name].part("model") for name in config.links}
+            return [self.models[BASE].part("model"), named]
         if isinstance(config, DistillConfig):
             inputs["teacher"] = self.models[config.teacher].part("model")
         elif link in METHODS:

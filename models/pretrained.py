@@ -35,7 +35,7 @@ def load_pretrained(folder: Path, **options: Any) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     model = _load(AutoModelForCausalLM, folder, options)
-    if virtual_tokens(model.config):
+    if virtual_tokens(getattr(model, "config", None)):  # with its loading info, it is in a tuple
         read_virtual_tokens(model, folder / FOLDER)
     return model
 

@@ -228,6 +228,17 @@ def teacher_comes_before(profile: Sections) -> Iterator[str]:
             yield f"distill.teacher is {profile.distill.teacher}, but the models before it are {', '.join(earlier)}"
 
 
+def merged_models_come_before(profile: Sections) -> Iterator[str]:
+    """`merge` takes models that are made before it, the last of them included: else that would be trained in vain."""
+    if profile.merge is not None:
+        before = profile.links[: profile.links.index("merge")]
+        earlier = [BASE, *(name for name in before if name not in BESIDE)]
+        for name in (name for name in profile.merge.links if name not in earlier):
+            yield f"merge.models names {name}, but the models before it are {', '.join(earlier)}"
+        if earlier[-1] not in (BASE, *profile.merge.links):
+            yield f"merge.models leaves out {earlier[-1]}, the link before it: name it, or set `{earlier[-1]}: null`"
+
+
 def answers_have_room(profile: Sections) -> Iterator[str]:
     """Prompt and answer fit the context. An existing base is checked in its stage, which knows its context."""
     context = profile.pretrain.model.context if profile.pretrain and profile.pretrain.model else None
@@ -445,6 +456,7 @@ CHECKS: tuple[Check, ...] = (
     runtime_names_stages,
     enough_is_left_to_prune,
     teacher_comes_before,
+    merged_models_come_before,
     answers_have_room,
     adapters_have_layers,
     virtual_tokens_stay_beside,

@@ -18,6 +18,7 @@ from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
 from tasks.posttrain.config import LearnsFrom, PreferenceConfig
 from tasks.posttrain.feedback import FeedbackConfig
+from tasks.posttrain.merge import MergeConfig
 from tasks.posttrain.methods.cpo import CpoConfig
 from tasks.posttrain.methods.distill import DistillConfig
 from tasks.posttrain.methods.dpo import DpoConfig
@@ -90,6 +91,9 @@ class Sections(BaseModel):
     )
     grpo: GrpoConfig | None = Field(
         None, description="group relative policy optimization, from rewards of sampled answers (null: none)"
+    )
+    merge: MergeConfig | None = Field(
+        None, description="several models that were trained from the base, merged into one (null: none)"
     )
     chain: list[LinkName] | None = Field(
         None, description=f"order of post-training (default: {', '.join(LINKS)}). A link that it omits must be null"

@@ -10,6 +10,7 @@ preference/         trainers and losses of the methods that learn from preferenc
 reference/          log-probabilities of the pairs under the starting model, as an artifact
 feedback/           preferences that a model gives
 prune/              a smaller model, to be healed by further training
+merge/              several models that were trained from one base, as one
 reward_model/       the reward model
 ppo/                proximal policy optimisation
 rewards/            rewards of sampled answers, and what learns from them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-LinkName = Literal["prune", "distill", "sft", "feedback", "orpo", "cpo", "kto", "dpo", "reward", "ppo", "grpo"]
+LinkName = Literal["prune", "distill", "sft", "feedback", "orpo", "cpo", "kto", "dpo", "reward", "ppo", "grpo", "merge"]
 LINKS: tuple[LinkName, ...] = get_args(LinkName)
 BASE = "base"  # the model that the chain begins with
 JUDGE = "reward"  # the link whose model isn't part of the chain: later links learn from its rewards

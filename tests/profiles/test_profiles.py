@@ -522,8 +522,8 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
         (["sft.adapter={rank: 4, targets: [q_proj, nope]}"], "targets has nope, but the linear layers of a llama are"),
         (
             ["sft.adapter={kind: prefix}"],
-            "sft.adapter learns a prefix, which can't be merged into the model, so dpo can't continue with it: make sft "
-            "the last link, or give it a LoRA adapter (kind: lora)",
+            "sft.adapter learns a prefix, which can't be merged into the model, so dpo can't continue with it: make "
+            "sft the last link, or give it a LoRA adapter (kind: lora)",
         ),
         (["sft.adapter={kind: prefix}", "dpo=null"], "so export.formats can't have int8, int4, gguf-f16, gguf-q8_0,"),
         (
