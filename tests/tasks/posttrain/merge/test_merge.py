@@ -14,9 +14,14 @@ from safetensors.torch import load_file
 from models.pretrained import load_pretrained
 from storage.artifact import Artifact
 from storage.errors import ConfigError
+from storage.maintain import lineage_of
+from storage.store import Store
+from tasks.base import BaseConfig, base
 from tasks.posttrain.merge import MergeConfig, merge
 from tasks.stage.output import Output
+from tasks.stage.session import Session, open_session
 from tasks.training.adapters.config import LoraConfig
+from tests.runtimes import runtime_of
 from tests.tasks.export.test_adapter import adapt
 from tests.tasks.tiny_model import RUNTIME, make_model
 
@@ -94,16 +99,43 @@ def load_order(folder: Path) -> list[str]:
 def test_adapters_are_merged_as_peft_merges_them(ours: str, theirs: str, made: Path, tmp_path: Path) -> None:
     from peft import PeftModel
 
+    square = LoraConfig(rank=4, alpha=12, targets=["q_proj", "o_proj"])  # all of whose products have the rank 64
+    for seed, name in enumerate(("sft", "dpo")):
+        adapt(made / "base", tmp_path / name, square, seed)
+    shutil.copytree(made / "base", tmp_path / "base")
     more: dict[str, Any] = {} if ours == "linear" else {"density": 0.4}
-    found = merged(made, tmp_path / "out", method=ours, models=models(*WEIGHTS), **more)
-    peft: Any = PeftModel.from_pretrained(load_pretrained(made / "base"), made / "sft" / "adapter", "sft")
-    peft.load_adapter(made / "dpo" / "adapter", "dpo")
+    found = merged(tmp_path, tmp_path / "out", method=ours, models=models(*WEIGHTS), **more)
+    peft: Any = PeftModel.from_pretrained(load_pretrained(made / "base"), tmp_path / "sft" / "adapter", "sft")
+    peft.load_adapter(tmp_path / "dpo" / "adapter", "dpo")
     full = {} if ours == "linear" else {"svd_rank": 64, **more}
     peft.add_weighted_adapter(["sft", "dpo"], list(WEIGHTS), "both", combination_type=theirs, **full)
     peft.set_adapter("both")
     expected = peft.merge_and_unload().state_dict()
     for name, value in found.items():
         torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=0)
+
+
+def test_a_model_from_elsewhere_is_part_of_the_key_and_of_the_lineage(made: Path, tmp_path: Path) -> None:
+    store, runtime = Store(str(tmp_path / "store")), runtime_of(threads=1, device="cpu")
+    with open_session(Session(store, runtime, "first")):
+        first, _ = base.materialize(BaseConfig(folder=str(made / "base")), [])
+        alien, _ = base.materialize(BaseConfig(folder=str(made / "sft" / "model")), [])
+    with open_session(Session(store, runtime, "second")):
+        copy, _ = base.materialize(BaseConfig(artifact=first.location), [])
+        start = first.part("model")
+
+        def both(other: Artifact) -> Artifact:
+            names = [{"link": "base"}, {"base": {"artifact": other.location}, "weight": 2}]
+            return merge.materialize(MergeConfig.model_validate({"models": names}), [start, {"base": start}])[0]
+
+        result = both(copy)
+        assert result.manifest is not None
+        inputs = result.manifest.payload.inputs
+        assert inputs[f"source:merge.{copy.location}: artifact"] == copy.part("model").digest
+        assert inputs["base"] == inputs["links.base"] == start.digest
+        assert copy.location in lineage_of(store, result.location)
+        with pytest.raises(ConfigError, match=f"{alien.location} wasn't trained from {first.location}"):
+            both(alien)
 
 
 def test_without_weights_it_is_the_mean_of_the_models(made: Path, tmp_path: Path) -> None:
